@@ -1,0 +1,1 @@
+"""Times and checks clsvm beside LIBSVM and oneDAL: `python -m benchmarks fit --help`."""

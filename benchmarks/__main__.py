@@ -1,0 +1,118 @@
+"""The benchmarks' command line."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import environment, table
+from benchmarks.fit import Options, fit_set
+from benchmarks.sets import BUNDLED, SETS
+
+RESULTS = Path(__file__).parent / "results"
+PEERS = ("libsvm", "onedal")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one of the commands; 0 when every row of ours counts, 1 otherwise."""
+    options = _parser().parse_args(argv)
+    if options.command == "table":
+        print(table.markdown(json.loads(options.file.read_text())))
+        return 0
+    return _fit(options)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    asked = Options(
+        peers=tuple(options.peers),
+        data=options.data,
+        repeats=options.repeats,
+        repeats_libsvm=options.repeats_libsvm,
+        tol=options.tol,
+        cache_mb=options.cache,
+        device=options.device,
+    )
+    results = [_in_own_process(name, asked) for name in options.sets]
+    reports = [row["report"] for one in results for row in one.get("rows", []) if "report" in row]
+    now = datetime.datetime.now(datetime.UTC)
+    device = str(reports[0]["device"]) if reports else "none"
+    result = {
+        "date": f"{now:%Y-%m-%d}",
+        "device": device,
+        "devices": _devices(),
+        "machine": environment.machine(),
+        "versions": environment.versions(),
+        "sets": results,
+    }
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table.terminal(result))
+    if reports or options.out:
+        slug = re.sub(r"[^a-z0-9]+", "-", device.partition(", driver")[0].lower()).strip("-")
+        out = options.out or RESULTS / f"{slug}-{now:%Y%m%d-%H%M}.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=1) + "\n")
+        console.print(f"written to {out}", soft_wrap=True)
+    ours = [row for one in results for row in one.get("rows", []) if row["solver"] == "clsvm"]
+    return 0 if len(ours) == len(results) and not any(row["error"] or row["misses"] for row in ours) else 1
+
+
+def _in_own_process(name: str, options: Options) -> dict[str, Any]:
+    """One set in a fresh process: its first fit is cold, and its memory goes back. A set that fails says why."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(fit_set, name, options).result()
+        except Exception as error:
+            return {"set": name, "n": 0, "d": 0, "error": f"{type(error).__name__}: {error}"}
+
+
+def _devices() -> list[dict[str, Any]]:
+    """Every OpenCL device as clsvm sees it, with driver and limits."""
+    import dataclasses
+
+    import clsvm
+
+    return [dataclasses.asdict(device) for device in clsvm.devices()]
+
+
+def _names(known: tuple[str, ...]) -> Any:
+    """An argparse type: a comma-separated list of known names."""
+
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown name {name!r}; there are {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    fit = commands.add_parser("fit", help="fit data sets with clsvm and its peers, check and time every fit")
+    fit.add_argument("--sets", type=_names(tuple(SETS)), default=list(BUNDLED[1:]), help=f"of {', '.join(SETS)}")
+    fit.add_argument("--peers", type=_names(PEERS), default=[], help=f"of {', '.join(PEERS)}")
+    fit.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED)}")
+    fit.add_argument("--repeats", type=int, default=3, help="fits of each solver, the cold one included (3)")
+    fit.add_argument("--repeats-libsvm", type=int, default=1, help="fits of LIBSVM (1)")
+    fit.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance (1e-3)")
+    fit.add_argument("--cache", type=float, default=2000, metavar="MB", help="kernel cache of every solver (2000)")
+    fit.add_argument("--device", help="as clsvm.SVC takes it")
+    fit.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/DEVICE-DATE.json)")
+    show = commands.add_parser("table", help="print a result file as a markdown table")
+    show.add_argument("file", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Fits one data set with clsvm and its peers in turns, times every fit and checks every solution.
+
+Order: ours, peer, peer, ours, peer, ... so that whatever else the machine does falls on all alike. The first fit of
+each is its cold one; `warm` is the median of the later ones. LIBSVM has nothing to warm up, so one fit of it is enough.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import statistics
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks import check
+from benchmarks.sets import Problem, load
+
+REPORT_ERROR = 2e-4
+"""How far the reported violation and gap may stand from the recomputed ones before a note says so."""
+DECISION_DIFFERENCE = 1e-2
+"""The same for a test decision and LIBSVM's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one comparison is asked to do."""
+
+    peers: tuple[str, ...]
+    data: Path | None
+    repeats: int = 3
+    """Fits of each solver in all, the cold one included."""
+    repeats_libsvm: int = 1
+    tol: float = 1e-3
+    cache_mb: float = 2000
+    """Kernel cache in MB, the same for everyone."""
+    device: str | None = None
+
+
+@dataclass(slots=True)
+class Contestant:
+    """One solver with one form of its input."""
+
+    solver: str
+    form: str
+    """"dense" or "CSR": what it is given."""
+    make: Callable[[Problem, Options], Any]
+    repeats: int
+    seconds: list[float] = field(default_factory=list)
+    digests: set[str] = field(default_factory=set)
+    """Of the bits of support_ and dual_coef_ after each fit: one when the solver repeats itself exactly."""
+    model: Any = None
+    error: str = ""
+
+
+def fit_set(name: str, options: Options) -> dict[str, Any]:
+    """Times and checks of one data set, JSON-ready. Meant for a process of its own, so that cold is cold."""
+    problem = load(name, options.data)
+    dense = problem.X.toarray() if sp.issparse(problem.X) else problem.X
+    forms = {"dense": dense, "CSR": sp.csr_matrix(problem.X)}
+    started = time.perf_counter()
+    import clsvm
+
+    _ = clsvm.SVC  # the package loads its parts when they are first named
+
+    imported = time.perf_counter() - started
+    contestants = _contestants(problem, options)
+    for turn in range(max(c.repeats for c in contestants)):
+        for contestant in contestants:
+            if turn < contestant.repeats and not contestant.error:
+                _fit(contestant, forms[contestant.form], problem, options)
+    return {
+        "set": name,
+        "n": problem.X.shape[0],
+        "d": problem.X.shape[1],
+        "density": float(forms["CSR"].nnz / np.prod(problem.X.shape)),
+        "C": problem.C,
+        "gamma": problem.gamma,
+        "tol": options.tol,
+        "cache_mb": options.cache_mb,
+        "clsvm": clsvm.__version__,
+        "import_seconds": imported,
+        "rows": _results(contestants, problem, options),
+    }
+
+
+def _contestants(problem: Problem, options: Options) -> list[Contestant]:
+    """Ours first, then the peers in the order given; oneDAL with both forms of the input."""
+    native = "CSR" if sp.issparse(problem.X) else "dense"
+    table = {
+        "clsvm": lambda: [Contestant("clsvm", native, _ours, options.repeats)],
+        "libsvm": lambda: [Contestant("libsvm", native, _libsvm, options.repeats_libsvm)],
+        "onedal": lambda: [Contestant("onedal", form, _onedal, options.repeats) for form in ("dense", "CSR")],
+    }
+    return [contestant for name in ("clsvm", *options.peers) for contestant in table[name]()]
+
+
+def _common(problem: Problem, options: Options) -> dict[str, Any]:
+    return {"C": problem.C, "gamma": problem.gamma, "tol": options.tol, "cache_size": options.cache_mb}
+
+
+def _ours(problem: Problem, options: Options) -> Any:
+    from clsvm import SVC
+
+    return SVC(**_common(problem, options), device=options.device)
+
+
+def _libsvm(problem: Problem, options: Options) -> Any:
+    from sklearn.svm import SVC
+
+    return SVC(**_common(problem, options))
+
+
+def _onedal(problem: Problem, options: Options) -> Any:
+    from sklearnex.svm import SVC  # imported by name: scikit-learn itself stays unpatched
+
+    return SVC(**_common(problem, options))
+
+
+def _fit(contestant: Contestant, X: Any, problem: Problem, options: Options) -> None:
+    """One timed fit. A failure is kept as a row of the table rather than ending the run."""
+    contestant.model = None
+    gc.collect()
+    try:
+        model = contestant.make(problem, options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            started = time.perf_counter()
+            model.fit(X, problem.y)
+            seconds = time.perf_counter() - started
+        if contestant.solver == "onedal" and not hasattr(model, "_onedal_estimator"):
+            raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
+    except Exception as error:
+        contestant.error = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+        return
+    contestant.model = model
+    contestant.seconds.append(seconds)
+    bits = model.support_.tobytes() + check.full_coef(model, len(problem.y)).tobytes()
+    contestant.digests.add(hashlib.sha256(bits).hexdigest())
+    said = "".join(f"; {warning.message}" for warning in caught)
+    print(f"{problem.name}: {contestant.solver} {contestant.form} {seconds:.3f} s{said}", file=sys.stderr, flush=True)
+
+
+def _results(contestants: list[Contestant], problem: Problem, options: Options) -> list[dict[str, Any]]:
+    """One JSON-ready row for each contestant, judged against the best feasible dual among them."""
+    kernel_fn = check.kernel("rbf", gamma=problem.gamma)
+    checks, decisions = {}, {}
+    for i, contestant in enumerate(contestants):
+        if contestant.model is not None:
+            coef, b = check.full_coef(contestant.model, len(problem.y)), float(contestant.model.intercept_[0])
+            checks[i] = check.recompute(problem.X, problem.y, problem.C, coef, b, kernel_fn)
+            support = np.flatnonzero(coef)
+            decisions[i] = check.responses(problem.X_test, problem.X[support], coef[support], kernel_fn) + b
+    best = max((c.dual for c in checks.values() if check.feasible(c, problem.C)), default=float("nan"))
+    libsvm = next((decisions[i] for i in decisions if contestants[i].solver == "libsvm"), None)
+
+    rows = []
+    for i, contestant in enumerate(contestants):
+        row: dict[str, Any] = {"solver": contestant.solver, "form": contestant.form, "error": contestant.error}
+        if i in checks:
+            row |= {
+                "cold": contestant.seconds[0],
+                "warm": statistics.median(contestant.seconds[1:] or contestant.seconds),
+                "seconds": contestant.seconds,
+                "same_bits": len(contestant.digests) == 1,
+                **asdict(checks[i]),
+                "misses": check.misses(checks[i], problem.C, options.tol, best),
+            }
+            if contestant.solver == "clsvm":
+                exact, started = decisions[i], time.perf_counter()
+                decisions[i] = np.asarray(contestant.model.decision_function(problem.X_test), np.float64)
+                row["predict_seconds"] = time.perf_counter() - started
+                row["decision_error"] = _largest(decisions[i] - exact)
+                row["report"] = _report(contestant.model.fit_report_)
+            row["accuracy"] = float(np.mean((decisions[i] > 0) == (problem.y_test > 0)))
+            is_reference = libsvm is None or contestant.solver == "libsvm"
+            row["decision_difference"] = None if is_reference else _largest(decisions[i] - libsvm)
+            row["notes"] = _notes(row)
+        rows.append(row)
+    return rows
+
+
+def _notes(row: dict[str, Any]) -> list[str]:
+    """What is worth knowing about a row beside its own misses: ours against its own report, its repeats and LIBSVM."""
+    if row["solver"] != "clsvm":
+        return []
+    notes = [] if row["same_bits"] else ["its repeats differ in their bits"]
+    for part in ("violation", "gap"):
+        if not abs(row["report"][part] - row[part]) <= REPORT_ERROR:
+            notes.append(f"reports {part} {row['report'][part]:.3e}, recomputed {row[part]:.3e}")
+    if (row["decision_difference"] or 0.0) > DECISION_DIFFERENCE:
+        notes.append(f"a test decision is {row['decision_difference']:.2g} off LIBSVM's")
+    return notes
+
+
+def _largest(difference: Any) -> float:
+    return float(np.max(np.abs(difference)))
+
+
+def _report(report: Any) -> dict[str, Any]:
+    """The fit's own record, JSON-ready: numbers, words, seconds by part."""
+    record = {part.name: getattr(report, part.name) for part in fields(report)}
+    return {key: dict(value) if isinstance(value, Mapping) else value for key, value in record.items()}

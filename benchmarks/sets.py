@@ -1,0 +1,174 @@
+"""The data sets of the comparisons: where each comes from, its split, its parameters.
+
+A set is made by a function that takes the data folder and returns rows and raw labels; `BUNDLED` sets need no folder.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file, make_classification
+from sklearn.model_selection import train_test_split
+
+Split = tuple[Any, Any, Any, Any]
+"""Training rows, training labels, test rows, test labels; rows as a float64 array or CSR with 32-bit indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A binary RBF problem, ready to be fitted."""
+
+    name: str
+    X: Any
+    """Training rows (n, d), float64 array or CSR, as the data comes."""
+    y: NDArray[np.float64]
+    """Labels (n,), -1 or +1."""
+    X_test: Any
+    y_test: NDArray[np.float64]
+    C: float
+    gamma: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """How to make a problem."""
+
+    make: Callable[[Path], Split]
+    positive: float
+    """The label that becomes +1; every other one becomes -1."""
+    C: float
+    gamma: float
+
+
+def load(name: str, folder: Path | None) -> Problem:
+    """The problem of that name; FileNotFoundError or ValueError says what is missing."""
+    if name not in SETS:
+        raise ValueError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
+    if folder is None and name not in BUNDLED:
+        raise ValueError(f"{name} is read from a folder: give it as --data DIR")
+    recipe = SETS[name]
+    X, y, X_test, y_test = recipe.make(folder or Path())
+    signed = [np.where(np.asarray(labels) == recipe.positive, 1.0, -1.0) for labels in (y, y_test)]
+    return Problem(name, X, signed[0], X_test, signed[1], recipe.C, recipe.gamma)
+
+
+def _svmlight(path: Path, n_features: int) -> tuple[Any, Any]:
+    """svmlight text in xz: CSR rows, labels."""
+    with lzma.open(path) as file:
+        X, y = load_svmlight_file(file, n_features=n_features, zero_based=False)
+    # Some scikit-learn releases return 64-bit indices, which the peers refuse.
+    return sp.csr_matrix((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), shape=X.shape), y
+
+
+def _a9a(folder: Path) -> Split:
+    return (*_svmlight(folder / "a9a.xz", 123), *_svmlight(folder / "a9a.t.xz", 123))
+
+
+def _mnist(folder: Path) -> Split:
+    with np.load(folder / "mnist.npz") as z:
+        images = [z[name].reshape(len(z[name]), -1) / 255.0 for name in ("X_train", "X_test")]
+        return images[0], z["y_train"], images[1], z["y_test"]
+
+
+def _ijcnn1(folder: Path) -> Split:
+    """The rows are a time series: the split is the published one, not a random one."""
+    X, y = _svmlight(folder / "ijcnn1.xz", 22)
+    return X[:35000], y[:35000], X[-14990:], y[-14990:]
+
+
+def _covtype(folder: Path) -> Split:
+    with np.load(folder / "covtype20k.npz") as z:
+        X, y = z["X"].astype(np.float64), z["y"]
+    low, high = X.min(axis=0), X.max(axis=0)
+    X = (X - low) / np.where(high > low, high - low, 1.0)
+    order = np.random.RandomState(0).permutation(20000)  # the old generator defines the split
+    train, test = order[:15000], order[15000:]
+    return X[train], y[train], X[test], y[test]
+
+
+def _synthetic(_: Path) -> Split:
+    """Its 20000 rows are all trained on; the test rows are the first 5000 of them."""
+    X, y = make_classification(20000, 50, random_state=0)
+    return X, y, X[:5000], y[:5000]
+
+
+def _bundled(loader: Callable[..., tuple[Any, ArrayLike]]) -> Callable[[Path], Split]:
+    """One of scikit-learn's own sets, columns scaled to [0, 1], a quarter of it held out."""
+
+    def make(_: Path) -> Split:
+        X, y = loader(return_X_y=True)
+        X = (X - X.min(axis=0)) / np.where(np.ptp(X, axis=0) > 0, np.ptp(X, axis=0), 1.0)
+        X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
+        return X_train, y_train, X_test, y_test
+
+    return make
+
+
+def _first(make: Callable[[Path], Split], n: int) -> Callable[[Path], Split]:
+    """The first n training rows of another set."""
+
+    def cut(folder: Path) -> Split:
+        X, y, X_test, y_test = make(folder)
+        return X[:n], y[:n], X_test, y_test
+
+    return cut
+
+
+def _shifted(make: Callable[[Path], Split], by: float) -> Callable[[Path], Split]:
+    """Another set with every feature moved away from 0."""
+
+    def shift(folder: Path) -> Split:
+        X, y, X_test, y_test = make(folder)
+        return X + by, y, X_test + by, y_test
+
+    return shift
+
+
+def _twice(make: Callable[[Path], Split]) -> Callable[[Path], Split]:
+    """Another set with every training row, label included, repeated once."""
+
+    def repeat(folder: Path) -> Split:
+        X, y, X_test, y_test = make(folder)
+        return sp.vstack([X, X], format="csr"), np.concatenate([y, y]), X_test, y_test
+
+    return repeat
+
+
+def _zero_row(make: Callable[[Path], Split], row: int) -> Callable[[Path], Split]:
+    """Another (sparse) set with one training row of zeros."""
+
+    def clear(folder: Path) -> Split:
+        X, y, X_test, y_test = make(folder)
+        keep = np.ones(X.shape[0])
+        keep[row] = 0.0
+        cleared = sp.csr_matrix(sp.diags(keep) @ X)
+        cleared.eliminate_zeros()
+        return cleared, y, X_test, y_test
+
+    return clear
+
+
+SETS: dict[str, DataSet] = {
+    "a9a": DataSet(_a9a, positive=1, C=1, gamma=0.05),
+    "mnist8": DataSet(_mnist, positive=8, C=1, gamma=0.02),
+    "ijcnn1": DataSet(_ijcnn1, positive=1, C=32, gamma=2),
+    "covtype20k": DataSet(_covtype, positive=2, C=3, gamma=1),
+    "synthetic20k": DataSet(_synthetic, positive=1, C=1, gamma=0.02),
+    # Robustness: a large C, data far from 0, duplicate rows, a row of zeros.
+    "a9a5k_C1e4": DataSet(_first(_a9a, 5000), positive=1, C=1e4, gamma=0.05),
+    "covtype_shift": DataSet(_shifted(_first(_covtype, 5000), 1000.0), positive=2, C=3, gamma=1),
+    "duplicates": DataSet(_twice(_first(_a9a, 2500)), positive=1, C=1, gamma=0.05),
+    "zero_row": DataSet(_zero_row(_first(_a9a, 3000), 7), positive=1, C=1, gamma=0.05),
+    # Tiny ones that need no folder.
+    "breast_cancer": DataSet(_bundled(load_breast_cancer), positive=1, C=1, gamma=0.5),
+    "digits8": DataSet(_bundled(load_digits), positive=8, C=1, gamma=0.05),
+}
+BUNDLED = ("synthetic20k", "breast_cancer", "digits8")
+"""Sets that need no data folder."""

@@ -1,0 +1,99 @@
+"""The comparison as a table: for the terminal, and as markdown for the README."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+HEADER = (
+    "set",
+    "solver",
+    "cold s",
+    "warm s",
+    "ours faster by",
+    "dual",
+    "gap",
+    "violation",
+    "SVs",
+    "test %",
+    "max diff",
+)
+LEGEND = (
+    "warm: median of the fits after the first; max diff: largest difference of a test decision to LIBSVM's; "
+    "dual, gap and KKT violation recomputed in float64; a row with * does not count; notes below"
+)
+
+
+def cells(result: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The table's rows in the order of HEADER, and the notes on rows marked with *."""
+    rows: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    for one in result["sets"]:
+        if "error" in one:
+            rows.append((one["set"], "*", *[""] * (len(HEADER) - 2)))
+            notes.append(f"{one['set']}: {one['error']}")
+            continue
+        label = f"{one['set']} {one['n']}x{one['d']}"
+        ours = next((row for row in one["rows"] if row["solver"] == "clsvm" and not row["error"]), None)
+        for row in best_forms(one["rows"]):
+            name = f"{row['solver']} ({row['form']})"
+            missed = [row["error"]] if row["error"] else row["misses"]
+            notes += [f"{one['set']}, {name}: {note}" for note in (*missed, *row.get("notes", []))]
+            name += "*" if missed else ""
+            rows.append((label, name, *(_numbers(row, ours) if not row["error"] else [""] * (len(HEADER) - 2))))
+            label = ""
+    return rows, notes
+
+
+def best_forms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each solver the form of input it is fastest with, among those whose solution counts where there is one."""
+    chosen: dict[str, dict[str, Any]] = {}
+
+    def rank(row: dict[str, Any]) -> tuple[bool, bool, float]:
+        return bool(row["error"]), bool(row.get("misses")), row.get("warm", 0.0)
+
+    for row in rows:
+        if row["solver"] not in chosen or rank(row) < rank(chosen[row["solver"]]):
+            chosen[row["solver"]] = row
+    return list(chosen.values())
+
+
+def _numbers(row: dict[str, Any], ours: dict[str, Any] | None) -> list[str]:
+    return [
+        f"{row['cold']:.3g}",
+        f"{row['warm']:.3g}",
+        "" if ours is None or row is ours else f"{row['warm'] / ours['warm']:.2f}",
+        f"{row['dual']:.8g}",
+        f"{row['gap']:.1e}",
+        f"{row['violation']:.2e}",
+        str(row["n_support"]),
+        f"{100 * row['accuracy']:.2f}",
+        "" if row["decision_difference"] is None else f"{row['decision_difference']:.1e}",
+    ]
+
+
+def title(result: dict[str, Any]) -> str:
+    """Where and when it was measured, in one line."""
+    machine = result["machine"]
+    return f"{result['device']}; {machine['cpu']}, {machine['cores']} cores; {result['date']}"
+
+
+def terminal(result: dict[str, Any]) -> Table:
+    """For rich's console."""
+    rows, notes = cells(result)
+    table = Table(title=title(result), caption="\n".join([LEGEND, *notes]), caption_justify="left")
+    for i, name in enumerate(HEADER):
+        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row, end_section=False)
+    return table
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """For the README."""
+    rows, notes = cells(result)
+    rule = ["---" if i < 2 else "---:" for i in range(len(HEADER))]
+    lines = [f"| {' | '.join(row)} |" for row in (HEADER, rule, *rows)]
+    footer = [title(result), LEGEND, *notes]
+    return "\n".join([*lines, "", *[f"{line}  " for line in footer]])

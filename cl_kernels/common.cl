@@ -1,0 +1,107 @@
+// Types that every kernel shares. Set by -D options:
+//   REAL64      kernel values in double instead of float
+//   V           lanes: rows that lie side by side (vector shape: the width of realv)
+//   VECTOR      the vector shape: one work-item owns explicit vectors; else the group shape
+//   WIDE_PAIR   f and coefficients as unevaluated sums of two floats, for devices without double
+//   WG          work-items of a work-group in reductions (a power of two)
+#ifndef V
+#define V 16  // lanes (8, 16; group shape 32, 64, 128)
+#endif
+#define COUNTERS 4  // long counters a problem: steps; problem 0 also rows computed, head of the ring, hits
+#ifndef WG
+#define WG 1  // work-items of a reduction's group (1 on a CPU, 64 to 256 on a GPU)
+#endif
+
+#if !defined(WIDE_PAIR) || defined(REAL64)
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+
+#ifdef REAL64
+#define REAL double
+#else
+#define REAL float
+#endif
+typedef REAL real;
+
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+
+#ifdef VECTOR
+typedef CAT(REAL, V) realv;
+typedef CAT(double, V) widev;
+#define loadv CAT(vload, V)
+#define storev CAT(vstore, V)
+#define to_widev CAT(convert_double, V)
+typedef realv kv;  // the type in which a kernel function is evaluated
+#else
+typedef real kv;
+#endif
+
+// A wide number: double, or the unevaluated sum hi + lo of two floats with |lo| <= ulp(hi) / 2
+// (Dekker 1971, Knuth 4.2.2). Every operation on f and the coefficients goes through these functions.
+#ifdef WIDE_PAIR
+#pragma OPENCL FP_CONTRACT OFF
+typedef float2 wide;
+#define WIDE_MAX ((wide)(INFINITY, 0.0f))
+inline wide wide_of(float a) { return (wide)(a, 0.0f); }
+inline float wide_real(wide a) { return a.x; }
+inline wide two_sum(float a, float b) {
+  float s = a + b, t = s - a;
+  return (wide)(s, (a - (s - t)) + (b - t));
+}
+inline wide quick_sum(float a, float b) {  // |a| >= |b|
+  float s = a + b;
+  return (wide)(s, b - (s - a));
+}
+inline wide wide_add(wide a, wide b) {
+  wide s = two_sum(a.x, b.x), t = two_sum(a.y, b.y);
+  s = quick_sum(s.x, s.y + t.x);
+  return quick_sum(s.x, s.y + t.y);
+}
+inline wide wide_neg(wide a) { return -a; }
+inline wide wide_mul(wide a, wide b) {
+  float p = a.x * b.x;
+  return quick_sum(p, fma(a.x, b.x, -p) + (a.x * b.y + a.y * b.x));
+}
+inline wide wide_div(wide a, wide b) {
+  float q = a.x / b.x;
+  wide r = wide_add(a, wide_neg(wide_mul(wide_of(q), b)));
+  return quick_sum(q, r.x / b.x);
+}
+inline bool wide_less(wide a, wide b) { return a.x < b.x || (a.x == b.x && a.y < b.y); }
+#else
+typedef double wide;
+#define WIDE_MAX ((wide)INFINITY)
+inline wide wide_of(real a) { return a; }
+inline real wide_real(wide a) { return (real)a; }
+inline wide wide_add(wide a, wide b) { return a + b; }
+inline wide wide_neg(wide a) { return -a; }
+inline wide wide_mul(wide a, wide b) { return a * b; }
+inline wide wide_div(wide a, wide b) { return a / b; }
+inline bool wide_less(wide a, wide b) { return a < b; }
+#endif
+inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
+inline wide wide_min(wide a, wide b) { return wide_less(b, a) ? b : a; }
+inline wide wide_max(wide a, wide b) { return wide_less(a, b) ? b : a; }
+
+// Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total.
+inline int group_scan(int value, local int *scratch, int *total) {
+#if WG == 1
+  *total = value;
+  return value;
+#else
+  const int lid = get_local_id(0);
+  scratch[lid] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = 1; step < WG; step *= 2) {
+    const int left = lid >= step ? scratch[lid - step] : 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    scratch[lid] += left;
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  const int sum = scratch[lid];
+  *total = scratch[WG - 1];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return sum;
+#endif
+}

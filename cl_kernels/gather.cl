@@ -1,0 +1,38 @@
+// Working rows into a panel: panel[(u / UB d + j) UB + u % UB] = x_{rows[u]}[j], uu[u] = |x_{rows[u]}|^2.
+// The panel is zero before. A range of (capacity, S): item (u, s) copies the entries s, s + S, ... of row rows[u];
+// u beyond count[0], rows[u] < 0 and rows of another part are left zero.
+#ifndef UB
+#define UB V
+#endif
+#ifndef INDEX
+#define INDEX int
+#endif
+
+kernel void gather_lanes(const int group0, const int groups, global const real *restrict values,
+                         global const long *restrict at, global const int *restrict columns_at,
+                         global const int *restrict columns, const int dense, global const real *restrict xx,
+                         const int d, global const int *restrict count, global const int *restrict rows,
+                         global real *restrict panel, global real *restrict uu) {
+  const int u = get_global_id(0), S = get_global_size(1);
+  const int i = u < count[0] ? rows[u] : -1;
+  const int g = i / V;
+  if (i < 0 || g < group0 || g >= group0 + groups) return;
+  const int begin = dense ? 0 : columns_at[g], length = dense ? d : columns_at[g + 1] - begin;
+  global const real *restrict x = values + at[g] + i % V;
+  global real *restrict to = panel + (size_t)(u / UB) * d * UB + u % UB;
+  for (int j = get_global_id(1); j < length; j += S)
+    to[(size_t)(dense ? j : columns[begin + j]) * UB] = x[(size_t)j * V];
+  if (get_global_id(1) == 0) uu[u] = xx[i];
+}
+
+kernel void gather_csr(global const long *restrict indptr, global const INDEX *restrict indices,
+                       global const real *restrict data, global const real *restrict xx, const int d,
+                       global const int *restrict count, global const int *restrict rows,
+                       global real *restrict panel, global real *restrict uu) {
+  const int u = get_global_id(0), S = get_global_size(1);
+  const int i = u < count[0] ? rows[u] : -1;
+  if (i < 0) return;
+  global real *restrict to = panel + (size_t)(u / UB) * d * UB + u % UB;
+  for (long e = indptr[i] + get_global_id(1); e < indptr[i + 1]; e += S) to[(size_t)indices[e] * UB] = data[e];
+  if (get_global_id(1) == 0) uu[u] = xx[i];
+}

@@ -1,0 +1,76 @@
+// Rows into the lane layout: values[at[g] + j V + lane] = X[order[g V + lane]][columns[j]] - centre[columns[j]].
+// A range of (S, groups): item s of a group takes columns s, s + S, ... (S = 1 on a CPU, a work-group on a GPU, where
+// consecutive items then read consecutive columns). order < 0 marks padding rows, which come out zero.
+#ifndef INPUT
+#define INPUT float  // type of the caller's rows
+#endif
+#ifndef INDEX
+#define INDEX int
+#endif
+
+#ifdef VECTOR  // a work-item walks whole rows, and the compiler sees the stride
+#define FIRST 0
+#define STEP 1
+#else
+#define FIRST get_global_id(0)
+#define STEP get_global_size(0)
+#endif
+
+// mask[g][j] = 1 where some row of the lane group differs from the centre in column j
+kernel void pattern(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
+                    const int group0,
+                    global const int *restrict order, global const INPUT *restrict centre,
+                    global uchar *restrict mask) {
+  const int g = get_global_id(1);
+  global uchar *restrict to = mask + (size_t)g * d;
+  for (int j = FIRST; j < d; j += STEP) to[j] = 0;
+  for (int lane = 0; lane < V; ++lane) {
+    const int i = order[(size_t)(group0 + g) * V + lane] - row0;
+    if (i < 0 || i >= rows) continue;
+    global const INPUT *restrict x = X + begin + (size_t)i * d;
+    for (int j = FIRST; j < d; j += STEP) to[j] |= x[j] != centre[j];
+  }
+}
+
+kernel void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
+                    const int group0,
+                 global const int *restrict order, global const INPUT *restrict centre,
+                 global const long *restrict at, global const int *restrict columns_at,
+                 global const int *restrict columns, const int dense, global real *restrict values) {
+  const int g = group0 + get_global_id(1);
+  const int length = dense ? d : columns_at[g + 1] - columns_at[g];
+  global const int *restrict J = columns + (dense ? 0 : columns_at[g]);
+  for (int lane = 0; lane < V; ++lane) {
+    const int i = order[(size_t)g * V + lane] - row0;
+    const bool there = i >= 0 && i < rows;
+    global const INPUT *restrict x = X + begin + (there ? (size_t)i * d : 0);
+    global real *restrict to = values + at[g] + lane;
+    if (!there) {
+      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = 0;
+    } else if (dense) {
+      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)(x[j] - centre[j]);
+    } else {
+      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)(x[J[j]] - centre[J[j]]);
+    }
+  }
+}
+
+// xx[i] = <x_i, x_i>, summed in the order of the columns as every inner product is, so that |x - x|^2 is 0 exactly
+kernel void norms_lanes(const int group0, const int d, global const real *restrict values,
+                        global const long *restrict at, global const int *restrict columns_at, const int dense,
+                        global real *restrict xx) {
+  const size_t i = get_global_id(0), g = group0 + i / V, lane = i % V;
+  const int length = dense ? d : columns_at[g + 1] - columns_at[g];
+  global const real *restrict x = values + at[g] + lane;
+  real sum = 0;
+  for (int j = 0; j < length; ++j) sum = fma(x[(size_t)j * V], x[(size_t)j * V], sum);
+  xx[g * V + lane] = sum;
+}
+
+kernel void norms_csr(global const long *restrict indptr, global const real *restrict data,
+                      global real *restrict xx) {
+  const size_t i = get_global_id(0);
+  real sum = 0;
+  for (long e = indptr[i]; e < indptr[i + 1]; ++e) sum = fma(data[e], data[e], sum);
+  xx[i] = sum;
+}

@@ -1,0 +1,121 @@
+// Solves the dual over the working set alone, with the rest fixed: sequential minimal optimisation with second-order
+// choice of the pair (Fan, Chen, Lin 2005, WSS 2). Group shape: one work-group of WG items solves one problem.
+//   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
+// Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
+// consecutive items on consecutive addresses. A step is two arg-reductions by select in local memory.
+#ifndef EACH
+#define EACH 1  // rows of the working set an item owns
+#endif
+#define TAU 1e-12f  // smallest curvature of a pair (LIBSVM's)
+
+// (value, index) of the group's smallest value, of equal values the smallest index, in all items
+#define ARGMIN(value, index, values, indices, LESS)                      \
+  values[lid] = value, indices[lid] = index;                             \
+  barrier(CLK_LOCAL_MEM_FENCE);                                          \
+  for (int step = WG / 2; step > 0; step /= 2) {                         \
+    if (lid < step) {                                                    \
+      const int i_ = indices[lid], j_ = indices[lid + step];             \
+      const bool other = LESS(values[lid + step], values[lid]) ||        \
+                         (!LESS(values[lid], values[lid + step]) && j_ < i_); \
+      values[lid] = other ? values[lid + step] : values[lid];            \
+      indices[lid] = other ? j_ : i_;                                    \
+    }                                                                    \
+    barrier(CLK_LOCAL_MEM_FENCE);                                        \
+  }                                                                      \
+  value = values[0], index = indices[0];                                 \
+  barrier(CLK_LOCAL_MEM_FENCE);
+#define REAL_LESS(a, b) ((a) < (b))
+
+kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
+    const int n, const int W, global const int *restrict ws, global const real *restrict Q,
+    global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
+    global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
+    const float tolerance, const float shrink, const int most, const long budget, local wide *restrict unused) {
+  const int p = get_group_id(0), lid = get_local_id(0);
+  const size_t base = (size_t)p * n;
+  ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
+  local wide values[WG];
+  local real gains[WG];
+  local int indices[WG];
+  local wide pair[4];  // room of i, room of j, f_i, f_j
+  wide F[EACH], B[EACH], L[EACH], H[EACH], B0[EACH];
+  real diagonal[EACH];
+  for (int e = 0; e < EACH; ++e) {
+    const int k = e * WG + lid, i = k < W ? ws[k] : -1;
+    F[e] = B[e] = L[e] = H[e] = wide_of(0);
+    if (i >= 0) F[e] = f[base + i], B[e] = b[base + i], L[e] = lo[base + i], H[e] = hi[base + i];
+    B0[e] = B[e];
+    diagonal[e] = k < W ? Q[(size_t)k * W + k] : (real)0;
+  }
+  const long left = budget - counters[0];
+  const int limit = left < most ? (int)max(left, 0L) : most;
+  int i = 0, j = 0, steps = 0;
+  wide t = wide_of(0);
+  float stop = INFINITY;
+  for (;;) {
+    wide m = WIDE_MAX, M = WIDE_MAX;  // M holds the smallest -f over low
+    int chosen = INT_MAX, ignored = INT_MAX;
+    for (int e = 0; e < EACH; ++e) {
+      const int k = e * WG + lid;
+      if (k < W) {
+        if (steps > 0) {
+          const wide dq = wide_sub(wide_of(Q[(size_t)i * W + k]), wide_of(Q[(size_t)j * W + k]));
+          F[e] = wide_add(F[e], wide_mul(t, dq));
+        }
+        const wide a = wide_less(B[e], H[e]) ? F[e] : WIDE_MAX, c = wide_less(L[e], B[e]) ? wide_neg(F[e]) : WIDE_MAX;
+        if (wide_less(a, m)) m = a, chosen = k;
+        if (wide_less(c, M)) M = c, ignored = k;
+      }
+    }
+    ARGMIN(m, chosen, values, indices, wide_less)
+    ARGMIN(M, ignored, values, indices, wide_less)
+    const float violation = chosen < INT_MAX && ignored < INT_MAX ? -(float)wide_real(wide_add(M, m)) : -INFINITY;
+    if (steps == 0) stop = fmax(tolerance, shrink * violation);
+    if (!(violation > stop) || steps >= limit) break;
+    i = chosen;
+
+    const real Qii = Q[(size_t)i * W + i];
+    real best = 0;  // holds the smallest negated gain
+    int partner = INT_MAX;
+    for (int e = 0; e < EACH; ++e) {
+      const int k = e * WG + lid;
+      if (k < W && wide_less(L[e], B[e])) {
+        const real gap = wide_real(wide_sub(F[e], m));
+        const real curve = fmax(Qii + diagonal[e] - (real)2 * Q[(size_t)i * W + k], (real)TAU);
+        const real gain = gap > 0 ? -gap * gap / curve : (real)0;
+        if (gain < best) best = gain, partner = k;
+      }
+    }
+    ARGMIN(best, partner, gains, indices, REAL_LESS)
+    if (partner == INT_MAX) break;  // gains below the smallest number
+    j = partner;
+    for (int e = 0; e < EACH; ++e) {
+      const int k = e * WG + lid;
+      if (k == i) pair[0] = wide_sub(H[e], B[e]), pair[2] = F[e];
+      if (k == j) pair[1] = wide_sub(B[e], L[e]), pair[3] = F[e];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const wide sum = wide_add(wide_of(Qii), wide_of(Q[(size_t)j * W + j]));
+    const wide cross = wide_of((real)2 * Q[(size_t)i * W + j]);
+    const wide curve = wide_max(wide_sub(sum, cross), wide_of(TAU));
+    const wide room_i = pair[0], room_j = pair[1];
+    t = wide_div(wide_sub(pair[3], pair[2]), curve);
+    t = wide_min(t, wide_min(room_i, room_j));
+    const bool full_i = !wide_less(t, room_i), full_j = !wide_less(t, room_j);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int e = 0; e < EACH; ++e) {
+      const int k = e * WG + lid;
+      if (k == i) B[e] = full_i ? H[e] : wide_add(B[e], t);
+      if (k == j) B[e] = full_j ? L[e] : wide_sub(B[e], t);
+    }
+    ++steps;
+  }
+  for (int e = 0; e < EACH; ++e) {
+    const int k = e * WG + lid;
+    if (k < W) {
+      delta[k] = wide_sub(B[e], B0[e]);
+      if (ws[k] >= 0) b[base + ws[k]] = B[e];
+    }
+  }
+  if (lid == 0) counters[0] += steps;
+}

@@ -1,0 +1,31 @@
+"""clsvm: exact kernel machines on any OpenCL device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["SVC", "BuildError", "ClsvmError", "DeviceError", "__version__", "devices", "release_memory"]
+
+if TYPE_CHECKING:
+    from clsvm.device import devices, release_memory
+    from clsvm.errors import BuildError, ClsvmError, DeviceError
+    from clsvm.estimators import SVC
+
+_HOMES = {
+    "SVC": "estimators",
+    "devices": "device",
+    "release_memory": "device",
+    "BuildError": "errors",
+    "ClsvmError": "errors",
+    "DeviceError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that the command line answers at once."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"clsvm.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'clsvm' has no attribute {name!r}")

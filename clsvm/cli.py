@@ -1,0 +1,373 @@
+"""The command ``clsvm``: train and predict with the flags of LIBSVM's svm-train and svm-predict; sample; devices.
+
+Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
+files, device, Ctrl-C), 2 the command line is wrong. What is slow to import is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from clsvm.estimators import SVC
+
+_KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "polynomial": "poly"}
+_LATER = {
+    "-v": "cross validation",
+    "-n": "nu-SVC, nu-SVR and one-class (nu)",
+    "-p": "regression (epsilon of its loss)",
+}
+
+app = typer.Typer(
+    name="clsvm",
+    help="Kernel support vector machines through OpenCL.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class LibsvmCommand(TyperCommand):
+    """A command whose short flags are LIBSVM's: a flag and its value are two words, and ``-w`` carries a label."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        params = self.get_params(ctx)
+        known = {name for param in params for name in param.opts}
+        switches = {name for param in params if getattr(param, "is_flag", False) for name in param.opts}
+        training = "-wi" in known
+        words, i = list(args), 0
+        while i < len(words) and words[i] != "--":
+            word = words[i]
+            if training and word in _LATER:
+                raise typer.BadParameter(f"{_LATER[word]} is not supported yet", ctx, param_hint=word)
+            if training and word.startswith("-w"):
+                if i + 1 == len(words):
+                    raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
+                words[i : i + 2] = ["-wi", f"{word[2:]}={words[i + 1]}"]
+            elif len(word) > 2 and word[:2] in known:
+                hint = f"expected a flag and its value as two words: {word[:2]} {word[2:]}"
+                raise typer.BadParameter(f"got {word}, {hint}", ctx, param_hint=word[:2])
+            i += 2 if word.startswith("-") and word not in switches and "=" not in word else 1
+        return super().parse_args(ctx, words)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from clsvm import __version__
+
+        typer.echo(f"clsvm {__version__}")
+        raise typer.Exit
+
+
+@app.callback(context_settings={"help_option_names": ["--help"]})
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Kernel support vector machines through OpenCL."""
+
+
+@contextmanager
+def _reporting(ctx: typer.Context) -> Iterator[None]:
+    """Errors as one message on stderr and exit code 1, warnings as one line each; with --debug as Python shows them."""
+    from clsvm.errors import ClsvmError
+
+    if ctx.find_root().params.get("debug"):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _warn(str(message))
+        try:
+            yield
+            return
+        except KeyboardInterrupt:
+            message = "interrupted; no partial file is left"
+        except BrokenPipeError:
+            raise  # the reader of stdout has gone: typer ends quietly
+        except OSError as error:
+            message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+        except (ClsvmError, ValueError) as error:
+            message = str(error)
+        except MemoryError as error:
+            message = f"out of memory: {error}"
+        except Exception as error:
+            message = f"unexpected {type(error).__name__}: {error} ('clsvm --debug ...' shows where)"
+    typer.echo(f"clsvm: error: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"clsvm: warning: {text}", err=True)
+
+
+def _require(flag: str, value: float | None, ok: bool, expected: str) -> None:
+    if value is not None and not (ok and math.isfinite(value)):
+        raise typer.BadParameter(f"got {value:g}, expected {expected}", param_hint=flag)
+
+
+def _kernel_name(text: str) -> str:
+    name = _KERNELS.get(text, text)
+    if name in ("4", "precomputed"):
+        raise typer.BadParameter("precomputed kernels are not supported yet")
+    if name not in _KERNELS.values():
+        expected = "0 linear, 1 poly, 2 rbf, 3 sigmoid (what LIBSVM's model format can hold)"
+        raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
+    return name
+
+
+def _weights(words: list[str]) -> dict[int, float]:
+    """``label=weight`` words -> weights by label; the last one of a label counts."""
+    weights = {}
+    for word in words:
+        label, _, weight = word.partition("=")
+        try:
+            weights[int(label)] = float(weight)
+        except ValueError:
+            raise typer.BadParameter(
+                f"got '-w{label} {weight}', expected an integer label and a weight, such as -w-1 0.5", param_hint="-wi"
+            ) from None
+        _require(f"-w{label}", weights[int(label)], weights[int(label)] > 0, "a weight above 0")
+    return weights
+
+
+def _memory(text: str | None) -> str | None:
+    if text is not None:
+        from clsvm.device import parse_bytes
+
+        try:
+            parse_bytes(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def _working_set(text: str) -> str:
+    if text != "auto" and not (text.isdigit() and int(text) >= 2):
+        raise typer.BadParameter(f"got {text!r}, expected 'auto' or a whole number, 2 or more")
+    return text
+
+
+Device = Annotated[str | None, typer.Option("--device", help="gpu, cpu, or part of a name; see 'clsvm devices'.")]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option("--memory-limit", callback=_memory, help="Device memory to use, such as 2GB. Default: a share of it."),
+]
+Quiet = Annotated[bool, typer.Option("-q", help="Print warnings and errors only.")]
+
+
+@app.command(cls=LibsvmCommand)
+def train(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
+    model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
+    svm_type: Annotated[int, typer.Option("-s", help="Type: 0 (C-SVC); others are not supported yet.")] = 0,
+    kernel: Annotated[
+        str,
+        typer.Option("-t", callback=_kernel_name, help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, or its name."),
+    ] = "2",
+    degree: Annotated[int, typer.Option("-d", help="Degree of poly.")] = 3,
+    gamma: Annotated[
+        float | None, typer.Option("-g", help="gamma of poly, rbf and sigmoid. Default (or 0): 1 / number of features")
+    ] = None,
+    coef0: Annotated[float, typer.Option("-r", help="coef0 of poly and sigmoid.")] = 0.0,
+    cost: Annotated[float, typer.Option("-c", help="C: the weight of the loss.")] = 1.0,
+    weights: Annotated[
+        list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
+    ] = None,
+    tol: Annotated[float, typer.Option("-e", help="Stop where the KKT violation is at most this.")] = 1e-3,
+    cache: Annotated[
+        float | None, typer.Option("-m", help="Kernel cache in MB. Default: a share of the memory limit.")
+    ] = None,
+    shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
+    probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
+    quiet: Quiet = False,
+    device: Device = None,
+    gap_tol: Annotated[
+        float | None, typer.Option("--gap-tol", help="Stop only where the relative duality gap is at most this, too.")
+    ] = None,
+    max_iter: Annotated[int, typer.Option("--max-iter", help="Stop after so many steps; -1: no limit.")] = -1,
+    memory_limit: MemoryLimit = None,
+    working_set_size: Annotated[
+        str, typer.Option("--working-set-size", callback=_working_set, help="Rows of one step, or 'auto'.")
+    ] = "auto",
+    dtype: Annotated[Literal["float32", "float64"], typer.Option("--dtype", help="Of kernel rows.")] = "float32",
+) -> None:
+    """Train a model on FILE and write it to MODEL in LIBSVM's format."""
+    if svm_type != 0:
+        raise typer.BadParameter(f"got {svm_type}, expected 0 (C-SVC): others are not supported yet", param_hint="-s")
+    if probability != 0:
+        raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
+    _require("-h", shrinking, shrinking in (0, 1), "0 or 1")
+    _require("-d", degree, degree >= 0, "0 or more")
+    _require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
+    _require("-r", coef0, True, "a finite number")
+    _require("-c", cost, cost > 0, "a number above 0")
+    _require("-e", tol, tol > 0, "a number above 0")
+    _require("-m", cache, cache is not None and cache > 0, "a number above 0")
+    _require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
+    _require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
+    by_label = _weights(weights or [])
+    target = model if model is not None else Path(file).name + ".model"
+
+    with _reporting(ctx):
+        import numpy as np
+        from sklearn.exceptions import ConvergenceWarning
+
+        from clsvm import libsvm
+        from clsvm.estimators import SVC
+
+        libsvm.check_writable(target)
+        X, y = libsvm.read_problem(file)
+        classes = np.unique(y)
+        libsvm.check_savable(kernel, classes)
+        for label in sorted(by_label.keys() - set(classes.tolist())):
+            _warn(f"no row has the label {label} of -w{label}")
+            del by_label[label]
+        estimator = SVC(
+            C=cost,
+            kernel=kernel,
+            degree=degree,
+            gamma=gamma or 1.0 / X.shape[1],
+            coef0=coef0,
+            tol=tol,
+            cache_size="auto" if cache is None else cache,
+            class_weight=by_label or None,
+            max_iter=max_iter,
+            verbose=not quiet and sys.stderr.isatty(),
+            device=device,
+            working_set_size=working_set_size if working_set_size == "auto" else int(working_set_size),
+            gap_tol=gap_tol,
+            dtype=dtype,
+            memory_limit=memory_limit,
+        )
+        warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+        estimator.fit(X, y)
+        if not estimator.fit_report_.converged:
+            _warn(estimator.fit_report_.status)
+        libsvm.write_model(estimator.model_, target)
+        if not quiet:
+            for line in _training_lines(estimator, len(y), cost, by_label):
+                typer.echo(line)
+
+
+def _training_lines(estimator: SVC, rows: int, cost: float, weights: dict[int, float]) -> Iterator[str]:
+    """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say."""
+    import numpy as np
+
+    model, report = estimator.model_, estimator.fit_report_
+    alpha = np.abs(np.ravel(model.dual_coef))
+    box = cost * np.repeat([weights.get(int(label), 1.0) for label in model.classes], model.n_support)
+    yield f"optimization finished, #iter = {report.steps}"
+    if not weights:
+        yield f"nu = {alpha.sum() / (cost * rows):f}"
+    yield f"obj = {-report.dual:f}, rho = {-float(model.intercept[0]):f}"
+    yield f"nSV = {len(alpha)}, nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
+    yield f"Total nSV = {len(alpha)}"
+    parts = ((part, value) for part, value in report.seconds.items() if part != "total")
+    total = report.seconds["total"]
+    yield ""
+    yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
+    yield f"gap              {report.gap:.3g} (relative)"
+    yield f"violation        {report.violation:.3g}"
+    yield f"support vectors  {len(alpha)} of {rows} rows"
+    yield f"seconds          {total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
+    yield f"device           {report.device}, layout {report.layout}"
+    yield f"status           {report.status}"
+
+
+@app.command(cls=LibsvmCommand)
+def predict(
+    ctx: typer.Context,
+    test: Annotated[str, typer.Argument(help="Test data, svmlight text; may be .gz, .bz2 or .xz.")],
+    model: Annotated[str, typer.Argument(help="A model of 'clsvm train' or of svm-train.")],
+    output: Annotated[str | None, typer.Argument(help="Where the predicted labels go, one a line.")] = None,
+    probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
+    quiet: Quiet = False,
+    device: Device = None,
+    memory_limit: MemoryLimit = None,
+) -> None:
+    """Predict the labels of TEST by MODEL and print the accuracy."""
+    if probability != 0:
+        raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
+    with _reporting(ctx):
+        import numpy as np
+
+        from clsvm import libsvm
+
+        if output is not None:
+            libsvm.check_writable(output)
+        fitted = libsvm.read_model(model)
+        X, y = libsvm.read_problem(test)
+        if X.shape[1] > (known := fitted.support_vectors.shape[1]):
+            _warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
+        fitted, X = libsvm.match_columns(fitted, X)
+        labels = fitted.predict(X, device=device, memory_limit=memory_limit)
+        if output is not None:
+            with libsvm.atomic_write(output) as stream:
+                stream.write("".join(f"{label:d}\n" for label in labels.tolist()).encode())
+        if not quiet:
+            right, total = int(np.count_nonzero(labels == y)), len(labels)
+            typer.echo(f"Accuracy = {right / total * 100:g}% ({right}/{total}) (classification)")
+
+
+@app.command()
+def sample(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="breast_cancer, or digits (8 against the rest).")],
+    folder: Annotated[str, typer.Option("--folder", help="Where the files go.")] = ".",
+    test_size: Annotated[float, typer.Option("--test-size", help="Share of the rows in the test file.")] = 0.25,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the split.")] = 0,
+) -> None:
+    """Write NAME.train and NAME.test, real data bundled with scikit-learn, as svmlight text."""
+    from clsvm import datasets
+
+    if name not in datasets.NAMES:
+        raise typer.BadParameter(f"got {name!r}, expected one of {', '.join(datasets.NAMES)}", param_hint="NAME")
+    _require("--test-size", test_size, 0 < test_size < 1, "a number between 0 and 1")
+    with _reporting(ctx):
+        for path in datasets.sample(name, folder, test_size, seed):
+            typer.echo(os.fspath(path))
+
+
+@app.command()
+def devices(ctx: typer.Context) -> None:
+    """List the OpenCL devices of this machine and whether each is usable."""
+    with _reporting(ctx):
+        from rich.console import Console
+        from rich.table import Table
+
+        from clsvm.device import devices as found
+        from clsvm.errors import DeviceError
+
+        records = found()
+        if not records:
+            raise DeviceError("no OpenCL platform was found; 'pip install clsvm[cpu]' installs a CPU runtime")
+        table = Table()
+        for title in ("index", "platform", "device", "driver", "memory", "largest buffer", "fp64", "usable"):
+            table.add_column(title, overflow="fold")
+        for r in records:
+            sizes = f"{r.memory / 2**30:.1f} GiB", f"{r.largest_buffer / 2**30:.1f} GiB"
+            usable = "yes" if r.usable else f"no: {r.reason}"
+            table.add_row(str(r.index), r.platform, r.name, r.driver, *sizes, "yes" if r.fp64 else "no", usable)
+        Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
+
+
+def main() -> None:
+    """The console script: runs :data:`app`. Ctrl-C is exit code 1 wherever it comes, not the shell's 130."""
+    try:
+        app(prog_name="clsvm")
+    except SystemExit as end:
+        raise SystemExit(1 if end.code == 130 else end.code) from None

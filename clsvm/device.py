@@ -1,0 +1,511 @@
+"""Devices, queues, programs and memory: the only module that imports pyopencl. Buffers leave it as opaque handles.
+
+Contexts are made lazily and belong to a process, queues to a thread; programs are built once per context and text;
+kernel objects belong to whoever asked for them and are never shared. Nothing here survives a pickle but names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from clsvm import icd
+from clsvm.errors import BuildError, DeviceError
+
+icd.prepare()
+import pyopencl as cl  # noqa: E402  (the loader reads its settings once, so they must stand before this)
+
+Buffer = Any  # opaque to every other module
+MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a kind of device wants; a new kind is one more record.
+
+    shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
+    lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product.
+    cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions.
+    register: register tile side of the group shape. wide: how f and the coefficients are kept, "double" or "pair".
+    chunks: pieces of the rows in a reduction. working_set: its largest size. sync: outer steps between host reads.
+    csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise.
+    cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
+    """
+
+    name: str
+    shape: str
+    lanes: int
+    panel: int
+    cluster: int
+    group: int
+    register: int
+    chunks: int
+    working_set: int
+    sync: int
+    csr_cost: float
+    clustered_cost: float
+    cache_cost: float
+    wide: str = "double"
+
+
+PROFILES = {
+    "cpu": Profile("cpu", "vector", 16, 64, 1, 1, 1, 8, 512, 1, 3.3, 1.1, 45.0),
+    "gpu": Profile("gpu", "group", 64, 64, 4, 128, 8, 128, 512, 8, 12.0, 1.1, 8.0),
+}
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One line of :func:`devices`; memory and largest_buffer in bytes, reason says why it is not usable."""
+
+    index: int
+    platform: str
+    name: str
+    driver: str
+    memory: int
+    largest_buffer: int
+    fp64: bool
+    usable: bool
+    reason: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.platform}, driver {self.driver})"
+
+
+@cache
+def _all(process: int) -> list[cl.Device]:
+    try:
+        return [device for platform in cl.get_platforms() for device in platform.get_devices()]
+    except cl.Error:
+        return []
+
+
+def devices() -> list[DeviceInfo]:
+    """Every OpenCL device of this machine; usable means that a trial build and run gave the right answer."""
+    return [_info(os.getpid(), index) for index in range(len(_all(os.getpid())))]
+
+
+def _kind(device: cl.Device) -> str:
+    return "gpu" if device.type & cl.device_type.GPU else "cpu" if device.type & cl.device_type.CPU else "other"
+
+
+@cache
+def _info(process: int, index: int) -> DeviceInfo:
+    device = _all(process)[index]
+    reason = _trial(device)
+    return DeviceInfo(
+        index=index,
+        platform=device.platform.name.strip(),
+        name=" ".join(device.name.split()),
+        driver=device.driver_version.strip(),
+        memory=device.global_mem_size,
+        largest_buffer=device.max_mem_alloc_size,
+        fp64=_fp64(device),
+        usable=not reason,
+        reason=reason,
+        kind=_kind(device),
+    )
+
+
+def _fp64(device: cl.Device) -> bool:
+    return "cl_khr_fp64" in device.extensions
+
+
+def _trial(device: cl.Device) -> str:
+    """Build and run a small program; the reason it failed, or the empty string."""
+    text = "kernel void trial(global float *x) { int i = get_global_id(0); x[i] = sqrt((float)i) + 1; }"
+    try:
+        context = _context(os.getpid(), device)
+        queue = cl.CommandQueue(context)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = cl.Program(context, text).build(cache_dir=False)
+        got = np.zeros(64, np.float32)
+        buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
+        program.trial(queue, got.shape, None, buffer)
+        cl.enqueue_copy(queue, got, buffer)
+        queue.finish()
+    except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
+        return f"a trial program failed: {str(error).strip().splitlines()[0][:120] if str(error) else type(error)}"
+    expected = np.sqrt(np.arange(64, dtype=np.float32)) + 1
+    return "" if np.allclose(got, expected, atol=1e-5) else "a trial program gave a wrong answer"
+
+
+@cache
+def _context(process: int, device: cl.Device) -> cl.Context:
+    return cl.Context([device])
+
+
+def describe(info: Sequence[DeviceInfo] | None = None) -> str:
+    """One line a device, for error messages."""
+    lines = [f"  {d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
+    return "\n".join(lines) or "  (none)"
+
+
+def find(spec: Any = None) -> DeviceInfo:
+    """The device that ``spec`` means.
+
+    spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu", part of a platform's
+    or device's name, "name:index" (the index-th of those that match), an index as text, or a pyopencl Device or
+    CommandQueue. Raises DeviceError (none, none usable, several match) and TypeError.
+    """
+    here = _all(os.getpid())
+    if isinstance(spec, cl.CommandQueue):
+        spec = spec.device
+    if isinstance(spec, cl.Device):
+        return _info(os.getpid(), here.index(spec))
+    if spec is not None and not isinstance(spec, str):
+        raise TypeError(f"device must be None, a string, a pyopencl Device or CommandQueue, got {spec!r}")
+    if not here:
+        raise DeviceError(
+            "no OpenCL platform was found; 'pip install clsvm[cpu]' installs a CPU runtime, "
+            "a GPU needs its vendor's driver ('clsvm devices' lists what is visible)"
+        )
+    asked = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip().lower()
+    hits = _matches(asked, here)
+    if not hits:
+        raise DeviceError(f"no OpenCL device matches {asked!r}; there are:\n{describe()}")
+    if asked in ("", "gpu", "cpu"):  # several are no ambiguity: the best usable one, tried in this order
+        order = {"gpu": 0, "cpu": 1, "other": 2}
+        hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
+        usable = next((info for i in hits if (info := _info(os.getpid(), i)).usable), None)
+    else:
+        infos = [info for i in hits if (info := _info(os.getpid(), i)).usable]
+        if len(infos) > 1:
+            words = f"{len(infos)} OpenCL devices match {asked!r}; say more, or 'name:index'"
+            raise DeviceError(f"{words}:\n{describe(infos)}")
+        usable = infos[0] if infos else None
+    if usable is None:
+        raise DeviceError(f"no usable OpenCL device; 'pip install clsvm[cpu]' installs a CPU runtime:\n{describe()}")
+    return usable
+
+
+def _matches(asked: str, here: list[cl.Device]) -> list[int]:
+    """Indices of the devices that the lower-case text ``asked`` can mean; everything for the empty text."""
+    if asked.isdigit():
+        return [int(asked)] if int(asked) < len(here) else []
+    if asked in ("gpu", "cpu"):
+        return [i for i, d in enumerate(here) if _kind(d) == asked]
+    names = [f"{' '.join(d.name.split())}\n{d.platform.name}".lower() for d in here]
+    hits = [i for i, name in enumerate(names) if asked in name]
+    number = re.fullmatch(r"(.*):(\d+)", asked)
+    if not hits and number:
+        named = [i for i, name in enumerate(names) if number[1] in name]
+        hits = named[int(number[2]) : int(number[2]) + 1]
+    return hits
+
+
+def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
+    """None, a number of bytes or text such as "2GB", "512 MiB" -> bytes. Raises TypeError or ValueError."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        units = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12}
+        units |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", value)
+        try:
+            number = float(match[1]) * units[match[2].lower()] if match else -1.0
+        except (KeyError, ValueError):
+            number = -1.0
+    elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        raise TypeError(f"{name} must be None, a number of bytes or text like '2GB', got {value!r}")
+    if not 0 < number < 2**60:
+        raise ValueError(f"{name} must be a positive number of bytes or text like '2GB', got {value!r}")
+    return int(number)
+
+
+class Stream:
+    """A device as one thread works with it: queue, programs, memory within a budget.
+
+    Use as a context manager: leaving it gives every buffer back. ``limit`` in bytes.
+    """
+
+    def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
+        self.info = find(spec)
+        self._device = _all(os.getpid())[self.info.index]
+        self._context = _context(os.getpid(), self._device)
+        self._queue = spec if isinstance(spec, cl.CommandQueue) else _queue(self._device)
+        if isinstance(spec, cl.CommandQueue):
+            self._context = spec.context
+        self.profile = profile or default_profile(self.info)
+        self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
+        self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * (_free_memory(self._device) + _pooled()))
+        self.held = self.peak = 0
+        self._buffers: dict[int, tuple[Any, int]] = {}
+        self._slabs: list[tuple[tuple[int, int, int], Any]] = []
+        self.unified = self.info.kind == "cpu"
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+        for buffer, _size in self._buffers.values():
+            buffer.release()
+        self._buffers.clear()
+        with _pool_lock:
+            for key, slab in self._slabs:
+                _pool.setdefault(key, []).append(slab)
+        self._slabs.clear()
+        self.held = 0
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the device's memory does."""
+        nbytes = max(int(nbytes), 64)
+        if self.held + nbytes > self.limit:
+            raise ValueError(
+                f"memory_limit of {self.limit} bytes is too small: {self.held} are in use and {nbytes} more are needed"
+            )
+        if nbytes > self.largest:
+            raise DeviceError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
+        try:
+            buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+        except cl.Error as error:
+            raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
+        self._keep(buffer, nbytes)
+        return buffer
+
+    def _keep(self, buffer: Buffer, nbytes: int) -> None:
+        self._buffers[buffer.int_ptr] = buffer, nbytes
+        self.held += nbytes
+        self.peak = max(self.peak, self.held)
+
+    def slab(self, nbytes: int) -> Buffer:
+        """A large buffer from the process's pool, for this stream's life; see :func:`release_memory`.
+
+        On a device that shares the host's memory it asks for huge pages: first touch is then some five times faster.
+        """
+        if self.held + nbytes > self.limit:
+            raise ValueError(f"memory_limit of {self.limit} bytes is too small for {nbytes} more")
+        key = os.getpid(), self._context.int_ptr, nbytes
+        with _pool_lock:
+            pool = _pool.setdefault(key, [])
+            buffer = pool.pop(0) if pool else None  # in the order they came: the first is the most touched
+        if buffer is None:
+            try:
+                buffer = _huge(self._context, nbytes) if self.unified else None
+                buffer = buffer or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+            except cl.Error as error:
+                raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
+        self._slabs.append((key, buffer))
+        self.held += nbytes
+        self.peak = max(self.peak, self.held)
+        return buffer
+
+    def free(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            kept, nbytes = self._buffers.pop(buffer.int_ptr)
+            kept.release()
+            self.held -= nbytes
+
+    def upload(self, array: NDArray[Any]) -> Buffer:
+        """A buffer with a copy of ``array``."""
+        array = np.ascontiguousarray(array)
+        buffer = self.buffer(array.nbytes)
+        if array.nbytes:
+            cl.enqueue_copy(self._queue, buffer, array, is_blocking=True)
+        return buffer
+
+    @contextlib.contextmanager
+    def view(self, array: NDArray[Any]) -> Iterator[tuple[Buffer, int]]:
+        """(buffer, items): ``array`` (contiguous) stands in the buffer from that item on, for reading by kernels.
+
+        Without a copy where the device shares the host's memory; runtimes copy what is not aligned, so the buffer then
+        begins at the aligned address before the array, in the same page.
+        """
+        if not array.nbytes or not self.unified:
+            buffer = self.upload(array)
+            yield buffer, 0
+            self.free(buffer)
+            return
+        address = array.ctypes.data
+        before = address % 128
+        raw = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+        buffer = cl.Buffer(self._context, flags, hostbuf=np.frombuffer(raw, np.uint8))
+        try:
+            yield buffer, before // array.itemsize
+        finally:
+            self.finish()
+            buffer.release()
+
+    def zeros(self, nbytes: int) -> Buffer:
+        buffer = self.buffer(nbytes)
+        self.fill(buffer, 0, nbytes)
+        return buffer
+
+    def fill(self, buffer: Buffer, byte: int, nbytes: int) -> None:
+        if nbytes:
+            cl.enqueue_fill_buffer(self._queue, buffer, np.uint8(byte), 0, nbytes)
+
+    def write(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        cl.enqueue_copy(self._queue, buffer, np.ascontiguousarray(array), is_blocking=True)
+
+    def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
+        """A copy of the buffer's start (from ``offset`` bytes) on the host; waits for all work enqueued before."""
+        array: NDArray[Any] = np.empty(shape, dtype)
+        if array.nbytes:
+            cl.enqueue_copy(self._queue, array, buffer, src_offset=offset, is_blocking=True)
+        return array
+
+    def wide(self, array: NDArray[np.float64]) -> Buffer:
+        """A buffer with ``array`` as wide numbers (8 bytes each: doubles, or pairs of floats)."""
+        return self.upload(self._wide(np.asarray(array, np.float64)))
+
+    def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
+        self.write(buffer, self._wide(array))
+
+    def _wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
+        if self.profile.wide == "double":
+            return array
+        high = array.astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)
+        return np.stack([high, low], axis=-1)
+
+    def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
+        """Wide numbers as float64 on the host."""
+        if self.profile.wide == "double":
+            return self.read(buffer, np.float64, shape)
+        shape = (shape,) if isinstance(shape, int) else shape
+        return self.read(buffer, np.float32, (*shape, 2)).astype(np.float64).sum(axis=-1)
+
+    def flush(self) -> None:
+        self._queue.flush()
+
+    def finish(self) -> None:
+        self._queue.finish()
+
+    def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
+        """A kernel object of the caller's own, from a program built once per context, text and options."""
+        return Kernel(self, _program(os.getpid(), self._context, self._device, text, tuple(options)), name)
+
+
+_pool: dict[tuple[int, int, int], list[Any]] = {}
+_pool_lock = threading.Lock()
+
+
+def _pooled() -> int:
+    with _pool_lock:
+        return sum(key[2] * len(slabs) for key, slabs in _pool.items())
+
+
+def release_memory() -> int:
+    """Give the pooled slabs of the row store back to the system; the bytes that were freed."""
+    with _pool_lock:
+        freed = sum(key[2] * len(slabs) for key, slabs in _pool.items() if key[0] == os.getpid())
+        for key, slabs in _pool.items():
+            if key[0] == os.getpid():  # a forked child leaves its parent's alone
+                for slab in slabs:
+                    slab.release()
+        _pool.clear()
+    return freed
+
+
+def _huge(context: cl.Context, nbytes: int) -> Any:
+    """A buffer over anonymous memory with huge pages, or None where the system has none."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    memory = mmap.mmap(-1, nbytes)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        return None
+    host = np.frombuffer(memory, np.uint8)
+    return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host)
+
+
+class Kernel:
+    """A kernel and the stream it runs on; Python ints go as int, floats as float, NumPy scalars as they are."""
+
+    def __init__(self, stream: Stream, program: cl.Program, name: str) -> None:
+        self._queue, self._kernel = stream._queue, cl.Kernel(program, name)
+        self._info = stream.info
+
+    def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
+        ready = [_argument(a) for a in args]
+        try:
+            self._kernel.set_args(*ready)
+            cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
+        except cl.Error as error:
+            raise DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})") from None
+
+
+def local(nbytes: int) -> Any:
+    """A kernel argument: so many bytes of local memory."""
+    return cl.LocalMemory(nbytes)
+
+
+def _argument(value: Any) -> Any:
+    if type(value) is int:  # (numpy.float64 is a float too, and stays double)
+        return np.int32(value)
+    return np.float32(value) if type(value) is float else value
+
+
+_build_lock = threading.Lock()
+builds = 0  # programs built by this process: a test counts that new parameters build nothing
+
+
+@cache
+def _program(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
+    global builds
+    with _build_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # compilers that remark on success
+        try:
+            program = cl.Program(context, text).build(options=list(options))
+        except cl.Error as error:
+            raise BuildError(device.name.strip(), str(error), text) from None
+        builds += 1
+        return program
+
+
+_local = threading.local()
+
+
+def _queue(device: cl.Device) -> cl.CommandQueue:
+    """This thread's queue on ``device``; a forked child makes its own."""
+    queues = _local.__dict__.setdefault(f"queues{os.getpid()}", {})
+    key = device.int_ptr
+    if key not in queues:
+        queues[key] = cl.CommandQueue(_context(os.getpid(), device))
+    return queues[key]
+
+
+def _free_memory(device: cl.Device) -> int:
+    """Bytes that are free, as far as the device says: the host's available memory bounds devices that share it."""
+    free = int(device.global_mem_size)
+    if device.type & cl.device_type.CPU or device.host_unified_memory:
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
+            free = min(free, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
+    return free
+
+
+def default_profile(info: DeviceInfo) -> Profile:
+    """The profile of a device: CLSVM_PROFILE's, or its kind's, with the numbers that the device itself states."""
+    device = _all(os.getpid())[info.index]
+    name = os.environ.get("CLSVM_PROFILE") or ("cpu" if info.kind == "cpu" and info.fp64 else "gpu")
+    name, _, option = name.partition("-")
+    if name not in PROFILES:
+        raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)} (or gpu-pair), got {name!r}")
+    profile = PROFILES[name]
+    if profile.shape == "vector":
+        profile = replace(profile, lanes=16 if device.native_vector_width_float >= 16 else 8)
+    else:
+        size = min(profile.group, device.max_work_group_size)
+        profile = replace(profile, group=1 << (int(size).bit_length() - 1))
+    return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")

@@ -1,0 +1,32 @@
+"""The two families of errors: bad input is a ValueError or TypeError; what the machine refuses is a ClsvmError."""
+
+from __future__ import annotations
+
+
+class ClsvmError(Exception):
+    """A failure of the machine, not of the caller's input."""
+
+
+class DeviceError(ClsvmError):
+    """No platform, no usable device, several matches, or a device that ran out of memory."""
+
+
+class BuildError(ClsvmError):
+    """An OpenCL program did not build.
+
+    Attributes: ``device`` (str), ``log`` (the compiler's words), ``source`` (the rendered text, lines numbered).
+    """
+
+    def __init__(self, device: str, log: str, source: str) -> None:
+        self.device, self.log = device, log
+        self.source = "\n".join(f"{i:4d} {line}" for i, line in enumerate(source.splitlines(), 1))
+        super().__init__(f"building for {device} failed:\n{log}\n--- source ---\n{self.source}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.device, self.log, self.source)
+
+
+def _rebuild(device: str, log: str, source: str) -> BuildError:
+    error = BuildError(device, log, "")
+    error.source, error.args = source, (f"building for {device} failed:\n{log}\n--- source ---\n{source}",)
+    return error

@@ -1,0 +1,349 @@
+"""Estimators under scikit-learn's contract: parameters are checked in fit, what is learnt ends in an underscore."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+
+from clsvm import device as devices
+from clsvm import kernels, layout, model, targets, tasks
+from clsvm.device import Stream
+from clsvm.gram import Gram
+from clsvm.kernels import Kernel
+from clsvm.report import FitReport, relative_gap
+from clsvm.solvers import decomposition
+
+
+class SVC(ClassifierMixin, BaseEstimator):
+    """C-support vector classification, binary, on an OpenCL device.
+
+    Parameters are scikit-learn's SVC's where it has them: C, kernel (a name of clsvm.kernels.BUILTIN or a Kernel),
+    degree, gamma ("scale", "auto" or a number), coef0, tol (KKT violation), cache_size (MB, or "auto": a share of
+    memory_limit), class_weight, max_iter (pair steps, -1: no limit), verbose, random_state (kept for the interface;
+    the solver uses no random numbers). Beyond them:
+
+    device : None, "gpu", "cpu", part of a platform's or device's name, "name:index", a pyopencl Device or CommandQueue
+    working_set_size : int or "auto" (the device profile's)
+    gap_tol : stop as soon as the relative duality gap is this small, None: tol alone decides
+    dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way
+    memory_limit : bytes or text like "2GB"; default half of what is free on the device
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (2,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), classes_, class_weight_, n_iter_ (1,) int32, fit_status_ (0, or 1 where it did
+    not converge), shape_fit_, n_features_in_, fit_report_ (:class:`clsvm.report.FitReport`), model_, coef_ (linear).
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        random_state: Any = None,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if state.get("device") is not None and not isinstance(state["device"], str):
+            info = devices.find(state["device"])  # a pyopencl object does not travel: its index on this machine does
+            state = {**state, "device": str(info.index)}
+        return state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, and labels y (n,) of two classes; sample_weight (n,) scales C.
+
+        Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
+        machine fails; warns with ConvergenceWarning where the tolerance was not reached.
+        """
+        started = perf_counter()
+        self._check_numbers()
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", accept_large_sparse=False
+        )
+        X = _sorted(X)
+        classes, index = targets.classes_of(y)
+        weights, bounds = targets.boxes(self.C, self.class_weight, sample_weight, X, classes, index)
+        kernel = self._kernel(X)
+        signs = np.where(index == 1, 1.0, -1.0)
+        problem = tasks.c_svc(signs[None], bounds[None])
+        checked = perf_counter()
+        with Stream(self.device, self.memory_limit) as stream, _display(self.verbose, self.tol) as progress:
+            plan = layout.choose(stream.profile, X, kernel.spec.of_distance)
+            rows = layout.build(stream, X, plan, self.dtype)
+            stream.finish()
+            laid = perf_counter()
+            gram = Gram(stream, rows, kernel)
+            settings = self._settings(stream, kernel, plan, X, gram, progress)
+            solution = decomposition.solve(stream, gram, problem, settings)
+            solved = perf_counter()
+            report = FitReport(
+                primal=float(solution.primal[0]),
+                dual=float(solution.dual[0]),
+                gap=relative_gap(float(solution.primal[0]), float(solution.dual[0])),
+                violation=float(solution.violation[0]),
+                error_bound=solution.error_bound,
+                exact_rows=solution.exact_rows,
+                status=solution.status.value,
+                converged=solution.status.converged,
+                steps=int(solution.steps[0]),
+                outer_steps=solution.outer_steps,
+                rows_computed=solution.rows_computed,
+                bytes_held=stream.peak,
+                seconds={
+                    "check": checked - started,
+                    "layout": laid - checked,
+                    **solution.seconds,
+                    "other": solved - laid - sum(solution.seconds.values()),
+                    "total": perf_counter() - started,
+                },
+                device=str(stream.info),
+                layout=f"{rows.describe()} ({plan.reason})",
+                working_set_size=self._working_set(stream),
+                dtype=self.dtype,
+            )
+        self._keep(X, kernel, plan, classes, index, weights, solution, report)
+        if not report.converged:
+            warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _keep(
+        self,
+        X: Any,
+        kernel: Kernel,
+        plan: layout.Plan,
+        classes: NDArray[Any],
+        index: NDArray[np.intp],
+        weights: NDArray[np.float64],
+        solution: decomposition.Solution,
+        report: FitReport,
+    ) -> None:
+        """The learnt attributes: support vectors by class, then by row, as scikit-learn has them."""
+        b = solution.b[0]
+        support = np.flatnonzero(b)
+        support = support[np.argsort(index[support], kind="stable")]
+        self.classes_, self.class_weight_ = classes, weights
+        self.support_ = support.astype(np.int32)
+        self.support_vectors_ = X[support]
+        self.n_support_ = np.bincount(index[support], minlength=2).astype(np.int32)
+        self.dual_coef_ = b[support][None, :]
+        self.intercept_ = -solution.rho[:1]
+        self.n_iter_ = solution.steps[:1].astype(np.int32)
+        self.fit_status_ = 0 if report.converged else 1
+        self.shape_fit_ = X.shape
+        self.fit_report_ = report
+        self.model_ = model.KernelModel(
+            kernel=kernel,
+            support_vectors=self.support_vectors_,
+            dual_coef=self.dual_coef_,
+            intercept=self.intercept_,
+            classes=classes,
+            n_support=self.n_support_,
+            plan=plan,
+            dtype=self.dtype,
+        )
+
+    @property
+    def coef_(self) -> Any:
+        """(1, d) weights of the features, for kernel="linear"."""
+        check_is_fitted(self)
+        if self.model_.kernel.name != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        return self.dual_coef_ @ self.support_vectors_
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Decision values (n,) float64 of the rows of X: positive for classes_[1]. The same for a row in any batch."""
+        check_is_fitted(self)
+        X = validate_data(
+            self,
+            X,
+            reset=False,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            accept_large_sparse=False,
+        )
+        if sp.issparse(X) and not sp.issparse(self.support_vectors_):
+            raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
+        return self.model_.decision_function(_sorted(X), self.device, self.memory_limit)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class (n,) of each row of X."""
+        predicted: NDArray[Any] = self.classes_[(self.decision_function(X) > 0).astype(np.intp)]
+        return predicted
+
+    def _check_numbers(self) -> None:
+        _number("C", self.C, above=0)
+        _number("tol", self.tol, above=0)
+        if self.gap_tol is not None:
+            _number("gap_tol", self.gap_tol, above=0)
+        if self.cache_size != "auto":
+            _number("cache_size", self.cache_size, least=0)
+        _number("max_iter", self.max_iter, least=-1, kind=Integral)
+        if self.working_set_size != "auto":
+            _number("working_set_size", self.working_set_size, least=2, kind=Integral)
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
+        devices.parse_bytes(self.memory_limit)
+        check_random_state(self.random_state)
+        if isinstance(self.kernel, str):
+            kernels.make(self.kernel)
+        elif not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be a name ({', '.join(kernels.BUILTIN)}) or a Kernel, got {self.kernel!r}")
+
+    def _kernel(self, X: Any) -> Kernel:
+        """The kernel function with its numbers; gamma="scale" is 1 / (d var(X)), "auto" 1 / d."""
+        if isinstance(self.kernel, Kernel):
+            return self.kernel
+        names = {p.name for p in kernels.BUILTIN[self.kernel].parameters}
+        given: dict[str, Any] = {"degree": self.degree, "coef0": self.coef0}
+        gamma = self.gamma
+        if isinstance(gamma, str):
+            if gamma not in ("scale", "auto"):
+                raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
+            variance = _variance(X) if gamma == "scale" and "gamma" in names else 1.0
+            gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
+        given["gamma"] = kernels.Parameter("gamma", 1.0, lower=0.0, above=True).check(gamma)
+        return kernels.make(self.kernel, **{name: given[name] for name in names & given.keys()})
+
+    def _working_set(self, stream: Stream) -> int:
+        return stream.profile.working_set if self.working_set_size == "auto" else int(self.working_set_size)
+
+    def _settings(
+        self, stream: Stream, kernel: Kernel, plan: layout.Plan, X: Any, gram: Gram, progress: Callable[..., None] | None
+    ) -> decomposition.Settings:
+        xx = stream.read(gram.rows.xx, self.dtype, gram.rows.n_pad).astype(np.float64)
+        values = {"xx": xx, "yy": xx, "dot": xx, "sqdist": np.zeros_like(xx), **kernel.params}
+        with np.errstate(all="ignore"):
+            scale = float(np.abs(kernel.spec.expression.evaluate(values)).max(initial=1.0))
+
+        def exact(rows: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
+            support = np.flatnonzero(b)
+            with Stream(self.device, self.memory_limit, stream.profile) as own:
+                c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[support][None])
+            return c[0]
+
+        return decomposition.Settings(
+            tol=float(self.tol),
+            gap_tol=self.gap_tol,
+            max_iter=int(self.max_iter),
+            working_set=self._working_set(stream),
+            cache_bytes=self._cache_bytes(stream, gram),
+            kernel_scale=scale,
+            exact=exact if self.dtype == "float32" else None,
+            progress=progress,
+        )
+
+    def _cache_bytes(self, stream: Stream, gram: Gram) -> int:
+        """Bytes for the row store: what was asked for, or most of what is left, or 0 where computing a row again costs
+        less than reading it."""
+        left = int(0.8 * (stream.limit - stream.held))
+        if self.cache_size != "auto":
+            return min(int(float(self.cache_size) * 1e6), left)
+        cells = gram.rows.stored / max(1, gram.rows.n)
+        cost = cells * (stream.profile.csr_cost if gram.rows.csr else 1.0)
+        return left if cost > stream.profile.cache_cost else 0
+
+
+def _number(
+    name: str, value: Any, above: float | None = None, least: float | None = None, kind: type[Any] = Real
+) -> None:
+    expected = f"> {above}" if above is not None else f">= {least}"
+    if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
+        word = "an integer" if kind is Integral else "a number"
+        raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
+    if not np.isfinite(value) or (above is not None and value <= above) or (least is not None and value < least):
+        raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
+
+
+def _sorted(X: Any) -> Any:
+    """CSR with sorted int32 indices and no duplicates, as the layouts want it; a copy where the caller's is not."""
+    if not sp.issparse(X):
+        return X
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return sp.csr_matrix((X.data, X.indices.astype(np.int32, copy=False), X.indptr), shape=X.shape)
+
+
+def _variance(X: Any) -> float:
+    if sp.issparse(X):
+        return float(X.multiply(X).mean() - X.mean() ** 2)
+    return float(X.var())
+
+
+class _display:
+    """The progress display on stderr while a fit runs, where stderr is a terminal; a context manager."""
+
+    def __init__(self, wanted: Any, tol: float) -> None:
+        self._on, self._tol, self._progress = bool(wanted) and sys.stderr.isatty(), tol, None
+
+    def __enter__(self) -> Callable[[int, float, float], None] | None:
+        if not self._on:
+            return None
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("training"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = self._progress.add_task("", total=1.0, words="")
+        self._progress.start()
+        first: list[float] = []
+
+        def show(steps: int, violation: float, gap: float) -> None:
+            first.append(max(violation, self._tol))
+            span = np.log(first[0] / self._tol)  # progress on a logarithmic scale from the first violation to tol
+            done = 1 - np.log(max(violation, self._tol) / self._tol) / span if span > 0 else 1.0
+            words = f"step {steps}, violation {violation:.2e}" + (f", gap {gap:.2e}" if np.isfinite(gap) else "")
+            assert self._progress is not None
+            self._progress.update(task, completed=float(np.clip(done, 0, 1)), words=words)
+
+        return show
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()

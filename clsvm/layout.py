@@ -1,0 +1,330 @@
+"""Rows on the device: one record for dense, clustered and CSR rows, and the choice between them.
+
+    lanes   values[at[group] + j * V + lane]: V rows side by side, contiguous for each feature in the group's list J;
+            "dense" where J is everything, "clustered" where J is what some row of the cluster uses
+            (seed 001 section 5.3, seed 002 listings 3 and 4)
+    csr     rows one after another, for text
+
+Device order is the clustered one; ``Rows.order`` maps a position to the caller's row (-1: padding). Padding rows are
+zero vectors. Letters: n rows, d features, V lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import sources
+from clsvm.device import Buffer, Profile, Stream
+
+Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorted int32 indices
+_SAMPLE = 2048  # rows that the choice looks at
+_PATTERN_COLUMNS = 32  # columns whose pattern orders the rows
+_CLUSTERED_MAX_FEATURES = 16384
+_STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model's rows are laid out, training and test alike.
+
+    kind: "dense", "clustered" or "csr". centre: (d,) float64 subtracted before the cast (zeros where a shift would
+    cost sparsity). reason: the costs that decided, in dense cells a row.
+    """
+
+    kind: str
+    centre: NDArray[np.float64]
+    reason: str
+
+
+class Part(NamedTuple):
+    """Lane groups first .. first + groups - 1 in one buffer, small enough for the device's largest allocation."""
+
+    first: int
+    groups: int
+    values: Buffer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows on the device. n_pad rows with padding; xx their squared norms; stored: cells kept, padding included."""
+
+    kind: str
+    dtype: str
+    n: int
+    d: int
+    n_pad: int
+    lanes: int
+    stored: int
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    xx: Buffer
+    parts: tuple[Part, ...] = ()
+    at: Buffer = None
+    columns_at: Buffer = None
+    columns: Buffer = None
+    csr: tuple[Buffer, Buffer, Buffer] | None = None  # indptr int64, indices, data
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Every buffer it holds, to be given back."""
+        made = (self.at, self.columns_at, self.columns, *(part.values for part in self.parts), *(self.csr or ()))
+        return (self.xx, *(buffer for buffer in made if buffer is not None))
+
+    def describe(self) -> str:
+        return f"{self.kind}, {self.stored / max(self.n, 1):.1f} cells a row of {self.d}, {self.lanes} lanes"
+
+
+def lanes(profile: Profile, dtype: str) -> int:
+    """V for values of ``dtype``: half as many doubles fill the same width."""
+    return profile.lanes if dtype == "float32" else profile.lanes // 2
+
+
+def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
+    """The -D options that every program over rows of ``dtype`` shares."""
+    made = [f"-DV={lanes(profile, dtype)}", f"-DINDEX={'ushort' if d <= 1 << 16 else 'int'}"]
+    made += ["-DVECTOR"] * (profile.shape == "vector") + ["-DREAL64"] * (dtype == "float64")
+    return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
+
+
+def choose(profile: Profile, X: Data, of_distance: bool, kind: str | None = None) -> Plan:
+    """The cheapest layout by the profile's measured costs, and the centre that goes with it (DESIGN: ||x-y|| is
+    unchanged by a shift, and float32 loses it all where the data sit far from 0)."""
+    n, d = X.shape
+    sample = _sample(X)
+    nonzero = sample != 0
+    density = nonzero.mean(axis=0) if isinstance(sample, np.ndarray) else _csr_density(sample)
+    used = float(density.sum())
+    costs = {"dense": float(d), "csr": profile.csr_cost * used}
+    if costs["csr"] > 0.25 * d or d <= _CLUSTERED_MAX_FEATURES:
+        if n > 1 and d <= _CLUSTERED_MAX_FEATURES and used < 0.9 * d:
+            costs["clustered"] = profile.clustered_cost * _sampled_fill(X, profile)
+    if d > _CLUSTERED_MAX_FEATURES and used < 0.25 * d:
+        del costs["dense"]
+    kind = kind or min(costs, key=lambda name: costs[name])
+    centre = np.zeros(d)
+    if of_distance and n:
+        full = np.ones(d, bool) if kind == "dense" else _full_columns(X, density)
+        centre[full] = _mean(X, full)
+    reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
+    return Plan(kind, centre, f"cost a row in dense cells: {reason}")
+
+
+def _sample(X: Data) -> Any:
+    step = max(1, X.shape[0] // _SAMPLE)
+    sample = X[::step]
+    return sample.toarray() if sp.issparse(sample) and X.shape[1] <= _CLUSTERED_MAX_FEATURES else sample
+
+
+def _csr_density(X: sp.csr_matrix) -> NDArray[np.float64]:
+    return np.bincount(X.indices, minlength=X.shape[1]) / max(X.shape[0], 1)
+
+
+def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Columns without a single zero: those can be shifted at no cost to a sparse layout."""
+    full: NDArray[np.bool_] = density == 1
+    candidates = np.flatnonzero(full)
+    if sp.issparse(X):
+        full[candidates] = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])[candidates] == X.shape[0]
+    elif candidates.size:
+        full[candidates] = (X[:, candidates] != 0).all(axis=0)
+    return full
+
+
+def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if sp.issparse(X):
+        return np.asarray(X.mean(axis=0, dtype=np.float64)).ravel()[columns]
+    mean = X.mean(axis=0, dtype=np.float64) if columns.all() else X[:, columns].mean(axis=0, dtype=np.float64)
+    return np.asarray(mean)
+
+
+def _sampled_fill(X: Data, profile: Profile) -> float:
+    """Average columns of a cluster, over up to 256 clusters of the rows in their clustered order."""
+    size = profile.lanes * profile.cluster
+    order = cluster_order(X)
+    groups = len(order) // size
+    if not groups:
+        return float(X.shape[1])
+    picked = order[: groups * size].reshape(groups, size)[:: max(1, groups // 256)]
+    rows = X[picked.ravel()]
+    pattern = (rows.toarray() if sp.issparse(rows) else rows) != 0
+    return float(pattern.reshape(len(picked), size, -1).any(axis=1).sum(axis=1).mean())
+
+
+def cluster_order(X: Data) -> NDArray[np.int32]:
+    """An order in which neighbours share their sparsity pattern: rows sorted by the pattern of the few columns that
+    tell most, found one after another by pivoted Cholesky on the covariance of the sampled patterns."""
+    sample = _sample(X) != 0
+    pattern = np.asarray(sample, np.float32)
+    pattern -= pattern.mean(axis=0)
+    covariance = pattern.T @ pattern / max(1, len(pattern))
+    columns = []
+    residual = np.diag(covariance).copy()
+    factor = np.zeros((X.shape[1], _PATTERN_COLUMNS))
+    for k in range(min(_PATTERN_COLUMNS, X.shape[1])):
+        j = int(np.argmax(residual))
+        if residual[j] < 1e-6:
+            break
+        columns.append(j)
+        factor[:, k] = (covariance[:, j] - factor[:, :k] @ factor[j, :k]) / np.sqrt(residual[j])
+        residual -= factor[:, k] ** 2
+        residual[j] = 0
+    if not columns:
+        return np.arange(X.shape[0], dtype=np.int32)
+    some = X[:, columns]
+    bits = (some.toarray() if sp.issparse(some) else some) != 0
+    key = np.zeros(X.shape[0], np.uint64)
+    for k in range(len(columns)):
+        key |= bits[:, k].astype(np.uint64) << np.uint64(63 - k)
+    return np.argsort(key, kind="stable").astype(np.int32)
+
+
+def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+    """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
+
+    Raises ValueError where the memory budget does not hold it, DeviceError where the device does not.
+    """
+    n, d = X.shape
+    V = lanes(stream.profile, dtype)
+    size = V * (stream.profile.cluster if plan.kind == "clustered" else 1)
+    n_pad = -(-n // size) * size
+    order = np.full(n_pad, -1, np.int32)
+    order[:n] = cluster_order(X) if plan.kind == "clustered" else np.arange(n, dtype=np.int32)
+    position = np.empty(n, np.int32)
+    position[order[:n]] = np.arange(n, dtype=np.int32)
+    common = {"kind": plan.kind, "dtype": dtype, "n": n, "d": d, "n_pad": n_pad, "lanes": V}
+    common |= {"order": order, "position": position}
+    opts = [*options(stream.profile, dtype, d), f"-DINPUT={'float' if X.dtype == np.float32 else 'double'}"]
+    if plan.kind == "csr":
+        return _build_csr(stream, _centred_csr(X, plan.centre), common, opts)
+    if sp.issparse(X) and (plan.kind == "clustered" or plan.centre.any()):
+        X = _centred_csr(X, plan.centre) if plan.kind == "clustered" else X
+        centre = plan.centre if plan.kind == "dense" else np.zeros(d)
+    else:
+        centre = plan.centre
+    return _build_lanes(stream, X, centre, size // V, common, opts)
+
+
+def _centred_csr(X: Data, centre: NDArray[np.float64]) -> sp.csr_matrix:
+    """X as CSR with the centre subtracted in the caller's precision."""
+    if not sp.issparse(X):
+        return sp.csr_matrix(X - centre.astype(X.dtype) if centre.any() else X)
+    if not centre.any():
+        return X
+    columns = np.flatnonzero(centre)
+    shift = sp.csr_matrix(
+        (
+            np.tile(centre[columns].astype(X.dtype), X.shape[0]),
+            np.tile(columns.astype(np.int32), X.shape[0]),
+            np.arange(X.shape[0] + 1, dtype=np.int64) * len(columns),
+        ),
+        shape=X.shape,
+    )
+    return sp.csr_matrix(X - shift)
+
+
+def _build_csr(stream: Stream, X: sp.csr_matrix, common: dict[str, Any], opts: list[str]) -> Rows:
+    real = np.dtype(common["dtype"])
+    indptr = np.full(common["n_pad"] + 1, X.indptr[-1], np.int64)
+    indptr[: X.shape[0] + 1] = X.indptr
+    indices = X.indices.astype(np.uint16 if X.shape[1] <= 1 << 16 else np.int32)
+    buffers = stream.upload(indptr), stream.upload(indices), stream.upload(X.data.astype(real))
+    xx = stream.buffer(real.itemsize * common["n_pad"])
+    norms = stream.kernel(sources.cl("pack"), opts, "norms_csr")
+    norms((common["n_pad"],), None, buffers[0], buffers[2], xx)
+    return Rows(**common, stored=int(X.indptr[-1]), xx=xx, csr=buffers)
+
+
+def _build_lanes(
+    stream: Stream, X: Data, centre: NDArray[np.float64], per_cluster: int, common: dict[str, Any], opts: list[str]
+) -> Rows:
+    n, d, V, n_pad, order = (common[name] for name in ("n", "d", "lanes", "n_pad", "order"))
+    real, dense = np.dtype(common["dtype"]), common["kind"] == "dense"
+    groups = n_pad // V
+    width = 1 if stream.profile.shape == "vector" else 64
+    centre_buffer = stream.upload(centre.astype(X.dtype))
+    if dense:
+        lengths = np.full(groups, d, np.int64)
+        columns = np.zeros(1, np.int32)
+    else:
+        kernel = stream.kernel(sources.cl("pack"), opts, "pattern")
+        mask = np.empty((groups, d), np.uint8)
+        for first, count, row0, rows, source, begin, order_buffer in _staged(stream, X, order, V):
+            out = stream.buffer(count * d)
+            kernel((width, count), (width, 1), row0, rows, d, source, begin, first, order_buffer, centre_buffer, out)
+            mask[first : first + count] = stream.read(out, np.uint8, (count, d))
+            stream.free(out)
+        if per_cluster > 1:
+            mask = np.repeat(mask.reshape(-1, per_cluster, d).any(axis=1), per_cluster, axis=0).view(np.uint8)
+        lengths = mask.sum(axis=1, dtype=np.int64)
+        columns = np.nonzero(mask)[1].astype(np.int32)
+    columns_at = np.zeros(groups + 1, np.int32 if not dense else np.int32)
+    if not dense:
+        columns_at[1:] = np.cumsum(lengths)
+    parts, at = _split(stream, lengths * V * real.itemsize)
+    shared = stream.upload(at // real.itemsize), stream.upload(columns_at), stream.upload(columns)
+    kernel = stream.kernel(sources.cl("pack"), opts, "pack")
+    for first, count, row0, rows, source, begin, order_buffer in _staged(stream, X, order, V):
+        for part in parts:
+            start, end = max(first, part.first), min(first + count, part.first + part.groups)
+            if start < end:
+                arguments = (row0, rows, d, source, begin, start, order_buffer, centre_buffer, *shared, int(dense))
+                kernel((width, end - start), (width, 1), *arguments, part.values)
+        stream.finish()
+    xx = stream.buffer(real.itemsize * n_pad)
+    norms = stream.kernel(sources.cl("pack"), opts, "norms_lanes")
+    for part in parts:
+        norms((part.groups * V,), None, part.first, d, part.values, *shared[:2], int(dense), xx)
+    stream.free(centre_buffer)
+    at_buffer, columns_at_buffer, columns_buffer = shared
+    return Rows(
+        **common,
+        stored=int(lengths.sum()) * V,
+        xx=xx,
+        parts=tuple(parts),
+        at=at_buffer,
+        columns_at=columns_at_buffer,
+        columns=columns_buffer,
+    )
+
+
+def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
+    """Consecutive groups into buffers within the largest allocation; each group's byte offset in its own buffer."""
+    parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
+    for g, size in enumerate(sizes.tolist()):
+        if filled and filled + size > stream.largest:
+            parts.append(Part(first, g - first, stream.buffer(filled)))
+            first, filled = g, 0
+        at[g] = filled
+        filled += size
+    parts.append(Part(first, len(sizes) - first, stream.buffer(filled)))
+    return parts, at
+
+
+def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
+    """The caller's rows, row-major on the device, some lane groups at a time.
+
+    Yields (first group, groups, row0, rows, buffer of rows, its first item, buffer of the order): position i stands in
+    the buffer at row order[i] - row0. A device that shares the host's memory reads the caller's array itself.
+    """
+    n, d = X.shape
+    groups = len(order) // V
+    if stream.unified and not sp.issparse(X):
+        order_buffer = stream.upload(order)
+        with stream.view(X) as (source, begin):
+            yield 0, groups, 0, n, source, begin, order_buffer
+        stream.free(order_buffer)
+        return
+    identity = np.where(order >= 0, np.arange(len(order), dtype=np.int32), -1).astype(np.int32)
+    order_buffer = stream.upload(identity)
+    chunk = max(1, min(_STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
+    for first in range(0, groups, chunk):
+        count = min(chunk, groups - first)
+        rows = X[order[first * V : min((first + count) * V, n)]]
+        rows = rows.toarray() if sp.issparse(rows) else rows
+        with stream.view(np.ascontiguousarray(rows)) as (source, begin):
+            yield first, count, first * V, len(rows), source, begin, order_buffer
+    stream.free(order_buffer)

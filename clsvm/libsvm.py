@@ -1,0 +1,381 @@
+"""LIBSVM's two text formats: data (svmlight, one row a line) and models of svm-train, read and written.
+
+Source: LIBSVM's README and what its svm-train 3.24 writes and svm-predict reads. Columns are numbered from 1. A fault
+in a file is a ValueError of the form ``FILE, line N: got ..., expected ...``; what the system refuses is an OSError.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import lzma
+import os
+import secrets
+import shutil
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from clsvm import kernels
+from clsvm.model import KernelModel
+
+PathLike = str | os.PathLike[str]
+T = TypeVar("T", int, float)
+
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
+_HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
+_KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
+_NAMES = {ours: theirs for theirs, ours in _KERNELS.items()}
+_KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
+_READ_OVER = ("probA", "probB", "prob_density_marks")  # of probability estimates, which predictions do not use
+
+
+# Data
+
+
+def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Read a data file: lines ``label index:value index:value ...``, plain or compressed (.gz, .bz2, .xz).
+
+    Indices ascend from 1 in each row; an index 0 is an error. Blank lines, ``# comments`` and svmlight's ``qid:`` are
+    passed over. Returns X, CSR (n, d) of float64 with sorted int32 indices, and y (n,) float64. d is ``n_features``,
+    or the highest index in the file; with ``n_features`` given a higher index is an error.
+
+    Raises OSError (cannot be opened) and ValueError (anything wrong inside, with its line).
+    """
+    with _open(path) as stream:
+        try:
+            X, y = _load(stream, n_features)
+        except (ValueError, OverflowError, *_DAMAGE) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise ValueError(_diagnose(path, n_features, error)) from None
+    return X, y
+
+
+def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
+    """Give ``model`` and ``X`` (n, d) the same number of columns, by zeros, as svm-predict understands its files.
+
+    Model files do not hold d: a feature that no support vector has is not in them.
+    """
+    width, vectors = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors
+    if vectors.shape[1] < width:
+        model = replace(model, support_vectors=_widened(sparse.csr_matrix(vectors), width))
+    return model, X if X.shape[1] == width else _widened(X, width)
+
+
+def _widened(X: sparse.csr_matrix, width: int) -> sparse.csr_matrix:
+    return sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
+
+
+def _open(path: PathLike) -> BinaryIO:
+    opener = _OPENERS.get(Path(path).suffix.lower(), open)
+    return cast(BinaryIO, opener(path, "rb"))
+
+
+def _load(stream: BinaryIO, n_features: int | None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Rows from here to the end, by scikit-learn's compiled reader. Its errors name no line: see :func:`_diagnose`."""
+    from sklearn.datasets import load_svmlight_file
+
+    X, y = load_svmlight_file(stream, n_features=n_features, zero_based=False)
+    if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= _HIGHEST):
+        raise ValueError("no rows, or a number that is not finite, or an index too high")
+    small = np.int32 if X.nnz <= _HIGHEST else np.int64
+    parts = X.data, X.indices.astype(np.int32, copy=False), X.indptr.astype(small, copy=False)
+    return sparse.csr_matrix(parts, shape=X.shape), y
+
+
+def _diagnose(path: PathLike, n_features: int | None, cause: Exception, skip: int = 0, first: str = "label") -> str:
+    """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed."""
+    rows, number = 0, skip
+    if not os.path.isfile(path):  # a pipe cannot be read twice
+        return f"{path}: {cause}"
+    with _open(path) as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                if number <= skip:
+                    continue
+                if fault := _fault(line, n_features, first):
+                    return f"{path}, line {number}: {fault}"
+                rows += bool(line.split(b"#")[0].split())
+        except _DAMAGE as error:
+            return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
+    if not rows:
+        return f"{path}, line {number + 1}: got the end of the file and no rows, expected '{first} index:value ...'"
+    return f"{path}: {cause}"
+
+
+def _fault(line: bytes, n_features: int | None, first: str) -> str | None:
+    words = line.split(b"#")[0].split()
+    if words and not _finite(words[0]):
+        return f"got {first} {_shown(words[0])}, expected a finite number"
+    last = 0
+    for position, word in enumerate(words[1:]):
+        index, colon, value = word.partition(b":")
+        if position == 0 and index == b"qid" and colon:
+            continue
+        if not (colon and index.isdigit()):
+            return f"got {_shown(word)}, expected index:value"
+        if not 1 <= int(index) <= _HIGHEST:
+            return f"got index {_shown(index)}, expected 1 to {_HIGHEST} (columns are numbered from 1)"
+        if int(index) <= last:
+            return f"got index {int(index)} after {last}, expected ascending indices, each once"
+        if n_features is not None and int(index) > n_features:
+            return f"got index {int(index)}, expected at most {n_features}, the number of features"
+        if not _finite(value):
+            return f"got value {_shown(value)} of index {int(index)}, expected a finite number"
+        last = int(index)
+    return None
+
+
+def _finite(word: bytes) -> bool:
+    try:
+        return bool(np.isfinite(float(word)))
+    except ValueError:
+        return False
+
+
+def _shown(word: bytes) -> str:
+    return repr(word[:40].decode("utf-8", "replace"))
+
+
+# Files that appear whole
+
+
+@contextmanager
+def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
+    """A binary file for writing that stands under ``path`` complete or not at all, also on Ctrl-C or a full disk.
+
+    A symbolic link keeps pointing where it did; what is not a regular file (/dev/stdout, a pipe) is written directly.
+    Raises OSError naming ``path``.
+    """
+    target = _replaceable(path)
+    if target is None:
+        with open(path, "wb") as direct:
+            yield direct
+        return
+    stream = _temporary(target, path)
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            shutil.copymode(target, stream.name)
+        os.replace(stream.name, target)
+    except BaseException:  # KeyboardInterrupt among them
+        Path(stream.name).unlink(missing_ok=True)
+        raise
+
+
+def check_writable(path: PathLike) -> None:
+    """Raise the OSError that :func:`atomic_write` would raise for ``path``, before the work; leaves nothing behind."""
+    if (target := _replaceable(path)) is not None:
+        stream = _temporary(target, path)
+        stream.close()
+        Path(stream.name).unlink()
+
+
+def _temporary(target: Path, path: PathLike) -> BinaryIO:
+    try:
+        return open(target.with_name(f".clsvm-{secrets.token_hex(8)}.tmp"), "xb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _replaceable(path: PathLike) -> Path | None:
+    """The file behind ``path`` that can be replaced by a rename; None where it has to be written in place."""
+    resolved = Path(os.path.realpath(path))
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        if resolved.parent.is_dir():
+            return resolved
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", os.fspath(path)) from None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+    special = not stat.S_ISREG(mode) or os.fspath(path).startswith(("/dev/", "/proc/"))
+    return None if special else resolved
+
+
+# Models: written
+
+
+def check_savable(kernel: str, classes: NDArray[Any]) -> None:
+    """Raise ValueError unless LIBSVM's format can hold the kernel function and the labels (C ints)."""
+    if kernel not in _NAMES:
+        raise ValueError(f"LIBSVM's model format has no kernel {kernel!r}; it holds {', '.join(_NAMES)}")
+    labels = np.asarray(classes)
+    if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= _HIGHEST) & (labels == np.rint(labels))):
+        raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
+
+
+def write_model(model: KernelModel, path: PathLike) -> None:
+    """Write a binary ``model`` (see :class:`clsvm.model.KernelModel`) as svm-train would, for svm-predict to read.
+
+    Source: svm_save_model of LIBSVM. The first label is the positive class, here ``classes[1]``, and rho is
+    -intercept. Values stand in the shortest form that reads back to the same float64 (LIBSVM keeps 8 digits). Where
+    the last column is empty one explicit zero keeps it, so that the number of features survives.
+
+    Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite) and OSError.
+    """
+    check_savable(model.kernel.name, model.classes)
+    params, first = model.kernel.params, int(model.n_support[0])
+    order = np.r_[first : int(model.n_support.sum()), 0:first]
+    vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
+    vectors.sum_duplicates()
+    coef = np.asarray(model.dual_coef, dtype=np.float64).reshape(-1)[order]
+    if not all(np.isfinite(part).all() for part in (vectors.data, coef, model.intercept)):
+        raise ValueError("the model holds numbers that are not finite; it was not written")
+    head = ["svm_type c_svc", f"kernel_type {_NAMES[model.kernel.name]}"]
+    if "degree" in params:
+        if params["degree"] != int(params["degree"]):
+            raise ValueError(f"LIBSVM's model format needs an integer degree, got {params['degree']!r}")
+        head.append(f"degree {int(params['degree'])}")
+    head += [f"{name} {params[name]:.17g}" for name in ("gamma", "coef0") if name in params]
+    head += ["nr_class 2", f"total_sv {len(coef)}", f"rho {0.0 - float(model.intercept[0]):.17g}"]
+    head.append(f"label {int(model.classes[1])} {int(model.classes[0])}")
+    head.append(f"nr_sv {int(model.n_support[1])} {first}")
+    with atomic_write(path) as stream:
+        stream.write("\n".join([*head, "SV", ""]).encode())
+        for row in range(len(coef)):
+            begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])
+            cells = zip((vectors.indices[begin:end] + 1).tolist(), vectors.data[begin:end].tolist(), strict=True)
+            words = [f"{coef[row]:.17g}", *(f"{index}:{value!r}" for index, value in cells)]
+            if row == 0 and vectors.shape[1] and not np.any(vectors.indices == vectors.shape[1] - 1):
+                words.append(f"{vectors.shape[1]}:0")
+            stream.write((" ".join(words) + " \n").encode())
+
+
+# Models: read
+
+
+def read_model(path: PathLike) -> KernelModel:
+    """Read a binary C-SVC model that svm-train or :func:`write_model` wrote; see :class:`clsvm.model.KernelModel`.
+
+    Source: svm_load_model of LIBSVM. Classes come back sorted, int64; where the file's first label is the smaller one
+    the signs are turned. Support vectors are CSR (n_SV, d) float64, d being the highest index in the file (see
+    :func:`match_columns`). Probability estimates are read over.
+
+    Raises OSError, and ValueError with the line: a damaged file, more than two classes, another svm_type, a
+    precomputed kernel.
+    """
+    with open(path, "rb") as stream:
+        header = _Header(path, stream)
+        kind = header.word("svm_type")
+        if kind != "c_svc":
+            header.fault("svm_type", f"svm_type {kind}", "c_svc: other types are not supported yet")
+        name = header.word("kernel_type")
+        if name not in _KERNELS:
+            reason = "precomputed kernels are not supported yet" if name == "precomputed" else ", ".join(_KERNELS)
+            header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {reason}")
+        (nr_class,) = header.numbers("nr_class", int, 1)
+        if nr_class != 2:
+            header.fault("nr_class", f"{nr_class} classes", "2: other numbers of classes are not supported yet")
+        kernel = _kernel(header, _KERNELS[name])
+        (total,) = header.numbers("total_sv", int, 1)
+        (rho,) = header.numbers("rho", float, 1)
+        labels, counts = header.numbers("label", int, 2), header.numbers("nr_sv", int, 2)
+        if labels[0] == labels[1] or max(map(abs, labels)) > _HIGHEST:
+            header.fault("label", f"labels {labels[0]} and {labels[1]}", "two different 32-bit integers")
+        if min(counts) < 0 or sum(counts) != total:
+            header.fault("nr_sv", f"{counts[0]} + {counts[1]}", f"two counts whose sum is total_sv, {total}")
+        vectors, coef = _support_vectors(header, stream, total)
+    sign, order = 1.0, np.arange(total)
+    if labels[0] > labels[1]:
+        order = np.roll(order, -counts[0])
+        labels, counts = labels[::-1], counts[::-1]
+    else:
+        sign = -1.0
+    return KernelModel(
+        kernel=kernel,
+        support_vectors=vectors[order],
+        dual_coef=sign * coef[order][np.newaxis],
+        intercept=np.array([-sign * rho]),
+        classes=np.array(labels, dtype=np.int64),
+        n_support=np.array(counts, dtype=np.int32),
+    )
+
+
+class _Header:
+    """The keys above the line SV, each with its line number; ``end`` is the number of that line."""
+
+    def __init__(self, path: PathLike, stream: BinaryIO) -> None:
+        self.path, self.lines = path, dict[str, tuple[int, list[bytes]]]()
+        for self.end, line in enumerate(stream, 1):
+            words = line.split()
+            key = words[0].decode("ascii", "replace") if words else ""
+            if words == [b"SV"]:
+                return
+            if key not in (*_KEYS, *_READ_OVER):
+                self.fail(self.end, f"got {_shown(line.rstrip())}, expected a key of LIBSVM's model format, or SV")
+            if key in self.lines:
+                self.fail(self.end, f"got {key} again, expected it once (it is in line {self.lines[key][0]})")
+            self.lines[key] = self.end, words[1:]
+        self.fail(getattr(self, "end", 0) + 1, "got the end of the file, expected more keys and the line SV")
+
+    def fail(self, number: int, text: str) -> NoReturn:
+        raise ValueError(f"{self.path}, line {number}: {text}")
+
+    def fault(self, key: str, got: str, expected: str) -> NoReturn:
+        self.fail(self.lines[key][0], f"got {got}, expected {expected}")
+
+    def words(self, key: str, count: int) -> list[str]:
+        if key not in self.lines:
+            self.fail(self.end, f"got the line SV without {key} above it, expected '{key} ...'")
+        words = [word.decode("ascii", "replace") for word in self.lines[key][1]]
+        if len(words) != count:
+            self.fault(key, f"{len(words)} values of {key}", f"{count}")
+        return words
+
+    def word(self, key: str) -> str:
+        return self.words(key, 1)[0]
+
+    def numbers(self, key: str, kind: type[T], count: int) -> list[T]:
+        words = self.words(key, count)
+        try:
+            values = [kind(word) for word in words]
+        except ValueError:
+            values = []
+        if not values or not all(abs(value) < 1e300 for value in values):
+            expected = "an integer" if kind is int else "a finite number"
+            self.fault(key, f"{key} {' '.join(words)!r}", expected + (f", {count} times" if count > 1 else ""))
+        return values
+
+
+def _kernel(header: _Header, name: str) -> kernels.Kernel:
+    params: dict[str, float | int] = {}
+    for key in kernels.make(name).params:
+        params[key] = header.numbers(key, int, 1)[0] if key == "degree" else header.numbers(key, float, 1)[0]
+        try:
+            kernels.make(name, **params)
+        except ValueError as error:
+            header.fault(key, f"{key} {params[key]:g}", f"another value ({error})")
+    return kernels.make(name, **params)
+
+
+def _support_vectors(header: _Header, stream: BinaryIO, total: int) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """The lines below SV: coef then index:value. LIBSVM ends each by a line break, so a cut file is noticed."""
+    below = header.end + 1
+    try:
+        vectors, coef = _load(stream, None)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(_diagnose(header.path, None, error, header.end, "coefficient")) from None
+    if len(coef) != total:
+        said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
+        header.fail(below + min(len(coef), total), f"got {len(coef)} support vectors, expected {said}")
+    stream.seek(-1, os.SEEK_END)
+    if stream.read(1) != b"\n":
+        header.fail(below + total - 1, "got a line with no line break, expected one: the file seems cut short")
+    return vectors, coef

@@ -1,0 +1,123 @@
+"""A finished kernel machine: support vectors, coefficients, offset; and its decision values on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import layout
+from clsvm.device import Stream
+from clsvm.gram import Gram, Update
+from clsvm.kernels import Kernel
+from clsvm.layout import Data, Plan
+
+Vector = NDArray[np.float64]
+_CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
+_PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
+
+
+def responses(
+    stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector, dtype: str
+) -> Vector:
+    """c = K(X, support) coefficients' in ``dtype`` with sums in float64: (problems, n) for (problems, m) coefficients.
+
+    Nothing of K is stored; rows and support vectors pass through bounded memory. A row's value does not depend on
+    the other rows of the call. Raises ValueError where memory_limit does not hold one tile.
+    """
+    problems, m = coefficients.shape
+    n, d = X.shape
+    out = np.zeros((problems, n))
+    if not (n and m):
+        return out
+    real = np.dtype(dtype).itemsize
+    budget = stream.limit - stream.held
+    V = layout.lanes(stream.profile, dtype)
+    step = max(V, min(_CHUNK, budget // 4) // max(1, d * real) // V * V) if plan.kind != "csr" else max(V, 1 << 16)
+    sv = layout.build(stream, support, plan, dtype)
+    capacity = int(min(m, max(64, min(_PANEL, budget // 8) // max(1, d * real))))
+    for start in range(0, n, step):
+        rows = layout.build(stream, X[start : start + step], plan, dtype)
+        gram, source = Gram(stream, rows, kernel), Gram(stream, sv, kernel)
+        panel = gram.panel(capacity)
+        c = stream.zeros(8 * problems * rows.n_pad)
+        for first in range(0, m, capacity):
+            size = min(capacity, m - first)
+            weights = np.zeros((problems, panel.capacity))
+            weights[:, :size] = coefficients[:, first : first + size]
+            D = stream.wide(weights)
+            at = stream.upload(sv.position[first : first + size])
+            count = stream.upload(np.array([size], np.int32))
+            source.gather(panel, at, count)
+            gram.accumulate(panel, count, None, Update(problems, rows.n_pad, c, D, panel.capacity))
+            stream.finish()
+            stream.free(D, at, count)
+        out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
+        stream.free(c, panel.values, panel.uu, *rows.buffers())
+    stream.free(*sv.buffers())
+    return out
+
+
+def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
+    """:func:`responses` in float64: on the device where it has it, else by the kernel's oracle on the host."""
+    if stream.info.fp64 and stream.profile.wide == "double":
+        plan = replace(plan, kind="dense") if plan.kind == "clustered" else plan  # too few rows to be worth clustering
+        return responses(stream, kernel, plan, as_float64(X), as_float64(support), coefficients, "float64")
+    out = np.zeros((len(coefficients), X.shape[0]))
+    Y = dense(support)
+    step = max(1, (64 << 20) // (8 * max(1, len(Y), X.shape[1])))
+    for start in range(0, X.shape[0], step):
+        out[:, start : start + step] = (kernel(dense(X[start : start + step]), Y) @ coefficients.T).T
+    return out
+
+
+def as_float64(X: Data) -> Data:
+    return X.astype(np.float64) if X.dtype != np.float64 else X
+
+
+def dense(X: Data) -> NDArray[np.float64]:
+    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """A binary kernel machine.
+
+    support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef (1, n_SV)
+    float64 = y alpha with y = +1 for classes[1]; intercept (1,) float64; classes (2,) sorted; n_support (2,) int32.
+    plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
+    """
+
+    kernel: Kernel
+    support_vectors: Any
+    dual_coef: Vector
+    intercept: Vector
+    classes: NDArray[Any]
+    n_support: NDArray[np.int32]
+    plan: Plan | None = None
+    dtype: str = "float32"
+
+    def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
+        """sum_j dual_coef_j K(x, sv_j) + intercept for the rows of X (n, d), dense or CSR: (n,) float64.
+
+        Raises ValueError where X has another number of features or memory_limit is too small for one tile.
+        """
+        d = self.support_vectors.shape[1]
+        if X.ndim != 2 or X.shape[1] != d:
+            raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
+        with Stream(device, memory_limit) as stream:
+            plan = self.plan or layout.choose(stream.profile, self.support_vectors, self.kernel.spec.of_distance)
+            if plan.kind != "csr" and sp.issparse(X) and not sp.issparse(self.support_vectors):
+                X = X.toarray()
+            c = responses(stream, self.kernel, plan, X, self.support_vectors, self.dual_coef, self.dtype)
+        values: Vector = c[0] + self.intercept[0]
+        return values
+
+    def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
+        """The class of each row: classes[1] where the decision value is positive."""
+        positive = self.decision_function(X, device, memory_limit) > 0
+        predicted: NDArray[Any] = self.classes[positive.astype(np.intp)]
+        return predicted

@@ -1,0 +1,1 @@
+"""Solvers: each sees products with K, never the rows or the labels."""

@@ -1,0 +1,320 @@
+"""Decomposition: the dual of kernel SVMs by working sets chosen, solved and applied on the device.
+
+Solves:   minimise 1/2 b'Kb + q'b,  lo <= b <= hi,  sum b = 0, for several problems over one set of rows
+Given:    products with K (gram), the problems (tasks), tolerances
+Returns:  b, f = Kb + q, rho, and how it ended
+Stops:    violation max_low f - min_up f <= tol, or the relative duality gap <= gap_tol, or max_iter pair steps
+Source:   seed 001 (GTSVM) sections 3 and 5.1; working sets of half old, half new rows as in ThunderSVM and oneDAL;
+          the W x W tile first and whole rows only for coefficients that changed, as in cuML; WSS 2 inside (LIBSVM)
+
+    until stopped:
+        ws   <- half of the last working set, and the rows with the largest violations      select.cl
+        Q    <- K(ws, ws)                                                                   gram.tile
+        b_ws <- solution of the dual over ws                                                subproblem_*.cl
+        f    <- f + K(., changed) delta, rows from the store or computed and stored         rowcache.cl, update.cl, gram
+
+Nothing of length n leaves the device, and the host waits only every ``sync`` steps, to read the violation. K is in
+float32 as a rule, b and f in float64 (or pairs of float32). When the violation seems small enough, the rows that can
+decide it, within the bound of what rounding of K can have done to f, are evaluated again in float64 (``exact``); if the
+true violation is larger, their f is replaced and the loop goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm import layout, sources
+from clsvm.device import Stream, local
+from clsvm.gram import Gram, Store, Update
+from clsvm.report import Status, relative_gap
+from clsvm.rowcache import RowCache
+from clsvm.tasks import Problem
+
+Vector = NDArray[np.float64]
+Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (n,)) -> sum_j b_j K_ij in float64
+BINS = 2048
+SHRINK = 0.1  # an inner solve stops at this share of its first violation
+CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of a solve. max_iter: pair steps, -1 for no limit. cache_bytes: of the row store. kernel_scale: the
+    largest |K(x, x)|. exact: see module; None where K is exact enough as it is."""
+
+    tol: float
+    gap_tol: float | None
+    max_iter: int
+    working_set: int
+    cache_bytes: int
+    kernel_scale: float
+    exact: Exact | None
+    progress: Callable[[int, float, float], None] | None = None
+
+
+@dataclass(frozen=True)
+class Solution:
+    """b, f (problems, n) and rho, primal, dual, violation, steps (problems,), float64."""
+
+    b: Vector
+    f: Vector
+    rho: Vector
+    primal: Vector
+    dual: Vector
+    violation: Vector
+    steps: NDArray[np.int64]
+    status: Status
+    error_bound: float
+    exact_rows: int
+    outer_steps: int
+    rows_computed: int
+    seconds: dict[str, float]
+
+
+def solve(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solution:
+    """Solve ``problem`` (in the caller's row order) over the rows of ``gram``."""
+    return _Solve(stream, gram, problem, settings).run()
+
+
+class _Solve:
+    """The state of a solve on the device, and one method for each stage of a step."""
+
+    def __init__(self, stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> None:
+        self.stream, self.gram, self.problem, self.settings = stream, gram, problem, settings
+        rows, profile, P = gram.rows, stream.profile, problem.problems
+        self.n, self.P = rows.n_pad, P
+        unit = max(gram.width, profile.group if profile.shape == "group" else 8)
+        self.W = max(2 * unit, min(settings.working_set, -(-rows.n // unit) * unit) // (2 * unit) * 2 * unit)
+        self.keep = self.W // 2
+        self.chunks = max(1, min(profile.chunks, self.n // 64))
+        self.chunk = -(-self.n // self.chunks)
+        self.lo, self.hi, self.q, self.f = (
+            stream.wide(self._padded(values)) for values in (problem.lo, problem.hi, problem.q, problem.q)
+        )
+        self.b = stream.wide(np.zeros((P, self.n)))
+        self._scratch()
+        self._kernels()
+        real = np.dtype(rows.dtype).itemsize
+        self.cache = RowCache(stream, self.n, real, settings.cache_bytes, P * self.W)
+        self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "hits": 0.0, "gather": 0.0, "rows": 0.0, "exact": 0.0}
+
+    def _padded(self, values: Vector) -> Vector:
+        """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
+        padded = np.zeros((self.P, self.n))
+        padded[:, self.gram.rows.position] = values
+        return padded
+
+    def _scratch(self) -> None:
+        s, P, W, pieces = self.stream, self.P, self.W, self.chunks
+        self.panel, self.changed = self.gram.panel(W * P), self.gram.panel(W * P)
+        room = self.changed.capacity
+        self.in_set, self.ws = s.zeros(P * self.n), s.upload(np.full(P * W, -1, np.int32))
+        self.count = s.upload(np.array([P * W], np.int32))
+        self.hits, self.misses = s.zeros(4), s.zeros(4)
+        self.hit_slot, self.miss_row, self.miss_slot = (s.zeros(4 * room) for _ in range(3))
+        self.hit_D, self.miss_D = s.zeros(8 * P * room), s.zeros(8 * P * room)
+        self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
+        self.numbers, self.places = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 4 * P * pieces)
+        self.sums, self.counts = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 2 * BINS * P * pieces)
+        self.ends, self.offsets = s.zeros(4 * 4 * P), s.zeros(4 * 4 * P * pieces)
+        self.Q = s.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
+
+    def _kernels(self) -> None:
+        profile = self.stream.profile
+        self.group = profile.group
+        opts = [*layout.options(profile, self.gram.rows.dtype), f"-DWG={self.group}", f"-DBINS={BINS}"]
+        vector = profile.shape == "vector"
+        self.items = 1 if vector else min(self.W, 256, self.group * 2)
+        inner = [o for o in opts if not o.startswith("-DWG")]
+        inner += [f"-DWG={self.items}", f"-DEACH={-(-self.W // self.items)}"]
+        self._subproblem = self.stream.kernel(sources.cl(f"subproblem_{profile.shape}"), inner, "subproblem")
+        text = sources.cl("select", "rowcache")
+        names = ("extremes", "histogram", "threshold", "collect", "objective", "plan")
+        self._k = {name: self.stream.kernel(text, opts, name) for name in names}
+        self._k["update"] = self.stream.kernel(sources.cl("update"), opts, "update")
+        self.block = 512 if vector else 1
+
+    def run(self) -> Solution:
+        status, outer, exact_rows, certificates = None, 0, 0, 0
+        s = self.settings
+        bound = 0.0
+        while True:
+            self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
+            if outer % self.stream.profile.sync == 0:
+                state = self._read()
+                violation = float(state.violation.max())
+                gap = np.nan
+                if s.gap_tol is not None:
+                    primal, dual = self._objective(state.rho)
+                    gap = float(max(map(relative_gap, primal, dual)))
+                if s.progress:
+                    s.progress(int(state.steps.sum()), violation, gap)
+                if violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol):
+                    status = Status.TOLERANCE if violation <= s.tol else Status.GAP
+                    started = perf_counter()
+                    bound, worst, evaluated = self._certify(state, s.tol if violation <= s.tol else violation)
+                    self.seconds["exact"] += perf_counter() - started
+                    exact_rows += evaluated
+                    if status is Status.GAP or worst <= s.tol:
+                        break
+                    certificates += 1
+                    if certificates > CERTIFICATES:
+                        status = Status.STALLED
+                        break
+                    before = -1
+                    continue
+                if 0 <= s.max_iter <= int(state.steps.min()):
+                    status = Status.MAX_ITER
+                    break
+                if outer and int(state.steps.sum()) == before:
+                    status = Status.STALLED
+                    break
+                before = int(state.steps.sum())
+                self.cache.reserve(state.rows, self.stream.profile.sync)
+            self._step(outer)
+            outer += 1
+        self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
+        state = self._read()
+        primal, dual = self._objective(state.rho)
+        position = self.gram.rows.position
+        shape = (self.P, self.n)
+        return Solution(
+            b=self.stream.read_wide(self.b, shape)[:, position],
+            f=self.stream.read_wide(self.f, shape)[:, position],
+            rho=state.rho,
+            primal=primal,
+            dual=dual,
+            violation=state.violation,
+            steps=state.steps,
+            status=status,
+            error_bound=bound,
+            exact_rows=exact_rows,
+            outer_steps=outer,
+            rows_computed=state.rows,
+            seconds=self.seconds,
+        )
+
+    def _over_rows(self, name: str, *arguments: Any) -> None:
+        size, local_size = (self.group * self.chunks, self.P), (self.group, 1)
+        self._k[name](size, local_size, self.n, self.chunk, *arguments)
+
+    def _step(self, outer: int) -> None:
+        """One working set: choose, solve, apply."""
+        P, W, s = self.P, self.W, self.settings
+        keep = self.keep if outer else 0
+        quota = (W - keep) // 2
+        vectors = (self.f, self.b, self.lo, self.hi)
+        started = perf_counter()
+        self._over_rows("histogram", *vectors, self.in_set, self.numbers, self.places, self.counts)
+        one_group = (self.group * P,), (self.group,)
+        self._k["threshold"](*one_group, self.chunks, quota, self.counts, self.ends, self.offsets)
+        chosen = (self.numbers, self.places, self.ends, self.offsets, quota, keep, W, self.ws)
+        self._over_rows("collect", *vectors, self.in_set, *chosen)
+        self._lap("select", started)
+        started = perf_counter()
+        self.gram.gather(self.panel, self.ws, self.count)
+        self.gram.tile(self.panel, self.ws, self.count, self.Q)
+        self._lap("tile", started)
+        started = perf_counter()
+        budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
+        memory = local(8 * 7 * W if self.items == 1 else 8)
+        self._subproblem(
+            (self.items * P,), (self.items,), self.n, W, self.ws, self.Q, *vectors, self.delta, self.counters,
+            np.float32(0.5 * s.tol), np.float32(SHRINK), 100 * W, budget, memory,
+        )  # fmt: skip
+        self._lap("subproblem", started)
+        started = perf_counter()
+        self._k["plan"](
+            (self.group,), (self.group,), self.n, P, W, self.keep, self.cache.capacity, self.ws, self.in_set,
+            self.delta, self.cache.slot_of, self.cache.owner, self.hits, self.hit_slot, self.hit_D, self.misses,
+            self.miss_row, self.miss_slot, self.miss_D, self.changed.capacity, self.counters,
+        )  # fmt: skip
+        store = None
+        if self.cache.capacity:
+            store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.miss_slot)
+            self._k["update"](
+                (-(-self.n // self.block),), None, *store.slabs, store.slab_rows, np.int64(self.n), self.hit_slot, P,
+                np.int64(self.n), self.f, self.hit_D, self.changed.capacity, self.hits,
+            )  # fmt: skip
+        self._lap("hits", started)
+        started = perf_counter()
+        self.gram.gather(self.changed, self.miss_row, self.misses)
+        self._lap("gather", started)
+        started = perf_counter()
+        update = Update(P, self.n, self.f, self.miss_D, self.changed.capacity)
+        self.gram.accumulate(self.changed, self.misses, store, update)
+        self._lap("rows", started)
+
+    def _lap(self, part: str, started: float) -> None:
+        """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them."""
+        if self.stream.profile.sync == 1:
+            self.stream.finish()
+        else:
+            self.stream.flush()
+        self.seconds[part] += perf_counter() - started
+
+    def _read(self) -> _State:
+        shape = (self.P, self.chunks, 4)
+        numbers = self.stream.read_wide(self.numbers, shape)
+        places = self.stream.read(self.places, np.int32, shape)
+        counters = self.stream.read(self.counters, np.int64, (self.P, 4))
+        m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
+        free = places[..., 2].sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            middle = np.where(np.isfinite(m) & np.isfinite(M), (m + M) / 2, np.where(np.isfinite(m), m, M))
+            rho = np.where(free > 0, numbers[..., 2].sum(axis=1) / np.maximum(free, 1), middle)
+            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf)
+        rho = np.where(np.isfinite(rho), rho, 0.0)
+        return _State(m, M, rho, np.maximum(violation, 0.0), counters[:, 0], int(counters[0, 1]))
+
+    def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
+        """Primal and dual objective of each problem at offset rho."""
+        buffer = self.stream.wide(rho)
+        self._over_rows("objective", self.f, self.b, self.lo, self.hi, self.q, buffer, self.sums)
+        quadratic, linear, loss, _ = self.stream.read_wide(self.sums, (self.P, self.chunks, 4)).sum(axis=1).T
+        self.stream.free(buffer)
+        return quadratic / 2 + loss, -(quadratic / 2 + linear)
+
+    def _certify(self, state: _State, tol: float) -> tuple[float, float, int]:
+        """(bound of f's error, violation, rows evaluated): f replaced in float64 where the bound reaches tol / 10."""
+        eps = float(np.finfo(self.gram.rows.dtype).eps)
+        shape = (self.P, self.n)
+        b = self.stream.read_wide(self.b, shape)
+        bound = eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
+        worst = float(state.violation.max())
+        if self.settings.exact is None or bound <= tol / 10:
+            return bound, worst, 0
+        f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
+        order, evaluated, worst = self.gram.rows.order, 0, 0.0
+        for p in range(self.P):
+            up, low = b[p] < hi[p], b[p] > lo[p]
+            band = (up & (f[p] <= state.m[p] + 2 * bound)) | (low & (f[p] >= state.M[p] - 2 * bound)) | (up & low)
+            at = np.flatnonzero(band)
+            if not at.size:
+                continue
+            coefficients = np.zeros(self.gram.rows.n)
+            coefficients[order[order >= 0]] = b[p][order >= 0]
+            f[p, at] = self.settings.exact(order[at].astype(np.intp), coefficients) + q[p, at]
+            evaluated += at.size
+            if up.any() and low.any():
+                worst = max(worst, float(f[p][low].max() - f[p][up].min()))
+        self.stream.write_wide(self.f, f)
+        return bound, worst, evaluated
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the host reads back: m, M, rho, violation, steps (problems,), and rows computed."""
+
+    m: Vector
+    M: Vector
+    rho: Vector
+    violation: Vector
+    steps: NDArray[np.int64]
+    rows: int

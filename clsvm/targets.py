@@ -1,0 +1,46 @@
+"""From the user's labels and weights to the signs and boxes of the dual problems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
+
+Vector = NDArray[np.float64]
+
+
+def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """(classes (k,) sorted, index of each row's class (n,)). Raises ValueError unless there are two classes."""
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    classes, index = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
+    if len(classes) > 2:
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is multiclass: got {len(classes)} "
+            f"classes ({', '.join(map(str, classes[:5]))}{', ...' if len(classes) > 5 else ''}), expected 2"
+        )
+    return classes, index
+
+
+def boxes(
+    C: float, class_weight: Any, sample_weight: Any, X: Any, classes: NDArray[Any], index: NDArray[np.intp]
+) -> tuple[Vector, Vector]:
+    """(weight of each class (k,), upper bound of each row's coefficient (n,) = C * class weight * sample weight).
+
+    Raises ValueError for weights that leave a class without any row (scikit-learn's rule) or are negative as a whole.
+    """
+    labels = classes[index]
+    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=labels), np.float64)
+    rows = np.ones(len(index)) if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if not (rows > 0).any():
+        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    bounds: Vector = C * weights[index] * np.maximum(rows, 0)
+    if len(np.unique(index[bounds > 0])) < len(classes):
+        raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+    return weights, bounds

@@ -1,0 +1,80 @@
+<%include file="kernel_function.mako"/>
+<%include file="epilogue.mako"/>
+#ifndef UB
+#define UB 64  // working vectors of a panel block, a multiple of V
+#endif
+#ifndef INDEX
+#define INDEX int  // type of a column number (ushort, int)
+#endif
+// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows in CSR and the working vectors u of a panel.
+// One work-item: V rows one after another against panel blocks of UB vectors; every non-zero meets UB / V lines of
+// the panel, then V x V tiles are transposed so that rows stand in lanes.
+//   u[j] = panel[(block d + j) UB + u % UB]
+// LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
+kernel void gram(
+    const int row0, const int rows_end, global const long *restrict indptr, global const INDEX *restrict indices,
+    global const real *restrict data, global const int *restrict rows, global const real *restrict xx,
+    const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
+    STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  const size_t row = (size_t)row0 + (size_t)get_global_id(0) * V;
+  const int total = count[0];
+  real norms[V];
+  for (int r = 0; r < V; ++r) {
+#ifdef LISTED
+    const int i = rows[row + r];
+    norms[r] = i >= 0 ? xx[i] : (real)0;
+#else
+    norms[r] = xx[row + r];
+#endif
+  }
+  const realv x2 = loadv(0, norms);
+  for (int b0 = 0; b0 < total; b0 += UB) {
+    global const real *restrict block = panel + (size_t)b0 * d;
+    real tile[UB * V] __attribute__((aligned(128)));
+    for (int r = 0; r < V; ++r) {
+      realv sum[UB / V];
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) sum[v] = (realv)(real)0;
+#ifdef LISTED
+      const int i = rows[row + r];
+      const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
+#else
+      const long begin = indptr[row + r], end = indptr[row + r + 1];
+#endif
+      for (long e = begin; e < end; ++e) {
+        global const real *restrict line = block + (size_t)indices[e] * UB;
+        const realv x = (realv)data[e];
+#pragma unroll
+        for (int v = 0; v < UB / V; ++v) sum[v] = fma(loadv(v, line), x, sum[v]);
+      }
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) storev(sum[v], 0, tile + (v * V + r) * V);
+    }
+    for (int v = 0; v < UB / V; ++v) {
+      const int u0 = b0 + v * V;
+      if (u0 >= total) break;
+      realv k[V], t[V];
+#pragma unroll
+      for (int r = 0; r < V; ++r) k[r] = loadv(v * V + r, tile);
+      // transpose by log2(V) perfect shuffles
+      for (int stage = 1; stage < V; stage *= 4) {
+#pragma unroll
+        for (int r = 0; r < V / 2; ++r) {
+          t[2 * r].even = k[r].lo, t[2 * r].odd = k[r + V / 2].lo;
+          t[2 * r + 1].even = k[r].hi, t[2 * r + 1].odd = k[r + V / 2].hi;
+        }
+        if (2 * stage < V) {
+#pragma unroll
+          for (int r = 0; r < V / 2; ++r) {
+            k[2 * r].even = t[r].lo, k[2 * r].odd = t[r + V / 2].lo;
+            k[2 * r + 1].even = t[r].hi, k[2 * r + 1].odd = t[r + V / 2].hi;
+          }
+        } else {
+#pragma unroll
+          for (int r = 0; r < V; ++r) k[r] = t[r];
+        }
+      }
+<%include file="finish_vector.mako"/>
+    }
+  }
+}

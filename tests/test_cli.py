@@ -1,0 +1,467 @@
+"""The command line: what it prints where, exit codes, files, and LIBSVM's programs as peers where installed."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from clsvm import cli, datasets, libsvm
+
+ROOT = Path(__file__).resolve().parent.parent
+needs_libsvm = pytest.mark.skipif(
+    not (shutil.which("svm-train") and shutil.which("svm-predict")),
+    reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",
+)
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def clsvm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Path) -> Command:
+    """Run a command in this process, in an empty folder that holds the sample's files."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("breast_cancer.train", "breast_cancer.test"):
+        (tmp_path / name).symlink_to(folder / name)
+
+    def run(*args: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["clsvm", *map(str, args)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return Result(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's training and test file."""
+    path = tmp_path_factory.mktemp("sample")
+    datasets.sample("breast_cancer", path)
+    return path
+
+
+def shell(*args: str | Path, cwd: Path, code: str = "from clsvm.cli import main; main()") -> subprocess.Popen[str]:
+    """A command as a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)])}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# The main path
+
+
+def test_sample_train_predict_in_fresh_processes(tmp_path: Path) -> None:
+    for args in (
+        ["sample", "breast_cancer"],
+        ["train", "breast_cancer.train", "model"],
+        ["predict", "breast_cancer.test", "model"],
+    ):
+        process = shell(*args, cwd=tmp_path)
+        out, err = process.communicate(timeout=300)
+        assert (process.returncode, err) == (0, ""), f"{args}: {err}"
+    accuracy = re.fullmatch(r"Accuracy = ([0-9.]+)% \((\d+)/143\) \(classification\)\n", out)
+    assert accuracy
+    assert float(accuracy[1]) > 94
+
+
+def test_train_prints_svm_trains_lines_and_the_report(clsvm: Command, tmp_path: Path) -> None:
+    result = clsvm("train", "breast_cancer.train")
+    assert (result.code, result.err) == (0, "")
+    n = libsvm.read_model("breast_cancer.train.model").n_support.sum()
+    number = r"-?[0-9.]+(e[-+]\d+)?"
+    for line in (
+        r"optimization finished, #iter = \d+",
+        r"nu = 0\.\d{6}",
+        r"obj = -\d+\.\d{6}, rho = -?\d+\.\d{6}",
+        rf"nSV = {n}, nBSV = \d+",
+        f"Total nSV = {n}",
+        rf"objective +primal {number}, dual {number}",
+        rf"gap +{number} \(relative\)",
+        rf"violation +{number}",
+        f"support vectors +{n} of 426 rows",
+        rf"seconds +{number}.*",
+        r"device +\S.*",
+        r"status +\S.*",
+    ):
+        assert re.search(f"^{line}$", result.out, re.MULTILINE), f"{line} in\n{result.out}"
+    dual = float(re.search(r"dual ([0-9.e+]+)", result.out)[1])  # type: ignore[index]
+    assert float(re.search(r"obj = (\S+),", result.out)[1]) == pytest.approx(-dual, rel=1e-6)  # type: ignore[index]
+
+
+def test_quiet_says_nothing_and_default_name_is_in_this_folder(clsvm: Command, tmp_path: Path, folder: Path) -> None:
+    before = sorted(folder.iterdir())
+    assert clsvm("train", "-q", folder / "breast_cancer.train") == (0, "", "")
+    assert (tmp_path / "breast_cancer.train.model").is_file()
+    assert sorted(folder.iterdir()) == before
+    assert clsvm("predict", "-q", "breast_cancer.test", "breast_cancer.train.model") == (0, "", "")
+
+
+def test_compressed_files(clsvm: Command, tmp_path: Path) -> None:
+    for name in ("breast_cancer.train", "breast_cancer.test"):
+        (tmp_path / f"{name}.xz").write_bytes(lzma.compress((tmp_path / name).read_bytes()))
+    assert clsvm("train", "-q", "breast_cancer.train.xz", "one").code == 0
+    assert clsvm("train", "-q", "breast_cancer.train", "two").code == 0
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    plain, packed = clsvm("predict", "breast_cancer.test", "one"), clsvm("predict", "breast_cancer.test.xz", "one")
+    assert plain == packed
+    assert plain.out.startswith("Accuracy = 9")
+
+
+# LIBSVM's programs
+
+FLAGS = {
+    "rbf": [],
+    "linear": ["-t", "0", "-c", "0.3"],
+    "poly": ["-t", "1", "-d", "2", "-g", "0.1", "-r", "1"],
+    "sigmoid": ["-t", "3", "-g", "0.01", "-r", "-0.1"],
+    "weights": ["-w1", "2", "-w-1", "0.5", "-g", "0.05", "-c", "0.7", "-e", "0.0005", "-m", "50", "-h", "1", "-b", "0"],
+}
+
+
+@needs_libsvm
+@pytest.mark.parametrize("name", FLAGS)
+def test_the_same_flags_give_svm_trains_answer(clsvm: Command, tmp_path: Path, name: str) -> None:
+    ours = clsvm("train", *FLAGS[name], "breast_cancer.train", "ours")
+    assert ours.code == 0, ours.err
+    theirs = subprocess.run(
+        ["svm-train", *FLAGS[name], "breast_cancer.train", "theirs"], check=True, capture_output=True, text=True
+    ).stdout
+    for key in ("obj", "rho"):
+        got, expected = (float(re.search(rf"{key} = ([-0-9.e]+)", text)[1]) for text in (ours.out, theirs))  # type: ignore[index]
+        assert got == pytest.approx(expected, rel=1e-4, abs=2e-3 if key == "rho" else 0)
+    weights_given = name == "weights"
+    assert ("nu = " in ours.out, "nu = " in theirs) == (not weights_given, not weights_given)
+    counts = [[int(v) for v in re.search(r"nSV = (\d+), nBSV = (\d+)", t).groups()] for t in (ours.out, theirs)]  # type: ignore[union-attr]
+    np.testing.assert_allclose(counts[0], counts[1], atol=3)
+
+    answers = {}
+    for model in ("ours", "theirs"):
+        result = clsvm("predict", "breast_cancer.test", model, f"{model}.clsvm")
+        assert result.code == 0, result.err
+        peer = subprocess.run(
+            ["svm-predict", "breast_cancer.test", model, f"{model}.libsvm"], check=True, capture_output=True, text=True
+        )
+        assert result.out == peer.stdout
+        assert (tmp_path / f"{model}.clsvm").read_bytes() == (tmp_path / f"{model}.libsvm").read_bytes()
+        answers[model] = np.loadtxt(tmp_path / f"{model}.clsvm")
+    assert np.count_nonzero(answers["ours"] != answers["theirs"]) <= 1
+
+
+def test_other_numbers_of_features(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("1 1:1 2:1\n-1 1:-1\n1 1:2\n-1 1:-1 2:-1\n")
+    (tmp_path / "wide").write_text("1 1:1 2:1 5:0.5\n-1 1:-1\n")
+    (tmp_path / "narrow").write_text("1 1:1\n-1 1:-1\n")
+    assert clsvm("train", "-q", "train", "m").code == 0
+    assert libsvm.read_model("m").kernel.params == {"gamma": 0.5}
+    assert clsvm("predict", "narrow", "m") == (0, "Accuracy = 100% (2/2) (classification)\n", "")
+    wide = clsvm("predict", "wide", "m")
+    assert (wide.code, wide.out) == (0, "Accuracy = 100% (2/2) (classification)\n")
+    assert "wide has 5 features, the model 2" in wide.err
+
+
+def test_predictions_to_stdout(clsvm: Command, folder: Path, tmp_path: Path) -> None:
+    assert clsvm("train", "-q", "breast_cancer.train", "m").code == 0
+    out, err = shell("predict", "-q", "breast_cancer.test", "m", "/dev/stdout", cwd=tmp_path).communicate(timeout=300)
+    assert err == ""
+    assert set(out.split()) == {"1", "-1"}
+    assert len(out.splitlines()) == 143
+
+
+# Wrong command lines: exit code 2, a word on stderr, nothing done
+
+USAGE = {
+    "nothing": ([], ""),
+    "no file": (["train"], "file"),
+    "unknown command": (["spam"], "spam"),
+    "unknown flag": (["train", "-z", "1", "F"], "-z"),
+    "unknown long flag": (["train", "--spam", "F"], "--spam"),
+    "attached value": (["train", "-c1", "F"], "-c 1"),
+    "no value": (["train", "F", "-c"], "-c"),
+    "text for a number": (["train", "-c", "x", "F"], "valid"),
+    "C 0": (["train", "-c", "0", "F"], "above 0"),
+    "C nan": (["train", "-c", "nan", "F"], "above 0"),
+    "gamma below 0": (["train", "-g", "-1", "F"], "0 or more"),
+    "gamma inf": (["train", "-g", "inf", "F"], "0 or more"),
+    "degree below 0": (["train", "-d", "-1", "F"], "0 or more"),
+    "real degree": (["train", "-d", "1.5", "F"], "valid"),
+    "tol 0": (["train", "-e", "0", "F"], "above 0"),
+    "cache 0": (["train", "-m", "0", "F"], "above 0"),
+    "shrinking 2": (["train", "-h", "2", "F"], "0 or 1"),
+    "svm type": (["train", "-s", "3", "F"], "not supported yet"),
+    "precomputed": (["train", "-t", "4", "F"], "not supported yet"),
+    "unknown kernel": (["train", "-t", "spam", "F"], "0 linear"),
+    "unsavable kernel": (["train", "-t", "matern32", "F"], "LIBSVM's model format"),
+    "probability": (["train", "-b", "1", "F"], "not supported yet"),
+    "cross validation": (["train", "-v", "5", "F"], "not supported yet"),
+    "nu": (["train", "-n", "0.5", "F"], "not supported yet"),
+    "epsilon": (["train", "-p", "0.1", "F"], "not supported yet"),
+    "weight without label": (["train", "-w", "1", "F"], "integer label"),
+    "weight of text": (["train", "-wx", "1", "F"], "integer label"),
+    "text as weight": (["train", "-w1", "x", "F"], "integer label"),
+    "weight 0": (["train", "-w1", "0", "F"], "above 0"),
+    "weight last": (["train", "F", "-w1"], "weight after it"),
+    "gap_tol": (["train", "--gap-tol", "0", "F"], "above 0"),
+    "max_iter": (["train", "--max-iter", "0", "F"], "-1 or"),
+    "memory": (["train", "--memory-limit", "2XB", "F"], "2XB"),
+    "working set": (["train", "--working-set-size", "1", "F"], "auto"),
+    "dtype": (["train", "--dtype", "float16", "F"], "float64"),
+    "predict: no model": (["predict", "F"], "model"),
+    "predict: probability": (["predict", "-b", "1", "F", "M"], "not supported yet"),
+    "predict: flag of train": (["predict", "-c", "1", "F", "M"], "-c"),
+    "sample": (["sample", "spam"], "breast_cancer, digits"),
+    "test size": (["sample", "digits", "--test-size", "1.5"], "between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_command_lines(clsvm: Command, tmp_path: Path, name: str) -> None:
+    args, part = USAGE[name]
+    before = sorted(tmp_path.iterdir())
+    result = clsvm(*args)
+    assert result.code == 2
+    assert part in (result.err or result.out)
+    assert "Traceback" not in result.err
+    assert not result.out or not args
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# What fails: exit code 1, one line on stderr
+
+
+FAILURES = {
+    "no data": (["train", "none", "m"], "none: No such file"),
+    "folder as data": (["train", ".", "m"], "Is a directory"),
+    "bad line": (["train", "bad", "m"], r"bad, line 2: got value 'x' of index 1, expected a finite number"),
+    "cut data": (["train", "cut.xz", "m"], r"cut\.xz, line \d+: got a damaged or truncated stream"),
+    "one class": (["train", "one", "m"], "class"),
+    "three classes": (["train", "three", "m"], "class"),
+    "real labels": (["train", "real", "m"], "integer labels only"),
+    "no folder": (["train", "good", "none/m"], "none/m: there is no such folder"),
+    "folder as model": (["train", "good", "."], r"\.: Is a directory"),
+    "unknown device": (["train", "--device", "no-such-device", "good", "m"], "no-such-device"),
+    "no model": (["predict", "good", "none"], "none: No such file"),
+    "data as model": (["predict", "good", "good"], "good, line 1: got .*, expected a key"),
+    "output folder": (["predict", "good", "good", "none/out"], "none/out: there is no such folder"),
+    "sample folder": (["sample", "digits", "--folder", "none"], "there is no such folder"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(clsvm: Command, tmp_path: Path, name: str) -> None:
+    args, part = FAILURES[name]
+    for file, text in {
+        "good": "1 1:1\n-1 1:-1\n",
+        "bad": "1 1:1\n-1 1:x\n",
+        "one": "1 1:1\n1 1:2\n",
+        "three": "1 1:1\n2 1:2\n3 1:3\n",
+        "real": "0.5 1:1\n1 1:2\n",
+    }.items():
+        (tmp_path / file).write_text(text)
+    (tmp_path / "cut.xz").write_bytes(lzma.compress(b"1 1:1\n-1 1:2\n" * 1000)[:-20])
+    before = sorted(tmp_path.iterdir())
+    result = clsvm(*args)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("clsvm: error: ")
+    assert re.search(part, result.err)
+    assert not re.search("Traceback|unexpected", result.err)
+    assert sorted(tmp_path.iterdir()) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize("target", ["none/m", "."])
+def test_an_unwritable_model_is_noticed_before_training(
+    clsvm: Command, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    def fit(*_: Any, **__: Any) -> None:
+        pytest.fail("it trained")
+
+    monkeypatch.setattr("clsvm.estimators.SVC.fit", fit)
+    monkeypatch.setattr("clsvm.libsvm.read_problem", fit)
+    assert clsvm("train", "breast_cancer.train", target).code == 1
+
+
+def test_a_defect_is_a_message_and_debug_shows_it(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(*_: Any, **__: Any) -> None:
+        raise KeyError("spam")
+
+    monkeypatch.setattr("clsvm.estimators.SVC.fit", fit)
+    result = clsvm("train", "breast_cancer.train")
+    assert (result.code, result.out) == (1, "")
+    assert "unexpected KeyError: 'spam'" in result.err
+    monkeypatch.setattr(sys, "argv", ["clsvm", "--debug", "train", "breast_cancer.train"])
+    with pytest.raises(KeyError):
+        cli.main()
+
+
+def test_not_converged_warns_and_still_writes(clsvm: Command, tmp_path: Path) -> None:
+    result = clsvm("train", "--max-iter", "1", "--working-set-size", "2", "-c", "1000", "breast_cancer.train", "m")
+    assert result.code == 0
+    assert result.err.startswith("clsvm: warning: not converged: ")
+    assert len(result.err.splitlines()) == 1
+    assert "optimization finished" in result.out
+    assert libsvm.read_model(tmp_path / "m").n_support.sum() >= 2
+
+
+def test_weight_of_a_missing_label_warns(clsvm: Command) -> None:
+    result = clsvm("train", "-q", "-w7", "2", "breast_cancer.train", "m")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "clsvm: warning: no row has the label 7 of -w7\n"
+
+
+# Ctrl-C
+
+WAITS = """
+import sys, clsvm.estimators, clsvm.cli
+fit = clsvm.estimators.SVC.fit
+def told(self, *args, **kwargs):
+    print("fitting", file=sys.stderr, flush=True)
+    return fit(self, *args, **kwargs)
+clsvm.estimators.SVC.fit = told
+clsvm.cli.main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals to a process need a POSIX system")
+def test_ctrl_c_in_the_middle_of_training(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6000, 40)), rng.choice([-1, 1], 6000)
+    rows = (
+        " ".join([str(label), *(f"{j}:{v:.6f}" for j, v in enumerate(row, 1))]) for row, label in zip(X, y, strict=True)
+    )
+    (tmp_path / "noise").write_text("\n".join(rows))
+    (tmp_path / "m").write_text("old")
+    process = shell("train", "-c", "1e6", "-e", "1e-9", "-t", "0", "noise", "m", cwd=tmp_path, code=WAITS)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "fitting\n"
+        time.sleep(2)
+        assert process.poll() is None, "it should still be training"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (1, "")
+    assert err == "clsvm: error: interrupted; no partial file is left\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "noise"]
+    assert (tmp_path / "m").read_text() == "old"
+
+
+def test_ctrl_c_while_the_model_is_written(clsvm: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "fsync", interrupted)
+    result = clsvm("train", "breast_cancer.train")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "clsvm: error: interrupted; no partial file is left\n"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# The rest
+
+
+def test_help_lists_every_flag(clsvm: Command) -> None:
+    assert [clsvm(*args).code for args in (["--help"], ["predict", "--help"], ["sample", "--help"])] == [0, 0, 0]
+    result = clsvm("train", "--help")
+    assert (result.code, result.err) == (0, "")
+    short = "-s -t -d -g -r -c -wi -e -m -h -b -q"
+    long = "--device --gap-tol --max-iter --memory-limit --working-set-size --dtype"
+    for flag in f"{short} {long}".split():
+        assert re.search(rf"^  {flag}\b", result.out, re.MULTILINE), flag
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = """
+import sys, atexit, clsvm.cli
+heavy = {"sklearn", "pyopencl", "scipy", "numpy"}
+atexit.register(lambda: print(heavy & set(sys.modules), file=sys.stderr))
+clsvm.cli.main()
+"""
+    out, err = shell("--help", cwd=tmp_path, code=code).communicate(timeout=60)
+    assert "Usage: clsvm" in out
+    assert err == "set()\n"
+
+
+def test_version(clsvm: Command) -> None:
+    from clsvm import __version__
+
+    assert clsvm("--version") == (0, f"clsvm {__version__}\n", "")
+
+
+def test_module_runs(tmp_path: Path) -> None:
+    out, err = shell(cwd=tmp_path, code="import runpy; runpy.run_module('clsvm', run_name='__main__')").communicate(
+        timeout=60
+    )
+    assert "Usage: clsvm" in out + err
+
+
+def test_devices_table(clsvm: Command) -> None:
+    from clsvm.device import devices
+
+    result = clsvm("devices")
+    assert (result.code, result.err) == (0, "")
+    for title in ("index", "platform", "device", "driver", "memory", "largest buffer", "fp64", "usable"):
+        assert title in result.out
+    for record in devices():
+        assert {record.name, record.driver} <= {cell.strip() for cell in re.split("[│\n]", result.out)}
+        assert record.usable or record.reason in result.out
+
+
+def test_devices_says_why_one_is_unusable(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clsvm.device import DeviceInfo
+
+    record = DeviceInfo(3, "Spam [CL]", "Egg [gpu]", "1.2", 3 * 2**30, 2**29, False, False, "it does not build", "gpu")
+    monkeypatch.setattr("clsvm.device.devices", lambda: [record])
+    cells = [cell.strip() for cell in clsvm("devices").out.splitlines()[3].split("│")[1:-1]]
+    assert cells == ["3", "Spam [CL]", "Egg [gpu]", "1.2", "3.0 GiB", "0.5 GiB", "no", "no: it does not build"]
+    monkeypatch.setattr("clsvm.device.devices", list)
+    result = clsvm("devices")
+    assert (result.code, result.out) == (1, "")
+    assert "pip install clsvm[cpu]" in result.err
+
+
+def test_sample_is_scaled_split_and_repeatable(clsvm: Command, tmp_path: Path) -> None:
+    assert clsvm("sample", "digits") == (0, "digits.train\ndigits.test\n", "")
+    X, y = libsvm.read_problem("digits.train")
+    assert X.shape == (1347, 64)
+    assert (X.data.min(), X.data.max()) == (1 / 16, 1)
+    assert np.mean(y == 1) == pytest.approx(174 / 1797, abs=1e-3)
+    assert sorted(set(y)) == [-1, 1]
+    assert np.mean(libsvm.read_problem("digits.test")[1] == 1) == pytest.approx(174 / 1797, abs=2e-3)
+    first = (tmp_path / "digits.train").read_bytes()
+    clsvm("sample", "digits", "--seed", "0")
+    assert (tmp_path / "digits.train").read_bytes() == first
+    clsvm("sample", "digits", "--seed", "1", "--test-size", "0.5")
+    assert (tmp_path / "digits.train").read_bytes() != first
+    assert libsvm.read_problem("digits.test")[0].shape[0] == 899
+    dense = libsvm.read_problem("breast_cancer.train")[0].toarray()
+    np.testing.assert_allclose([dense.mean(axis=0), dense.std(axis=0)], [[0] * 30, [1] * 30], atol=1e-12)
+    with pytest.raises(ValueError, match="breast_cancer, digits"):
+        datasets.sample("spam")
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        datasets.sample("digits", test_size=0)

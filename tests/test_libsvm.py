@@ -1,0 +1,440 @@
+"""LIBSVM's text formats: against LIBSVM's own programs where they are installed, and against damaged files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from clsvm import kernels, libsvm
+from clsvm.model import KernelModel
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    "": bytes,
+}
+needs_libsvm = pytest.mark.skipif(
+    not (shutil.which("svm-train") and shutil.which("svm-predict")),
+    reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",
+)
+
+
+def problem(labels: tuple[int, int] = (1, -1), rows: int = 60, features: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Sparse rows of two overlapping classes; the first row is of labels[0]."""
+    rng = np.random.default_rng(5)
+    y = np.where(np.arange(rows) % 2 == 0, labels[0], labels[1])
+    X = rng.normal(size=(rows, features)) + 0.6 * np.where(y == labels[0], 1, -1)[:, None]
+    return np.where(rng.random(X.shape) < 0.4, 0.0, X), y
+
+
+def write_text(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
+    """Independent of what is tested: every digit, columns from 1, zeros left out."""
+    rows = (
+        " ".join([f"{label:g}", *(f"{j + 1}:{v!r}" for j, v in enumerate(row.tolist()) if v)])
+        for row, label in zip(X, y, strict=True)
+    )
+    path.write_text("".join(row + "\n" for row in rows))
+    return path
+
+
+def make_model(kernel: kernels.Kernel, classes: tuple[int, int] = (-1, 1), features: int = 7) -> KernelModel:
+    rng = np.random.default_rng(3)
+    alpha = rng.random(9)
+    return KernelModel(
+        kernel=kernel,
+        support_vectors=rng.normal(size=(9, features)),
+        dual_coef=np.where(np.arange(9) < 4, -alpha, alpha)[np.newaxis],
+        intercept=np.array([0.123456789012345678]),
+        classes=np.array(classes),
+        n_support=np.array([4, 5], np.int32),
+    )
+
+
+def on_host(model: KernelModel, X: np.ndarray) -> np.ndarray:
+    """Decision values in float64 by the kernel's oracle."""
+    vectors = model.support_vectors.toarray() if sparse.issparse(model.support_vectors) else model.support_vectors
+    return np.asarray(model.kernel(X, vectors) @ model.dual_coef[0] + model.intercept)
+
+
+KERNELS = [
+    kernels.make("linear"),
+    kernels.make("poly", gamma=0.3, coef0=1.1, degree=2),
+    kernels.make("rbf", gamma=0.1),
+    kernels.make("sigmoid", gamma=0.05, coef0=-0.2),
+]
+
+
+# Data files
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_reads_plain_and_compressed(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data.txt{suffix}"
+    path.write_bytes(PACK[suffix](b"# a comment\n+1 1:0.5 3:-2e-1\n\n-1 # all zero\n1 qid:3 2:7"))
+    X, y = libsvm.read_problem(path)
+    assert X.toarray().tolist() == [[0.5, 0, -0.2], [0, 0, 0], [0, 7, 0]]
+    assert y.tolist() == [1, -1, 1]
+    assert [part.dtype.name for part in (X, X.indices, y)] == ["float64", "int32", "float64"]
+
+
+def test_numbers_survive_and_columns_are_padded(tmp_path: Path) -> None:
+    X, y = problem()
+    read, labels = libsvm.read_problem(write_text(tmp_path / "data", X, y), n_features=11)
+    assert read.shape == (60, 11)
+    np.testing.assert_array_equal(read.toarray()[:, :7], X)
+    np.testing.assert_array_equal(labels, y)
+
+
+BAD_DATA = {
+    "empty": (b"", 1, "no rows"),
+    "only comments": (b"# nothing\n\n", 3, "no rows"),
+    "index 0": (b"1 1:1\n-1 0:1\n", 2, "index '0'"),
+    "negative index": (b"1 1:1\n-1 -3:1\n", 2, "'-3:1'"),
+    "index too high": (b"1 2147483648:1\n", 1, "2147483647"),
+    "absurd index": (b"1 99999999999999999999:1\n", 1, "2147483647"),
+    "descending": (b"1 3:1 2:1\n", 1, "index 2 after 3"),
+    "twice": (b"1 1:1\n1 2:1 2:1\n", 2, "index 2 after 2"),
+    "no colon": (b"# head\n1 1:1\n-1 1:1 7\n", 3, "'7'"),
+    "no value": (b"1 1:1\n-1 1:\n", 2, "value ''"),
+    "bad value": (b"1 1:1\n-1 1:0.1.2\n", 2, "value '0.1.2'"),
+    "nan": (b"1 1:1\n-1 1:nan\n", 2, "value 'nan'"),
+    "infinite": (b"1 1:1e999\n", 1, "value '1e999'"),
+    "bad label": (b"1 1:1\nspam 1:2\n", 2, "label 'spam'"),
+    "nan label": (b"nan 1:1\n", 1, "label 'nan'"),
+    "label missing": (b"1 1:1\n1:2 2:2\n", 2, "label '1:2'"),
+    "binary": (b"1 1:1\n\x00\xff\xfe\x01\n", 2, "label"),
+    "too wide": (b"1 1:1\n1 5:1\n", 2, "at most 4"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_names_file_line_got_expected(tmp_path: Path, name: str) -> None:
+    content, line, part = BAD_DATA[name]
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"expected") as caught:
+        libsvm.read_problem(path, n_features=4 if name == "too wide" else None)
+    assert f"bad.txt, line {line}: " in str(caught.value)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+def test_damaged_compressed_data(tmp_path: Path, suffix: str, damage: str) -> None:
+    rng = np.random.default_rng(0)
+    text = "".join(f"1 1:{v!r}\n" for v in rng.random(50000).tolist()).encode()
+    whole = PACK[suffix](text)
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(text if damage == "not compressed" else whole[: len(whole) * 9 // 10])
+    with pytest.raises(ValueError, match=r"data.*, line \d+: got a damaged or truncated stream") as caught:
+        libsvm.read_problem(path)
+    line = int(str(caught.value).split("line ")[1].split(":")[0])
+    assert line == 1 if damage == "not compressed" else line < 50001
+    assert damage == "not compressed" or suffix == ".bz2" or line > 30000
+
+
+def test_missing_data_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        libsvm.read_problem(tmp_path / "none.xz")
+    with pytest.raises(IsADirectoryError):
+        libsvm.read_problem(tmp_path)
+
+
+# Models: round trips
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix], ids=["dense", "sparse"])
+def test_model_round_trip(tmp_path: Path, kernel: kernels.Kernel, form: Callable[..., object]) -> None:
+    model = make_model(kernel, classes=(-3, 8))
+    model = replace(model, support_vectors=form(model.support_vectors))
+    libsvm.write_model(model, tmp_path / "model")
+    read = libsvm.read_model(tmp_path / "model")
+    assert read.kernel == kernel
+    assert read.classes.tolist() == [-3, 8]
+    assert read.n_support.tolist() == [4, 5]
+    vectors = sparse.csr_matrix(model.support_vectors).toarray()
+    np.testing.assert_array_equal(read.support_vectors.toarray(), vectors)
+    np.testing.assert_array_equal(read.dual_coef, model.dual_coef)
+    np.testing.assert_array_equal(read.intercept, model.intercept)
+
+
+def test_empty_last_columns_and_zero_rows_survive(tmp_path: Path) -> None:
+    model = make_model(kernels.make("rbf", gamma=0.5))
+    vectors = np.array(model.support_vectors)
+    vectors[:, 5:], vectors[0], vectors[8] = 0, 0, 0
+    libsvm.write_model(replace(model, support_vectors=vectors), tmp_path / "model")
+    read = libsvm.read_model(tmp_path / "model").support_vectors
+    assert read.shape == (9, 7)
+    np.testing.assert_array_equal(read.toarray(), vectors)
+
+
+def parse_naively(path: Path, X: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """LIBSVM's decision values for X from its model text alone, in float64; label[0] where they are positive."""
+    head, body = path.read_text().split("SV\n")
+    keys = {line.split()[0]: line.split()[1:] for line in head.splitlines()}
+    g, r, d = (float(keys.get(key, ["0"])[0]) for key in ("gamma", "coef0", "degree"))
+    total = np.full(len(X), -float(keys["rho"][0]))
+    for line in body.splitlines():
+        coef, *cells = line.split()
+        v = np.zeros(X.shape[1])
+        for cell in cells:
+            v[int(cell.split(":")[0]) - 1] = float(cell.split(":")[1])
+        values = {
+            "linear": X @ v,
+            "polynomial": (g * (X @ v) + r) ** d,
+            "rbf": np.exp(-g * ((X - v) ** 2).sum(axis=1)),
+            "sigmoid": np.tanh(g * (X @ v) + r),
+        }
+        total += float(coef) * values[keys["kernel_type"][0]]
+    return total, [int(label) for label in keys["label"]]
+
+
+@needs_libsvm
+@pytest.mark.parametrize("labels", [(1, -1), (-1, 1), (0, 1), (7, 3)], ids=str)
+@pytest.mark.parametrize("kind", range(4))
+def test_reads_models_of_svm_train(tmp_path: Path, kind: int, labels: tuple[int, int]) -> None:
+    X, y = problem(labels)
+    data, path = write_text(tmp_path / "data", X, y), tmp_path / "model"
+    flags = ["-t", str(kind), "-g", "0.2", "-r", "0.5", "-d", "2", "-c", "3", "-q"]
+    subprocess.run(["svm-train", *flags, data, path], check=True)
+    subprocess.run(["svm-predict", data, path, tmp_path / "out"], check=True, capture_output=True)
+    model = libsvm.read_model(path)
+    expected, order = parse_naively(path, X)
+    sign = 1 if order[0] == max(labels) else -1
+    assert model.classes.tolist() == sorted(labels)
+    np.testing.assert_allclose(on_host(model, X), sign * expected, rtol=1e-10, atol=1e-10)
+    model, rows = libsvm.match_columns(model, libsvm.read_problem(data)[0])
+    np.testing.assert_allclose(model.decision_function(rows), sign * expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(model.predict(rows), np.loadtxt(tmp_path / "out"))
+    firsts = model.support_vectors[: model.n_support[0]].toarray()
+    smaller = {row.tobytes() for row in np.round(X[y == min(labels)], 5)}
+    assert all(np.round(row, 5).tobytes() in smaller for row in firsts), "support vectors of classes[0] come first"
+
+
+@needs_libsvm
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("classes", [(-1, 1), (2, 1000001)], ids=str)
+def test_svm_predict_reads_our_models(tmp_path: Path, kernel: kernels.Kernel, classes: tuple[int, int]) -> None:
+    model, path = make_model(kernel, classes), tmp_path / "model"
+    X, y = problem(classes, rows=300)
+    libsvm.write_model(model, path)
+    data = write_text(tmp_path / "data", X, y)
+    subprocess.run(["svm-predict", data, path, tmp_path / "out"], check=True, capture_output=True)
+    expected = np.array(classes)[(on_host(model, X) > 0).astype(int)]
+    assert len(set(expected.tolist())) == 2, "a test where both classes are predicted"
+    np.testing.assert_array_equal(np.loadtxt(tmp_path / "out"), expected)
+    np.testing.assert_allclose(parse_naively(path, X)[0], on_host(model, X), rtol=1e-12, atol=1e-12)
+
+
+@needs_libsvm
+def test_probability_keys_are_read_over(tmp_path: Path) -> None:
+    data = write_text(tmp_path / "data", *problem())
+    subprocess.run(["svm-train", "-b", "1", "-q", data, tmp_path / "model"], check=True, capture_output=True)
+    assert "probA" in (tmp_path / "model").read_text()
+    assert libsvm.read_model(tmp_path / "model").n_support.sum() > 2
+
+
+def test_match_columns() -> None:
+    model = make_model(kernels.make("rbf", gamma=0.1))
+    X = sparse.csr_matrix(np.ones((3, 9)))
+    wide, same = libsvm.match_columns(model, X)
+    assert (wide.support_vectors.shape, same.shape) == ((9, 9), (3, 9))
+    np.testing.assert_array_equal(wide.support_vectors.toarray()[:, :7], model.support_vectors)
+    kept, padded = libsvm.match_columns(model, X[:, :4])
+    assert kept is model
+    np.testing.assert_array_equal(padded.toarray(), np.pad(np.ones((3, 4)), ((0, 0), (0, 3))))
+
+
+# Models: damage
+
+GOOD = """svm_type c_svc
+kernel_type polynomial
+degree 3
+gamma 0.5
+coef0 -1
+nr_class 2
+total_sv 3
+rho 0.25
+label 1 -1
+nr_sv 1 2
+SV
+1.5 1:0.5 3:1\x20
+-0.5 2:1\x20
+-1 1:2 2:-3\x20
+"""
+
+BAD_MODELS = {
+    "type": ("c_svc", "nu_svc", 1, "not supported yet"),
+    "unknown type": ("c_svc", "spam", 1, "svm_type spam"),
+    "kernel": ("polynomial", "spam", 2, "kernel_type spam"),
+    "precomputed": ("polynomial", "precomputed", 2, "not supported yet"),
+    "no degree": ("degree 3\n", "", 10, "without degree"),
+    "real degree": ("degree 3", "degree 2.5", 3, "2.5"),
+    "negative degree": ("degree 3", "degree -3", 3, "-3"),
+    "no gamma": ("gamma 0.5\n", "", 10, "without gamma"),
+    "bad gamma": ("gamma 0.5", "gamma x", 4, "gamma 'x'"),
+    "nan gamma": ("gamma 0.5", "gamma nan", 4, "finite"),
+    "gamma below 0": ("gamma 0.5", "gamma -0.5", 4, "-0.5"),
+    "two gammas": ("gamma 0.5", "gamma 0.5 1", 4, "2 values"),
+    "gamma twice": ("gamma 0.5", "gamma 0.5\ngamma 0.5", 5, "again"),
+    "infinite coef0": ("coef0 -1", "coef0 -inf", 5, "finite"),
+    "three classes": ("nr_class 2", "nr_class 3", 6, "not supported yet"),
+    "one class": ("nr_class 2", "nr_class 1", 6, "1 classes"),
+    "no count": ("total_sv 3\n", "", 10, "without total_sv"),
+    "other count": ("total_sv 3", "total_sv 4", 10, "total_sv, 4"),
+    "huge count": ("total_sv 3", "total_sv " + "9" * 400, 7, "total_sv"),
+    "no rho": ("rho 0.25\n", "", 10, "without rho"),
+    "empty rho": ("rho 0.25", "rho", 8, "0 values"),
+    "nan rho": ("rho 0.25", "rho nan", 8, "finite"),
+    "same labels": ("label 1 -1", "label 1 1", 9, "different"),
+    "real label": ("label 1 -1", "label 1 0.5", 9, "an integer, 2 times"),
+    "no labels": ("label 1 -1\n", "", 10, "without label"),
+    "counts": ("nr_sv 1 2", "nr_sv 1 1", 10, "1 + 1"),
+    "negative counts": ("nr_sv 1 2", "nr_sv -1 4", 10, "-1 + 4"),
+    "unknown key": ("rho 0.25", "rho 0.25\nspam 1", 9, "'spam 1'"),
+    "blank line": ("rho 0.25", "rho 0.25\n", 9, "expected a key"),
+    "no SV": ("SV\n", "", 11, "expected a key"),
+    "bad coefficient": ("-0.5 2:1", "x 2:1", 13, "coefficient 'x'"),
+    "nan coefficient": ("-0.5 2:1", "nan 2:1", 13, "coefficient 'nan'"),
+    "bad value": ("2:-3", "2:-3x", 14, "value '-3x'"),
+    "infinite value": ("2:-3", "2:inf", 14, "value 'inf'"),
+    "index 0": ("-0.5 2:1", "-0.5 0:1", 13, "index '0'"),
+    "unsorted": ("1:2 2:-3", "2:2 1:-3", 14, "index 1 after 2"),
+    "row missing": ("-0.5 2:1\x20\n", "", 14, "got 2 support vectors"),
+    "row too many": ("-0.5 2:1\x20\n", "-0.5 2:1\x20\n" * 2, 15, "got 4 support vectors"),
+    "binary": ("svm_type c_svc", "\x00\x01\x02", 1, "expected a key"),
+    "empty": (GOOD, "", 1, "end of the file"),
+}
+
+
+def test_the_undamaged_model_reads(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text(GOOD)
+    model = libsvm.read_model(tmp_path / "model")
+    assert model.dual_coef.tolist() == [[-0.5, -1.0, 1.5]]
+    assert model.support_vectors.toarray().tolist() == [[0, 1, 0], [2, -3, 0], [0.5, 0, 1]]
+    assert (model.intercept.tolist(), model.n_support.tolist()) == ([-0.25], [2, 1])
+    assert model.kernel == kernels.make("poly", gamma=0.5, coef0=-1, degree=3)
+
+
+@pytest.mark.parametrize("name", BAD_MODELS)
+def test_bad_model_names_file_line_got_expected(tmp_path: Path, name: str) -> None:
+    old, new, line, part = BAD_MODELS[name]
+    assert old in GOOD
+    (tmp_path / "bad.model").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ValueError, match=r"got .*expected") as caught:
+        libsvm.read_model(tmp_path / "bad.model")
+    assert f"bad.model, line {line}: " in str(caught.value)
+    assert part in str(caught.value)
+
+
+def test_every_cut_of_a_model_is_noticed(tmp_path: Path) -> None:
+    for end in range(len(GOOD)):
+        (tmp_path / "cut.model").write_text(GOOD[:end])
+        with pytest.raises(ValueError, match=r"cut.model, line \d+: got .*expected"):
+            libsvm.read_model(tmp_path / "cut.model")
+
+
+# Models: what cannot be written, and how files are written
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"kernel": kernels.make("cosine")}, "no kernel 'cosine'"),
+        ({"classes": np.array([0.5, 1.0])}, "integer labels"),
+        ({"classes": np.array(["a", "b"])}, "integer labels"),
+        ({"classes": np.array([0, 2**31])}, "integer labels"),
+        ({"intercept": np.array([np.nan])}, "not finite"),
+    ],
+    ids=["kernel", "real label", "text label", "long label", "nan"],
+)
+def test_what_the_format_cannot_hold(tmp_path: Path, change: dict[str, Any], part: str) -> None:
+    with pytest.raises(ValueError, match=part):
+        libsvm.write_model(replace(make_model(kernels.make("linear")), **change), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["Ctrl-C", "full"])
+def test_interrupted_write_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "model"
+
+    def write() -> None:
+        with libsvm.atomic_write(path) as stream:
+            stream.write(b"half")
+            raise error
+
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        write()
+    assert list(tmp_path.iterdir()) == []
+    path.write_text("old")
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        write()
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "old"
+
+
+def test_replacing_keeps_mode_link_and_readers(tmp_path: Path) -> None:
+    path, link = tmp_path / "model", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with path.open() as reader:
+        with libsvm.atomic_write(link) as stream:
+            stream.write(b"new")
+        assert reader.read() == "old", "who reads the old file meanwhile keeps it whole"
+    assert sorted(tmp_path.iterdir()) == [link, path]
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    libsvm.check_writable(pipe)
+    libsvm.write_model(make_model(kernels.make("linear")), pipe)
+    assert reader.communicate(timeout=20)[0].startswith(b"svm_type c_svc\nkernel_type linear\nnr_class 2\n")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("place", ["none/model", ".", "file/model"])
+def test_unwritable_paths(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=str(tmp_path)) as caught:
+        libsvm.check_writable(tmp_path / place)
+    assert caught.value.filename == str(tmp_path / place)
+    with pytest.raises(OSError, match=str(tmp_path)):
+        libsvm.write_model(make_model(kernels.make("linear")), tmp_path / place)
+
+
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder_and_file(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("old")
+    (tmp_path / "model").chmod(0o444)
+    tmp_path.chmod(0o555)
+    for name in ("model", "other"):
+        with pytest.raises(PermissionError):
+            libsvm.check_writable(tmp_path / name)
+    tmp_path.chmod(0o755)
+
+
+def test_check_writable_leaves_nothing(tmp_path: Path) -> None:
+    libsvm.check_writable(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
