@@ -182,8 +182,9 @@ def _results(contestants: list[Contestant], problem: Problem, options: Options) 
                 row["decision_error"] = _largest(decisions[i] - exact)
                 row["report"] = _report(contestant.model.fit_report_)
             row["accuracy"] = float(np.mean((decisions[i] > 0) == (problem.y_test > 0)))
-            is_reference = libsvm is None or contestant.solver == "libsvm"
-            row["decision_difference"] = None if is_reference else _largest(decisions[i] - libsvm)
+            row["decision_difference"] = None
+            if libsvm is not None and contestant.solver != "libsvm":
+                row["decision_difference"] = _largest(decisions[i] - libsvm)
             row["notes"] = _notes(row)
         rows.append(row)
     return rows

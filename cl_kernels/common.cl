@@ -69,6 +69,7 @@ inline wide wide_div(wide a, wide b) {
   return quick_sum(q, r.x / b.x);
 }
 inline bool wide_less(wide a, wide b) { return a.x < b.x || (a.x == b.x && a.y < b.y); }
+inline wide wide_pick(bool c, wide a, wide b) { return select(b, a, (int2)(c ? -1 : 0)); }
 #else
 typedef double wide;
 #define WIDE_MAX ((wide)INFINITY)
@@ -79,10 +80,24 @@ inline wide wide_neg(wide a) { return -a; }
 inline wide wide_mul(wide a, wide b) { return a * b; }
 inline wide wide_div(wide a, wide b) { return a / b; }
 inline bool wide_less(wide a, wide b) { return a < b; }
+inline wide wide_pick(bool c, wide a, wide b) { return c ? a : b; }
 #endif
 inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
-inline wide wide_min(wide a, wide b) { return wide_less(b, a) ? b : a; }
-inline wide wide_max(wide a, wide b) { return wide_less(a, b) ? b : a; }
+inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
+inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
+
+// The row store: slot s is row s - q slab_rows of slab q = s / slab_rows, ld values a row.
+#ifndef SLABS
+#define SLABS 1  // buffers that it is spread over (1 or 8)
+#endif
+#if SLABS == 1
+#define SLABS_GIVEN global real *K0
+#define SLAB(q) K0
+#else
+#define SLABS_GIVEN global real *K0, global real *K1, global real *K2, global real *K3, global real *K4, global real *K5, global real *K6, global real *K7
+#define SLAB(q) ((q) == 0 ? K0 : (q) == 1 ? K1 : (q) == 2 ? K2 : (q) == 3 ? K3 : (q) == 4 ? K4 : (q) == 5 ? K5 : (q) == 6 ? K6 : K7)
+#endif
+#define STORED_ROW(s) (SLAB((s) / slab_rows) + (size_t)((s) - (s) / slab_rows * slab_rows) * ld)
 
 // Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total.
 inline int group_scan(int value, local int *scratch, int *total) {

@@ -13,14 +13,14 @@ kernel void gather_lanes(const int group0, const int groups, global const real *
                          global const int *restrict columns, const int dense, global const real *restrict xx,
                          const int d, global const int *restrict count, global const int *restrict rows,
                          global real *restrict panel, global real *restrict uu) {
-  const int u = get_global_id(0), S = get_global_size(1);
-  const int i = u < count[0] ? rows[u] : -1;
-  const int g = i / V;
+  const uint u = get_global_id(0), S = get_global_size(1);
+  const int i = u < (uint)count[0] ? rows[u] : -1;
+  const int g = (uint)i / V;  // (unsigned: the power of two becomes a shift)
   if (i < 0 || g < group0 || g >= group0 + groups) return;
-  const int begin = dense ? 0 : columns_at[g], length = dense ? d : columns_at[g + 1] - begin;
-  global const real *restrict x = values + at[g] + i % V;
+  const uint begin = dense ? 0 : columns_at[g], length = dense ? d : columns_at[g + 1] - begin;
+  global const real *restrict x = values + at[g] + (uint)i % V;
   global real *restrict to = panel + (size_t)(u / UB) * d * UB + u % UB;
-  for (int j = get_global_id(1); j < length; j += S)
+  for (uint j = get_global_id(1); j < length; j += S)
     to[(size_t)(dense ? j : columns[begin + j]) * UB] = x[(size_t)j * V];
   if (get_global_id(1) == 0) uu[u] = xx[i];
 }
@@ -29,8 +29,8 @@ kernel void gather_csr(global const long *restrict indptr, global const INDEX *r
                        global const real *restrict data, global const real *restrict xx, const int d,
                        global const int *restrict count, global const int *restrict rows,
                        global real *restrict panel, global real *restrict uu) {
-  const int u = get_global_id(0), S = get_global_size(1);
-  const int i = u < count[0] ? rows[u] : -1;
+  const uint u = get_global_id(0), S = get_global_size(1);
+  const int i = u < (uint)count[0] ? rows[u] : -1;
   if (i < 0) return;
   global real *restrict to = panel + (size_t)(u / UB) * d * UB + u % UB;
   for (long e = indptr[i] + get_global_id(1); e < indptr[i + 1]; e += S) to[(size_t)indices[e] * UB] = data[e];

@@ -20,7 +20,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   for (int e0 = 0; e0 < entries; e0 += WG) {
     const int e = e0 + lid, p = e / W;
     const int row = e < entries ? ws[e] : -1;
-    const wide d = row >= 0 ? delta[e] : wide_of(0);
+    const wide d = e < entries ? delta[e] : wide_of(0);  // zero where ws is empty
     const bool changed = wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
     int hits_here, misses_here;

@@ -26,7 +26,7 @@ inline void group_argmin(wide *value, int *index, local wide *values, local int 
       const wide a = values[lid], b = values[lid + step];
       const int i = indices[lid], j = indices[lid + step];
       const bool other = wide_less(b, a) || (!wide_less(a, b) && j < i);
-      values[lid] = other ? b : a, indices[lid] = other ? j : i;
+      values[lid] = wide_pick(other, b, a), indices[lid] = other ? j : i;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
@@ -63,10 +63,10 @@ kernel void extremes(const int n, const int chunk, global const wide *restrict f
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide fi = f[base + i], bi = b[base + i];
     const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
-    const wide a = up ? fi : WIDE_MAX, c = low ? wide_neg(fi) : WIDE_MAX;
+    const wide a = wide_pick(up, fi, WIDE_MAX), c = wide_pick(low, wide_neg(fi), WIDE_MAX);
     const bool first = wide_less(a, m), second = wide_less(c, M);
-    m = first ? a : m, im = first ? i : im;
-    M = second ? c : M, iM = second ? i : iM;
+    m = wide_pick(first, a, m), im = first ? i : im;
+    M = wide_pick(second, c, M), iM = second ? i : iM;
     if (up && low) sum = wide_add(sum, fi), ++free;
   }
   group_argmin(&m, &im, values, indices);

@@ -9,7 +9,7 @@
 #define TAU 1e-12f  // smallest curvature of a pair (LIBSVM's)
 
 // (value, index) of the group's smallest value, of equal values the smallest index, in all items
-#define ARGMIN(value, index, values, indices, LESS)                      \
+#define ARGMIN(value, index, values, indices, LESS, PICK)                      \
   values[lid] = value, indices[lid] = index;                             \
   barrier(CLK_LOCAL_MEM_FENCE);                                          \
   for (int step = WG / 2; step > 0; step /= 2) {                         \
@@ -17,7 +17,7 @@
       const int i_ = indices[lid], j_ = indices[lid + step];             \
       const bool other = LESS(values[lid + step], values[lid]) ||        \
                          (!LESS(values[lid], values[lid + step]) && j_ < i_); \
-      values[lid] = other ? values[lid + step] : values[lid];            \
+      values[lid] = PICK(other, values[lid + step], values[lid]);        \
       indices[lid] = other ? j_ : i_;                                    \
     }                                                                    \
     barrier(CLK_LOCAL_MEM_FENCE);                                        \
@@ -25,6 +25,7 @@
   value = values[0], index = indices[0];                                 \
   barrier(CLK_LOCAL_MEM_FENCE);
 #define REAL_LESS(a, b) ((a) < (b))
+#define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -49,6 +50,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   }
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
+  barrier(CLK_GLOBAL_MEM_FENCE);
   int i = 0, j = 0, steps = 0;
   wide t = wide_of(0);
   float stop = INFINITY;
@@ -62,13 +64,14 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
           const wide dq = wide_sub(wide_of(Q[(size_t)i * W + k]), wide_of(Q[(size_t)j * W + k]));
           F[e] = wide_add(F[e], wide_mul(t, dq));
         }
-        const wide a = wide_less(B[e], H[e]) ? F[e] : WIDE_MAX, c = wide_less(L[e], B[e]) ? wide_neg(F[e]) : WIDE_MAX;
+        const wide a = wide_pick(wide_less(B[e], H[e]), F[e], WIDE_MAX);
+        const wide c = wide_pick(wide_less(L[e], B[e]), wide_neg(F[e]), WIDE_MAX);
         if (wide_less(a, m)) m = a, chosen = k;
         if (wide_less(c, M)) M = c, ignored = k;
       }
     }
-    ARGMIN(m, chosen, values, indices, wide_less)
-    ARGMIN(M, ignored, values, indices, wide_less)
+    ARGMIN(m, chosen, values, indices, wide_less, wide_pick)
+    ARGMIN(M, ignored, values, indices, wide_less, wide_pick)
     const float violation = chosen < INT_MAX && ignored < INT_MAX ? -(float)wide_real(wide_add(M, m)) : -INFINITY;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
@@ -86,7 +89,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (gain < best) best = gain, partner = k;
       }
     }
-    ARGMIN(best, partner, gains, indices, REAL_LESS)
+    ARGMIN(best, partner, gains, indices, REAL_LESS, REAL_PICK)
     if (partner == INT_MAX) break;  // gains below the smallest number
     j = partner;
     for (int e = 0; e < EACH; ++e) {
@@ -105,8 +108,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
-      if (k == i) B[e] = full_i ? H[e] : wide_add(B[e], t);
-      if (k == j) B[e] = full_j ? L[e] : wide_sub(B[e], t);
+      if (k == i) B[e] = wide_pick(full_i, H[e], wide_add(B[e], t));
+      if (k == j) B[e] = wide_pick(full_j, L[e], wide_sub(B[e], t));
     }
     ++steps;
   }

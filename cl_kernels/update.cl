@@ -1,17 +1,13 @@
 // f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row store.
 // A work-item owns BLOCK rows (vector shape: a piece of each stored row that is long enough for the prefetcher, its
 // sums in the first-level cache) or one row (group shape: consecutive items on consecutive addresses).
-#define SLAB(s) ((s) == 0 ? K0 : (s) == 1 ? K1 : (s) == 2 ? K2 : (s) == 3 ? K3 : (s) == 4 ? K4 : (s) == 5 ? K5 : (s) == 6 ? K6 : K7)
-#define STORED_ROW(s) (SLAB((s) / slab_rows) + (size_t)((s) % slab_rows) * ld)
 #ifdef VECTOR
 #define BLOCK 512
 #else
 #define BLOCK 1
 #endif
 
-kernel void update(global const real *K0, global const real *K1, global const real *K2, global const real *K3,
-                   global const real *K4, global const real *K5, global const real *K6, global const real *K7,
-                   const int slab_rows, const long ld, global const int *restrict slot, const int problems,
+kernel void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
                    const long n, global wide *restrict f, global const wide *restrict D, const int room,
                    global const int *restrict count) {
   const size_t begin = (size_t)get_global_id(0) * BLOCK;

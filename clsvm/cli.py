@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -160,6 +160,12 @@ def _working_set(text: str) -> str:
     return text
 
 
+def _dtype(text: str) -> str:
+    if text not in ("float32", "float64"):
+        raise typer.BadParameter(f"got {text!r}, expected float32 or float64")
+    return text
+
+
 Device = Annotated[str | None, typer.Option("--device", help="gpu, cpu, or part of a name; see 'clsvm devices'.")]
 MemoryLimit = Annotated[
     str | None,
@@ -203,7 +209,9 @@ def train(
     working_set_size: Annotated[
         str, typer.Option("--working-set-size", callback=_working_set, help="Rows of one step, or 'auto'.")
     ] = "auto",
-    dtype: Annotated[Literal["float32", "float64"], typer.Option("--dtype", help="Of kernel rows.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option("--dtype", callback=_dtype, help="float32 or float64: kernel values.")
+    ] = "float32",
 ) -> None:
     """Train a model on FILE and write it to MODEL in LIBSVM's format."""
     if svm_type != 0:
@@ -276,15 +284,16 @@ def _training_lines(estimator: SVC, rows: int, cost: float, weights: dict[int, f
     yield f"obj = {-report.dual:f}, rho = {-float(model.intercept[0]):f}"
     yield f"nSV = {len(alpha)}, nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
     yield f"Total nSV = {len(alpha)}"
-    parts = ((part, value) for part, value in report.seconds.items() if part != "total")
     total = report.seconds["total"]
+    parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
     yield f"gap              {report.gap:.3g} (relative)"
     yield f"violation        {report.violation:.3g}"
     yield f"support vectors  {len(alpha)} of {rows} rows"
     yield f"seconds          {total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
-    yield f"device           {report.device}, layout {report.layout}"
+    yield f"device           {report.device}"
+    yield f"layout           {report.layout}"
     yield f"status           {report.status}"
 
 

@@ -19,8 +19,7 @@ from clsvm import layout, sources
 from clsvm.device import Buffer, Stream
 from clsvm.kernels import Kernel
 from clsvm.layout import Rows
-
-SLABS = 8  # buffers of a row store
+from clsvm.rowcache import SLABS
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,8 @@ class Gram:
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into the panel; the rest of it zero."""
         r = self.rows
-        self.stream.fill(panel.values, 0, panel.nbytes)
-        self.stream.fill(panel.uu, 0, panel.capacity * self._real.itemsize)
+        self.stream.clear(panel.values, panel.nbytes)
+        self.stream.clear(panel.uu, panel.capacity * self._real.itemsize)
         slices = 1 if self.shape == "vector" else 32
         size = (panel.capacity, slices)
         if r.csr:

@@ -20,7 +20,7 @@ kernel __attribute__((reqd_work_group_size(SIDE * SIDE, 1, 1))) void gram(
   const int g = group0 + get_group_id(0);
   const size_t row = (size_t)g * V;
   const int total = count[0];
-  const int lid = get_local_id(0), tx = lid % SIDE, ty = lid / SIDE;
+  const uint lid = get_local_id(0), tx = lid % SIDE, ty = lid / SIDE;
   local real xs[DEPTH * V], us[DEPTH * V];
 #ifdef UPDATE
   local wide partial[SIDE * V];
@@ -38,7 +38,7 @@ kernel __attribute__((reqd_work_group_size(SIDE * SIDE, 1, 1))) void gram(
     for (int i = 0; i < R; ++i)
       for (int q = 0; q < R; ++q) k[i][q] = 0;
     for (int j0 = 0; j0 < length; j0 += DEPTH) {
-      for (int e = lid; e < DEPTH * V; e += SIDE * SIDE) {
+      for (uint e = lid; e < DEPTH * V; e += SIDE * SIDE) {
         const int j = j0 + e / V;
         const bool there = j < length;
 #ifdef DENSE
@@ -92,7 +92,7 @@ kernel __attribute__((reqd_work_group_size(SIDE * SIDE, 1, 1))) void gram(
         partial[ty * V + i * SIDE + tx] = sum;
       }
       barrier(CLK_LOCAL_MEM_FENCE);
-      for (int lane = lid; lane < V; lane += SIDE * SIDE) {
+      for (uint lane = lid; lane < V; lane += SIDE * SIDE) {
         wide sum = c[(size_t)p * n + row + lane];
         for (int y = 0; y < SIDE; ++y) sum = wide_add(sum, partial[y * V + lane]);
         c[(size_t)p * n + row + lane] = sum;

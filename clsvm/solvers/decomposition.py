@@ -33,7 +33,7 @@ from clsvm import layout, sources
 from clsvm.device import Stream, local
 from clsvm.gram import Gram, Store, Update
 from clsvm.report import Status, relative_gap
-from clsvm.rowcache import RowCache
+from clsvm.rowcache import SLABS, RowCache
 from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
@@ -102,7 +102,7 @@ class _Solve:
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
         self.cache = RowCache(stream, self.n, real, settings.cache_bytes, P * self.W)
-        self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "hits": 0.0, "gather": 0.0, "rows": 0.0, "exact": 0.0}
+        self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "rows": 0.0, "exact": 0.0}
 
     def _padded(self, values: Vector) -> Vector:
         """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
@@ -137,7 +137,7 @@ class _Solve:
         text = sources.cl("select", "rowcache")
         names = ("extremes", "histogram", "threshold", "collect", "objective", "plan")
         self._k = {name: self.stream.kernel(text, opts, name) for name in names}
-        self._k["update"] = self.stream.kernel(sources.cl("update"), opts, "update")
+        self._k["update"] = self.stream.kernel(sources.cl("update"), [*opts, f"-DSLABS={SLABS}"], "update")
         self.block = 512 if vector else 1
 
     def run(self) -> Solution:
@@ -242,11 +242,7 @@ class _Solve:
                 (-(-self.n // self.block),), None, *store.slabs, store.slab_rows, np.int64(self.n), self.hit_slot, P,
                 np.int64(self.n), self.f, self.hit_D, self.changed.capacity, self.hits,
             )  # fmt: skip
-        self._lap("hits", started)
-        started = perf_counter()
         self.gram.gather(self.changed, self.miss_row, self.misses)
-        self._lap("gather", started)
-        started = perf_counter()
         update = Update(P, self.n, self.f, self.miss_D, self.changed.capacity)
         self.gram.accumulate(self.changed, self.misses, store, update)
         self._lap("rows", started)
