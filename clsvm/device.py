@@ -146,7 +146,27 @@ def _trial(device: cl.Device) -> str:
 
 @cache
 def _context(process: int, device: cl.Device) -> cl.Context:
+    if process in _forked and device.platform.name.strip() not in _FORK_SAFE:
+        raise DeviceError(
+            f"{device.platform.name.strip()} does not survive a fork of a process that has used it; start workers with "
+            "the 'spawn' or 'forkserver' method, or with joblib's default (loky)"
+        )
+    _used.append(process)
     return cl.Context([device])
+
+
+_FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes seen to work in a child forked after use; others hang there
+_used: list[int] = []  # processes that have made a context
+_forked: set[int] = set()  # processes forked from one of those
+
+
+def _after_fork() -> None:
+    if _used:
+        _forked.add(os.getpid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
@@ -431,7 +451,7 @@ def _huge(context: cl.Context, nbytes: int) -> Any:
     """A buffer over anonymous memory with huge pages, or None where the system has none."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
-    memory = mmap.mmap(-1, nbytes)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets none
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:

@@ -213,7 +213,8 @@ class SVC(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X."""
-        predicted: NDArray[Any] = self.classes_[(self.decision_function(X) > 0).astype(np.intp)]
+        positive = self.decision_function(X) > 0
+        predicted: NDArray[Any] = self.classes_[positive.astype(np.intp)]
         return predicted
 
     def _check_numbers(self) -> None:
@@ -256,11 +257,6 @@ class SVC(ClassifierMixin, BaseEstimator):
     def _settings(
         self, stream: Stream, kernel: Kernel, plan: layout.Plan, X: Any, gram: Gram, progress: Callable[..., None] | None
     ) -> decomposition.Settings:
-        xx = stream.read(gram.rows.xx, self.dtype, gram.rows.n_pad).astype(np.float64)
-        values = {"xx": xx, "yy": xx, "dot": xx, "sqdist": np.zeros_like(xx), **kernel.params}
-        with np.errstate(all="ignore"):
-            scale = float(np.abs(kernel.spec.expression.evaluate(values)).max(initial=1.0))
-
         def exact(rows: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
             support = np.flatnonzero(b)
             with Stream(self.device, self.memory_limit, stream.profile) as own:
@@ -273,7 +269,7 @@ class SVC(ClassifierMixin, BaseEstimator):
             max_iter=int(self.max_iter),
             working_set=self._working_set(stream),
             cache_bytes=self._cache_bytes(stream, gram),
-            kernel_scale=scale,
+            kernel_scale=1.0 if kernel.spec.of_distance else model.diagonal_scale(kernel, X),
             exact=exact if self.dtype == "float32" else None,
             progress=progress,
         )

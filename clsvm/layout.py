@@ -187,6 +187,8 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
 
     Raises ValueError where the memory budget does not hold it, DeviceError where the device does not.
     """
+    if dtype == "float64" and stream.profile.wide == "pair":
+        raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     n, d = X.shape
     V = lanes(stream.profile, dtype)
     size = V * (stream.profile.cluster if plan.kind == "clustered" else 1)

@@ -23,9 +23,9 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        whole = ld * row  # more than all rows of K is never needed
-        share = min(limit, whole + row * SLABS) // SLABS
-        self.slab_bytes = min(1 << max(share, 1).bit_length() - 1, stream.largest)
+        # powers of two, so that a later fit finds slabs of its size in the pool; no more than all rows of K
+        all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
+        self.slab_bytes = min(all_rows, 1 << max(limit // SLABS, 1).bit_length() - 1, stream.largest)
         self.slab_rows = self.slab_bytes // row
         self._entries = entries
         self._slabs: list[Buffer] = []

@@ -1,0 +1,150 @@
+"""Every kernel function, layout, shape and dtype against the records' own oracles: tile, stored rows and update."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import kernels, layout
+from clsvm.device import Stream
+from clsvm.gram import Gram, Store, Update
+
+NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
+TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
+SIZES = ((1, 3), (17, 1), (17, 5), (4097, 7))
+
+
+def make(name: str) -> kernels.Kernel:
+    return kernels.make(name, **{p.name: NUMBERS[p.name] for p in kernels.BUILTIN[name].parameters})
+
+
+def check(device: str, name: str, kind: str, dtype: str, n: int, d: int, m: int, sparse: bool = False) -> None:
+    rng = np.random.default_rng(n + d)
+    X = rng.normal(size=(n, d)) / np.sqrt(d)
+    if kind != "dense":
+        X *= rng.random((n, d)) < 0.4
+    kernel, problems = make(name), 2
+    m = min(m, n)
+    chosen = rng.choice(n, m, replace=False)
+    expected = kernel(X, X[chosen])
+    tolerance = TOLERANCE[dtype] * max(1.0, np.abs(expected).max())
+    with Stream(device) as stream:
+        given = sp.csr_matrix(X) if sparse else X
+        plan = layout.choose(stream.profile, given, kernel.spec.of_distance, kind)
+        rows = layout.build(stream, given, plan, dtype)
+        gram = Gram(stream, rows, kernel)
+        panel = gram.panel(m)
+        at = np.full(panel.capacity, -1, np.int32)
+        at[:m] = rows.position[chosen]
+        places, count = stream.upload(at), stream.upload(np.array([m], np.int32))
+        gram.gather(panel, places, count)
+
+        out = stream.zeros(panel.capacity**2 * np.dtype(dtype).itemsize)
+        gram.tile(panel, places, count, out)
+        tile = stream.read(out, dtype, (panel.capacity, panel.capacity))[:m, :m]
+        np.testing.assert_allclose(tile, expected[chosen].T, rtol=0, atol=tolerance)
+
+        weights = np.zeros((problems, panel.capacity))
+        weights[:, :m] = rng.normal(size=(problems, m))
+        per_slab = -(-panel.capacity // 8)
+        slabs = tuple(stream.zeros(per_slab * rows.n_pad * np.dtype(dtype).itemsize) for _ in range(8))
+        slots = rng.permutation(panel.capacity).astype(np.int32)
+        c = stream.wide(np.zeros((problems, rows.n_pad)))
+        store = Store(slabs, per_slab, rows.n_pad, stream.upload(slots))
+        update = Update(problems, rows.n_pad, c, stream.wide(weights), panel.capacity)
+        gram.accumulate(panel, count, store, update)
+        gram.accumulate(panel, count, None, update)
+        sums = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
+        np.testing.assert_allclose(sums, 2 * weights[:, :m] @ expected.T, rtol=0, atol=4 * m * tolerance)
+        for u in range(m):
+            slab = stream.read(slabs[slots[u] // per_slab], dtype, (per_slab, rows.n_pad))
+            kept = slab[slots[u] % per_slab][rows.position]
+            np.testing.assert_allclose(kept, expected[:, u], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+@pytest.mark.parametrize("name", list(kernels.BUILTIN))
+def test_records(device: str, name: str, kind: str, dtype: str) -> None:
+    for n, d in SIZES:
+        check(device, name, kind, dtype, n, d, 37)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:
+    if profile == "gpu-pair" and dtype == "float64":
+        with pytest.raises(ValueError, match="double precision"):
+            check(device, "rbf", kind, dtype, 5, 2, 3)
+        return
+    for n, d in (*SIZES[:3], (300, 21)):
+        check(device, "rbf", kind, dtype, n, d, 70)
+
+
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_sparse_input(device: str, kind: str) -> None:
+    check(device, "rbf", kind, "float32", 200, 30, 40, sparse=True)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_small_shapes(device: str, profile: str, kind: str) -> None:
+    check(device, "rbf", kind, "float32", 19, 3, 9)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("name", list(kernels.BUILTIN))
+def test_small_records(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    check(device, name, "dense", "float32", 19, 3, 9)
+    check(device, name, "csr", "float64", 19, 3, 9)
+
+
+@pytest.mark.parametrize("kind", ["dense", "clustered"])
+def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows beyond the largest allocation stand in several buffers, and nothing else changes."""
+    monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "65536")
+    X = np.random.default_rng(0).normal(size=(2000, 30))
+    with Stream(device) as stream:
+        rows = layout.build(stream, X, layout.choose(stream.profile, X, True, kind), "float32")
+        assert len(rows.parts) > 1
+        assert sum(part.groups for part in rows.parts) == rows.n_pad // rows.lanes
+    monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "60000")
+    check(device, "rbf", kind, "float32", 1200, 30, 8)
+
+
+def test_same_bits_in_every_layout(device: str) -> None:
+    """K(x, u) is one chain of multiply-adds in column order, so layouts agree to the last bit (where nothing is
+    centred: linear), and a row meets itself at distance zero exactly."""
+    rng = np.random.default_rng(1)
+    X = (rng.normal(size=(50, 12)) * (rng.random((50, 12)) < 0.5)).astype(np.float32)
+    values = []
+    for kind in ("dense", "clustered", "csr"):
+        with Stream(device) as stream:
+            rows = layout.build(stream, X, layout.choose(stream.profile, X, False, kind), "float32")
+            gram = Gram(stream, rows, make("linear"))
+            panel = gram.panel(50)
+            places = np.full(panel.capacity, -1, np.int32)
+            places[:50] = rows.position
+            at, count = stream.upload(places), stream.upload(np.array([50], np.int32))
+            gram.gather(panel, at, count)
+            out = stream.zeros(4 * panel.capacity**2)
+            gram.tile(panel, at, count, out)
+            tile = stream.read(out, np.float32, (panel.capacity,) * 2)[:50, :50]
+            norms = stream.read(rows.xx, np.float32, rows.n_pad)[rows.position]
+            values.append(tile)
+            np.testing.assert_array_equal(np.diag(tile), norms)
+    np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_array_equal(values[0], values[2])
+
+
+@pytest.mark.parametrize("name", list(kernels.BUILTIN))
+def test_expression_is_the_oracle(name: str) -> None:
+    """The tree in NumPy, which OpenCL's text is made from, equals the function written independently."""
+    rng = np.random.default_rng(2)
+    X, Y = rng.normal(size=(6, 4)), rng.normal(size=(5, 4))
+    kernel = make(name)
+    xx, yy, dot = (X * X).sum(1)[:, None], (Y * Y).sum(1)[None, :], X @ Y.T
+    values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), **kernel.params}
+    np.testing.assert_allclose(kernel.spec.expression.evaluate(values), kernel(X, Y), rtol=1e-12, atol=1e-14)

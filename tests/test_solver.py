@@ -1,0 +1,199 @@
+"""Training end to end on small data: against an independent check in float64, and against scikit-learn's LIBSVM."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC as Reference
+
+from benchmarks import check
+from clsvm import SVC, kernels
+from clsvm import device as devices
+from tests.conftest import noisy
+
+TOL = 1e-3
+
+
+def rbf(gamma: float) -> Callable[[Any, Any], Any]:
+    kernel = kernels.make("rbf", gamma=gamma)
+    return lambda A, B: kernel(np.asarray(A, np.float64), np.asarray(B, np.float64))
+
+
+def verify(model: SVC, X: Any, y: Any, C: Any, gamma: float) -> check.Check:
+    """Everything that the fit claims, from scratch in float64; the objective against LIBSVM's at a finer tolerance."""
+    X = X.toarray() if sp.issparse(X) else np.asarray(X, np.float64)
+    signs = np.where(y == model.classes_[1], 1.0, -1.0)
+    coef = np.zeros(len(X))
+    coef[model.support_] = model.dual_coef_[0]
+    C = np.broadcast_to(np.asarray(C, np.float64), signs.shape)
+    found = check.recompute(X, signs, C, coef, float(model.intercept_[0]), rbf(gamma))
+    report = model.fit_report_
+    assert report.converged
+    assert found.violation <= 1.2 * TOL
+    assert abs(max(found.violation, 0) - report.violation) <= 2e-4
+    assert abs(found.gap - report.gap) <= 2e-4
+    assert found.sum_y_alpha <= 1e-4 * C.max()
+    assert found.box <= 1e-5 * C.max()
+    used = np.flatnonzero(C > 0)  # (scikit-learn's support_ is off where weights are zero)
+    reference = Reference(C=float(C.max()), gamma=gamma, tol=1e-5)
+    reference.fit(X[used], y[used], sample_weight=C[used] / C.max())
+    exact = np.zeros(len(X))
+    exact[used[reference.support_]] = reference.dual_coef_[0]
+    best = check.recompute(X, signs, C, exact, float(reference.intercept_[0]), rbf(gamma))
+    assert abs(found.dual - best.dual) <= 1e-5 * abs(best.dual)
+    expected = reference.decision_function(X[:50])
+    np.testing.assert_allclose(model.decision_function(X[:50]), expected, rtol=2e-3, atol=1e-2)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_optimum(device: str, profile: str, kind: str) -> None:
+    X, y = noisy(700, 9)
+    if kind == "sparse":
+        X = sp.csr_matrix(X * (np.random.default_rng(3).random(X.shape) < 0.3))
+    model = SVC(C=2.0, gamma=0.2, device=device, working_set_size=128).fit(X, y)
+    verify(model, X, y, 2.0, 0.2)
+
+
+@pytest.mark.parametrize("n", [2, 3, 17, 130])
+def test_few_rows(device: str, n: int) -> None:
+    X, y = noisy(n, 3, seed=n)
+    verify(SVC(gamma=0.5, device=device).fit(X, y), X, y, 1.0, 0.5)
+
+
+@pytest.mark.oclgrind
+def test_small_fit(device: str, profile: str) -> None:
+    """Every kernel of a fit and a prediction, small enough for a simulator: choice, store, eviction and all."""
+    X, y = noisy(70, 4)
+    model = SVC(gamma=0.3, device=device, working_set_size=16, cache_size=0.03).fit(X, y)
+    verify(model, X, y, 1.0, 0.3)
+
+
+@pytest.mark.parametrize("cache_size", [0, 0.3, 100, "auto"])
+@pytest.mark.parametrize("working_set_size", [16, 100, 1024])
+def test_cache_and_working_set(device: str, cache_size: Any, working_set_size: int) -> None:
+    """Working set and row store change the path, not the end; 0.3 MB hold some 80 rows, so rows are evicted."""
+    X, y = noisy(900, 5)
+    options = {"device": device, "cache_size": cache_size, "working_set_size": working_set_size}
+    model = SVC(gamma=0.4, **options).fit(X, y)
+    verify(model, X, y, 1.0, 0.4)
+    if cache_size == 100:
+        assert model.fit_report_.rows_computed <= len(X)
+
+
+def test_same_bits_twice(device: str) -> None:
+    X, y = noisy(1500, 6)
+    fits = [SVC(gamma=0.3, device=device).fit(X, y) for _ in range(2)]
+    np.testing.assert_array_equal(fits[0].dual_coef_, fits[1].dual_coef_)
+    np.testing.assert_array_equal(fits[0].intercept_, fits[1].intercept_)
+
+
+def test_weights(device: str) -> None:
+    X, y = noisy(500, 5)
+    weight = np.random.default_rng(4).random(len(y)) * (np.random.default_rng(5).random(len(y)) < 0.9)
+    model = SVC(C=3.0, gamma=0.3, class_weight={1: 2.0}, device=device).fit(X, y, sample_weight=weight)
+    verify(model, X, y, 3.0 * weight * np.where(y == 1, 2.0, 1.0), 0.3)
+    assert not set(model.support_) & set(np.flatnonzero(weight == 0))
+
+
+def test_large_C(device: str) -> None:
+    """float32 kernel values alone would leave a violation far above tol here."""
+    X, y = noisy(800, 4)
+    model = SVC(C=1e4, gamma=0.3, device=device).fit(X, y)
+    found = verify(model, X, y, 1e4, 0.3)
+    assert model.fit_report_.exact_rows > 0
+    assert found.n_support > 100
+
+
+def test_features_far_from_zero(device: str) -> None:
+    X, y = noisy(600, 6)
+    model = SVC(gamma=0.3, device=device).fit(X + 1e4, y)
+    near = SVC(gamma=0.3, device=device).fit(X, y)
+    assert abs(model.fit_report_.dual - near.fit_report_.dual) <= 1e-5 * near.fit_report_.dual
+    far = model.decision_function(X[:100] + 1e4)
+    assert np.abs(far - near.decision_function(X[:100])).max() <= 1e-2
+    shifted = sp.csr_matrix(X + 1e4)
+    as_sparse = SVC(gamma=0.3, device=device).fit(shifted, y)
+    assert abs(as_sparse.fit_report_.dual - near.fit_report_.dual) <= 1e-5 * near.fit_report_.dual
+
+
+def test_duplicates_and_a_zero_row(device: str) -> None:
+    X, y = noisy(300, 5)
+    X, y = np.repeat(X, 2, axis=0), np.repeat(y, 2)
+    y[::7] *= -1  # equal rows with different labels
+    X[10] = 0
+    verify(SVC(gamma=0.3, device=device).fit(X, y), X, y, 1.0, 0.3)
+
+
+def test_max_iter_says_so(device: str) -> None:
+    X, y = noisy(400, 5)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model = SVC(gamma=0.3, max_iter=5, device=device).fit(X, y)
+    assert not model.fit_report_.converged
+    assert "max_iter" in model.fit_report_.status
+    assert model.fit_status_ == 1
+    assert model.n_iter_[0] == 5
+    assert model.predict(X[:3]).shape == (3,)
+
+
+def test_gap_tol_stops_early(device: str) -> None:
+    X, y = noisy(900, 5)
+    model = SVC(gamma=0.3, gap_tol=0.01, working_set_size=32, device=device).fit(X, y)
+    assert model.fit_report_.gap <= 0.01
+    assert model.fit_report_.violation > TOL
+    assert "gap" in model.fit_report_.status
+    full = SVC(gamma=0.3, working_set_size=32, device=device).fit(X, y)
+    assert model.fit_report_.steps < full.fit_report_.steps
+
+
+def test_indefinite_kernel_ends(device: str) -> None:
+    X, y = noisy(200, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = SVC(kernel="sigmoid", gamma=2.0, coef0=-1.0, device=device).fit(X, y)
+    assert np.isfinite(model.fit_report_.dual)
+
+
+@pytest.mark.parametrize("name", ["exponential", "rational_quadratic", "matern32", "matern52", "cosine", "linear"])
+def test_other_kernels(device: str, name: str) -> None:
+    X, y = noisy(300, 4)
+    record = kernels.make(name, **({"gamma": 0.5} if name not in ("cosine", "linear") else {}))
+    model = SVC(kernel=record, device=device).fit(X, y)
+    reference = Reference(kernel=lambda A, B: record(A, B), tol=1e-5).fit(X, y)
+    assert np.abs(model.decision_function(X) - reference.decision_function(X)).max() <= 1e-2
+
+
+def test_new_numbers_build_nothing(device: str) -> None:
+    X, y = noisy(200, 4)
+    SVC(gamma=0.3, device=device).fit(X, y).predict(X)
+    before = devices.builds
+    SVC(gamma=0.7, C=5.0, device=device).fit(X, y).predict(X)
+    assert devices.builds == before
+    SVC(kernel="poly", gamma=0.3, coef0=1.0, degree=2, device=device).fit(X, y)
+    before = devices.builds
+    SVC(kernel="poly", gamma=0.1, coef0=0.5, degree=3, device=device).fit(X, y)
+    assert devices.builds == before
+
+
+def test_float64(device: str) -> None:
+    X, y = noisy(400, 5)
+    model = SVC(C=100.0, gamma=0.3, dtype="float64", tol=1e-6, device=device).fit(X, y)
+    signs, coef = y.astype(np.float64), np.zeros(len(y))
+    coef[model.support_] = model.dual_coef_[0]
+    found = check.recompute(X, signs, 100.0, coef, float(model.intercept_[0]), rbf(0.3))
+    assert found.violation <= 1.2e-6
+
+
+def test_stated_memory_is_kept(device: str) -> None:
+    X, y = noisy(3000, 20)
+    model = SVC(gamma=0.1, device=device, memory_limit="30MB").fit(X, y)
+    assert model.fit_report_.bytes_held <= 30e6
+    verify(model, X, y, 1.0, 0.1)
+    with pytest.raises(ValueError, match="memory_limit"):
+        SVC(gamma=0.1, device=device, memory_limit=1000).fit(X, y)
