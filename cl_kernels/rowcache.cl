@@ -32,15 +32,14 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   }
   barrier(CLK_GLOBAL_MEM_FENCE);
   const long head = counters[2];
-  if (capacity > 0) {
-    for (int k = lid; k < miss_total; k += WG) {
-      const int slot = (int)((head + k) % capacity), old = owner[slot];
-      if (old >= 0) slot_of[old] = -1;
-      miss_slot[k] = slot;
-    }
-    barrier(CLK_GLOBAL_MEM_FENCE);
-    for (int k = lid; k < miss_total; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
+  const int kept = capacity > 0 ? miss_total : 0;
+  for (int k = lid; k < kept; k += WG) {
+    const int slot = (int)((head + k) % capacity), old = owner[slot];
+    if (old >= 0) slot_of[old] = -1;
+    miss_slot[k] = slot;
   }
+  barrier(CLK_GLOBAL_MEM_FENCE);
+  for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < room; k += WG) miss_row[k] = -1;
   for (int p = 0; p < problems; ++p)
     for (int k0 = 0; k0 < W - keep; k0 += WG) {  // drop the first W - keep rows, move the rest to the front

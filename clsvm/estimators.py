@@ -102,9 +102,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         """
         started = perf_counter()
         self._check_numbers()
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", accept_large_sparse=False
-        )
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         X = _sorted(X)
         classes, index = targets.classes_of(y)
         weights, bounds = targets.boxes(self.C, self.class_weight, sample_weight, X, classes, index)
@@ -198,15 +196,7 @@ class SVC(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decision values (n,) float64 of the rows of X: positive for classes_[1]. The same for a row in any batch."""
         check_is_fitted(self)
-        X = validate_data(
-            self,
-            X,
-            reset=False,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            order="C",
-            accept_large_sparse=False,
-        )
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         if sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
         return self.model_.decision_function(_sorted(X), self.device, self.memory_limit)
@@ -227,7 +217,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         _number("max_iter", self.max_iter, least=-1, kind=Integral)
         if self.working_set_size != "auto":
             _number("working_set_size", self.working_set_size, least=2, kind=Integral)
-        if self.dtype not in ("float32", "float64"):
+        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
         devices.parse_bytes(self.memory_limit)
         check_random_state(self.random_state)
@@ -237,19 +227,34 @@ class SVC(ClassifierMixin, BaseEstimator):
             raise TypeError(f"kernel must be a name ({', '.join(kernels.BUILTIN)}) or a Kernel, got {self.kernel!r}")
 
     def _kernel(self, X: Any) -> Kernel:
-        """The kernel function with its numbers; gamma="scale" is 1 / (d var(X)), "auto" 1 / d."""
-        if isinstance(self.kernel, Kernel):
-            return self.kernel
-        names = {p.name for p in kernels.BUILTIN[self.kernel].parameters}
-        given: dict[str, Any] = {"degree": self.degree, "coef0": self.coef0}
+        """The kernel function with its numbers, which the dtype of its values has to hold."""
+        kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(X)
+        limits = np.finfo(self.dtype)
+        for name, value in kernel.params.items():
+            least, most = (1, 2**31 - 1) if isinstance(value, int) else (float(limits.tiny), float(limits.max))
+            if value and not least <= abs(value) <= most:
+                asked = f" (of gamma={self.gamma!r})" if name == "gamma" and isinstance(self.gamma, str) else ""
+                self._refuse(f"{name}={value:g}{asked} is outside the range {least:g} to {most:g}")
+        return kernel
+
+    def _named_kernel(self, X: Any) -> Kernel:
+        """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
         gamma = self.gamma
         if isinstance(gamma, str):
             if gamma not in ("scale", "auto"):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
-            variance = _variance(X) if gamma == "scale" and "gamma" in names else 1.0
+            variance = _variance(X) if gamma == "scale" else 1.0
+            if not np.isfinite(variance):
+                raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give a number")
             gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
-        given["gamma"] = kernels.Parameter("gamma", 1.0, lower=0.0, above=True).check(gamma)
+        given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+        kernels.make("poly", **given)
+        names = {p.name for p in kernels.BUILTIN[self.kernel].parameters}
         return kernels.make(self.kernel, **{name: given[name] for name in names & given.keys()})
+
+    def _refuse(self, what: str) -> None:
+        """Raise ValueError for numbers that ``dtype`` does not hold."""
+        raise ValueError(f"{what} for {self.dtype}: scale X" + (" or take dtype='float64'" * (self.dtype == "float32")))
 
     def _working_set(self, stream: Stream) -> int:
         return stream.profile.working_set if self.working_set_size == "auto" else int(self.working_set_size)
@@ -263,13 +268,17 @@ class SVC(ClassifierMixin, BaseEstimator):
                 c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[support][None])
             return c[0]
 
+        scale = model.diagonal_scale(kernel, X)
+        largest = float(stream.read(gram.rows.xx, self.dtype, gram.rows.n_pad).max())
+        if not max(scale, largest) <= float(np.finfo(self.dtype).max):
+            self._refuse(f"{kernel!r} of these rows (largest squared norm {largest:.3g}) is too large")
         return decomposition.Settings(
             tol=float(self.tol),
             gap_tol=self.gap_tol,
-            max_iter=int(self.max_iter),
+            max_iter=min(int(self.max_iter), 2**62),
             working_set=self._working_set(stream),
             cache_bytes=self._cache_bytes(stream, gram),
-            kernel_scale=1.0 if kernel.spec.of_distance else model.diagonal_scale(kernel, X),
+            kernel_scale=scale,
             exact=exact if self.dtype == "float32" else None,
             progress=progress,
         )
@@ -292,7 +301,7 @@ def _number(
     if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
-    if not np.isfinite(value) or (above is not None and value <= above) or (least is not None and value < least):
+    if not -np.inf < value < np.inf or (above is not None and value <= above) or (least is not None and value < least):
         raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
 
 
@@ -300,6 +309,8 @@ def _sorted(X: Any) -> Any:
     """CSR with sorted int32 indices and no duplicates, as the layouts want it; a copy where the caller's is not."""
     if not sp.issparse(X):
         return X
+    if X.shape[1] >= 2**31:
+        raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -307,9 +318,12 @@ def _sorted(X: Any) -> Any:
 
 
 def _variance(X: Any) -> float:
-    if sp.issparse(X):
-        return float(X.multiply(X).mean() - X.mean() ** 2)
-    return float(X.var())
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not sp.issparse(X):
+            return float(X.var(dtype=np.float64))
+        cells, data = X.shape[0] * X.shape[1], X.data.astype(np.float64)
+        mean = data.sum() / cells
+        return float((np.square(data - mean).sum() + (cells - len(data)) * mean**2) / cells)
 
 
 class _display:

@@ -77,8 +77,10 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
 
 def diagonal_scale(kernel: Kernel, X: Data) -> float:
     """The largest |K(x, x)| of the rows of X, at least 1: what the rounding errors of kernel values are relative to."""
-    squares = X.multiply(X) if sp.issparse(X) else np.square(X, dtype=np.float64)
-    xx = np.asarray(squares.sum(axis=1), np.float64).ravel()
+    if kernel.spec.of_distance:
+        xx = np.zeros(1)
+    else:
+        xx = np.asarray((X.multiply(X) if sp.issparse(X) else np.square(X)).sum(axis=1), np.float64).ravel()
     values = {"xx": xx, "yy": xx, "dot": xx, "sqdist": np.zeros_like(xx), **kernel.params}
     with np.errstate(all="ignore"):
         return float(np.abs(kernel.spec.expression.evaluate(values)).max(initial=1.0))

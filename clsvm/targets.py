@@ -40,7 +40,10 @@ def boxes(
     rows = np.ones(len(index)) if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
     if not (rows > 0).any():
         raise ValueError("Invalid input - all samples have zero or negative weights.")
-    bounds: Vector = C * weights[index] * np.maximum(rows, 0)
+    with np.errstate(over="ignore"):
+        bounds: Vector = C * weights[index] * np.maximum(rows, 0)
+    if not np.isfinite(bounds).all():
+        raise ValueError(f"C * class_weight * sample_weight must be finite, got C={C!r}, class_weight={class_weight!r}")
     if len(np.unique(index[bounds > 0])) < len(classes):
         raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
     return weights, bounds

@@ -1,0 +1,212 @@
+"""Finding devices, memory budgets, build errors, and the expressions that become device code."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clsvm
+from clsvm import device as devices
+from clsvm import icd, sources
+from clsvm.errors import BuildError, DeviceError
+from clsvm.expression import Expression
+from tests.conftest import USABLE, noisy
+
+
+def test_a_device_is_listed_and_usable() -> None:
+    assert USABLE, devices.describe()
+    for info in USABLE:
+        assert info.memory > info.largest_buffer / 2 > 0
+        assert info.reason == ""
+
+
+def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = USABLE[0]
+    assert devices.find(str(info.index)) == info
+    assert devices.find(info.name.upper()) == info
+    assert devices.find(f"{info.name.split()[0]}:0").name == info.name
+    monkeypatch.setenv("CLSVM_DEVICE", str(info.index))
+    assert devices.find(None) == info
+
+
+@pytest.mark.parametrize("spec", ["no such device", "99", "no such:0"])
+def test_names_that_do_not(spec: str) -> None:
+    with pytest.raises(DeviceError, match="no OpenCL device matches") as caught:
+        devices.find(spec)
+    assert USABLE[0].name in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", [3, 1.5, [], object()])
+def test_things_that_are_no_device(spec: object) -> None:
+    with pytest.raises(TypeError, match="device must be"):
+        devices.find(spec)
+
+
+def test_several_matches_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLSVM_DEVICE", raising=False)
+    same = [d for d in clsvm.devices() if "e" in f"{d.name}{d.platform}".lower() and d.usable]
+    if len(same) < 2:
+        pytest.skip("needs two usable devices")
+    with pytest.raises(DeviceError, match="devices match 'e'"):
+        devices.find("e")
+
+
+def test_queues_and_devices_of_pyopencl() -> None:
+    cl = pytest.importorskip("pyopencl")
+    raw = [d for p in cl.get_platforms() for d in p.get_devices()][USABLE[0].index]
+    X, y = noisy(60, 3)
+    by_device = clsvm.SVC(device=raw).fit(X, y)
+    by_queue = clsvm.SVC(device=cl.CommandQueue(cl.Context([raw]))).fit(X, y)
+    np.testing.assert_array_equal(by_device.dual_coef_, by_queue.dual_coef_)
+    again = pickle.loads(pickle.dumps(by_queue))
+    np.testing.assert_array_equal(again.predict(X), by_device.predict(X))
+
+
+def test_no_platform_says_what_helps() -> None:
+    program = "from clsvm import SVC; SVC().fit([[0.], [1.]], [0, 1])"
+    env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent/folder", "PYTHONPATH": str(Path(clsvm.__file__).parents[1])}
+    env.pop("CLSVM_DEVICE", None)
+    if "oclgrind" in env.get("LD_PRELOAD", ""):
+        pytest.skip("the simulator stands in for the loader")
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install clsvm[cpu]" in done.stderr
+
+
+def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, cache = tmp_path / "vendors", tmp_path / "cache"
+    system.mkdir()
+    (system / "one.icd").write_text("libone.so\n")
+    cache.mkdir()
+    library = tmp_path / "libtwo.so"
+    library.touch()
+    monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
+    monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
+    monkeypatch.setattr(icd, "SYSTEM_VENDORS", system)
+    monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([library]))
+    monkeypatch.setattr(icd, "_bundled", lambda: iter(()))
+    monkeypatch.setattr(icd, "user_cache_path", lambda *a, **k: cache)
+    icd.prepare()
+    folder = Path(os.environ["OCL_ICD_VENDORS"])
+    entries = {path.read_text().strip() for path in folder.glob("*.icd")}
+    assert {"libone.so", str(library)} <= entries
+    monkeypatch.setenv("OCL_ICD_VENDORS", "mine")
+    icd.prepare()
+    assert os.environ["OCL_ICD_VENDORS"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2GB", 2e9), ("512 MiB", 512 * 2**20), ("1.5k", 1500), (1000, 1000), (None, None)]
+)
+def test_bytes(text: object, expected: float | None) -> None:
+    assert devices.parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "2 parsecs", "1e400", 0, -5, float("nan"), "0"])
+def test_no_bytes(text: object) -> None:
+    with pytest.raises(ValueError, match="memory_limit must be a positive number"):
+        devices.parse_bytes(text)
+
+
+@pytest.mark.parametrize("value", [True, [], {}])
+def test_no_bytes_by_type(value: object) -> None:
+    with pytest.raises(TypeError, match="memory_limit"):
+        devices.parse_bytes(value)
+
+
+def test_budget_and_release(device: str) -> None:
+    with devices.Stream(device, memory_limit=10_000) as stream:
+        kept = stream.buffer(4000)
+        stream.buffer(4000)
+        with pytest.raises(ValueError, match="memory_limit of 10000 bytes"):
+            stream.buffer(4000)
+        stream.free(kept)
+        stream.buffer(4000)
+        assert stream.peak <= 10_000
+    with devices.Stream(device) as stream:
+        stream.slab(1 << 20)
+    assert devices.release_memory() >= 1 << 20
+    assert devices.release_memory() == 0
+
+
+def test_wide_numbers(profile: str, device: str) -> None:
+    """Sums of many float32 products keep far more than float32's digits, also where double is missing."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=1000) * 10.0 ** rng.integers(-4, 5, 1000), rng.normal(size=1000)
+    text = sources.cl() + (
+        "kernel void ops(global const wide *a, global const wide *b, global wide *o) {"
+        "  const int i = get_global_id(0); o[4*i] = wide_add(a[i], b[i]); o[4*i+1] = wide_mul(a[i], b[i]);"
+        "  o[4*i+2] = wide_div(a[i], b[i]); o[4*i+3] = wide_pick(wide_less(a[i], b[i]), a[i], b[i]); }"
+    )
+    with devices.Stream(device) as stream:
+        kernel = stream.kernel(text, ["-DWIDE_PAIR"] * (profile == "gpu-pair"), "ops")
+        x, y, out = stream.wide(a), stream.wide(b), stream.zeros(8 * 4000)
+        a, b = stream.read_wide(x, 1000), stream.read_wide(y, 1000)
+        kernel((1000,), None, x, y, out)
+        got = stream.read_wide(out, (1000, 4)).T
+    for values, expected in zip(got, (a + b, a * b, a / b, np.minimum(a, b)), strict=True):
+        assert np.max(np.abs(values - expected) / np.abs(expected)) < 1e-13
+
+
+def test_build_error_tells_all(device: str) -> None:
+    with devices.Stream(device) as stream, pytest.raises(BuildError) as caught:
+        stream.kernel("kernel void f(global int *x) {\n  x[0] = undeclared_name;\n}", (), "f")
+    words = str(caught.value)
+    assert "undeclared_name" in caught.value.log
+    assert "   2   x[0] = undeclared_name;" in words
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.log, again.source) == (words, caught.value.log, caught.value.source)
+
+
+def _child(queue: multiprocessing.Queue, device: str) -> None:
+    X, y = noisy(80, 3)
+    try:
+        queue.put(float(clsvm.SVC(device=device).fit(X, y).fit_report_.dual))
+    except DeviceError as error:
+        queue.put(str(error))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_trains_or_says_why(device: str) -> None:
+    X, y = noisy(80, 3)
+    dual = clsvm.SVC(device=device).fit(X, y).fit_report_.dual
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue, device))
+    child.start()
+    answer = queue.get(timeout=60)
+    child.join(timeout=60)
+    assert child.exitcode == 0
+    assert answer == dual or "fork" in answer
+
+
+HOSTILE = [
+    "", "dot +", "__import__('os')", "dot.real", "dot; dot", "dot // 2", "dot /* x */", "}", "dot) + (dot", "x", "gamm",
+    "lambda: 1", "[dot]", "dot if dot else 1", "dot and 1", "dot == 1", "exp", "exp()", "exp(dot, dot)", "exp(x=dot)",
+    "system(dot)", "'text'", "True", "1j", "1e300", "dot ** gamma", "dot ** 1000", "dot ** -1", "dot ** 2.5",
+    "dοt", "ｄｏｔ + °", "f'{dot}'", "dot\n+ dot\n; barrier(1)", "(" * 100000 + "dot" + ")" * 100000, "dot" + "+dot" * 5000,
+    "dot @ dot", "~dot", "not dot", "dot[0]", "*dot", "yield", "(dot := 1)", "dot % 2", "#", "# dot", "\x00",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_expressions_outside_the_language(text: str) -> None:
+    with pytest.raises(ValueError, match=r"column|characters"):
+        Expression(text, ("gamma",))
+
+
+def test_expression_renders_types_and_powers() -> None:
+    e = Expression("-(gamma * dot + 1) ** degree / maximum(xx, 0.5)", ("gamma", "degree"), frozenset({"degree"}))
+    assert e.names == {"gamma", "dot", "degree", "xx"}
+    assert e.evaluate({"gamma": 2.0, "dot": 1.0, "degree": 2, "xx": 3.0}) == -3.0
+    text = e.opencl()
+    assert "ipow(" in text
+    assert "(real)0.5" in text
+    assert "p_gamma" in text
