@@ -231,25 +231,25 @@ class SVC(ClassifierMixin, BaseEstimator):
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(X)
         limits = np.finfo(self.dtype)
         for name, value in kernel.params.items():
-            least, most = (1, 2**31 - 1) if isinstance(value, int) else (float(limits.tiny), float(limits.max))
-            if value and not least <= abs(value) <= most:
+            if isinstance(value, int) and value >= 2**31:
+                raise ValueError(f"{name} must be less than {2**31}, got {value}")
+            if isinstance(value, float) and value and not limits.tiny <= abs(value) <= limits.max:
                 asked = f" (of gamma={self.gamma!r})" if name == "gamma" and isinstance(self.gamma, str) else ""
-                self._refuse(f"{name}={value:g}{asked} is outside the range {least:g} to {most:g}")
+                self._refuse(f"{name}={value:g}{asked} is outside the range {limits.tiny:g} to {limits.max:g}")
         return kernel
 
     def _named_kernel(self, X: Any) -> Kernel:
         """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
-        gamma = self.gamma
+        names, gamma = {p.name for p in kernels.BUILTIN[self.kernel].parameters}, self.gamma
         if isinstance(gamma, str):
             if gamma not in ("scale", "auto"):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
-            variance = _variance(X) if gamma == "scale" else 1.0
+            variance = _variance(X) if gamma == "scale" and "gamma" in names else 1.0
             if not np.isfinite(variance):
                 raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give a number")
             gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
-        names = {p.name for p in kernels.BUILTIN[self.kernel].parameters}
         return kernels.make(self.kernel, **{name: given[name] for name in names & given.keys()})
 
     def _refuse(self, what: str) -> None:
