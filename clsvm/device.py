@@ -62,7 +62,7 @@ class Profile:
 
 PROFILES = {
     "cpu": Profile("cpu", "vector", 16, 64, 1, 1, 1, 8, 1024, 1, 3.3, 1.1, 45.0),
-    "gpu": Profile("gpu", "group", 64, 64, 4, 128, 8, 128, 1024, 8, 12.0, 1.1, 8.0),
+    "gpu": Profile("gpu", "group", 64, 64, 4, 256, 8, 128, 1024, 8, 12.0, 1.1, 8.0),
 }
 
 
@@ -132,7 +132,7 @@ def _trial(device: cl.Device) -> str:
         queue = cl.CommandQueue(context)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = cl.Program(context, text).build(cache_dir=False)
+            program = cl.Program(context, text).build()
         got = np.zeros(64, np.float32)
         buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
         program.trial(queue, got.shape, None, buffer)
@@ -178,9 +178,9 @@ def describe(info: Sequence[DeviceInfo] | None = None) -> str:
 def find(spec: Any = None) -> DeviceInfo:
     """The device that ``spec`` means.
 
-    spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu", part of a platform's
-    or device's name, "name:index" (the index-th of those that match), an index as text, or a pyopencl Device or
-    CommandQueue. Raises DeviceError (none, none usable, several match) and TypeError.
+    spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu",
+    part of a platform's or device's name, "name:index" (the index-th of those that match), an index as text, or a
+    pyopencl Device or CommandQueue. Raises DeviceError (none, none usable, several match) and TypeError.
     """
     here = _all(os.getpid())
     if isinstance(spec, cl.CommandQueue):
@@ -287,7 +287,7 @@ class Stream:
         self.held = 0
 
     def buffer(self, nbytes: int) -> Buffer:
-        """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the device's memory does."""
+        """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the memory does."""
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if self.held + nbytes > self.limit:
             raise ValueError(
@@ -361,7 +361,7 @@ class Stream:
             return
         address = array.ctypes.data
         before = address % 128
-        raw = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
+        raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
         buffer = cl.Buffer(self._context, flags, hostbuf=np.frombuffer(raw, np.uint8))
         try:

@@ -141,7 +141,7 @@ class SVC(ClassifierMixin, BaseEstimator):
                 },
                 device=str(stream.info),
                 layout=f"{rows.describe()} ({plan.reason})",
-                working_set_size=self._working_set(stream),
+                working_set_size=solution.working_set,
                 dtype=self.dtype,
             )
         self._keep(X, kernel, plan, classes, index, weights, solution, report)
@@ -260,7 +260,13 @@ class SVC(ClassifierMixin, BaseEstimator):
         return stream.profile.working_set if self.working_set_size == "auto" else int(self.working_set_size)
 
     def _settings(
-        self, stream: Stream, kernel: Kernel, plan: layout.Plan, X: Any, gram: Gram, progress: Callable[..., None] | None
+        self,
+        stream: Stream,
+        kernel: Kernel,
+        plan: layout.Plan,
+        X: Any,
+        gram: Gram,
+        progress: Callable[..., None] | None,
     ) -> decomposition.Settings:
         def exact(rows: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
             support = np.flatnonzero(b)

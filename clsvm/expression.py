@@ -143,7 +143,7 @@ def _evaluate(node: ast.expr, e: Expression, values: Mapping[str, Any]) -> Any:
 def _render(node: ast.expr, e: Expression) -> str:
     match node:
         case ast.Constant(value=value):
-            return f"((kv)(real){float(value)!r})"
+            return f"((kv)(real){float(str(value))!r})"
         case ast.Name(id=name):
             return name if name in VARIABLES else f"((kv)p_{name})"
         case ast.UnaryOp(op=op, operand=operand):

@@ -11,12 +11,13 @@ chain of fused multiply-adds in column order, whatever the layout, tile or batch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clsvm import layout, sources
 from clsvm.device import Buffer, Stream
+from clsvm.device import Kernel as DeviceKernel
 from clsvm.kernels import Kernel
 from clsvm.layout import Rows
 from clsvm.rowcache import SLABS
@@ -61,7 +62,7 @@ class Gram:
         self._opts = layout.options(profile, rows.dtype, rows.d)
         self.width = profile.panel if rows.kind == "csr" else rows.lanes  # working vectors of a panel block
         self._opts += [f"-DUB={self.width}"]
-        self._opts += [f"-DR={min(profile.register, rows.lanes)}"] if self.shape == "group" else []
+        self._opts += [f"-DR={profile.register}"] if self.shape == "group" else []
         self._real = np.dtype(rows.dtype)
         kind = "csr" if rows.kind == "csr" else "lanes"
         self._text = sources.render(f"gram_{kind}_{self.shape}", kernel=kernel.spec)
@@ -70,7 +71,7 @@ class Gram:
             np.int32(value) if p.integer else self._real.type(value)
             for p, value in zip(kernel.spec.parameters, kernel.values, strict=True)
         )
-        self._grams: dict[tuple[str, ...], layout.Any] = {}
+        self._grams: dict[tuple[str, ...], DeviceKernel] = {}
         self._tile_at: dict[int, tuple[Buffer, Buffer]] = {}
 
     def panel(self, capacity: int) -> Panel:
@@ -104,8 +105,7 @@ class Gram:
         store = Store((out,), panel.capacity, panel.capacity, slot)
         if self.rows.csr:
             kernel = self._kernel("-DSTORE", "-DLISTED")
-            indptr, indices, data = self.rows.csr
-            head = (0, panel.capacity, indptr, indices, data, rows, self.rows.xx)
+            head: tuple[Any, ...] = (*self.rows.csr, rows, self.rows.xx)
         else:  # a panel is itself a set of rows in the dense lane layout
             kernel = self._kernel("-DSTORE", "-DDENSE")
             head = (0, panel.values, at_buffer, at_buffer, at_buffer, panel.uu)
@@ -118,25 +118,24 @@ class Gram:
         r = self.rows
         if r.csr:
             kernel = self._kernel(*flags)
-            head = (0, r.n_pad, *r.csr, r.xx, r.xx)
-            self._launch(kernel, r.n_pad // r.lanes, 1, head, panel, count, store, update)
+            self._launch(kernel, r.n_pad // r.lanes, 1, (*r.csr, r.xx, r.xx), panel, count, store, update)
             return
         kernel = self._kernel(*flags, *(["-DDENSE"] if r.kind == "dense" else []))
         for part in r.parts:
             head = (part.first, part.values, r.at, r.columns_at, r.columns, r.xx)
             self._launch(kernel, part.groups, 1, head, panel, count, store, update)
 
-    def _kernel(self, *flags: str) -> layout.Any:
+    def _kernel(self, *flags: str) -> DeviceKernel:
         if flags not in self._grams:
             self._grams[flags] = self.stream.kernel(self._text, [*self._opts, *flags], "gram")
         return self._grams[flags]
 
     def _launch(
         self,
-        kernel: layout.Any,
+        kernel: DeviceKernel,
         groups: int,
         blocks: int,
-        head: tuple[layout.Any, ...],
+        head: tuple[Any, ...],
         panel: Panel,
         count: Buffer,
         store: Store | None,
@@ -152,6 +151,6 @@ class Gram:
         if self.shape == "vector":
             size, local = (groups,), None
         else:
-            items = self.width if self.rows.csr else (self.rows.lanes // min(8, self.rows.lanes)) ** 2
+            items = self.width if self.rows.csr else (self.rows.lanes // self.stream.profile.register) ** 2
             size, local = (groups * items, blocks), (items, 1)
         kernel(size, local, *arguments, *self._numbers)

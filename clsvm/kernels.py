@@ -7,6 +7,7 @@ vectors, in float64, against which tests hold every device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,10 +39,11 @@ class Parameter:
         if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
             expected = "an integer" if self.integer else "a number"
             raise TypeError(f"{self.name} must be {expected}, got {value!r}")
-        if not np.isfinite(value) or value < self.lower or (self.above and value == self.lower):
+        number: float | int = int(value) if self.integer else float(value)  # type: ignore[call-overload]
+        if not math.isfinite(number) or number < self.lower or (self.above and number == self.lower):
             expected = "" if self.lower == -np.inf else f" {'>' if self.above else '>='} {self.lower:g}"
             raise ValueError(f"{self.name} must be finite{expected and ' and' + expected}, got {value!r}")
-        return int(value) if self.integer else float(value)
+        return number
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,8 @@ def choose(profile: Profile, X: Data, of_distance: bool, kind: str | None = None
     density = nonzero.mean(axis=0) if isinstance(sample, np.ndarray) else _csr_density(sample)
     used = float(density.sum())
     costs = {"dense": float(d), "csr": profile.csr_cost * used}
-    if costs["csr"] > 0.25 * d or d <= _CLUSTERED_MAX_FEATURES:
-        if n > 1 and d <= _CLUSTERED_MAX_FEATURES and used < 0.9 * d:
-            costs["clustered"] = profile.clustered_cost * _sampled_fill(X, profile)
+    if n > 1 and d <= _CLUSTERED_MAX_FEATURES and used < 0.9 * d:
+        costs["clustered"] = profile.clustered_cost * _sampled_fill(X, profile)
     if d > _CLUSTERED_MAX_FEATURES and used < 0.25 * d:
         del costs["dense"]
     kind = kind or min(costs, key=lambda name: costs[name])
@@ -243,7 +242,7 @@ def _build_csr(stream: Stream, X: sp.csr_matrix, common: dict[str, Any], opts: l
 def _build_lanes(
     stream: Stream, X: Data, centre: NDArray[np.float64], per_cluster: int, common: dict[str, Any], opts: list[str]
 ) -> Rows:
-    n, d, V, n_pad, order = (common[name] for name in ("n", "d", "lanes", "n_pad", "order"))
+    d, V, n_pad, order = (common[name] for name in ("d", "lanes", "n_pad", "order"))
     real, dense = np.dtype(common["dtype"]), common["kind"] == "dense"
     groups = n_pad // V
     width = 1 if stream.profile.shape == "vector" else 64
@@ -263,7 +262,7 @@ def _build_lanes(
             mask = np.repeat(mask.reshape(-1, per_cluster, d).any(axis=1), per_cluster, axis=0).view(np.uint8)
         lengths = mask.sum(axis=1, dtype=np.int64)
         columns = np.nonzero(mask)[1].astype(np.int32)
-    columns_at = np.zeros(groups + 1, np.int32 if not dense else np.int32)
+    columns_at = np.zeros(groups + 1, np.int32)
     if not dense:
         columns_at[1:] = np.cumsum(lengths)
     parts, at = _split(stream, lengths * V * real.itemsize)

@@ -87,10 +87,12 @@ def diagonal_scale(kernel: Kernel, X: Data) -> float:
 
 
 def as_float64(X: Data) -> Data:
+    """X with float64 values; itself where it has them."""
     return X.astype(np.float64) if X.dtype != np.float64 else X
 
 
 def dense(X: Data) -> NDArray[np.float64]:
+    """X as a dense float64 array."""
     return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
 
 
@@ -131,7 +133,9 @@ class KernelModel:
     def _precision(self, stream: Stream) -> str:
         """float64 where float32 kernel values could move a decision value by more than DECISION_ERROR (and the device
         has it): coefficients near 1e4 turn the last bit of K into the third digit of the sum."""
-        size = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) * diagonal_scale(self.kernel, self.support_vectors)
+        size = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) * diagonal_scale(
+            self.kernel, self.support_vectors
+        )
         small = float(np.finfo(np.float32).eps) * size <= DECISION_ERROR
         return self.dtype if small or stream.profile.wide == "pair" else "float64"
 

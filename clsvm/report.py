@@ -69,6 +69,7 @@ class FitReport:
     def __str__(self) -> str:
         gap = f"{self.gap:.3g}" if math.isfinite(self.gap) else str(self.gap)
         return (
-            f"{self.status}; primal {self.primal:.6f}, dual {self.dual:.6f}, gap {gap}, violation {self.violation:.3g}, "
-            f"{self.steps} steps, {self.rows_computed} rows, {self.seconds.get('total', 0):.2f} s on {self.device}"
+            f"{self.status}; primal {self.primal:.6f}, dual {self.dual:.6f}, gap {gap}, "
+            f"violation {self.violation:.3g}, {self.steps} steps, {self.rows_computed} rows, "
+            f"{self.seconds.get('total', 0):.2f} s on {self.device}"
         )

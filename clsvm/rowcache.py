@@ -48,7 +48,7 @@ class RowCache:
         return (*self._slabs, *[self._slabs[-1]] * missing)
 
     def reserve(self, computed: int, steps: int) -> None:
-        """Grow so that the next ``steps`` steps evict nothing, given ``computed`` rows so far, while the limit lasts."""
+        """While the limit lasts, grow so that the next ``steps`` steps evict nothing after ``computed`` rows."""
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:
             if not self._grow():
                 return

@@ -20,7 +20,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Problem:
-    """Problems over one set of rows: lo, hi, q, each (problems, n) float64. A row with lo = hi = 0 is not part of it."""
+    """Problems over one set of rows: lo, hi, q, each (problems, n) float64; a row with lo = hi = 0 is not in it."""
 
     lo: Vector
     hi: Vector

@@ -13,11 +13,11 @@
 //   u[j] = panel[(block d + j) UB + u % UB]
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
-    const int row0, const int rows_end, global const long *restrict indptr, global const INDEX *restrict indices,
-    global const real *restrict data, global const int *restrict rows, global const real *restrict xx,
+    global const long *restrict indptr, global const INDEX *restrict indices, global const real *restrict data,
+    global const int *restrict rows, global const real *restrict xx,
     const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
     STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const size_t row = (size_t)row0 + (size_t)get_group_id(0) * V;
+  const size_t row = (size_t)get_group_id(0) * V;
   const int total = count[0];
   const int lid = get_local_id(0);
   local real tile[V * (UB + 1)];

@@ -191,7 +191,8 @@ HOSTILE = [
     "", "dot +", "__import__('os')", "dot.real", "dot; dot", "dot // 2", "dot /* x */", "}", "dot) + (dot", "x", "gamm",
     "lambda: 1", "[dot]", "dot if dot else 1", "dot and 1", "dot == 1", "exp", "exp()", "exp(dot, dot)", "exp(x=dot)",
     "system(dot)", "'text'", "True", "1j", "1e300", "dot ** gamma", "dot ** 1000", "dot ** -1", "dot ** 2.5",
-    "dοt", "ｄｏｔ + °", "f'{dot}'", "dot\n+ dot\n; barrier(1)", "(" * 100000 + "dot" + ")" * 100000, "dot" + "+dot" * 5000,
+    "dοt", "ｄｏｔ + °", "f'{dot}'", "dot\n+ dot\n; barrier(1)", "(" * 100000 + "dot" + ")" * 100000,
+    "dot" + "+dot" * 5000,
     "dot @ dot", "~dot", "not dot", "dot[0]", "*dot", "yield", "(dot := 1)", "dot % 2", "#", "# dot", "\x00",
 ]  # fmt: skip
 

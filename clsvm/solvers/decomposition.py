@@ -74,6 +74,7 @@ class Solution:
     exact_rows: int
     outer_steps: int
     rows_computed: int
+    working_set: int
     seconds: dict[str, float]
 
 
@@ -89,8 +90,7 @@ class _Solve:
         self.stream, self.gram, self.problem, self.settings = stream, gram, problem, settings
         rows, profile, P = gram.rows, stream.profile, problem.problems
         self.n, self.P = rows.n_pad, P
-        unit = max(gram.width, profile.group if profile.shape == "group" else 8)
-        self.W = max(2 * unit, min(settings.working_set, -(-rows.n // unit) * unit) // (2 * unit) * 2 * unit)
+        self.W = self._working_set()
         self.keep = self.W // 2
         self.chunks = max(1, min(profile.chunks, self.n // 64))
         self.chunk = -(-self.n // self.chunks)
@@ -103,6 +103,18 @@ class _Solve:
         real = np.dtype(rows.dtype).itemsize
         self.cache = RowCache(stream, self.n, real, settings.cache_bytes, P * self.W)
         self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "rows": 0.0, "exact": 0.0}
+
+    def _working_set(self) -> int:
+        """The working set size asked for, in whole tiles, halved until it takes no more than half of the memory left."""
+        stream, rows, unit = self.stream, self.gram.rows, 2 * max(self.gram.width, 8)
+        real = np.dtype(rows.dtype).itemsize
+        W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
+        while unit < W:
+            panel, tile = self.P * W * rows.d * real, (self.P * W) ** 2 * real
+            if (stream.limit - stream.held) // 2 >= 2 * panel + tile and max(panel, tile) <= stream.largest:
+                break
+            W = max(1, W // 2 // unit) * unit
+        return W
 
     def _padded(self, values: Vector) -> Vector:
         """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
@@ -130,7 +142,7 @@ class _Solve:
         self.group = profile.group
         opts = [*layout.options(profile, self.gram.rows.dtype), f"-DWG={self.group}", f"-DBINS={BINS}"]
         vector = profile.shape == "vector"
-        self.items = 1 if vector else min(self.W, 256, self.group * 2)
+        self.items = 1 if vector else min(1 << self.W.bit_length() - 1, self.group)
         inner = [o for o in opts if not o.startswith("-DWG")]
         inner += [f"-DWG={self.items}", f"-DEACH={-(-self.W // self.items)}"]
         self._subproblem = self.stream.kernel(sources.cl(f"subproblem_{profile.shape}"), inner, "subproblem")
@@ -197,6 +209,7 @@ class _Solve:
             exact_rows=exact_rows,
             outer_steps=outer,
             rows_computed=state.rows,
+            working_set=self.W,
             seconds=self.seconds,
         )
 
