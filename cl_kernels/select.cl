@@ -241,7 +241,7 @@ kernel void collect(const int n, const int chunk, global const wide *restrict f,
 
 // Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:
 //   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f)), size = sum |b|
-// with q the linear term of the dual (f = K b + q), so that (seed 001, equations 1 and 2)
+// with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2)
 //   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
 kernel void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict q,

@@ -145,7 +145,7 @@ def _weights(words: list[str]) -> dict[int, float]:
 
 def _memory(text: str | None) -> str | None:
     if text is not None:
-        from clsvm.device import parse_bytes
+        from clsvm.budget import parse_bytes
 
         try:
             parse_bytes(text)

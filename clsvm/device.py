@@ -22,48 +22,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm import icd, sources
+from clsvm.budget import MEMORY_SHARE, parse_bytes
 from clsvm.errors import BuildError, DeviceError
+from clsvm.profiles import PROFILES, Profile
 
 icd.prepare()
 import pyopencl as cl  # noqa: E402  (the loader reads its settings once, so they must stand before this)
 
 Buffer = Any  # opaque to every other module
-MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What a kind of device wants; a new kind is one more record.
-
-    shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
-    lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product.
-    cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions.
-    register: register tile side of the group shape. wide: how f and the coefficients are kept, "double" or "pair".
-    chunks: pieces of the rows in a reduction. working_set: its largest size. sync: outer steps between host reads.
-    csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise.
-    cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
-    """
-
-    name: str
-    shape: str
-    lanes: int
-    panel: int
-    cluster: int
-    group: int
-    register: int
-    chunks: int
-    working_set: int
-    sync: int
-    csr_cost: float
-    clustered_cost: float
-    cache_cost: float
-    wide: str = "double"
-
-
-PROFILES = {
-    "cpu": Profile("cpu", "vector", 16, 64, 1, 1, 1, 8, 1024, 1, 3.3, 1.1, 45.0),
-    "gpu": Profile("gpu", "group", 64, 64, 4, 256, 8, 128, 1024, 8, 12.0, 1.1, 8.0),
-}
 
 
 @dataclass(frozen=True)
@@ -219,34 +185,15 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
         return [int(asked)] if int(asked) < len(here) else []
     if asked in ("gpu", "cpu"):
         return [i for i, d in enumerate(here) if _kind(d) == asked]
-    names = [f"{' '.join(d.name.split())}\n{d.platform.name}".lower() for d in here]
-    hits = [i for i, name in enumerate(names) if asked in name]
+    names = [f"{' '.join(d.name.split())}\n{d.platform.name.strip()}".lower() for d in here]
+    hits = [i for i, name in enumerate(names) if asked in name.split("\n")] or [
+        i for i, name in enumerate(names) if asked in name
+    ]
     number = re.fullmatch(r"(.*):(\d+)", asked)
     if not hits and number:
         named = [i for i, name in enumerate(names) if number[1] in name]
         hits = named[int(number[2]) : int(number[2]) + 1]
     return hits
-
-
-def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
-    """None, a number of bytes or text such as "2GB", "512 MiB" -> bytes. Raises TypeError or ValueError."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        units = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12}
-        units |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", value)
-        try:
-            number = float(match[1]) * units[match[2].lower()] if match else -1.0
-        except (KeyError, ValueError):
-            number = -1.0
-    elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
-        number = float(value)
-    else:
-        raise TypeError(f"{name} must be None, a number of bytes or text like '2GB', got {value!r}")
-    if not 0 < number < 2**60:
-        raise ValueError(f"{name} must be a positive number of bytes or text like '2GB', got {value!r}")
-    return int(number)
 
 
 class Stream:
@@ -261,7 +208,10 @@ class Stream:
         self._context = _context(os.getpid(), self._device)
         self._queue = spec if isinstance(spec, cl.CommandQueue) else _queue(self._device)
         if isinstance(spec, cl.CommandQueue):
-            self._context = spec.context
+            try:
+                self._context = spec.context
+            except cl.Error as error:
+                raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * (_free_memory(self._device) + _pooled()))

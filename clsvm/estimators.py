@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,8 +17,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
+from clsvm import budget, kernels, layout, model, targets, tasks
 from clsvm import device as devices
-from clsvm import kernels, layout, model, targets, tasks
 from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.kernels import Kernel
@@ -87,6 +88,10 @@ class SVC(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_class = False
         return tags
 
+    def __sklearn_clone__(self) -> Any:
+        shell = copy.copy(self)  # pyopencl's objects cannot be copied, as clone would: the clone gets the same ones
+        return super(SVC, shell).__sklearn_clone__().set_params(device=self.device)
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if state.get("device") is not None and not isinstance(state["device"], str):
@@ -110,7 +115,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         signs = np.where(index == 1, 1.0, -1.0)
         problem = tasks.c_svc(signs[None], bounds[None])
         checked = perf_counter()
-        with Stream(self.device, self.memory_limit) as stream, _display(self.verbose, self.tol) as progress:
+        with Stream(self.device, self.memory_limit) as stream, _Display(self.verbose, self.tol) as progress:
             plan = layout.choose(stream.profile, X, kernel.spec.of_distance)
             rows = layout.build(stream, X, plan, self.dtype)
             stream.finish()
@@ -219,7 +224,7 @@ class SVC(ClassifierMixin, BaseEstimator):
             _number("working_set_size", self.working_set_size, least=2, kind=Integral)
         if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
-        devices.parse_bytes(self.memory_limit)
+        budget.parse_bytes(self.memory_limit)
         check_random_state(self.random_state)
         if isinstance(self.kernel, str):
             kernels.make(self.kernel)
@@ -228,19 +233,19 @@ class SVC(ClassifierMixin, BaseEstimator):
 
     def _kernel(self, X: Any) -> Kernel:
         """The kernel function with its numbers, which the dtype of its values has to hold."""
-        kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(X)
-        limits = np.finfo(self.dtype)
+        kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
+        tiny, most = float(np.finfo(self.dtype).tiny), float(np.finfo(self.dtype).max)
         for name, value in kernel.params.items():
             if isinstance(value, int) and value >= 2**31:
                 raise ValueError(f"{name} must be less than {2**31}, got {value}")
-            if isinstance(value, float) and value and not limits.tiny <= abs(value) <= limits.max:
+            if isinstance(value, float) and value and not tiny <= abs(value) <= most:
                 asked = f" (of gamma={self.gamma!r})" if name == "gamma" and isinstance(self.gamma, str) else ""
-                self._refuse(f"{name}={value:g}{asked} is outside the range {limits.tiny:g} to {limits.max:g}")
+                self._refuse(f"{name}={value:g}{asked} is outside the range {tiny:g} to {most:g}")
         return kernel
 
-    def _named_kernel(self, X: Any) -> Kernel:
+    def _named_kernel(self, kernel: str, X: Any) -> Kernel:
         """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
-        names, gamma = {p.name for p in kernels.BUILTIN[self.kernel].parameters}, self.gamma
+        names, gamma = {p.name for p in kernels.BUILTIN[kernel].parameters}, self.gamma
         if isinstance(gamma, str):
             if gamma not in ("scale", "auto"):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
@@ -250,7 +255,7 @@ class SVC(ClassifierMixin, BaseEstimator):
             gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
-        return kernels.make(self.kernel, **{name: given[name] for name in names & given.keys()})
+        return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
 
     def _refuse(self, what: str) -> None:
         """Raise ValueError for numbers that ``dtype`` does not hold."""
@@ -270,8 +275,9 @@ class SVC(ClassifierMixin, BaseEstimator):
     ) -> decomposition.Settings:
         def exact(rows: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
             support = np.flatnonzero(b)
-            with Stream(self.device, self.memory_limit, stream.profile) as own:
+            with Stream(self.device, stream.limit - stream.held, stream.profile) as own:  # what is left of the budget
                 c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[support][None])
+                stream.peak = max(stream.peak, stream.held + own.peak)
             return c[0]
 
         scale = model.diagonal_scale(kernel, X)
@@ -332,11 +338,12 @@ def _variance(X: Any) -> float:
         return float((np.square(data - mean).sum() + (cells - len(data)) * mean**2) / cells)
 
 
-class _display:
+class _Display:
     """The progress display on stderr while a fit runs, where stderr is a terminal; a context manager."""
 
     def __init__(self, wanted: Any, tol: float) -> None:
-        self._on, self._tol, self._progress = bool(wanted) and sys.stderr.isatty(), tol, None
+        self._on, self._tol = bool(wanted) and sys.stderr.isatty(), tol
+        self._progress: Any = None
 
     def __enter__(self) -> Callable[[int, float, float], None] | None:
         if not self._on:
@@ -355,7 +362,6 @@ class _display:
             span = np.log(first[0] / self._tol)  # progress on a logarithmic scale from the first violation to tol
             done = 1 - np.log(max(violation, self._tol) / self._tol) / span if span > 0 else 1.0
             words = f"step {steps}, violation {violation:.2e}" + (f", gap {gap:.2e}" if np.isfinite(gap) else "")
-            assert self._progress is not None
             self._progress.update(task, completed=float(np.clip(done, 0, 1)), words=words)
 
         return show

@@ -1,6 +1,6 @@
 """Kernel functions K(x, y) = f(xx, yy, dot, sqdist) as records: one record here is all that a new function costs.
 
-xx = <x,x>, yy = <y,y>, dot = <x,y>, sqdist = max(xx + yy - 2 dot, 0)   (seed 001, section 5.2). Each record carries
+xx = <x,x>, yy = <y,y>, dot = <x,y>, sqdist = max(xx + yy - 2 dot, 0)   (GTSVM, section 5.2). Each record carries
 its expression, from which the device code is made, and an oracle: the same function written independently on
 vectors, in float64, against which tests hold every device.
 """

@@ -2,7 +2,7 @@
 
     lanes   values[at[group] + j * V + lane]: V rows side by side, contiguous for each feature in the group's list J;
             "dense" where J is everything, "clustered" where J is what some row of the cluster uses
-            (seed 001 section 5.3, seed 002 listings 3 and 4)
+            (GTSVM section 5.3; Catanzaro 2011, listings 3 and 4)
     csr     rows one after another, for text
 
 Device order is the clustered one; ``Rows.order`` maps a position to the caller's row (-1: padding). Padding rows are
@@ -19,7 +19,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm import sources
-from clsvm.device import Buffer, Profile, Stream
+from clsvm.device import Buffer, Stream
+from clsvm.profiles import Profile
 
 Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorted int32 indices
 _SAMPLE = 2048  # rows that the choice looks at
@@ -91,7 +92,7 @@ def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
 
 
 def choose(profile: Profile, X: Data, of_distance: bool, kind: str | None = None) -> Plan:
-    """The cheapest layout by the profile's measured costs, and the centre that goes with it (DESIGN: ||x-y|| is
+    """The cheapest layout by the profile's measured costs, and the centre that goes with it (||x-y|| is
     unchanged by a shift, and float32 loses it all where the data sit far from 0)."""
     n, d = X.shape
     sample = _sample(X)

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm import layout
-from clsvm.device import Stream
-from clsvm.gram import Gram, Update
+from clsvm.device import Buffer, Stream
+from clsvm.gram import Gram, Panel, Update
 from clsvm.kernels import Kernel
 from clsvm.layout import Data, Plan
 
@@ -19,6 +19,7 @@ Vector = NDArray[np.float64]
 _CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
 _PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
+_TILE = 64  # a multiple of every layout's lanes and panel blocks
 
 
 def responses(
@@ -34,32 +35,49 @@ def responses(
     out = np.zeros((problems, n))
     if not (n and m):
         return out
-    real = np.dtype(dtype).itemsize
+    row = max(1, d * np.dtype(dtype).itemsize)
     budget = stream.limit - stream.held
-    V = layout.lanes(stream.profile, dtype)
-    step = max(V, min(_CHUNK, budget // 4) // max(1, d * real) // V * V) if plan.kind != "csr" else max(V, 1 << 16)
-    sv = layout.build(stream, support, plan, dtype)
-    capacity = int(min(m, max(64, min(_PANEL, budget // 8) // max(1, d * real))))
+    step = _whole(min(_CHUNK, budget // 4) // row) if plan.kind != "csr" else 1 << 16
+    capacity = min(_whole(m), _whole(min(_PANEL, budget // 8) // row))
+    support_step = max(capacity, step)
+    everything = layout.build(stream, support, plan, dtype) if m <= support_step else None
     for start in range(0, n, step):
         rows = layout.build(stream, X[start : start + step], plan, dtype)
-        gram, source = Gram(stream, rows, kernel), Gram(stream, sv, kernel)
+        gram = Gram(stream, rows, kernel)
         panel = gram.panel(capacity)
         c = stream.zeros(8 * problems * rows.n_pad)
-        for first in range(0, m, capacity):
-            size = min(capacity, m - first)
-            weights = np.zeros((problems, panel.capacity))
-            weights[:, :size] = coefficients[:, first : first + size]
-            D = stream.wide(weights)
-            at = stream.upload(sv.position[first : first + size])
-            count = stream.upload(np.array([size], np.int32))
-            source.gather(panel, at, count)
-            gram.accumulate(panel, count, None, Update(problems, rows.n_pad, c, D, panel.capacity))
-            stream.finish()
-            stream.free(D, at, count)
+        for begin in range(0, m, support_step):
+            piece = slice(begin, min(begin + support_step, m))
+            sv = everything or layout.build(stream, support[piece], plan, dtype)
+            _add(gram, Gram(stream, sv, kernel), panel, coefficients[:, piece], c)
+            if not everything:
+                stream.free(*sv.buffers())
         out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
         stream.free(c, panel.values, panel.uu, *rows.buffers())
-    stream.free(*sv.buffers())
+    if everything:
+        stream.free(*everything.buffers())
     return out
+
+
+def _whole(rows: int) -> int:
+    """So many rows in whole tiles of any layout, at least one; sums then group the same way however memory is."""
+    return max(1, rows // _TILE) * _TILE
+
+
+def _add(gram: Gram, source: Gram, panel: Panel, coefficients: Vector, c: Buffer) -> None:
+    """c += K(X, support) coefficients', a panel of support vectors at a time."""
+    stream, (problems, m) = gram.stream, coefficients.shape
+    for first in range(0, m, panel.capacity):
+        size = min(panel.capacity, m - first)
+        weights = np.zeros((problems, panel.capacity))
+        weights[:, :size] = coefficients[:, first : first + size]
+        D = stream.wide(weights)
+        at = stream.upload(source.rows.position[first : first + size])
+        count = stream.upload(np.array([size], np.int32))
+        source.gather(panel, at, count)
+        gram.accumulate(panel, count, None, Update(problems, gram.rows.n_pad, c, D, panel.capacity))
+        stream.finish()
+        stream.free(D, at, count)
 
 
 def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:

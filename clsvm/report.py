@@ -23,7 +23,10 @@ class Status(enum.Enum):
 
 
 def relative_gap(primal: float, dual: float) -> float:
-    """2 (p - d) / (p + d), seed 001's measure; p - d itself where p + d is not positive (nothing to relate it to)."""
+    """2 (p - d) / (p + d), the measure of GTSVM (Cotter, Srebro, Keshet 2011, section 6).
+
+    Where p + d is not positive there is nothing to relate the gap to, and it is p - d itself.
+    """
     return 2 * (primal - dual) / (primal + dual) if primal + dual > 0 else primal - dual
 
 
@@ -31,7 +34,7 @@ def relative_gap(primal: float, dual: float) -> float:
 class FitReport:
     """The record of one fit; frozen and picklable.
 
-    primal, dual: objectives of seed 001, equations 1 and 2 (both to be compared at the optimum; dual <= primal).
+    primal, dual: objectives as in GTSVM, equations 1 and 2; the dual is maximised, and equal at the optimum.
     gap: 2 (primal - dual) / (primal + dual), or primal - dual where their sum is not positive.
     violation: KKT violation, max over low of f minus min over up of f, float64 sums over kernel values in ``dtype``,
     re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).

@@ -36,6 +36,6 @@ class Problem:
 
 
 def c_svc(signs: Vector, C: Vector) -> Problem:
-    """C-SVC (seed 001, equation 2): signs (problems, n) of +1, -1 or 0 (row not in the problem), C (problems, n)."""
+    """C-SVC (GTSVM, equation 2): signs (problems, n) of +1, -1 or 0 (row not in the problem), C (problems, n)."""
     box = signs * C
     return Problem(np.minimum(box, 0), np.maximum(box, 0), -signs.astype(np.float64))

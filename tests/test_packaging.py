@@ -22,7 +22,7 @@ PACKAGE = ROOT / "clsvm"
 # A module imports only from the groups above its own ...
 ORDER = [
     {"errors"},
-    {"kernels", "expression", "losses", "tasks", "targets", "sources", "report"},
+    {"kernels", "expression", "losses", "tasks", "targets", "sources", "report", "profiles", "budget"},
     {"device", "icd"},
     {"layout", "cluster", "rowcache", "tune"},
     {"gram"},

@@ -197,3 +197,16 @@ def test_stated_memory_is_kept(device: str) -> None:
     verify(model, X, y, 1.0, 0.1)
     with pytest.raises(ValueError, match="memory_limit"):
         SVC(gamma=0.1, device=device, memory_limit=1000).fit(X, y)
+
+
+def test_prediction_in_little_memory(device: str) -> None:
+    """Support vectors and rows in pieces give the same bits as all at once."""
+    X, y = noisy(2500, 40)
+    model = SVC(gamma=0.05, C=5.0, device=device).fit(X, y)
+    assert len(model.support_) > 1000
+    whole = model.decision_function(X)
+    model.set_params(memory_limit="400kB")
+    np.testing.assert_array_equal(model.decision_function(X), whole)
+    model.set_params(memory_limit="20kB")
+    with pytest.raises(ValueError, match="memory_limit"):
+        model.decision_function(X)

@@ -4,8 +4,9 @@ Solves:   minimise 1/2 b'Kb + q'b,  lo <= b <= hi,  sum b = 0, for several probl
 Given:    products with K (gram), the problems (tasks), tolerances
 Returns:  b, f = Kb + q, rho, and how it ended
 Stops:    violation max_low f - min_up f <= tol, or the relative duality gap <= gap_tol, or max_iter pair steps
-Source:   seed 001 (GTSVM) sections 3 and 5.1; working sets of half old, half new rows as in ThunderSVM and oneDAL;
-          the W x W tile first and whole rows only for coefficients that changed, as in cuML; WSS 2 inside (LIBSVM)
+Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
+          ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
+          the choice of pairs inside is LIBSVM's (WSS 2)
 
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      select.cl
@@ -105,7 +106,7 @@ class _Solve:
         self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "rows": 0.0, "exact": 0.0}
 
     def _working_set(self) -> int:
-        """The working set size asked for, in whole tiles, halved until it takes no more than half of the memory left."""
+        """The working set size asked for, in whole tiles, halved until it takes at most half of the memory left."""
         stream, rows, unit = self.stream, self.gram.rows, 2 * max(self.gram.width, 8)
         real = np.dtype(rows.dtype).itemsize
         W = max(1, min(self.settings.working_set, rows.n) // unit) * unit

@@ -1,0 +1,751 @@
+"""clsvm.SVC under scikit-learn's contract: its own checks, its conventions, and whatever a user may hand over."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.svm
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import clsvm
+from clsvm import SVC, kernels
+from clsvm import device as devices
+from clsvm.errors import DeviceError
+from tests.conftest import noisy
+
+X, SIGNS = noisy(200, 6)
+Y = (SIGNS > 0).astype(int)
+FEW = X[:40], Y[:40]
+TEXT = sp.random(150, 40, density=0.1, format="csr", random_state=0)
+TEXT_Y = (TEXT.sum(axis=1).A1 if hasattr(TEXT.sum(axis=1), "A1") else TEXT.sum(axis=1)) > 2
+
+_VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated ones too, as in scikit-learn's SVC"
+
+
+@parametrize_with_checks(
+    [SVC()],
+    expected_failed_checks=lambda _: {
+        "check_sample_weight_equivalence_on_dense_data": _VARIANCE,
+        "check_sample_weight_equivalence_on_sparse_data": _VARIANCE,
+    },
+)
+def test_scikit_learn_checks(estimator: SVC, check: Callable[[SVC], None]) -> None:
+    check(estimator)
+
+
+def with_value(value: object) -> np.ndarray:
+    changed = FEW[0].astype(object)
+    changed[3, 1] = value
+    return changed
+
+
+def message(error: type[Exception], match: str, *args: Any, **parameters: Any) -> None:
+    """Fitting (X, y, sample_weight) raises just this, with nothing learnt."""
+    estimator = SVC(**parameters)
+    with pytest.raises(error, match=match):
+        estimator.fit(*args)
+    assert not hasattr(estimator, "model_")
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (with_value(np.nan), "contains NaN"),
+        (with_value(None), "contains NaN"),
+        (with_value(np.inf), "contains infinity"),
+        (sp.csr_matrix(with_value(-np.inf).astype(float)), "contains infinity"),
+        (sp.csr_matrix(with_value(np.nan).astype(float)), "contains NaN"),
+        (FEW[0] + 1j, "Complex data not supported"),
+        (with_value("word"), "could not convert string to float: 'word'"),
+        (FEW[0][:, 0], "Expected 2D array, got 1D array"),
+        (FEW[0][None], "dim 3"),
+        (3.0, "Expected 2D array, got scalar"),
+        (None, "Expected 2D array"),
+        (FEW[0][:0], r"0 sample\(s\)"),
+        (FEW[0][:, :0], r"0 feature\(s\)"),
+        (sp.csr_matrix(FEW[0][:, :0]), r"0 feature\(s\)"),
+        (sp.csr_matrix((40, 2**31)), "X has 2147483648 features, expected less than 2147483648"),
+        (FEW[0][:39], r"inconsistent numbers of samples: \[39, 40\]"),
+    ],
+)
+def test_bad_rows(given: Any, match: str) -> None:
+    message(ValueError, match, given, FEW[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (np.ones(40), "greater than one; got 1 class"),
+        (np.arange(40) % 3, r"Only binary classification .* multiclass: got 3 classes \(0, 1, 2\), expected 2"),
+        (FEW[0][:, 0], "Unknown label type: continuous"),
+        (np.where(FEW[1], np.nan, 1), "contains NaN"),
+        (np.stack([FEW[1]] * 2, axis=1), "1d array"),
+        (np.array([1, "a"] * 20, object), "Unknown label type: unknown"),
+        (FEW[1] + 0j, "Complex data not supported"),
+        (None, "requires y"),
+    ],
+)
+def test_bad_labels(given: Any, match: str) -> None:
+    message(ValueError, match, FEW[0], given)
+
+
+def test_one_row_is_one_class() -> None:
+    message(ValueError, "greater than one; got 1 class", X[:1], Y[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "match"),
+    [
+        *(("C", value, ValueError, "C must be > 0 and finite, got") for value in (0, -1, np.nan, np.inf)),
+        *(("C", value, TypeError, "C must be a number > 0, got") for value in ("1", None, True, np.ones(1))),
+        *(("gamma", value, ValueError, "gamma must be finite and > 0, got") for value in (0, -1.5, np.nan, np.inf)),
+        ("gamma", "Scale", ValueError, "'scale', 'auto' or a positive number, got 'Scale'"),
+        ("gamma", None, TypeError, "gamma must be a number, got None"),
+        ("gamma", 1e300, ValueError, r"gamma=1e\+300 is outside the range .* for float32: scale X or take dtype"),
+        ("gamma", 1e-300, ValueError, "gamma=1e-300 is outside the range"),
+        ("degree", -1, ValueError, "degree must be finite and >= 0, got -1"),
+        ("degree", 2.5, TypeError, "degree must be an integer, got 2.5"),
+        ("degree", True, TypeError, "degree must be an integer, got True"),
+        *(("coef0", value, ValueError, "coef0 must be finite, got") for value in (np.nan, -np.inf)),
+        ("coef0", "3", TypeError, "coef0 must be a number, got '3'"),
+        *(("tol", value, ValueError, "tol must be > 0 and finite, got") for value in (0, -1e-3, np.nan, np.inf)),
+        ("tol", None, TypeError, "tol must be a number > 0, got None"),
+        *(("gap_tol", value, ValueError, "gap_tol must be > 0 and finite, got") for value in (0, -1, np.nan)),
+        ("gap_tol", "a", TypeError, "gap_tol must be a number > 0, got 'a'"),
+        *(("cache_size", value, ValueError, "cache_size must be >= 0 and finite, got") for value in (-1, np.nan)),
+        *(("cache_size", value, TypeError, "cache_size must be a number >= 0, got") for value in ("a", None, True)),
+        *(("max_iter", value, ValueError, "max_iter must be >= -1 and finite, got") for value in (-2, np.int64(-2))),
+        *(("max_iter", value, TypeError, "max_iter must be an integer >= -1, got") for value in (1.5, None, True)),
+        *(("working_set_size", v, ValueError, "working_set_size must be >= 2 and finite, got") for v in (-1, 0, 1)),
+        *(("working_set_size", v, TypeError, "working_set_size must be an integer >= 2, got") for v in (2.5, None)),
+        *(("dtype", v, ValueError, "dtype must be 'float32' or 'float64', got") for v in ("float16", float, None)),
+        *(
+            (
+                "memory_limit",
+                value,
+                ValueError,
+                "memory_limit must be a positive number of bytes or text like '2GB', got",
+            )
+            for value in ("lots", "-1", "0", "", "1.2.3GB", "2 GBs", 0, -5, np.nan, np.inf)
+        ),
+        ("memory_limit", [], TypeError, r"memory_limit must be None, .* got \[\]"),
+        ("memory_limit", 1, ValueError, "memory_limit of 1 bytes is too small: 0 are in use and 64 more are needed"),
+        ("memory_limit", 1000, ValueError, r"memory_limit of 1000 bytes is too small: .*\d+ more are needed"),
+        *(("kernel", value, ValueError, "unknown kernel .* expected one of linear, poly,") for value in ("RBF", "")),
+        ("kernel", "precomputed", ValueError, "unknown kernel 'precomputed'"),
+        *(("kernel", value, TypeError, "kernel must be a name .* or a Kernel, got") for value in (None, np.dot, 3)),
+        ("device", "no such thing", DeviceError, "no OpenCL device matches 'no such thing'; there are:"),
+        *(("device", value, TypeError, "device must be None, a string, a pyopencl") for value in (0, [], b"cpu")),
+        ("random_state", "a", ValueError, "cannot be used to seed"),
+        *(("class_weight", v, ValueError, "'class_weight' parameter .* Got") for v in ("even", 3, [1, 2])),
+        ("class_weight", {5: 1}, ValueError, r"\[0, 1\], are not in class_weight"),
+        ("class_weight", {0: "a"}, ValueError, "could not convert string to float"),
+        *(
+            ("class_weight", {0: v}, ValueError, r"class_weight \* sample_weight must be finite")
+            for v in (np.nan, np.inf)
+        ),
+        *(("class_weight", {0: v}, ValueError, "with positive weights belong to the same class") for v in (-1, 0)),
+    ],
+)
+def test_bad_parameters(name: str, value: Any, error: type[Exception], match: str) -> None:
+    message(error, match, *FEW, **{name: value})
+
+
+def test_numbers_are_checked_where_they_play_no_part() -> None:
+    """As in scikit-learn; only what gamma="scale" computes is left alone."""
+    message(ValueError, "gamma must be", *FEW, kernel="linear", gamma=-1)
+    message(TypeError, "degree must be", *FEW, kernel="linear", degree="3")
+    SVC(kernel="cosine", dtype="float64").fit(FEW[0] * 1e100, FEW[1])
+
+
+def test_a_degree_beyond_the_device() -> None:
+    message(ValueError, r"degree must be less than 2147483648, got 1099511627776", *FEW, kernel="poly", degree=2**40)
+
+
+@pytest.mark.parametrize(
+    ("scale", "parameters", "match"),
+    [
+        (1e20, {}, r"gamma=\S+ \(of gamma='scale'\) is outside the range"),
+        (1e-30, {}, r"gamma=\S+ \(of gamma='scale'\) is outside the range"),
+        (1e300, {}, "variance of X is beyond float64"),
+        (1e20, {"gamma": 1.0}, r"rbf\(gamma=1\) of these rows \(largest squared norm inf\) is too large for float32"),
+        (1e20, {"kernel": "cosine"}, "too large for float32"),
+        (1e20, {"kernel": kernels.make("linear")}, "too large for float32"),
+        (1e10, {"kernel": "poly", "gamma": 1.0, "degree": 9}, "too large for float32"),
+        (1e200, {"kernel": "linear", "dtype": "float64"}, "too large for float64: scale X$"),
+    ],
+)
+def test_numbers_beyond_the_dtype(scale: float, parameters: dict[str, Any], match: str) -> None:
+    """They would be kernel values of 0, 1 or NaN, and a model that looks trained."""
+    message(ValueError, match, FEW[0] * scale, FEW[1], **parameters)
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        (np.zeros(40), "at least one non-zero number"),
+        (-np.ones(40), "all samples have zero or negative weights"),
+        (FEW[1] * 1.0, "positive weights belong to the same class"),
+        (np.ones(39), r"sample_weight.shape == \(39,\), expected \(40,\)"),
+        (np.ones((40, 1)), "must be 1D array or scalar"),
+        (np.where(FEW[1], np.nan, 1), "sample_weight contains NaN"),
+        (np.where(FEW[1], np.inf, 1), "sample_weight contains infinity"),
+        (["a"] * 40, "could not convert string"),
+    ],
+)
+def test_bad_sample_weights(weights: Any, match: str) -> None:
+    message(ValueError, match, *FEW, weights)
+
+
+def test_before_fit() -> None:
+    for method in ("predict", "decision_function"):
+        with pytest.raises(NotFittedError, match="not fitted yet"):
+            getattr(SVC(), method)(X)
+    with pytest.raises(NotFittedError):
+        SVC().score(X, Y)
+    with pytest.raises(NotFittedError):
+        _ = SVC(kernel="linear").coef_
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_bad_rows_at_predict(sparse: bool) -> None:
+    made = sp.csr_matrix if sparse else np.asarray
+    model = SVC().fit(made(X), Y)
+    for columns, match in ((X[:, :5], "X has 5 features, but SVC is expecting 6"), (X[:0], r"0 sample\(s\)")):
+        with pytest.raises(ValueError, match=match):
+            model.predict(made(columns))
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.predict(made(np.where(X > 1, np.nan, X)))
+    with pytest.raises(ValueError, match="Complex data"):
+        model.predict(X + 1j)
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D"):
+        model.predict(X[0])
+
+
+def test_memory_and_device_at_predict() -> None:
+    model = SVC().fit(X, Y)
+    for limit in (64, "1kB"):
+        with pytest.raises(ValueError, match=r"memory_limit of \d+ bytes is too small: \d+ are in use and \d+ more"):
+            model.set_params(memory_limit=limit).predict(X)
+    with pytest.raises(DeviceError, match="no OpenCL device matches"):
+        model.set_params(memory_limit=None, device="no such thing").predict(X)
+
+
+def objective(model: Any, gram: np.ndarray) -> float:
+    """The dual objective of a fitted model of either library, in float64, from its public attributes."""
+    b = np.zeros(len(gram))
+    b[model.support_] = np.asarray(model.dual_coef_.todense() if sp.issparse(model.dual_coef_) else model.dual_coef_)
+    return float(np.abs(b).sum() - b @ gram @ b / 2)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        *({"cache_size": value} for value in (0, 1e-9, 0.01, np.float32(1), 10**30)),
+        *({"working_set_size": value} for value in (2, 3, 17, 10**9, 10**30)),
+        *({"max_iter": value} for value in (10**6, 2**63, 10**30)),
+        *({"memory_limit": value} for value in ("300 kB", "0.5MiB", 1e6, np.int64(10**6))),
+        {"gap_tol": 1e-300},
+        {"dtype": "float64"},
+        {"C": np.float32(1)},
+        {"verbose": True},
+        {"random_state": np.random.RandomState(0)},
+    ],
+    ids=str,
+)
+def test_settings_that_change_nothing(parameters: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    """Where the numbers stand, how many rows a step takes and what is kept decides about time, not about the result."""
+    gram = kernels.make("rbf", gamma=0.3)(X, X)
+    expected = SVC(gamma=0.3).fit(X, Y)
+    model = SVC(gamma=0.3, **parameters).fit(X, Y)
+    assert model.fit_report_.converged
+    assert objective(model, gram) == pytest.approx(objective(expected, gram), rel=1e-6)
+    np.testing.assert_allclose(model.decision_function(X), expected.decision_function(X), atol=2e-3)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_memory_limit_is_kept() -> None:
+    model = SVC(memory_limit=10**6).fit(X, Y)
+    assert 0 < model.fit_report_.bytes_held <= 10**6
+
+
+def test_every_way_to_name_the_device() -> None:
+    import pyopencl as cl
+
+    info = devices.find(None)
+    device = [d for platform in cl.get_platforms() for d in platform.get_devices()][info.index]
+    expected = SVC().fit(X, Y).decision_function(X)
+    context = cl.Context([device])  # kept here: Intel's queues do not keep theirs alive
+    names = [str(info.index), device, cl.CommandQueue(context)]
+    if len(clsvm.devices()) == 1:
+        names += [info.platform, f"{info.name[:4].lower()}:0", info.kind]
+    for name in names:
+        model = SVC(device=name).fit(X, Y)
+        np.testing.assert_array_equal(model.decision_function(X), expected)
+        for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            np.testing.assert_array_equal(made.decision_function(X), expected)
+        assert clone(model).device is name
+        assert not hasattr(clone(model), "model_")
+        assert model.set_params(C=2.0).device is name
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["no", "yes"]),
+        np.array(["no", "a much longer yes"], object),
+        np.array([False, True]),
+        np.array([0, 1]),
+        np.array([-1, 1], np.int8),
+        np.array([3.0, 7.0]),
+        np.array([-(2**62), 2**62]),
+        np.array([0, 255], np.uint8),
+    ],
+    ids=str,
+)
+def test_labels(labels: np.ndarray) -> None:
+    """Any two, sorted; the decision value is positive for the second."""
+    expected = SVC().fit(X, Y)
+    model = SVC().fit(X, labels[Y])
+    np.testing.assert_array_equal(model.classes_, np.unique(labels))
+    assert model.classes_.dtype == labels.dtype
+    sign = 1 if labels[0] == model.classes_[0] else -1
+    np.testing.assert_allclose(model.decision_function(X) * sign, expected.decision_function(X), atol=2e-3)
+    np.testing.assert_array_equal(model.predict(X), labels[expected.predict(X)])
+    assert model.predict(X).dtype == labels.dtype
+    assert model.score(X, labels[Y]) == expected.score(X, Y) > 0.7
+
+
+def test_labels_in_other_shapes() -> None:
+    expected = SVC().fit(X, Y).dual_coef_
+    np.testing.assert_array_equal(SVC().fit(X.tolist(), Y.tolist()).dual_coef_, expected)
+    with pytest.warns(match="column-vector y"):
+        np.testing.assert_array_equal(SVC().fit(X, Y[:, None]).dual_coef_, expected)
+
+
+def read_only(values: np.ndarray) -> np.ndarray:
+    values = values.copy()
+    values.setflags(write=False)
+    return values
+
+
+def slices(values: np.ndarray) -> np.ndarray:
+    wide = np.full((2 * values.shape[0], 3 * values.shape[1]), 77.0)
+    wide[::2, ::3] = values
+    return wide[::2, ::3]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        np.asfortranarray,
+        read_only,
+        slices,
+        lambda values: values[::-1][::-1],
+        lambda values: values.astype(">f8"),
+        lambda values: values.astype(object),
+        lambda values: values.astype(np.longdouble),
+        lambda values: values.tolist(),
+        lambda values: values.astype("U40"),
+    ],
+    ids=["fortran", "read_only", "slices", "negative_strides", "big_endian", "object", "longdouble", "list", "strings"],
+)
+def test_dense_forms(form: Callable[[np.ndarray], Any]) -> None:
+    expected = SVC().fit(X, Y)
+    model = SVC().fit(form(X), Y)
+    np.testing.assert_array_equal(model.support_vectors_, expected.support_vectors_)
+    np.testing.assert_array_equal(model.decision_function(form(X)), expected.decision_function(X))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int8, np.uint8, bool])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_other_number_types(dtype: Any, sparse: bool) -> None:
+    made = sp.csr_matrix if sparse else np.asarray
+    few = (X * 3 if np.issubdtype(dtype, np.signedinteger) else abs(X) * 3).astype(dtype)
+    given = made(few.astype(np.float32) if sparse and dtype is np.float16 else few)  # SciPy has no sparse halves
+    expected = SVC().fit(few.astype(np.float64), Y)
+    model = SVC().fit(given, Y)
+    assert model.support_vectors_.dtype in (np.float32, np.float64)
+    np.testing.assert_allclose(model.decision_function(given), expected.decision_function(few), atol=2e-3)
+
+
+def shuffled(given: sp.csr_matrix) -> sp.csr_matrix:
+    """The same matrix with the entries of each row in another order."""
+    indices, data = given.indices.copy(), given.data.copy()
+    for start, end in zip(given.indptr[:-1], given.indptr[1:], strict=True):
+        indices[start:end], data[start:end] = indices[start:end][::-1].copy(), data[start:end][::-1].copy()
+    return sp.csr_matrix((data, indices, given.indptr), shape=given.shape)
+
+
+def doubled(given: sp.csr_matrix) -> sp.csr_matrix:
+    """The same matrix with each entry in two halves."""
+    return sp.csr_matrix(
+        (np.repeat(given.data / 2, 2), np.repeat(given.indices, 2), given.indptr * 2), shape=given.shape
+    )
+
+
+def with_zeros(given: sp.csr_matrix) -> sp.csr_matrix:
+    """The same matrix with some of its zeros stored."""
+    free = sp.csr_matrix((given.toarray() == 0) & (np.random.default_rng(1).random(given.shape) < 0.2), dtype=float)
+    free.data[:] = 1e30
+    made = given + free
+    made.data[made.data == 1e30] = 0
+    assert made.nnz > given.nnz
+    return made
+
+
+def large(given: sp.csr_matrix) -> sp.csr_matrix:
+    """The same matrix with 64-bit indices."""
+    made = given.copy()
+    made.indices, made.indptr = made.indices.astype(np.int64), made.indptr.astype(np.int64)
+    return made
+
+
+FORMS = [sp.csc_matrix, sp.coo_matrix, sp.lil_matrix, sp.dok_matrix, sp.bsr_matrix, sp.csr_array, sp.coo_array]
+FORMS += [sp.csc_array, shuffled, doubled, with_zeros, large]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_sparse_forms(form: Callable[[sp.csr_matrix], Any]) -> None:
+    """All the same to the last bit; row 5 is empty."""
+    text = TEXT.copy()
+    text.data[text.indptr[5] : text.indptr[6]] = 0
+    text.eliminate_zeros()
+    given, expected = form(text), SVC(C=3).fit(text, TEXT_Y)
+    assert (abs(sp.csr_matrix(given) - text)).max() == 0
+    assert np.diff(text.indptr)[5] == 0
+    model = SVC(C=3).fit(given, TEXT_Y)
+    np.testing.assert_array_equal(model.support_, expected.support_)
+    assert (abs(model.support_vectors_ - expected.support_vectors_)).max() == 0
+    np.testing.assert_array_equal(model.decision_function(given), expected.decision_function(text))
+    np.testing.assert_array_equal(expected.decision_function(given), expected.decision_function(text))
+    np.testing.assert_allclose(
+        model.decision_function(text.toarray()), SVC(C=3).fit(text.toarray(), TEXT_Y).decision_function(text.toarray())
+    )
+
+
+def test_gamma_scale_of_sparse_rows() -> None:
+    """The variance counts the zeros, in float64 whatever the rows are in."""
+    for dtype in (np.float64, np.float32):
+        given = (X * (X > 0) + 100).astype(dtype)
+        kernel = SVC().fit(sp.csr_matrix(given), Y).model_.kernel
+        assert kernel.values[0] == pytest.approx(1 / (6 * given.astype(np.float64).var()), rel=1e-9)
+    zeros = X * (X > 0.5)
+    assert SVC().fit(sp.csr_matrix(zeros), Y).model_.kernel.values[0] == pytest.approx(1 / (6 * zeros.var()), rel=1e-12)
+
+
+def test_sparse_and_dense_do_not_mix_as_in_scikit_learn() -> None:
+    """Dense rows for a sparse model are right; sparse rows for a dense model are refused."""
+    model = SVC().fit(TEXT, TEXT_Y)
+    np.testing.assert_array_equal(model.decision_function(TEXT.toarray()), model.decision_function(TEXT))
+    with pytest.raises(ValueError, match="cannot use sparse input in 'SVC' trained on dense data"):
+        SVC().fit(TEXT.toarray(), TEXT_Y).predict(TEXT)
+
+
+def test_the_callers_arrays_stay_as_they_are() -> None:
+    weights = np.linspace(-0.5, 2, 150)
+    for rows in (TEXT.toarray(), np.asfortranarray(TEXT.toarray()), shuffled(TEXT), doubled(TEXT), large(TEXT)):
+        parts = [rows] if isinstance(rows, np.ndarray) else [rows.data, rows.indices, rows.indptr]
+        before = [part.copy() for part in (*parts, TEXT_Y, weights)]
+        model = SVC().fit(rows, TEXT_Y, weights)
+        model.predict(rows)
+        for part, kept in zip((*parts, TEXT_Y, weights), before, strict=True):
+            np.testing.assert_array_equal(part, kept)
+            assert part.dtype == kept.dtype
+        decision = model.decision_function(TEXT.toarray())
+        parts[0][:] = 5  # and the model does not change with them
+        np.testing.assert_array_equal(model.decision_function(TEXT.toarray()), decision)
+
+
+CORNERS = {
+    "two_rows": (X[:2], [0, 1]),
+    "three_rows": (X[:3], [0, 1, 0]),
+    "one_feature": (X[:, :1], Y),
+    "constant_features": (np.concatenate([X[:, :1], np.full((200, 3), 0.1)], axis=1), Y),
+    "nothing_but_constants": (np.full((200, 3), 0.1), Y),
+    "zeros": (np.zeros((20, 3)), Y[:20]),
+    "duplicates": (np.repeat(X[:10], 20, axis=0), Y),
+    "all_zero_row": (np.concatenate([X[:50], np.zeros((1, 6))]), [*Y[:50], 1]),
+    "one_against_many": (X, np.arange(200) == 7),
+}
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(name: str, sparse: bool, kernel: str) -> None:
+    rows, labels = CORNERS[name]
+    parameters: dict[str, Any] = {"kernel": kernel, "coef0": 1.0, "degree": 2}
+    model = SVC(**parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(sp.csr_matrix(rows) if sparse else rows, labels)
+        expected = sklearn.svm.SVC(**parameters, tol=1e-5).fit(rows, labels)
+    gram = model.model_.kernel(rows, rows)
+    assert objective(model, gram) == pytest.approx(objective(expected, gram), rel=1e-5)
+    assert (model.predict(rows) == expected.predict(rows)).mean() > 0.98 or abs(
+        expected.decision_function(rows)
+    ).max() < 1e-2
+    assert abs(model.dual_coef_.sum()) <= 1e-4
+    assert abs(model.dual_coef_).max() <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("kernel", "dtype"), [("rbf", "float32"), ("rbf", "float64"), ("linear", "float64")])
+def test_far_from_zero(kernel: str, dtype: str, sparse: bool) -> None:
+    """A shift of all rows changes nothing for these kernels; a linear one in float32 could not tell such rows apart."""
+    made = sp.csr_matrix if sparse else np.asarray
+    settings: dict[str, Any] = {"kernel": kernel, "gamma": 0.3, "tol": 1e-5, "dtype": dtype}
+    model, expected = SVC(**settings).fit(made(X + 1000), Y), SVC(**settings).fit(X, Y)
+    gram = model.model_.kernel(X, X)
+    assert model.fit_report_.converged
+    assert objective(model, gram) == pytest.approx(objective(expected, gram), rel=1e-6)
+    np.testing.assert_allclose(model.decision_function(made(X + 1000)), expected.decision_function(X), atol=1e-3)
+
+
+REFERENCE = {
+    "breast_cancer": lambda: (StandardScaler().fit_transform(load_breast_cancer().data), load_breast_cancer().target),
+    "digits": lambda: (load_digits().data / 16, np.where(load_digits().target == 8, "eight", "other")),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rbf": {},
+    "linear": {},
+    "poly": {"coef0": 0.5},
+    "sigmoid": {"gamma": 1e-3},  # nearly positive definite, so that there is one optimum to compare with
+}
+
+
+@pytest.mark.parametrize("kernel", SETTINGS)
+@pytest.mark.parametrize("data", REFERENCE)
+def test_as_scikit_learn(data: str, kernel: str) -> None:
+    """Same optimum, same attributes: their names, types, shapes, signs and order."""
+    rows, labels = REFERENCE[data]()
+    train, test = (rows[::2], labels[::2]), (rows[1::2], labels[1::2])
+    parameters: dict[str, Any] = {"kernel": kernel, **SETTINGS[kernel]}
+    ours = SVC(**parameters).fit(*train)
+    theirs = sklearn.svm.SVC(**parameters, tol=1e-6).fit(*train)
+    gram = ours.model_.kernel(train[0], train[0])
+    assert objective(ours, gram) == pytest.approx(objective(theirs, gram), rel=1e-5)
+    assert ours.fit_report_.dual == pytest.approx(objective(ours, gram), rel=1e-5)
+    np.testing.assert_allclose(ours.decision_function(test[0]), theirs.decision_function(test[0]), atol=1e-2)
+    assert ours.score(*test) == pytest.approx(theirs.score(*test), abs=2e-3)
+    assert set(theirs.support_) ^ set(ours.support_) <= set(np.flatnonzero(near(theirs, *train)))
+
+    for name in ("support_", "n_support_", "dual_coef_", "intercept_", "classes_", "class_weight_", "n_iter_"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        assert (type(mine), mine.dtype, mine.ndim) == (type(other), other.dtype, other.ndim), name
+    assert ours.intercept_.shape == theirs.intercept_.shape
+    assert ours.n_iter_.shape == theirs.n_iter_.shape
+    assert (ours.fit_status_, ours.shape_fit_, ours.n_features_in_) == (0, train[0].shape, train[0].shape[1])
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    np.testing.assert_array_equal(ours.n_support_, [(train[1][ours.support_] == c).sum() for c in ours.classes_])
+    first = ours.n_support_[0]
+    assert (np.diff(ours.support_[:first]) > 0).all()
+    assert (np.diff(ours.support_[first:]) > 0).all()
+    assert (ours.dual_coef_[0, :first] < 0).all()
+    assert (ours.dual_coef_[0, first:] > 0).all()
+    np.testing.assert_array_equal(ours.support_vectors_, train[0][ours.support_])
+    assert hasattr(ours, "coef_") == hasattr(theirs, "coef_") == (kernel == "linear")
+    if kernel == "linear":
+        assert ours.coef_.shape == theirs.coef_.shape
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=5e-3)
+        np.testing.assert_allclose(
+            test[0] @ ours.coef_[0] + ours.intercept_, ours.decision_function(test[0]), atol=1e-4
+        )
+
+
+def near(model: Any, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Rows at the margin, which an inexact solution may or may not count as support vectors."""
+    margin = model.decision_function(rows) * np.where(labels == model.classes_[1], 1, -1)
+    return abs(margin - 1) < 1e-2
+
+
+def test_coef_of_sparse_rows() -> None:
+    model = SVC(kernel="linear").fit(TEXT, TEXT_Y)
+    assert model.coef_.shape == (1, 40)
+    np.testing.assert_allclose(TEXT @ model.coef_[0] + model.intercept_, model.decision_function(TEXT), atol=1e-5)
+
+
+def test_a_kernel_record_stands_for_its_numbers() -> None:
+    record = kernels.make("poly", gamma=0.2, coef0=0.7, degree=2)
+    by_name = SVC(kernel="poly", gamma=0.2, coef0=0.7, degree=2).fit(X, Y)
+    model = SVC().set_params(kernel=record, gamma=-1, degree="unused").fit(X, Y)
+    np.testing.assert_array_equal(model.dual_coef_, by_name.dual_coef_)
+    assert model.get_params()["kernel"] == clone(model).kernel == pickle.loads(pickle.dumps(model)).kernel == record
+
+
+def test_class_weights_are_factors_of_C() -> None:
+    """{class: w}, its sample weights and a C for each class are one thing; "balanced" counts the rows."""
+    for given, expected in (({0: 3, 1: 0.5}, [3, 0.5]), ("balanced", 200 / (2 * np.bincount(Y))), ({1: 4}, [1, 4])):
+        model = SVC(class_weight=given, gamma=0.3).fit(X, Y)
+        np.testing.assert_allclose(model.class_weight_, expected)
+        weighted = SVC(gamma=0.3).fit(X, Y, np.asarray(expected)[Y])
+        np.testing.assert_array_equal(model.dual_coef_, weighted.dual_coef_)
+        bound = np.repeat(expected, model.n_support_)
+        assert (abs(model.dual_coef_[0]) <= bound * (1 + 1e-5)).all()
+        assert (abs(model.dual_coef_[0]) > 0.99 * bound).any()
+    names = np.array(["a", "b"])[Y]
+    np.testing.assert_array_equal(SVC(class_weight={"b": 4}, gamma=0.3).fit(X, names).dual_coef_, model.dual_coef_)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_sample_weights_are_copies_of_rows(sparse: bool) -> None:
+    """Weight 2 is a row twice, weight 0 or less no row; scikit-learn's check but for gamma's variance."""
+    made = sp.csr_matrix if sparse else np.asarray
+    weights = np.random.default_rng(0).integers(-1, 4, 200)
+    repeated = np.repeat(np.arange(200), np.maximum(weights, 0))
+    settings: dict[str, Any] = {"gamma": 0.3, "tol": 1e-7, "dtype": "float64"}
+    weighted = SVC(**settings).fit(made(X), Y, weights)
+    copies = SVC(**settings).fit(made(X[repeated]), Y[repeated])
+    np.testing.assert_allclose(weighted.decision_function(made(X)), copies.decision_function(made(X)), atol=1e-6)
+    assert (weights[weighted.support_] > 0).all()
+    np.testing.assert_array_equal(SVC().fit(X, Y, 1.0).dual_coef_, SVC().fit(X, Y).dual_coef_)
+    np.testing.assert_array_equal(SVC().fit(X, Y, [1] * 200).dual_coef_, SVC().fit(X, Y).dual_coef_)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("kernel", kernels.BUILTIN)
+def test_a_row_does_not_depend_on_its_batch(kernel: str, sparse: bool) -> None:
+    rows = TEXT if sparse else X
+    model = SVC(kernel=kernel).fit(rows, TEXT_Y if sparse else Y)
+    together = model.decision_function(rows)
+    assert len(np.unique(together)) > 10
+    for size in (1, 7):
+        apart = [model.decision_function(rows[i : i + size]) for i in range(0, 70, size)]
+        np.testing.assert_array_equal(np.concatenate(apart), together[:70])
+    backwards = np.arange(len(together))[::-1]
+    np.testing.assert_array_equal(model.decision_function(rows[backwards]), together[::-1])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_same_input_same_bits(sparse: bool) -> None:
+    given = (TEXT, TEXT_Y) if sparse else (X, Y)
+    first, second = SVC(C=10).fit(*given), SVC(C=10).fit(*given)
+    second.fit(X[:30], Y[:30]) if not sparse else second.fit(TEXT[:30], TEXT_Y[:30])
+    assert second.dual_coef_.shape != first.dual_coef_.shape
+    for _ in range(3):  # nothing of an earlier fit is left
+        second.fit(*given)
+        for name in ("dual_coef_", "intercept_", "support_", "n_iter_"):
+            np.testing.assert_array_equal(getattr(second, name), getattr(first, name))
+
+
+def test_four_threads_at_once() -> None:
+    expected = [SVC(C=c).fit(X, Y).decision_function(X) for c in (0.5, 1, 2, 4)]
+    got: list[Any] = [None] * 8
+    start = threading.Barrier(4)
+
+    def work(i: int) -> None:
+        start.wait()
+        for turn in range(2):
+            got[4 * turn + i] = SVC(C=(0.5, 1, 2, 4)[i]).fit(X, Y).decision_function(X)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for i in range(8):
+        np.testing.assert_array_equal(got[i], expected[i % 4])
+
+
+def test_copies_predict_the_same(tmp_path: Any) -> None:
+    model = SVC(C=3, class_weight="balanced", memory_limit="1GB").fit(TEXT, TEXT_Y)
+    joblib.dump(model, tmp_path / "model")
+    copies = [copy.copy(model), copy.deepcopy(model), joblib.load(tmp_path / "model")]
+    copies += [pickle.loads(pickle.dumps(model, protocol)) for protocol in (2, pickle.HIGHEST_PROTOCOL)]
+    for made in copies:
+        assert made.get_params() == model.get_params()
+        assert made.fit_report_ == model.fit_report_
+        np.testing.assert_array_equal(made.decision_function(TEXT), model.decision_function(TEXT))
+    fresh = clone(model)
+    assert fresh.get_params() == model.get_params()
+    assert not hasattr(fresh, "model_")
+    assert SVC().set_params(**model.get_params()).get_params() == model.get_params()
+    with pytest.raises(ValueError, match="Invalid parameter 'c'"):
+        SVC().set_params(c=1)
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_max_iter_says_that_it_did_not_converge(steps: int) -> None:
+    model = SVC(max_iter=steps)
+    with pytest.warns(
+        ConvergenceWarning, match=r"not converged: max_iter was reached before the tolerance .*violation"
+    ):
+        model.fit(X, Y)
+    report = model.fit_report_
+    assert (model.fit_status_, report.converged, report.status) == (1, False, report.status)
+    assert report.status.startswith("not converged: max_iter")
+    assert report.steps == model.n_iter_[0] == steps
+    assert report.violation > model.tol
+    assert model.predict(X).shape == (200,)
+
+
+def test_the_report_is_a_record() -> None:
+    model = SVC(tol=1e-5, dtype="float64").fit(X, Y)
+    report = model.fit_report_
+    for change in (lambda: setattr(report, "dual", 0.0), lambda: report.seconds.update(total=0)):
+        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+            change()
+    assert pickle.loads(pickle.dumps(report)) == copy.deepcopy(report) == report
+    gram = model.model_.kernel(X, X)
+    b = np.zeros(200)
+    b[model.support_] = model.dual_coef_
+    f = gram @ b - SIGNS
+    up, low = b < np.where(Y, 1, 0), b > np.where(Y, 0, -1)
+    slack = np.maximum(0, 1 - SIGNS * (gram @ b + model.intercept_)).sum()
+    assert report.violation == pytest.approx(f[low].max() - f[up].min(), abs=1e-9)
+    assert report.violation <= 1e-5
+    assert report.dual == pytest.approx(objective(model, gram), rel=1e-9)
+    assert report.primal == pytest.approx(b @ gram @ b / 2 + slack, rel=1e-9)
+    assert report.gap == pytest.approx(2 * (report.primal - report.dual) / (report.primal + report.dual), rel=1e-9)
+    assert (report.status, report.converged) == ("converged: the KKT violation is within tol", True)
+    assert report.seconds["total"] >= max(report.seconds.values()) > 0
+    assert report.steps == model.n_iter_[0] > 0
+    assert min(report.outer_steps, report.rows_computed, report.bytes_held, report.working_set_size) > 0
+    assert report.device == str(devices.find(None))
+    assert report.dtype == "float64"
+    assert report.status in str(report)
+
+
+def test_a_gap_tolerance_stops_early() -> None:
+    model = SVC(C=100, tol=1e-8, gap_tol=0.1, working_set_size=16).fit(X, Y)
+    assert model.fit_report_.gap <= 0.1
+    assert model.fit_report_.violation > 1e-8
+    assert model.fit_report_.status == "converged: the relative duality gap is within gap_tol"
+    assert model.fit_report_.steps < SVC(C=100, tol=1e-8, working_set_size=16).fit(X, Y).fit_report_.steps
+
+
+def test_inside_scikit_learn() -> None:
+    model = make_pipeline(StandardScaler(), SVC())
+    theirs = make_pipeline(StandardScaler(), sklearn.svm.SVC())
+    np.testing.assert_allclose(cross_val_score(model, X, Y, cv=3), cross_val_score(theirs, X, Y, cv=3), atol=0.02)
+    grid = {"svc__C": [0.01, 1, 10], "svc__kernel": ["rbf", kernels.make("matern32", gamma=0.2)]}
+    search = GridSearchCV(model, grid, cv=3, n_jobs=2).fit(X, Y)
+    alone = GridSearchCV(model, grid, cv=3).fit(X, Y)
+    np.testing.assert_array_equal(search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+    assert search.best_params_ == alone.best_params_
+    assert search.best_score_ > 0.7
+
+
+def test_calibrated() -> None:
+    ours = CalibratedClassifierCV(SVC(), cv=3).fit(X, Y).predict_proba(X)
+    theirs = CalibratedClassifierCV(sklearn.svm.SVC(), cv=3).fit(X, Y).predict_proba(X)
+    np.testing.assert_allclose(ours.sum(axis=1), 1)
+    np.testing.assert_allclose(ours, theirs, atol=5e-3)
