@@ -8,7 +8,7 @@
 #define INDEX int
 #endif
 
-kernel void gather_lanes(const int group0, const int groups, global const real *restrict values,
+kernel EXPLICIT void gather_lanes(const int group0, const int groups, global const real *restrict values,
                          global const long *restrict at, global const int *restrict columns_at,
                          global const int *restrict columns, const int dense, global const real *restrict xx,
                          const int d, global const int *restrict count, global const int *restrict rows,
@@ -25,7 +25,7 @@ kernel void gather_lanes(const int group0, const int groups, global const real *
   if (get_global_id(1) == 0) uu[u] = xx[i];
 }
 
-kernel void gather_csr(global const long *restrict indptr, global const INDEX *restrict indices,
+kernel EXPLICIT void gather_csr(global const long *restrict indptr, global const INDEX *restrict indices,
                        global const real *restrict data, global const real *restrict xx, const int d,
                        global const int *restrict count, global const int *restrict rows,
                        global real *restrict panel, global real *restrict uu) {

@@ -17,7 +17,7 @@
 #endif
 
 // mask[g][j] = 1 where some row of the lane group differs from the centre in column j
-kernel void pattern(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
+kernel EXPLICIT void pattern(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
                     const int group0,
                     global const int *restrict order, global const INPUT *restrict centre,
                     global uchar *restrict mask) {
@@ -32,7 +32,7 @@ kernel void pattern(const int row0, const int rows, const int d, global const IN
   }
 }
 
-kernel void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
+kernel EXPLICIT void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
                     const int group0,
                  global const int *restrict order, global const INPUT *restrict centre,
                  global const long *restrict at, global const int *restrict columns_at,
@@ -67,7 +67,7 @@ kernel void norms_lanes(const int group0, const int d, global const real *restri
   xx[g * V + lane] = sum;
 }
 
-kernel void norms_csr(global const long *restrict indptr, global const real *restrict data,
+kernel EXPLICIT void norms_csr(global const long *restrict indptr, global const real *restrict data,
                       global real *restrict xx) {
   const size_t i = get_global_id(0);
   real sum = 0;

@@ -6,7 +6,7 @@
 // Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.
 // The second half of each working set then becomes the first (``keep`` rows), the rest is emptied.
 //   counters, problem 0: [1] rows computed, [2] head of the ring, [3] hits in all
-kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
+kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int problems, const int W, const int keep, const int capacity, global int *restrict ws,
     global uchar *restrict in_set, global const wide *restrict delta, global int *restrict slot_of,
     global int *restrict owner, global int *restrict hits, global int *restrict hit_slot, global wide *restrict hit_D,

@@ -50,7 +50,7 @@ inline void group_argmin(wide *value, int *index, local wide *values, local int 
 inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
 
-kernel void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                      global const wide *restrict lo, global const wide *restrict hi, global wide *restrict numbers,
                      global int *restrict places) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
@@ -114,7 +114,7 @@ inline float scale_of(const Extremes e) {
   return violation > 0 ? 1.0f / violation : 0.0f;
 }
 
-kernel void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
                       global const int *restrict places, global int *restrict counts) {
@@ -144,7 +144,7 @@ kernel void histogram(const int n, const int chunk, global const wide *restrict 
 
 // One work-group a problem. ends[p][side] = (last bin, how many of it); offsets[p][side][chunk] = where the chunk's
 // better rows start within the side's share of the output, then where its rows of the last bin start (ties).
-kernel void threshold(const int pieces, const int quota, global const int *restrict counts, global int *restrict ends,
+kernel EXPLICIT void threshold(const int pieces, const int quota, global const int *restrict counts, global int *restrict ends,
                       global int *restrict offsets) {
   const int p = get_group_id(0), lid = get_local_id(0);
   local int scratch[WG];
@@ -196,7 +196,7 @@ kernel void threshold(const int pieces, const int quota, global const int *restr
 }
 
 // ws[p][keep + side quota ...] = the chosen rows; the last bin's ties come after the better rows
-kernel void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel EXPLICIT void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
                     global const int *restrict ends, global const int *restrict offsets, const int quota,
@@ -243,7 +243,7 @@ kernel void collect(const int n, const int chunk, global const wide *restrict f,
 //   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f)), size = sum |b|
 // with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2)
 //   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
-kernel void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel EXPLICIT void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict q,
                       global const wide *restrict rho, global wide *restrict sums) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);

@@ -25,7 +25,7 @@ typedef CAT(int, DW) ivec;
 #define to_lvec CAT(convert_long, DW)
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 
-kernel void subproblem(const int n, const int W, global const int *restrict ws, global const real *restrict Q,
+kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global const real *restrict Q,
                        global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
                        global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
                        const float tolerance, const float shrink, const int most, const long budget,

@@ -7,7 +7,7 @@
 #define BLOCK 1
 #endif
 
-kernel void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
+kernel EXPLICIT void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
                    const long n, global wide *restrict f, global const wide *restrict D, const int room,
                    global const int *restrict count) {
   const size_t begin = (size_t)get_global_id(0) * BLOCK;

@@ -22,8 +22,10 @@ from clsvm import device as devices
 from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.kernels import Kernel
-from clsvm.report import FitReport, relative_gap
+from clsvm.report import FitReport, Status, relative_gap
 from clsvm.solvers import decomposition
+
+_HOPELESS = 100.0  # times tol: what the rounding of one kernel value may move f before float32 is not even tried
 
 
 class SVC(ClassifierMixin, BaseEstimator):
@@ -37,7 +39,8 @@ class SVC(ClassifierMixin, BaseEstimator):
     device : None, "gpu", "cpu", part of a platform's or device's name, "name:index", a pyopencl Device or CommandQueue
     working_set_size : int or "auto" (the device profile's)
     gap_tol : stop as soon as the relative duality gap is this small, None: tol alone decides
-    dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way
+    dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way. Where float32 values
+        cannot reach tol (large unscaled features with a linear kernel, say), float64 is taken; the report says so
     memory_limit : bytes or text like "2GB"; default half of what is free on the device
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (2,) int32, dual_coef_
@@ -115,40 +118,47 @@ class SVC(ClassifierMixin, BaseEstimator):
         signs = np.where(index == 1, 1.0, -1.0)
         problem = tasks.c_svc(signs[None], bounds[None])
         checked = perf_counter()
-        with Stream(self.device, self.memory_limit) as stream, _Display(self.verbose, self.tol) as progress:
-            plan = layout.choose(stream.profile, X, kernel.spec.of_distance)
-            rows = layout.build(stream, X, plan, self.dtype)
-            stream.finish()
-            laid = perf_counter()
-            gram = Gram(stream, rows, kernel)
-            settings = self._settings(stream, kernel, plan, X, gram, progress)
-            solution = decomposition.solve(stream, gram, problem, settings)
-            solved = perf_counter()
-            report = FitReport(
-                primal=float(solution.primal[0]),
-                dual=float(solution.dual[0]),
-                gap=relative_gap(float(solution.primal[0]), float(solution.dual[0])),
-                violation=float(solution.violation[0]),
-                error_bound=solution.error_bound,
-                exact_rows=solution.exact_rows,
-                status=solution.status.value,
-                converged=solution.status.converged,
-                steps=int(solution.steps[0]),
-                outer_steps=solution.outer_steps,
-                rows_computed=solution.rows_computed,
-                bytes_held=stream.peak,
-                seconds={
-                    "check": checked - started,
-                    "layout": laid - checked,
-                    **solution.seconds,
-                    "other": solved - laid - sum(solution.seconds.values()),
-                    "total": perf_counter() - started,
-                },
-                device=str(stream.info),
-                layout=f"{rows.describe()} ({plan.reason})",
-                working_set_size=solution.working_set,
-                dtype=self.dtype,
-            )
+        for dtype in ("float32", "float64") if self.dtype == "float32" else ("float64",):
+            with Stream(self.device, self.memory_limit) as stream, _Display(self.verbose, self.tol) as progress:
+                last = dtype == "float64" or stream.profile.wide == "pair"
+                plan = layout.choose(stream.profile, X, kernel.spec.of_distance)
+                rows = layout.build(stream, X, plan, dtype)
+                stream.finish()
+                laid = perf_counter()
+                gram = Gram(stream, rows, kernel)
+                settings = self._settings(stream, plan, X, gram, progress)
+                error = float(np.finfo(dtype).eps) * settings.kernel_scale * float(bounds.max())
+                if error > _HOPELESS * self.tol and not last:
+                    continue  # one coefficient's rounding would hide the tolerance
+                solution = decomposition.solve(stream, gram, problem, settings)
+                solved = perf_counter()
+            if solution.status is not Status.STALLED or last:
+                break
+        report = FitReport(
+            primal=float(solution.primal[0]),
+            dual=float(solution.dual[0]),
+            gap=relative_gap(float(solution.primal[0]), float(solution.dual[0])),
+            violation=float(solution.violation[0]),
+            error_bound=solution.error_bound,
+            exact_rows=solution.exact_rows,
+            status=solution.status.value,
+            converged=solution.status.converged,
+            steps=int(solution.steps[0]),
+            outer_steps=solution.outer_steps,
+            rows_computed=solution.rows_computed,
+            bytes_held=stream.peak,
+            seconds={
+                "check": checked - started,
+                "layout": laid - checked,
+                **solution.seconds,
+                "other": solved - laid - sum(solution.seconds.values()),
+                "total": perf_counter() - started,
+            },
+            device=str(stream.info),
+            layout=f"{rows.describe()} ({plan.reason})",
+            working_set_size=solution.working_set,
+            dtype=dtype,
+        )
         self._keep(X, kernel, plan, classes, index, weights, solution, report)
         if not report.converged:
             warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=2)
@@ -175,7 +185,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         self.n_support_ = np.bincount(index[support], minlength=2).astype(np.int32)
         self.dual_coef_ = b[support][None, :]
         self.intercept_ = -solution.rho[:1]
-        self.n_iter_ = solution.steps[:1].astype(np.int32)
+        self.n_iter_ = np.minimum(solution.steps[:1], np.iinfo(np.int32).max).astype(np.int32)
         self.fit_status_ = 0 if report.converged else 1
         self.shape_fit_ = X.shape
         self.fit_report_ = report
@@ -187,7 +197,7 @@ class SVC(ClassifierMixin, BaseEstimator):
             classes=classes,
             n_support=self.n_support_,
             plan=plan,
-            dtype=self.dtype,
+            dtype=report.dtype,
         )
 
     @property
@@ -265,24 +275,22 @@ class SVC(ClassifierMixin, BaseEstimator):
         return stream.profile.working_set if self.working_set_size == "auto" else int(self.working_set_size)
 
     def _settings(
-        self,
-        stream: Stream,
-        kernel: Kernel,
-        plan: layout.Plan,
-        X: Any,
-        gram: Gram,
-        progress: Callable[..., None] | None,
+        self, stream: Stream, plan: layout.Plan, X: Any, gram: Gram, progress: Callable[..., None] | None
     ) -> decomposition.Settings:
+        dtype, kernel = gram.rows.dtype, gram.kernel
+
         def exact(rows: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
             support = np.flatnonzero(b)
-            with Stream(self.device, stream.limit - stream.held, stream.profile) as own:  # what is left of the budget
+            with Stream(
+                self.device, max(1, stream.limit - stream.held), stream.profile
+            ) as own:  # what is left of the budget
                 c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[support][None])
                 stream.peak = max(stream.peak, stream.held + own.peak)
             return c[0]
 
-        scale = model.diagonal_scale(kernel, X)
-        largest = float(stream.read(gram.rows.xx, self.dtype, gram.rows.n_pad).max())
-        if not max(scale, largest) <= float(np.finfo(self.dtype).max):
+        largest = float(stream.read(gram.rows.xx, dtype, gram.rows.n_pad).max())
+        scale = kernel.rounding(largest, float(np.finfo(dtype).eps))
+        if not scale <= float(np.finfo(dtype).max):
             self._refuse(f"{kernel!r} of these rows (largest squared norm {largest:.3g}) is too large")
         return decomposition.Settings(
             tol=float(self.tol),
@@ -291,7 +299,7 @@ class SVC(ClassifierMixin, BaseEstimator):
             working_set=self._working_set(stream),
             cache_bytes=self._cache_bytes(stream, gram),
             kernel_scale=scale,
-            exact=exact if self.dtype == "float32" else None,
+            exact=exact if dtype == "float32" else None,
             progress=progress,
         )
 

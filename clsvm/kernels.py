@@ -86,6 +86,23 @@ class Kernel:
         """The oracle: X (n, d), Y (m, d) dense float64 -> K (n, m) float64, on the host."""
         return self.spec.oracle(X, Y, **self.params)
 
+    def rounding(self, largest: float, eps: float) -> float:
+        """The largest rounding error of K(x, y) in units of ``eps``, for rows with <x,x> <= ``largest``.
+
+        Of the value itself, and of its argument: <x,y> is off by eps * largest, |x-y|^2 by twice as much.
+        """
+        if self.spec.of_distance:
+            argument, size = "sqdist", 2 * eps * largest
+            grid = np.concatenate([[0.0], np.geomspace(eps, 4.0, 400) * largest])
+        else:
+            argument, size = "dot", eps * largest
+            grid = np.linspace(-1.0, 1.0, 401) * largest
+        values = {**self.params, **dict.fromkeys(("dot", "sqdist"), grid), "xx": largest, "yy": largest}
+        with np.errstate(all="ignore"):
+            here = np.asarray(self.spec.expression.evaluate(values), np.float64)
+            there = self.spec.expression.evaluate({**values, argument: grid + size})
+            return float(max(np.abs(here).max(), np.abs(there - here).max() / eps))
+
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{k}={v:g}' for k, v in self.params.items())})"
 

@@ -201,16 +201,27 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     common |= {"order": order, "position": position}
     opts = [*options(stream.profile, dtype, d), f"-DINPUT={'float' if X.dtype == np.float32 else 'double'}"]
     if plan.kind == "csr":
-        return _build_csr(stream, _centred_csr(X, plan.centre), common, opts)
+        return _build_csr(stream, centred_csr(X, plan.centre), common, opts)
     if sp.issparse(X) and (plan.kind == "clustered" or plan.centre.any()):
-        X = _centred_csr(X, plan.centre) if plan.kind == "clustered" else X
+        X = centred_csr(X, plan.centre) if plan.kind == "clustered" else X
         centre = plan.centre if plan.kind == "dense" else np.zeros(d)
     else:
         centre = plan.centre
     return _build_lanes(stream, X, centre, size // V, common, opts)
 
 
-def _centred_csr(X: Data, centre: NDArray[np.float64]) -> sp.csr_matrix:
+def largest_norm(X: Data, centre: NDArray[np.float64]) -> float:
+    """The largest <x - centre, x - centre> of the rows of X."""
+    with np.errstate(over="ignore"):
+        if sp.issparse(X):
+            shifted = centred_csr(X, centre)
+            norms = np.asarray(shifted.multiply(shifted).sum(axis=1))
+        else:
+            norms = np.square(X - centre).sum(axis=1)
+    return float(norms.max(initial=0.0))
+
+
+def centred_csr(X: Data, centre: NDArray[np.float64]) -> sp.csr_matrix:
     """X as CSR with the centre subtracted in the caller's precision."""
     if not sp.issparse(X):
         return sp.csr_matrix(X - centre.astype(X.dtype) if centre.any() else X)
@@ -237,6 +248,7 @@ def _build_csr(stream: Stream, X: sp.csr_matrix, common: dict[str, Any], opts: l
     xx = stream.buffer(real.itemsize * common["n_pad"])
     norms = stream.kernel(sources.cl("pack"), opts, "norms_csr")
     norms((common["n_pad"],), None, buffers[0], buffers[2], xx)
+    _check_norms(stream, xx, common)
     return Rows(**common, stored=int(X.indptr[-1]), xx=xx, csr=buffers)
 
 
@@ -280,6 +292,7 @@ def _build_lanes(
     norms = stream.kernel(sources.cl("pack"), opts, "norms_lanes")
     for part in parts:
         norms((part.groups * V,), None, part.first, d, part.values, *shared[:2], int(dense), xx)
+    _check_norms(stream, xx, common)
     stream.free(centre_buffer)
     at_buffer, columns_at_buffer, columns_buffer = shared
     return Rows(
@@ -291,6 +304,15 @@ def _build_lanes(
         columns_at=columns_at_buffer,
         columns=columns_buffer,
     )
+
+
+def _check_norms(stream: Stream, xx: Buffer, common: dict[str, Any]) -> None:
+    """Rows whose squared norm overflows have no kernel values: better refused than NaN later."""
+    norms = stream.read(xx, common["dtype"], common["n_pad"])
+    bad = np.flatnonzero(~np.isfinite(norms))
+    if bad.size:
+        row, advice = common["order"][bad[0]], " or take dtype='float64'" * (common["dtype"] == "float32")
+        raise ValueError(f"the squared norm of row {row} is too large for {common['dtype']}: scale X{advice}")
 
 
 def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:

@@ -93,17 +93,6 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
     return out
 
 
-def diagonal_scale(kernel: Kernel, X: Data) -> float:
-    """The largest |K(x, x)| of the rows of X, at least 1: what the rounding errors of kernel values are relative to."""
-    if kernel.spec.of_distance:
-        xx = np.zeros(1)
-    else:
-        xx = np.asarray((X.multiply(X) if sp.issparse(X) else np.square(X)).sum(axis=1), np.float64).ravel()
-    values = {"xx": xx, "yy": xx, "dot": xx, "sqdist": np.zeros_like(xx), **kernel.params}
-    with np.errstate(all="ignore"):
-        return float(np.abs(kernel.spec.expression.evaluate(values)).max(initial=1.0))
-
-
 def as_float64(X: Data) -> Data:
     """X with float64 values; itself where it has them."""
     return X.astype(np.float64) if X.dtype != np.float64 else X
@@ -144,17 +133,17 @@ class KernelModel:
             plan = self.plan or layout.choose(stream.profile, self.support_vectors, self.kernel.spec.of_distance)
             if plan.kind != "csr" and sp.issparse(X) and not sp.issparse(self.support_vectors):
                 X = X.toarray()
-            c = responses(stream, self.kernel, plan, X, self.support_vectors, self.dual_coef, self._precision(stream))
+            dtype = self._precision(stream, plan)
+            c = responses(stream, self.kernel, plan, X, self.support_vectors, self.dual_coef, dtype)
         values: Vector = c[0] + self.intercept[0]
         return values
 
-    def _precision(self, stream: Stream) -> str:
+    def _precision(self, stream: Stream, plan: Plan) -> str:
         """float64 where float32 kernel values could move a decision value by more than DECISION_ERROR (and the device
         has it): coefficients near 1e4 turn the last bit of K into the third digit of the sum."""
-        size = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) * diagonal_scale(
-            self.kernel, self.support_vectors
-        )
-        small = float(np.finfo(np.float32).eps) * size <= DECISION_ERROR
+        eps = float(np.finfo(np.float32).eps)
+        scale = self.kernel.rounding(layout.largest_norm(self.support_vectors, plan.centre), eps)
+        small = eps * scale * float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) <= DECISION_ERROR
         return self.dtype if small or stream.profile.wide == "pair" else "float64"
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:

@@ -15,7 +15,7 @@ class Status(enum.Enum):
     TOLERANCE = "converged: the KKT violation is within tol"
     GAP = "converged: the relative duality gap is within gap_tol"
     MAX_ITER = "not converged: max_iter was reached before the tolerance"
-    STALLED = "not converged: no further progress at the precision of the kernel values; dtype='float64' may help"
+    STALLED = "not converged: no further progress at the precision of the kernel values"
 
     @property
     def converged(self) -> bool:

@@ -11,7 +11,7 @@
 // the panel, then V x V tiles are transposed so that rows stand in lanes.
 //   u[j] = panel[(block d + j) UB + u % UB]
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
-kernel void gram(
+kernel EXPLICIT void gram(
     global const long *restrict indptr, global const INDEX *restrict indices, global const real *restrict data,
     global const int *restrict rows, global const real *restrict xx,
     const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu

@@ -5,7 +5,7 @@
 //   x_i[columns[j]] = values[at[g] + j V + i % V]      contiguous loads of V, the tile stays in cache
 //   u[j]            = panel[(block d + j) V + u % V]   one line a feature, broadcast lane by lane
 // DENSE: every group holds all d features and columns is not read.
-kernel void gram(
+kernel EXPLICIT void gram(
     const int group0, global const real *restrict values, global const long *restrict at,
     global const int *restrict columns_at, global const int *restrict columns, global const real *restrict xx,
     const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu

@@ -210,3 +210,56 @@ def test_prediction_in_little_memory(device: str) -> None:
     model.set_params(memory_limit="20kB")
     with pytest.raises(ValueError, match="memory_limit"):
         model.decision_function(X)
+
+
+def test_rounding_of_distances_is_certified(device: str) -> None:
+    """Distances lose digits in proportion to the squared norms: the bound has to know (this one was certified wrongly
+    by a bound that took the largest kernel value alone)."""
+    rng = np.random.default_rng(82)
+    X = rng.normal(size=(33, 1)) * 10 ** rng.uniform(0, 2)
+    y = rng.integers(0, 2, 33)
+    y[:2] = 0, 1
+    verify(SVC(C=50, gamma=1.0, device=device).fit(X, y), X, y, 50.0, 1.0)
+
+
+def test_rounding_bounds_the_error() -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(200, 6)) * 5
+    X32 = X.astype(np.float32)
+    largest, eps = float((X**2).sum(axis=1).max()), float(np.finfo(np.float32).eps)
+    xx = np.einsum("ij,ij->i", X32, X32)
+    dot = X32 @ X32.T
+    values = {"xx": xx[:, None], "yy": xx[None], "dot": dot, "sqdist": np.maximum(xx[:, None] + xx[None] - 2 * dot, 0)}
+    for name in kernels.BUILTIN:
+        kernel = kernels.make(name)
+        apart = ~np.eye(200, dtype=bool)  # a row meets itself at distance zero exactly on the device, not in this sum
+        off = np.abs(kernel.spec.expression.evaluate({**values, **kernel.params}) - kernel(X, X))[apart].max()
+        assert off <= 4 * eps * kernel.rounding(largest, eps), name
+
+
+def test_float64_where_float32_cannot_reach_tol(device: str) -> None:
+    X, y = noisy(60, 4)
+    scaled = X * 300  # kernel values near 1e6 are off by more than a hundred times tol
+    model = SVC(kernel="linear", device=device).fit(scaled, y)
+    assert model.fit_report_.dtype == "float64"
+    assert model.fit_report_.converged
+    reference = Reference(kernel="linear", tol=1e-5).fit(scaled, y)
+    np.testing.assert_allclose(model.coef_, reference.coef_, rtol=1e-2)
+
+
+def test_a_tolerance_beyond_reach_ends(device: str) -> None:
+    X, y = noisy(60, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        report = SVC(C=10.0, gamma=0.4, tol=1e-300, device=device).fit(X, y).fit_report_
+    assert report.converged == (report.violation <= 1e-300)
+    if not report.converged:
+        assert "no further progress" in report.status
+
+
+@pytest.mark.parametrize("name", ["rbf", "linear", "cosine"])
+def test_rows_beyond_the_dtype_are_refused(device: str, name: str) -> None:
+    X, y = noisy(60, 3)
+    model = SVC(kernel=name, gamma=0.4, device=device).fit(X, y)
+    with pytest.raises(ValueError, match="squared norm of row 1 is too large for float32"):
+        model.decision_function(np.vstack([X[0], np.full(3, 1e30)]))

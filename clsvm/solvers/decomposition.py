@@ -47,7 +47,7 @@ CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 @dataclass(frozen=True)
 class Settings:
     """Numbers of a solve. max_iter: pair steps, -1 for no limit. cache_bytes: of the row store. kernel_scale: the
-    largest |K(x, x)|. exact: see module; None where K is exact enough as it is."""
+    rounding error of K in units of its dtype's eps. exact: see module; None where K is exact enough as it is."""
 
     tol: float
     gap_tol: float | None
@@ -156,7 +156,8 @@ class _Solve:
     def run(self) -> Solution:
         status, outer, exact_rows, certificates = None, 0, 0, 0
         s = self.settings
-        bound = 0.0
+        bound, before, best, best_at = 0.0, -1, np.inf, 0
+        patience, last_level = 200 + 50 * self.n // self.W, -np.inf
         while True:
             self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
             if outer % self.stream.profile.sync == 0:
@@ -180,12 +181,18 @@ class _Solve:
                     if certificates > CERTIFICATES:
                         status = Status.STALLED
                         break
-                    before = -1
+                    before, best = -1, np.inf
                     continue
                 if 0 <= s.max_iter <= int(state.steps.min()):
                     status = Status.MAX_ITER
                     break
-                if outer and int(state.steps.sum()) == before:
+                if violation < 0.99 * best:
+                    best, best_at = violation, outer
+                if outer - best_at > patience:  # the violation may go up and down for long while the dual still rises
+                    level = float(self._objective(state.rho)[1].sum())
+                    patience = patience if level > last_level + 1e-9 * abs(level) else 0
+                    best_at, last_level = outer, level
+                if (outer and int(state.steps.sum()) == before) or not patience:
                     status = Status.STALLED
                     break
                 before = int(state.steps.sum())
