@@ -238,13 +238,15 @@ def test_rounding_bounds_the_error() -> None:
 
 
 def test_float64_where_float32_cannot_reach_tol(device: str) -> None:
-    X, y = noisy(60, 4)
-    scaled = X * 300  # kernel values near 1e6 are off by more than a hundred times tol
-    model = SVC(kernel="linear", device=device).fit(scaled, y)
+    X, y = noisy(30, 2)
+    X *= 400  # kernel values near 1e6 are off by more than a hundred times tol
+    model = SVC(kernel="linear", device=device).fit(X, y)
     assert model.fit_report_.dtype == "float64"
     assert model.fit_report_.converged
-    reference = Reference(kernel="linear", tol=1e-5).fit(scaled, y)
-    np.testing.assert_allclose(model.coef_, reference.coef_, rtol=1e-2)
+    coef = np.zeros(len(y))
+    coef[model.support_] = model.dual_coef_[0]
+    found = check.recompute(X, y, 1.0, coef, float(model.intercept_[0]), lambda A, B: A @ B.T)
+    assert found.violation <= 1.2 * TOL
 
 
 def test_a_tolerance_beyond_reach_ends(device: str) -> None:
