@@ -57,8 +57,11 @@ def test_optimum(device: str, profile: str, kind: str) -> None:
     X, y = noisy(700, 9)
     if kind == "sparse":
         X = sp.csr_matrix(X * (np.random.default_rng(3).random(X.shape) < 0.3))
-    model = SVC(C=2.0, gamma=0.2, device=device, working_set_size=128).fit(X, y)
-    verify(model, X, y, 2.0, 0.2)
+    model = SVC(C=2.1, gamma=0.2, device=device, working_set_size=128).fit(X, y)
+    verify(model, X, y, 2.1, 0.2)
+    size = np.abs(model.dual_coef_[0])  # a coefficient at a bound stands on it, not a rounding away
+    assert size.min() > 1e-9
+    assert not ((size < 2.1) & (size > 2.1 - 1e-9)).any()
 
 
 @pytest.mark.parametrize("n", [2, 3, 17, 130])
@@ -109,6 +112,8 @@ def test_large_C(device: str) -> None:
     found = verify(model, X, y, 1e4, 0.3)
     assert model.fit_report_.exact_rows > 0
     assert found.n_support > 100
+    exact = rbf(0.3)(X, X[model.support_]) @ model.dual_coef_[0] + model.intercept_[0]
+    np.testing.assert_allclose(model.decision_function(X), exact, rtol=0, atol=1e-6)
 
 
 def test_features_far_from_zero(device: str) -> None:
@@ -116,10 +121,12 @@ def test_features_far_from_zero(device: str) -> None:
     model = SVC(gamma=0.3, device=device).fit(X + 1e4, y)
     near = SVC(gamma=0.3, device=device).fit(X, y)
     assert abs(model.fit_report_.dual - near.fit_report_.dual) <= 1e-5 * near.fit_report_.dual
+    assert model.fit_report_.dtype == "float32"  # centred before the cast, float32 suffices
     far = model.decision_function(X[:100] + 1e4)
     assert np.abs(far - near.decision_function(X[:100])).max() <= 1e-2
     shifted = sp.csr_matrix(X + 1e4)
     as_sparse = SVC(gamma=0.3, device=device).fit(shifted, y)
+    assert as_sparse.fit_report_.dtype == "float32"
     assert abs(as_sparse.fit_report_.dual - near.fit_report_.dual) <= 1e-5 * near.fit_report_.dual
 
 
