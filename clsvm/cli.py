@@ -155,7 +155,7 @@ def _memory(text: str | None) -> str | None:
 
 
 def _working_set(text: str) -> str:
-    if text != "auto" and not (text.isdigit() and int(text) >= 2):
+    if text != "auto" and not (text.isascii() and text.isdecimal() and int(text) >= 2):
         raise typer.BadParameter(f"got {text!r}, expected 'auto' or a whole number, 2 or more")
     return text
 
@@ -202,7 +202,7 @@ def train(
     quiet: Quiet = False,
     device: Device = None,
     gap_tol: Annotated[
-        float | None, typer.Option("--gap-tol", help="Stop only where the relative duality gap is at most this, too.")
+        float | None, typer.Option("--gap-tol", help="Stop as soon as the relative duality gap is this small.")
     ] = None,
     max_iter: Annotated[int, typer.Option("--max-iter", help="Stop after so many steps; -1: no limit.")] = -1,
     memory_limit: MemoryLimit = None,

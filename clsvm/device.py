@@ -110,8 +110,13 @@ def _trial(device: cl.Device) -> str:
     return "" if np.allclose(got, expected, atol=1e-5) else "a trial program gave a wrong answer"
 
 
-@cache
 def _context(process: int, device: cl.Device) -> cl.Context:
+    with _context_lock:  # one context a process and device, also where threads meet it first together
+        return _made_context(process, device)
+
+
+@cache
+def _made_context(process: int, device: cl.Device) -> cl.Context:
     if process in _forked and device.platform.name.strip() not in _FORK_SAFE:
         raise DeviceError(
             f"{device.platform.name.strip()} does not survive a fork of a process that has used it; start workers with "
@@ -121,6 +126,7 @@ def _context(process: int, device: cl.Device) -> cl.Context:
     return cl.Context([device])
 
 
+_context_lock = threading.RLock()
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes seen to work in a child forked after use; others hang there
 _used: list[int] = []  # processes that have made a context
 _forked: set[int] = set()  # processes forked from one of those
@@ -181,7 +187,7 @@ def find(spec: Any = None) -> DeviceInfo:
 
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
     """Indices of the devices that the lower-case text ``asked`` can mean; everything for the empty text."""
-    if asked.isdigit():
+    if asked.isascii() and asked.isdecimal():
         return [int(asked)] if int(asked) < len(here) else []
     if asked in ("gpu", "cpu"):
         return [i for i, d in enumerate(here) if _kind(d) == asked]
@@ -208,14 +214,17 @@ class Stream:
         self._context = _context(os.getpid(), self._device)
         self._queue = spec if isinstance(spec, cl.CommandQueue) else _queue(self._device)
         if isinstance(spec, cl.CommandQueue):
+            if spec.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+                raise ValueError("device must be an in-order CommandQueue, got one that executes out of order")
             try:
                 self._context = spec.context
             except cl.Error as error:
                 raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
-        self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * (_free_memory(self._device) + _pooled()))
+        self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * _free_memory(self._device))
         self.held = self.peak = 0
+        self.local_memory = self._device.local_mem_size
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
         # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
@@ -228,13 +237,19 @@ class Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.finish()
-        self.free(*(buffer for buffer, _size in self._buffers.values()))
+        try:
+            self.finish()
+        finally:
+            self.free(*(buffer for buffer, _size in self._buffers.values()))
+            self.give_slabs_back()
+
+    def give_slabs_back(self) -> None:
+        """Return this stream's slabs to the pool."""
         with _pool_lock:
             for key, slab in self._slabs:
                 _pool.setdefault(key, []).append(slab)
+        self.held -= sum(key[2] for key, _slab in self._slabs)
         self._slabs.clear()
-        self.held = 0
 
     def buffer(self, nbytes: int) -> Buffer:
         """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the memory does."""
@@ -269,6 +284,8 @@ class Stream:
             pool = _pool.setdefault(key, [])
             buffer = pool.pop(0) if pool else None  # in the order they came: the first is the most touched
         if buffer is None:
+            if self.held + nbytes + _pooled() > self.limit:
+                release_memory()  # slabs of other sizes
             try:
                 buffer = _huge(self._context, nbytes) if self.unified else None
                 buffer = buffer or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
@@ -293,7 +310,7 @@ class Stream:
         array = np.ascontiguousarray(array)
         buffer = self.buffer(array.nbytes)
         if array.nbytes:
-            cl.enqueue_copy(self._queue, buffer, array, is_blocking=True)
+            self._copy(buffer, array)
         return buffer
 
     @contextlib.contextmanager
@@ -333,13 +350,13 @@ class Stream:
             self._zero((-(-int(nbytes) // 64),), None, buffer)
 
     def write(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        cl.enqueue_copy(self._queue, buffer, np.ascontiguousarray(array), is_blocking=True)
+        self._copy(buffer, np.ascontiguousarray(array))
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """A copy of the buffer's start (from ``offset`` bytes) on the host; waits for all work enqueued before."""
         array: NDArray[Any] = np.empty(shape, dtype)
         if array.nbytes:
-            cl.enqueue_copy(self._queue, array, buffer, src_offset=offset, is_blocking=True)
+            self._copy(array, buffer, src_offset=offset)
         return array
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
@@ -368,7 +385,16 @@ class Stream:
         self._queue.flush()
 
     def finish(self) -> None:
-        self._queue.finish()
+        try:
+            self._queue.finish()
+        except cl.Error as error:
+            raise DeviceError(f"{self.info}: the work in its queue failed ({error})") from None
+
+    def _copy(self, to: Any, source: Any, **offset: Any) -> None:
+        try:
+            cl.enqueue_copy(self._queue, to, source, is_blocking=True, **offset)
+        except cl.Error as error:
+            raise DeviceError(f"{self.info}: a copy failed ({error})") from None
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """A kernel object of the caller's own, from a program built once per context, text and options."""
@@ -381,19 +407,19 @@ _pool_lock = threading.Lock()
 
 
 def _pooled() -> int:
+    """Bytes of this process's pooled slabs."""
     with _pool_lock:
-        return sum(key[2] * len(slabs) for key, slabs in _pool.items())
+        return sum(key[2] * len(slabs) for key, slabs in _pool.items() if key[0] == os.getpid())
 
 
 def release_memory() -> int:
     """Give the pooled slabs of the row store back to the system; the bytes that were freed."""
+    freed = 0
     with _pool_lock:
-        freed = sum(key[2] * len(slabs) for key, slabs in _pool.items() if key[0] == os.getpid())
-        for key, slabs in _pool.items():
-            if key[0] == os.getpid():  # a forked child leaves its parent's alone
-                for slab in slabs:
-                    slab.release()
-        _pool.clear()
+        for key in [key for key in _pool if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
+            for slab in _pool.pop(key):
+                slab.release()
+                freed += key[2]
     return freed
 
 
@@ -401,8 +427,8 @@ def _huge(context: cl.Context, nbytes: int) -> Any:
     """A buffer over anonymous memory with huge pages, or None where the system has none."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets none
     try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets none
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
         return None
@@ -471,7 +497,8 @@ def _free_memory(device: cl.Device) -> int:
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
         with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
-            free = min(free, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")))
+            available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+            free = min(free, available + _pooled())
     return free
 
 

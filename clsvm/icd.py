@@ -7,9 +7,11 @@ OCL_ICD_VENDORS names it, so that nothing hides anything.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -25,6 +27,8 @@ _DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
 
 def prepare() -> None:
     """Point the loader at all runtimes of this machine. Idempotent; never raises for a missing one."""
+    if not _writable(user_cache_path("pyopencl")):
+        os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # its cache would raise, and the device look broken
     if os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OCL_ICD_FILENAMES"):
         return
     if sys.platform == "win32":  # the Khronos loader: the registry's drivers stay, these are added
@@ -69,6 +73,12 @@ def _bundled() -> Iterator[Path]:
                 yield library
 
 
+def _writable(path: Path) -> bool:
+    """Whether the folder is there, or could be made, for writing."""
+    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK)
+
+
 def _loads(library: str) -> bool:
     try:
         ctypes.CDLL(library)
@@ -86,6 +96,7 @@ def _folder(entries: dict[str, str]) -> Path:
             raise PermissionError(base)
     except OSError:
         base = Path(tempfile.mkdtemp(prefix="clsvm-"))
+        atexit.register(shutil.rmtree, base, ignore_errors=True)
     folder = base / f"icd-{digest}"
     folder.mkdir(exist_ok=True)
     for name, text in entries.items():

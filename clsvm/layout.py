@@ -160,16 +160,16 @@ def cluster_order(X: Data) -> NDArray[np.int32]:
     sample = _sample(X) != 0
     pattern = np.asarray(sample, np.float32)
     pattern -= pattern.mean(axis=0)
-    covariance = pattern.T @ pattern / max(1, len(pattern))
     columns = []
-    residual = np.diag(covariance).copy()
+    residual = np.einsum("ij,ij->j", pattern, pattern) / max(1, len(pattern))  # the covariance's diagonal
     factor = np.zeros((X.shape[1], _PATTERN_COLUMNS))
     for k in range(min(_PATTERN_COLUMNS, X.shape[1])):
         j = int(np.argmax(residual))
         if residual[j] < 1e-6:
             break
         columns.append(j)
-        factor[:, k] = (covariance[:, j] - factor[:, :k] @ factor[j, :k]) / np.sqrt(residual[j])
+        covariance = pattern.T @ pattern[:, j] / len(pattern)
+        factor[:, k] = (covariance - factor[:, :k] @ factor[j, :k]) / np.sqrt(residual[j])
         residual -= factor[:, k] ** 2
         residual[j] = 0
     if not columns:
@@ -275,6 +275,10 @@ def _build_lanes(
             mask = np.repeat(mask.reshape(-1, per_cluster, d).any(axis=1), per_cluster, axis=0).view(np.uint8)
         lengths = mask.sum(axis=1, dtype=np.int64)
         columns = np.nonzero(mask)[1].astype(np.int32)
+    if not dense and lengths.sum() >= 2**31:
+        raise ValueError(
+            f"the clustered layout of {common['n']} rows needs {lengths.sum()} columns, at most {2**31 - 1}"
+        )
     columns_at = np.zeros(groups + 1, np.int32)
     if not dense:
         columns_at[1:] = np.cumsum(lengths)

@@ -81,10 +81,13 @@ def _add(gram: Gram, source: Gram, panel: Panel, coefficients: Vector, c: Buffer
 
 
 def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
-    """:func:`responses` in float64: on the device where it has it, else by the kernel's oracle on the host."""
+    """:func:`responses` in float64: on the device where it has it and room, else by the kernel's oracle on the host."""
     if stream.info.fp64 and stream.profile.wide == "double":
         plan = replace(plan, kind="dense") if plan.kind == "clustered" else plan  # too few rows to be worth clustering
-        return responses(stream, kernel, plan, as_float64(X), as_float64(support), coefficients, "float64")
+        try:
+            return responses(stream, kernel, plan, as_float64(X), as_float64(support), coefficients, "float64")
+        except ValueError:  # what is left of the budget holds no tile of them
+            pass
     out = np.zeros((len(coefficients), X.shape[0]))
     Y = dense(support)
     step = max(1, (64 << 20) // (8 * max(1, len(Y), X.shape[1])))

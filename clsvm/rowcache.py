@@ -34,7 +34,10 @@ class RowCache:
         rows = max(1, self.slab_rows * self._most)
         self.owner = stream.upload(np.full(rows, -1, np.int32))
         while self._most and self.capacity < entries:
-            self._grow()
+            if not self._grow():  # no ring at all rather than one that a single step would overrun
+                stream.give_slabs_back()
+                self._slabs.clear()
+                self._most = 0
 
     @property
     def capacity(self) -> int:
@@ -57,6 +60,6 @@ class RowCache:
         try:
             self._slabs.append(self._stream.slab(self.slab_bytes))
         except (ValueError, DeviceError):  # the budget ends here: the ring stays as large as it is
-            self._most = len(self._slabs) if self.capacity >= self._entries else 0
+            self._most = len(self._slabs)
             return False
         return True

@@ -213,3 +213,16 @@ def test_expression_renders_types_and_powers() -> None:
     assert "ipow(" in text
     assert "(real)0.5" in text
     assert "p_gamma" in text
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle() -> None:
+    if any("Oclgrind" in d.platform for d in USABLE):
+        pytest.skip("the simulator stands in for the loader")
+    program = "from clsvm import SVC; print(SVC().fit([[0.], [1.], [2.], [3.]], [0, 0, 1, 1]).fit_report_.converged)"
+    env = {**os.environ, "HOME": "/dev/null", "PYTHONPATH": str(Path(clsvm.__file__).parents[1])}
+    for name in ("XDG_CACHE_HOME", "OCL_ICD_VENDORS", "CLSVM_DEVICE"):
+        env.pop(name, None)
+    if not any(d.platform.startswith("Intel") for d in USABLE):
+        pytest.skip("PoCL itself needs a folder for its cache")
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True", done.stderr

@@ -272,3 +272,22 @@ def test_rows_beyond_the_dtype_are_refused(device: str, name: str) -> None:
     model = SVC(kernel=name, gamma=0.4, device=device).fit(X, y)
     with pytest.raises(ValueError, match="squared norm of row 1 is too large for float32"):
         model.decision_function(np.vstack([X[0], np.full(3, 1e30)]))
+
+
+def test_every_memory_limit_gives_the_optimum_or_an_error(device: str) -> None:
+    """A row store too small for one step must be none at all: it once lost rows, and called the result converged."""
+    X, y = noisy(1024, 150)
+    options = {"C": 10.0, "gamma": 1 / 150, "working_set_size": 256, "cache_size": 1e3, "device": device}
+    best = SVC(**options).fit(X, y).fit_report_.dual
+    outcomes = []
+    for limit in range(1_000_000, 4_000_000, 150_000):
+        try:
+            report = SVC(**options, memory_limit=limit).fit(X, y).fit_report_
+            outcomes.append("kept" if report.bytes_held <= limit else f"held {report.bytes_held} of {limit}")
+            if abs(report.dual - best) > 1e-5 * best:
+                outcomes[-1] = f"dual {report.dual} with {limit}, {best} without"
+        except ValueError as error:
+            outcomes.append("refused" if "memory_limit" in str(error) else str(error))
+    kept = outcomes.count("kept")
+    assert outcomes == ["refused"] * (len(outcomes) - kept) + ["kept"] * kept
+    assert kept > 10

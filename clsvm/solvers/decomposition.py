@@ -41,6 +41,8 @@ Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (n,)) -> sum_j b_j K_ij in float64
 BINS = 2048
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
+VECTOR_STATE = 56  # bytes of local memory for each row of the working set in the vector shape's subproblem
+CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 
 
@@ -102,7 +104,8 @@ class _Solve:
         self._scratch()
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
-        self.cache = RowCache(stream, self.n, real, settings.cache_bytes, P * self.W)
+        room = min(settings.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
+        self.cache = RowCache(stream, self.n, real, room, P * self.W)
         self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "rows": 0.0, "exact": 0.0}
 
     def _working_set(self) -> int:
@@ -110,9 +113,11 @@ class _Solve:
         stream, rows, unit = self.stream, self.gram.rows, 2 * max(self.gram.width, 8)
         real = np.dtype(rows.dtype).itemsize
         W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
+        own = VECTOR_STATE if stream.profile.shape == "vector" else 0
         while unit < W:
             panel, tile = self.P * W * rows.d * real, (self.P * W) ** 2 * real
-            if (stream.limit - stream.held) // 2 >= 2 * panel + tile and max(panel, tile) <= stream.largest:
+            fits = (stream.limit - stream.held) // 2 >= 2 * panel + tile and max(panel, tile) <= stream.largest
+            if fits and own * W <= stream.local_memory:
                 break
             W = max(1, W // 2 // unit) * unit
         return W
@@ -156,7 +161,7 @@ class _Solve:
     def run(self) -> Solution:
         status, outer, exact_rows, certificates = None, 0, 0, 0
         s = self.settings
-        bound, before, best, best_at = 0.0, -1, np.inf, 0
+        before, best, best_at = -1, np.inf, 0
         patience, last_level = 200 + 50 * self.n // self.W, -np.inf
         while True:
             self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
@@ -165,17 +170,18 @@ class _Solve:
                 violation = float(state.violation.max())
                 gap = np.nan
                 if s.gap_tol is not None:
-                    primal, dual = self._objective(state.rho)
-                    gap = float(max(map(relative_gap, primal, dual)))
+                    gap = float(max(map(relative_gap, *self._objective(state.rho))))
                 if s.progress:
                     s.progress(int(state.steps.sum()), violation, gap)
                 if violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol):
                     status = Status.TOLERANCE if violation <= s.tol else Status.GAP
                     started = perf_counter()
-                    bound, worst, evaluated = self._certify(state, s.tol if violation <= s.tol else violation)
+                    worst, evaluated = self._certify(state, s.tol if violation <= s.tol else violation)
                     self.seconds["exact"] += perf_counter() - started
                     exact_rows += evaluated
-                    if status is Status.GAP or worst <= s.tol:
+                    if status is Status.TOLERANCE and worst <= s.tol:
+                        break
+                    if status is Status.GAP and (not evaluated or self._gap() <= (s.gap_tol or 0)):
                         break
                     certificates += 1
                     if certificates > CERTIFICATES:
@@ -213,7 +219,7 @@ class _Solve:
             violation=state.violation,
             steps=state.steps,
             status=status,
-            error_bound=bound,
+            error_bound=self._bound(),
             exact_rows=exact_rows,
             outer_steps=outer,
             rows_computed=state.rows,
@@ -244,7 +250,7 @@ class _Solve:
         self._lap("tile", started)
         started = perf_counter()
         budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
-        memory = local(8 * 7 * W if self.items == 1 else 8)
+        memory = local(VECTOR_STATE * W if self.items == 1 else 8)
         self._subproblem(
             (self.items * P,), (self.items,), self.n, W, self.ws, self.Q, *vectors, self.delta, self.counters,
             np.float32(0.5 * s.tol), np.float32(SHRINK), 100 * W, budget, memory,
@@ -290,6 +296,11 @@ class _Solve:
         rho = np.where(np.isfinite(rho), rho, 0.0)
         return _State(m, M, rho, np.maximum(violation, 0.0), counters[:, 0], int(counters[0, 1]))
 
+    def _gap(self) -> float:
+        """The relative duality gap of the state as it is now."""
+        self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
+        return float(max(map(relative_gap, *self._objective(self._read().rho))))
+
     def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
         """Primal and dual objective of each problem at offset rho."""
         buffer = self.stream.wide(rho)
@@ -298,15 +309,19 @@ class _Solve:
         self.stream.free(buffer)
         return quadratic / 2 + loss, -(quadratic / 2 + linear)
 
-    def _certify(self, state: _State, tol: float) -> tuple[float, float, int]:
-        """(bound of f's error, violation, rows evaluated): f replaced in float64 where the bound reaches tol / 10."""
+    def _bound(self) -> float:
+        """What rounding of the kernel values can have done to f at most."""
         eps = float(np.finfo(self.gram.rows.dtype).eps)
-        shape = (self.P, self.n)
+        size = np.abs(self.stream.read_wide(self.b, (self.P, self.n))).sum(axis=1).max()
+        return eps * self.settings.kernel_scale * float(size)
+
+    def _certify(self, state: _State, tol: float) -> tuple[float, int]:
+        """(violation, rows evaluated): f replaced in float64 where the bound of its error reaches tol / 10."""
+        shape, bound = (self.P, self.n), self._bound()
         b = self.stream.read_wide(self.b, shape)
-        bound = eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
         worst = float(state.violation.max())
         if self.settings.exact is None or bound <= tol / 10:
-            return bound, worst, 0
+            return worst, 0
         f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
         order, evaluated, worst = self.gram.rows.order, 0, 0.0
         for p in range(self.P):
@@ -322,7 +337,7 @@ class _Solve:
             if up.any() and low.any():
                 worst = max(worst, float(f[p][low].max() - f[p][up].min()))
         self.stream.write_wide(self.f, f)
-        return bound, worst, evaluated
+        return worst, evaluated
 
 
 @dataclass(frozen=True)
