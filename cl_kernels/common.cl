@@ -7,7 +7,7 @@
 #ifndef V
 #define V 16  // lanes (8, 16; group shape 32, 64, 128)
 #endif
-#define COUNTERS 4  // long counters a problem: steps; problem 0 also rows computed, head of the ring, hits
+#define COUNTERS 4  // long counters a problem: steps; problem 0 also rows computed, head of the ring
 #ifndef WG
 #define WG 1  // work-items of a reduction's group (1 on a CPU, 64 to 256 on a GPU)
 #endif

@@ -5,7 +5,7 @@
 //                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
 // Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.
 // The second half of each working set then becomes the first (``keep`` rows), the rest is emptied.
-//   counters, problem 0: [1] rows computed, [2] head of the ring, [3] hits in all
+//   counters, problem 0: [1] rows computed, [2] head of the ring
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int problems, const int W, const int keep, const int capacity, global int *restrict ws,
     global uchar *restrict in_set, global const wide *restrict delta, global int *restrict slot_of,
@@ -57,6 +57,6 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     }
   if (lid == 0) {
     hits[0] = hit_total, misses[0] = miss_total;
-    counters[1] += miss_total, counters[2] = capacity > 0 ? (head + miss_total) % capacity : 0, counters[3] += hit_total;
+    counters[1] += miss_total, counters[2] = capacity > 0 ? (head + miss_total) % capacity : 0;
   }
 }

@@ -240,7 +240,7 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
 }
 
 // Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:
-//   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f)), size = sum |b|
+//   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f))
 // with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2)
 //   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
 kernel EXPLICIT void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
@@ -249,19 +249,18 @@ kernel EXPLICIT void objective(const int n, const int chunk, global const wide *
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
   const size_t base = (size_t)p * n;
   local wide values[WG];
-  wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0), size = wide_of(0);
+  wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide fi = f[base + i], bi = b[base + i], qi = q[base + i], slack = wide_sub(rho[p], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
     linear = wide_add(linear, wide_mul(bi, qi));
     loss = wide_add(loss, wide_max(wide_mul(lo[base + i], slack), wide_mul(hi[base + i], slack)));
-    size = wide_add(size, wide_max(bi, wide_neg(bi)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
-  loss = group_sum(loss, values), size = group_sum(size, values);
+  loss = group_sum(loss, values);
   if (get_local_id(0) == 0) {
-    global wide *to = sums + ((size_t)p * pieces + piece) * 4;
-    to[0] = quadratic, to[1] = linear, to[2] = loss, to[3] = size;
+    global wide *to = sums + ((size_t)p * pieces + piece) * 3;
+    to[0] = quadratic, to[1] = linear, to[2] = loss;
   }
 }

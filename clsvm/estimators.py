@@ -304,14 +304,13 @@ class SVC(ClassifierMixin, BaseEstimator):
         )
 
     def _cache_bytes(self, stream: Stream, gram: Gram) -> int:
-        """Bytes for the row store: what was asked for, or most of what is left, or 0 where computing a row again costs
-        less than reading it."""
-        left = int(0.8 * (stream.limit - stream.held))
+        """Bytes asked for the row store (the solver keeps it within its share of the memory that is left): all of the
+        budget, or 0 where computing a row again costs less than reading it."""
         if self.cache_size != "auto":
-            return min(int(float(self.cache_size) * 1e6), left)
+            return int(float(self.cache_size) * 1e6)
         cells = gram.rows.stored / max(1, gram.rows.n)
         cost = cells * (stream.profile.csr_cost if gram.rows.csr else 1.0)
-        return left if cost > stream.profile.cache_cost else 0
+        return stream.limit if cost > stream.profile.cache_cost else 0
 
 
 def _number(

@@ -14,20 +14,19 @@ from clsvm import SVC
 TOL = 1e-3
 
 
+def recompute(model: SVC | Reference, p: sets.Problem) -> check.Check:
+    """The model's solution of the problem, from scratch."""
+    coef, kernel_fn = check.full_coef(model, len(p.y)), check.kernel("rbf", gamma=p.gamma)
+    return check.recompute(p.X, p.y, p.C, coef, float(model.intercept_[0]), kernel_fn)
+
+
 @pytest.mark.parametrize(
     "name", ["a9a", "covtype20k", "ijcnn1", "a9a5k_C1e4", "covtype_shift", "duplicates", "zero_row"]
 )
 def test_as_libsvm(name: str, data_folder: Path) -> None:
     p = sets.load(name, data_folder)
     model = SVC(C=p.C, gamma=p.gamma, tol=TOL).fit(p.X, p.y)
-    found = check.recompute(
-        p.X,
-        p.y,
-        p.C,
-        check.full_coef(model, len(p.y)),
-        float(model.intercept_[0]),
-        check.kernel("rbf", gamma=p.gamma),
-    )
+    found = recompute(model, p)
     report = model.fit_report_
     assert report.converged
     assert found.violation <= 1.2 * TOL
@@ -40,14 +39,7 @@ def test_as_libsvm(name: str, data_folder: Path) -> None:
         assert abs(found.dual - 10725.851) <= 1e-5 * 10725.851
         return
     reference = Reference(C=p.C, gamma=p.gamma, tol=TOL, cache_size=1000).fit(p.X, p.y)
-    best = check.recompute(
-        p.X,
-        p.y,
-        p.C,
-        check.full_coef(reference, len(p.y)),
-        float(reference.intercept_[0]),
-        check.kernel("rbf", gamma=p.gamma),
-    )
+    best = recompute(reference, p)
     assert abs(found.dual - best.dual) <= 1e-5 * best.dual
     ours, theirs = model.decision_function(p.X_test), reference.decision_function(p.X_test)
     assert np.abs(ours - theirs).max() <= 1e-2

@@ -210,8 +210,9 @@ class _Solve:
         primal, dual = self._objective(state.rho)
         position = self.gram.rows.position
         shape = (self.P, self.n)
+        b = self.stream.read_wide(self.b, shape)[:, position]
         return Solution(
-            b=self.stream.read_wide(self.b, shape)[:, position],
+            b=b,
             f=self.stream.read_wide(self.f, shape)[:, position],
             rho=state.rho,
             primal=primal,
@@ -219,7 +220,7 @@ class _Solve:
             violation=state.violation,
             steps=state.steps,
             status=status,
-            error_bound=self._bound(),
+            error_bound=self._bound(b),
             exact_rows=exact_rows,
             outer_steps=outer,
             rows_computed=state.rows,
@@ -305,20 +306,20 @@ class _Solve:
         """Primal and dual objective of each problem at offset rho."""
         buffer = self.stream.wide(rho)
         self._over_rows("objective", self.f, self.b, self.lo, self.hi, self.q, buffer, self.sums)
-        quadratic, linear, loss, _ = self.stream.read_wide(self.sums, (self.P, self.chunks, 4)).sum(axis=1).T
+        quadratic, linear, loss = self.stream.read_wide(self.sums, (self.P, self.chunks, 3)).sum(axis=1).T
         self.stream.free(buffer)
         return quadratic / 2 + loss, -(quadratic / 2 + linear)
 
-    def _bound(self) -> float:
-        """What rounding of the kernel values can have done to f at most."""
+    def _bound(self, b: Vector) -> float:
+        """What rounding of the kernel values can have done to f at most, for coefficients b (problems, rows)."""
         eps = float(np.finfo(self.gram.rows.dtype).eps)
-        size = np.abs(self.stream.read_wide(self.b, (self.P, self.n))).sum(axis=1).max()
-        return eps * self.settings.kernel_scale * float(size)
+        return eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
 
     def _certify(self, state: _State, tol: float) -> tuple[float, int]:
         """(violation, rows evaluated): f replaced in float64 where the bound of its error reaches tol / 10."""
-        shape, bound = (self.P, self.n), self._bound()
+        shape = (self.P, self.n)
         b = self.stream.read_wide(self.b, shape)
+        bound = self._bound(b)
         worst = float(state.violation.max())
         if self.settings.exact is None or bound <= tol / 10:
             return worst, 0
