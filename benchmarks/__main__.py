@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import environment, table
+from benchmarks import environment, ladder, ladder_plot, table
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, SETS
 
@@ -23,12 +23,13 @@ PEERS = ("libsvm", "onedal")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one of the commands; 0 when every row of ours counts, 1 otherwise."""
+    """Runs one of the commands; 0 when every row of ours counts and every rung is right, 1 otherwise."""
     options = _parser().parse_args(argv)
     if options.command == "table":
-        print(table.markdown(json.loads(options.file.read_text())))
+        result = json.loads(options.file.read_text())
+        print(ladder.markdown(result) if result.get("kind") == "ladder" else table.markdown(result))
         return 0
-    return _fit(options)
+    return _ladder(options) if options.command == "ladder" else _fit(options)
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -43,26 +44,50 @@ def _fit(options: argparse.Namespace) -> int:
     )
     results = [_in_own_process(name, asked) for name in options.sets]
     reports = [row["report"] for one in results for row in one.get("rows", []) if "report" in row]
-    now = datetime.datetime.now(datetime.UTC)
-    device = str(reports[0]["device"]) if reports else "none"
-    result = {
-        "date": f"{now:%Y-%m-%d}",
-        "device": device,
+    result = _head() | {"device": str(reports[0]["device"]) if reports else "none", "sets": results}
+    console = _console()
+    console.print(table.terminal(result))
+    if reports or options.out:
+        _write(result, options.out, "", console)
+    ours = [row for one in results for row in one.get("rows", []) if row["solver"] == "clsvm"]
+    return 0 if len(ours) == len(results) and not any(row["error"] or row["misses"] for row in ours) else 1
+
+
+def _ladder(options: argparse.Namespace) -> int:
+    if options.plot:
+        ladder_plot.library()  # better missed now than after minutes of measuring
+    result = _head() | ladder.run(options.device, ladder.SIZES[options.sizes])
+    console = _console()
+    console.print(ladder.terminal(result))
+    _write(result, options.out, "ladder-", console)
+    if options.plot:
+        ladder_plot.draw(result, options.plot)
+        console.print(f"drawn to {options.plot}", soft_wrap=True)
+    return 0 if ladder.all_right(result) else 1
+
+
+def _head() -> dict[str, Any]:
+    """What every result file begins with."""
+    return {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+        "device": "none",
         "devices": _devices(),
         "machine": environment.machine(),
         "versions": environment.versions(),
-        "sets": results,
     }
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table.terminal(result))
-    if reports or options.out:
-        slug = re.sub(r"[^a-z0-9]+", "-", device.partition(", driver")[0].lower()).strip("-")
-        out = options.out or RESULTS / f"{slug}-{now:%Y%m%d-%H%M}.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n")
-        console.print(f"written to {out}", soft_wrap=True)
-    ours = [row for one in results for row in one.get("rows", []) if row["solver"] == "clsvm"]
-    return 0 if len(ours) == len(results) and not any(row["error"] or row["misses"] for row in ours) else 1
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _write(result: dict[str, Any], out: Path | None, prefix: str, console: Console) -> None:
+    """The result as JSON, into a file named after prefix, device and time unless one is given."""
+    slug = re.sub(r"[^a-z0-9]+", "-", result["device"].partition(", driver")[0].lower()).strip("-")
+    out = out or RESULTS / f"{prefix}{slug}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    console.print(f"written to {out}", soft_wrap=True)
 
 
 def _in_own_process(name: str, options: Options) -> dict[str, Any]:
@@ -109,6 +134,13 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--cache", type=float, default=2000, metavar="MB", help="kernel cache of every solver (2000)")
     fit.add_argument("--device", help="as clsvm.SVC takes it")
     fit.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/DEVICE-DATE.json)")
+    rungs = commands.add_parser(
+        "ladder", help="kernel rows in ever better ways, and reductions, against the device's peaks"
+    )
+    rungs.add_argument("--device", help="as clsvm.SVC takes it")
+    rungs.add_argument("--sizes", choices=tuple(ladder.SIZES), default="full", help="full takes some minutes")
+    rungs.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/ladder-DEVICE-DATE.json)")
+    rungs.add_argument("--plot", type=Path, help="a picture to draw, .png; needs matplotlib")
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
     return parser

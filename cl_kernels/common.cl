@@ -22,6 +22,11 @@
 #define REAL float
 #endif
 typedef REAL real;
+#ifdef REAL64
+#define NUMBER(x) x  // a literal in the type of kernel values
+#else
+#define NUMBER(x) x##f
+#endif
 
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
@@ -32,6 +37,12 @@ typedef CAT(double, V) widev;
 #define loadv CAT(vload, V)
 #define storev CAT(vstore, V)
 #define to_widev CAT(convert_double, V)
+// A hint to bring a line into the cache; it may point anywhere. (OpenCL's own prefetch is a call in some runtimes.)
+#if defined(__clang__) && !defined(NO_FETCH)
+#define FETCH(p) __builtin_prefetch((const void *)(size_t)(p))
+#else
+#define FETCH(p)
+#endif
 typedef realv kv;  // the type in which a kernel function is evaluated
 // Said of kernels that have their vectors already: compilers need not try across work-items (a third less build time)
 #define EXPLICIT __attribute__((vec_type_hint(CAT(float, 16))))

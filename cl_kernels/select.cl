@@ -252,7 +252,10 @@ kernel EXPLICIT void objective(const int n, const int chunk, global const wide *
   wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
-    const wide fi = f[base + i], bi = b[base + i], qi = q[base + i], slack = wide_sub(rho[p], fi);
+    const wide bi = b[base + i], qi = q[base + i];
+    const bool there = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
+    const wide fi = wide_pick(there, f[base + i], wide_of(0));  // (f of padding rows may be any number)
+    const wide slack = wide_sub(rho[p], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
     linear = wide_add(linear, wide_mul(bi, qi));
     loss = wide_add(loss, wide_max(wide_mul(lo[base + i], slack), wide_mul(hi[base + i], slack)));

@@ -1,10 +1,8 @@
 // f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row store.
 // A work-item owns BLOCK rows (vector shape: a piece of each stored row that is long enough for the prefetcher, its
 // sums in the first-level cache) or one row (group shape: consecutive items on consecutive addresses).
-#ifdef VECTOR
-#define BLOCK 512
-#else
-#define BLOCK 1
+#ifndef BLOCK
+#define BLOCK 512  // a multiple of V in the vector shape, 1 in the group shape
 #endif
 
 kernel EXPLICIT void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,

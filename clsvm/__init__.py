@@ -5,15 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["SVC", "BuildError", "ClsvmError", "DeviceError", "__version__", "devices", "release_memory"]
+__all__ = [
+    "SVC",
+    "BuildError",
+    "ClsvmError",
+    "DeviceError",
+    "Kernel",
+    "__version__",
+    "devices",
+    "kernel_matrix",
+    "load_model",
+    "release_memory",
+    "save_model",
+]
 
 if TYPE_CHECKING:
     from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
     from clsvm.estimators import SVC
+    from clsvm.kernels import Kernel
+    from clsvm.model import kernel_matrix
+    from clsvm.model_files import load_model, save_model
 
 _HOMES = {
     "SVC": "estimators",
+    "Kernel": "kernels",
+    "kernel_matrix": "model",
+    "load_model": "model_files",
+    "save_model": "model_files",
     "devices": "device",
     "release_memory": "device",
     "BuildError": "errors",

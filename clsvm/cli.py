@@ -1,4 +1,4 @@
-"""The command ``clsvm``: train and predict with the flags of LIBSVM's svm-train and svm-predict; sample; devices.
+"""The command ``clsvm``: train, predict with the flags of LIBSVM's svm-train, svm-predict; kernels; sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
 files, device, Ctrl-C), 2 the command line is wrong. What is slow to import is imported where it is used.
@@ -6,27 +6,36 @@ files, device, Ctrl-C), 2 the command line is wrong. What is slow to import is i
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
+
+from clsvm import cli_kernels, cli_tune
+from clsvm.cli_common import (
+    Device,
+    Element,
+    LibsvmCommand,
+    Param,
+    console,
+    dtype_name,
+    kernel_of,
+    numbers,
+    reporting,
+    require,
+    warn,
+)
 
 if TYPE_CHECKING:
-    from clsvm.estimators import SVC
+    from clsvm.model import KernelModel
+    from clsvm.report import FitReport
 
 _KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "polynomial": "poly"}
-_LATER = {
-    "-v": "cross validation",
-    "-n": "nu-SVC, nu-SVR and one-class (nu)",
-    "-p": "regression (epsilon of its loss)",
-}
 
 app = typer.Typer(
     name="clsvm",
@@ -36,30 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-class LibsvmCommand(TyperCommand):
-    """A command whose short flags are LIBSVM's: a flag and its value are two words, and ``-w`` carries a label."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        params = self.get_params(ctx)
-        known = {name for param in params for name in param.opts}
-        switches = {name for param in params if getattr(param, "is_flag", False) for name in param.opts}
-        training = "-wi" in known
-        words, i = list(args), 0
-        while i < len(words) and words[i] != "--":
-            word = words[i]
-            if training and word in _LATER:
-                raise typer.BadParameter(f"{_LATER[word]} is not supported yet", ctx, param_hint=word)
-            if training and word.startswith("-w"):
-                if i + 1 == len(words):
-                    raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
-                words[i : i + 2] = ["-wi", f"{word[2:]}={words[i + 1]}"]
-            elif len(word) > 2 and word[:2] in known:
-                hint = f"expected a flag and its value as two words: {word[:2]} {word[2:]}"
-                raise typer.BadParameter(f"got {word}, {hint}", ctx, param_hint=word[:2])
-            i += 2 if word.startswith("-") and word not in switches and "=" not in word else 1
-        return super().parse_args(ctx, words)
+app.add_typer(cli_kernels.app, name="kernels")
+app.command()(cli_tune.tune)
 
 
 def _version(asked: bool) -> None:
@@ -80,50 +67,14 @@ def options(
     """Kernel support vector machines through OpenCL."""
 
 
-@contextmanager
-def _reporting(ctx: typer.Context) -> Iterator[None]:
-    """Errors as one message on stderr and exit code 1, warnings as one line each; with --debug as Python shows them."""
-    from clsvm.errors import ClsvmError
+def _kernel_name(text: str | None) -> str | None:
+    from clsvm.kernel_records import BUILTIN
 
-    if ctx.find_root().params.get("debug"):
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: _warn(str(message))
-        try:
-            yield
-            return
-        except KeyboardInterrupt:
-            message = "interrupted; no partial file is left"
-        except BrokenPipeError:
-            raise  # the reader of stdout has gone: typer ends quietly
-        except OSError as error:
-            message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-        except (ClsvmError, ValueError) as error:
-            message = str(error)
-        except MemoryError as error:
-            message = f"out of memory: {error}"
-        except Exception as error:
-            message = f"unexpected {type(error).__name__}: {error} ('clsvm --debug ...' shows where)"
-    typer.echo(f"clsvm: error: {message}", err=True)
-    raise typer.Exit(1)
-
-
-def _warn(text: str) -> None:
-    typer.echo(f"clsvm: warning: {text}", err=True)
-
-
-def _require(flag: str, value: float | None, ok: bool, expected: str) -> None:
-    if value is not None and not (ok and math.isfinite(value)):
-        raise typer.BadParameter(f"got {value:g}, expected {expected}", param_hint=flag)
-
-
-def _kernel_name(text: str) -> str:
-    name = _KERNELS.get(text, text)
+    name = _KERNELS.get(text or "", text)
     if name in ("4", "precomputed"):
         raise typer.BadParameter("precomputed kernels are not supported yet")
-    if name not in _KERNELS.values():
-        expected = "0 linear, 1 poly, 2 rbf, 3 sigmoid (what LIBSVM's model format can hold)"
+    if name is not None and name not in BUILTIN:
+        expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, or a name: {', '.join(BUILTIN)}"
         raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
     return name
 
@@ -139,7 +90,7 @@ def _weights(words: list[str]) -> dict[int, float]:
             raise typer.BadParameter(
                 f"got '-w{label} {weight}', expected an integer label and a weight, such as -w-1 0.5", param_hint="-wi"
             ) from None
-        _require(f"-w{label}", weights[int(label)], weights[int(label)] > 0, "a weight above 0")
+        require(f"-w{label}", weights[int(label)], weights[int(label)] > 0, "a weight above 0")
     return weights
 
 
@@ -160,13 +111,6 @@ def _working_set(text: str) -> str:
     return text
 
 
-def _dtype(text: str) -> str:
-    if text not in ("float32", "float64"):
-        raise typer.BadParameter(f"got {text!r}, expected float32 or float64")
-    return text
-
-
-Device = Annotated[str | None, typer.Option("--device", help="gpu, cpu, or part of a name; see 'clsvm devices'.")]
 MemoryLimit = Annotated[
     str | None,
     typer.Option("--memory-limit", callback=_memory, help="Device memory to use, such as 2GB. Default: a share of it."),
@@ -180,15 +124,25 @@ def train(
     file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
     model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
     svm_type: Annotated[int, typer.Option("-s", help="Type: 0 (C-SVC); others are not supported yet.")] = 0,
-    kernel: Annotated[
-        str,
-        typer.Option("-t", callback=_kernel_name, help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, or its name."),
-    ] = "2",
-    degree: Annotated[int, typer.Option("-d", help="Degree of poly.")] = 3,
-    gamma: Annotated[
-        float | None, typer.Option("-g", help="gamma of poly, rbf and sigmoid. Default (or 0): 1 / number of features")
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "-t",
+            callback=_kernel_name,
+            help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, or a name of 'clsvm kernels list'. Default: 2",
+        ),
     ] = None,
-    coef0: Annotated[float, typer.Option("-r", help="coef0 of poly and sigmoid.")] = 0.0,
+    degree: Annotated[int | None, typer.Option("-d", help="degree of the kernel. Default: 3")] = None,
+    gamma: Annotated[
+        float | None, typer.Option("-g", help="gamma of the kernel. Default (or 0): 1 / number of features")
+    ] = None,
+    coef0: Annotated[float | None, typer.Option("-r", help="coef0 of the kernel. Default: 0")] = None,
+    function: Annotated[
+        str | None,
+        typer.Option("--kernel", metavar="EXPR", help="A kernel of dot, sqdist, xx and yy: 'exp(-gamma * sqdist)'."),
+    ] = None,
+    element: Element = None,
+    param: Param = None,
     cost: Annotated[float, typer.Option("-c", help="C: the weight of the loss.")] = 1.0,
     weights: Annotated[
         list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
@@ -210,27 +164,34 @@ def train(
         str, typer.Option("--working-set-size", callback=_working_set, help="Rows of one step, or 'auto'.")
     ] = "auto",
     dtype: Annotated[
-        str, typer.Option("--dtype", callback=_dtype, help="float32 or float64: kernel values.")
+        str, typer.Option("--dtype", callback=dtype_name, help="float32 or float64: kernel values.")
     ] = "float32",
 ) -> None:
-    """Train a model on FILE and write it to MODEL in LIBSVM's format."""
+    """Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."""
     if svm_type != 0:
         raise typer.BadParameter(f"got {svm_type}, expected 0 (C-SVC): others are not supported yet", param_hint="-s")
     if probability != 0:
         raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
-    _require("-h", shrinking, shrinking in (0, 1), "0 or 1")
-    _require("-d", degree, degree >= 0, "0 or more")
-    _require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
-    _require("-r", coef0, True, "a finite number")
-    _require("-c", cost, cost > 0, "a number above 0")
-    _require("-e", tol, tol > 0, "a number above 0")
-    _require("-m", cache, cache is not None and cache > 0, "a number above 0")
-    _require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
-    _require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
+    require("-h", shrinking, shrinking in (0, 1), "0 or 1")
+    require("-d", degree, degree is not None and degree >= 0, "0 or more")
+    require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
+    require("-r", coef0, True, "a finite number")
+    require("-c", cost, cost > 0, "a number above 0")
+    require("-e", tol, tol > 0, "a number above 0")
+    require("-m", cache, cache is not None and cache > 0, "a number above 0")
+    require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
+    require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
+    expression = function is not None or element is not None
+    if name is not None and expression:
+        raise typer.BadParameter("a kernel's name goes without --kernel and --element", param_hint="-t")
+    params = numbers(param)
+    flags = {"gamma": gamma or None, "coef0": coef0, "degree": degree}
+    hint = "--kernel" if expression else "-t"
+    kernel = kernel_of(function if expression else name or "rbf", element, params, flags, hint)
     by_label = _weights(weights or [])
     target = model if model is not None else Path(file).name + ".model"
 
-    with _reporting(ctx):
+    with reporting(ctx):
         import numpy as np
         from sklearn.exceptions import ConvergenceWarning
 
@@ -239,20 +200,20 @@ def train(
 
         libsvm.check_writable(target)
         X, y = libsvm.read_problem(file)
-        classes = np.unique(y)
-        libsvm.check_savable(kernel, classes)
+        classes, index = np.unique(y, return_inverse=True)
         for label in sorted(by_label.keys() - set(classes.tolist())):
-            _warn(f"no row has the label {label} of -w{label}")
+            warn(f"no row has the label {label} of -w{label}")
             del by_label[label]
+        numbered = len(classes) == 2 and bool((classes != np.rint(classes)).any())  # labels that SVC takes for values
+        class_weight = {i: by_label.get(label, 1.0) for i, label in enumerate(classes)} if numbered else by_label
+        if "gamma" in kernel.params and not gamma and "gamma" not in params:
+            kernel = kernel.set_params(gamma=1.0 / X.shape[1])
         estimator = SVC(
             C=cost,
             kernel=kernel,
-            degree=degree,
-            gamma=gamma or 1.0 / X.shape[1],
-            coef0=coef0,
             tol=tol,
             cache_size="auto" if cache is None else cache,
-            class_weight=by_label or None,
+            class_weight=class_weight or None,
             max_iter=max_iter,
             verbose=not quiet and sys.stderr.isatty(),
             device=device,
@@ -262,22 +223,38 @@ def train(
             memory_limit=memory_limit,
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
-        estimator.fit(X, y)
+        estimator.fit(X, index if numbered else y)
         if not estimator.fit_report_.converged:
-            _warn(estimator.fit_report_.status)
-        libsvm.write_model(estimator.model_, target)
+            warn(estimator.fit_report_.status)
+        fitted = replace(estimator.model_, classes=classes)
+        form = _write(fitted, target)
         if not quiet:
-            for line in _training_lines(estimator, len(y), cost, by_label):
+            for line in _training_lines(fitted, estimator.fit_report_, len(y), cost, by_label):
                 typer.echo(line)
+            typer.echo(f"model            {target}: {form}")
 
 
-def _training_lines(estimator: SVC, rows: int, cost: float, weights: dict[int, float]) -> Iterator[str]:
+def _write(model: KernelModel, target: str) -> str:
+    """Write the model in LIBSVM's format where that can hold it, else in ours; which one, in words."""
+    from clsvm import libsvm, model_files
+
+    try:
+        libsvm.check_savable(model.kernel.name, model.classes)
+    except ValueError as reason:
+        model_files.save_model(model, target)
+        return f"clsvm's format ({reason})"
+    libsvm.write_model(model, target)
+    return "LIBSVM's format"
+
+
+def _training_lines(
+    model: KernelModel, report: FitReport, rows: int, cost: float, weights: dict[int, float]
+) -> Iterator[str]:
     """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say."""
     import numpy as np
 
-    model, report = estimator.model_, estimator.fit_report_
     alpha = np.abs(np.ravel(model.dual_coef))
-    box = cost * np.repeat([weights.get(int(label), 1.0) for label in model.classes], model.n_support)
+    box = cost * np.repeat([weights.get(label, 1.0) for label in model.classes], model.n_support)
     yield f"optimization finished, #iter = {report.steps}"
     if not weights:
         yield f"nu = {alpha.sum() / (cost * rows):f}"
@@ -301,7 +278,7 @@ def _training_lines(estimator: SVC, rows: int, cost: float, weights: dict[int, f
 def predict(
     ctx: typer.Context,
     test: Annotated[str, typer.Argument(help="Test data, svmlight text; may be .gz, .bz2 or .xz.")],
-    model: Annotated[str, typer.Argument(help="A model of 'clsvm train' or of svm-train.")],
+    model: Annotated[str, typer.Argument(help="A model of 'clsvm train', clsvm.save_model or svm-train.")],
     output: Annotated[str | None, typer.Argument(help="Where the predicted labels go, one a line.")] = None,
     probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
     quiet: Quiet = False,
@@ -311,25 +288,32 @@ def predict(
     """Predict the labels of TEST by MODEL and print the accuracy."""
     if probability != 0:
         raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
-    with _reporting(ctx):
+    with reporting(ctx):
         import numpy as np
 
-        from clsvm import libsvm
+        from clsvm import libsvm, model_files
 
         if output is not None:
             libsvm.check_writable(output)
-        fitted = libsvm.read_model(model)
+        fitted = model_files.load_model(model)
         X, y = libsvm.read_problem(test)
         if X.shape[1] > (known := fitted.support_vectors.shape[1]):
-            _warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
+            warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
         fitted, X = libsvm.match_columns(fitted, X)
         labels = fitted.predict(X, device=device, memory_limit=memory_limit)
         if output is not None:
             with libsvm.atomic_write(output) as stream:
-                stream.write("".join(f"{label:d}\n" for label in labels.tolist()).encode())
-        if not quiet:
+                stream.write("".join(f"{_label(label)}\n" for label in labels.tolist()).encode())
+        if labels.dtype.kind == "U":
+            warn(f"no accuracy: the labels of {model} are text, those of {test} numbers")
+        elif not quiet:
             right, total = int(np.count_nonzero(labels == y)), len(labels)
             typer.echo(f"Accuracy = {right / total * 100:g}% ({right}/{total}) (classification)")
+
+
+def _label(label: bool | int | float | str) -> str:
+    """A label as svmlight text has it: whole numbers without a point, others with every digit they need."""
+    return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
 @app.command()
@@ -345,8 +329,8 @@ def sample(
 
     if name not in datasets.NAMES:
         raise typer.BadParameter(f"got {name!r}, expected one of {', '.join(datasets.NAMES)}", param_hint="NAME")
-    _require("--test-size", test_size, 0 < test_size < 1, "a number between 0 and 1")
-    with _reporting(ctx):
+    require("--test-size", test_size, 0 < test_size < 1, "a number between 0 and 1")
+    with reporting(ctx):
         for path in datasets.sample(name, folder, test_size, seed):
             typer.echo(os.fspath(path))
 
@@ -354,8 +338,7 @@ def sample(
 @app.command()
 def devices(ctx: typer.Context) -> None:
     """List the OpenCL devices of this machine and whether each is usable."""
-    with _reporting(ctx):
-        from rich.console import Console
+    with reporting(ctx):
         from rich.table import Table
 
         from clsvm.device import devices as found
@@ -371,7 +354,7 @@ def devices(ctx: typer.Context) -> None:
             sizes = f"{r.memory / 2**30:.1f} GiB", f"{r.largest_buffer / 2**30:.1f} GiB"
             usable = "yes" if r.usable else f"no: {r.reason}"
             table.add_row(str(r.index), r.platform, r.name, r.driver, *sizes, "yes" if r.fp64 else "no", usable)
-        Console(width=None if sys.stdout.isatty() else 240, markup=False).print(table)
+        console().print(table)
 
 
 def main() -> None:

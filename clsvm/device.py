@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from clsvm import icd, sources
+from clsvm import icd, sources, tuned
 from clsvm.budget import MEMORY_SHARE, parse_bytes
 from clsvm.errors import BuildError, DeviceError
 from clsvm.profiles import PROFILES, Profile
@@ -345,7 +345,8 @@ class Stream:
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Zero the first ``nbytes`` of a buffer, rounded up to 64 as buffers are."""
         if self._zero is None:
-            self._zero = self.kernel(sources.cl("zero"), (), "zero")
+            pair = ("-DWIDE_PAIR",) if self.profile.wide == "pair" else ()
+            self._zero = self.kernel(sources.cl("zero"), pair, "zero")
         if nbytes:
             self._zero((-(-int(nbytes) // 64),), None, buffer)
 
@@ -398,7 +399,13 @@ class Stream:
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """A kernel object of the caller's own, from a program built once per context, text and options."""
-        return Kernel(self, _program(os.getpid(), self._context, self._device, text, tuple(options)), name)
+        # PoCL counts its warnings aloud on stderr; Oclgrind 21.10 does not know the fetch instruction
+        quirks = ("-DNO_FETCH",) if self._simulated else ("-w",)
+        return Kernel(self, _program(os.getpid(), self._context, self._device, text, (*options, *quirks)), name)
+
+    def variant(self, variant: Any, name: str | None = None) -> Kernel:
+        """The kernel of a clsvm.variants.Variant, or another one of its program."""
+        return self.kernel(variant.text, variant.options, name or variant.entry)
 
 
 _never_released: list[Any] = []
@@ -503,16 +510,25 @@ def _free_memory(device: cl.Device) -> int:
 
 
 def default_profile(info: DeviceInfo) -> Profile:
-    """The profile of a device: CLSVM_PROFILE's, or its kind's, with the numbers that the device itself states."""
+    """The profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
+    return tuned.apply(untuned_profile(info), tuning_key(info))
+
+
+def tuning_key(info: DeviceInfo) -> str:
+    """What the tuner's findings for a device stand under."""
+    return tuned.key(info.platform, info.name, info.driver, untuned_profile(info).name)
+
+
+def untuned_profile(info: DeviceInfo) -> Profile:
+    """CLSVM_PROFILE's profile, or that of the device's kind, with the numbers that the device itself states."""
     device = _all(os.getpid())[info.index]
-    name = os.environ.get("CLSVM_PROFILE") or ("cpu" if info.kind == "cpu" and info.fp64 else "gpu")
+    cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
+    name = os.environ.get("CLSVM_PROFILE") or (cpu if info.kind == "cpu" and info.fp64 else "gpu")
     name, _, option = name.partition("-")
     if name not in PROFILES:
         raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)} (or gpu-pair), got {name!r}")
     profile = PROFILES[name]
-    if profile.shape == "vector":
-        profile = replace(profile, lanes=16 if device.native_vector_width_float >= 16 else 8)
-    else:
+    if profile.shape == "group":
         size = min(profile.group, device.max_work_group_size)
         profile = replace(profile, group=1 << (int(size).bit_length() - 1))
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")

@@ -21,10 +21,12 @@ from clsvm import budget, kernels, layout, model, targets, tasks
 from clsvm import device as devices
 from clsvm.device import Stream
 from clsvm.gram import Gram
+from clsvm.kernel_records import BUILTIN
 from clsvm.kernels import Kernel
 from clsvm.report import FitReport, Status, relative_gap
 from clsvm.solvers import decomposition
 
+_LOOK = 20  # rows on which a kernel function is tried before anything else
 _HOPELESS = 100.0  # times tol: what the rounding of one kernel value may move f before float32 is not even tried
 
 
@@ -95,6 +97,16 @@ class SVC(ClassifierMixin, BaseEstimator):
         shell = copy.copy(self)  # pyopencl's objects cannot be copied, as clone would: the clone gets the same ones
         return super(SVC, shell).__sklearn_clone__().set_params(device=self.device)
 
+    def set_params(self, **params: Any) -> Self:
+        """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change."""
+        inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        super().set_params(**params)
+        if inner:
+            if not isinstance(self.kernel, Kernel):
+                raise ValueError(f"{next(iter(inner))} needs a Kernel, kernel is {self.kernel!r}")
+            self.kernel = self.kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inner.items()})
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         if state.get("device") is not None and not isinstance(state["device"], str):
@@ -111,17 +123,18 @@ class SVC(ClassifierMixin, BaseEstimator):
         started = perf_counter()
         self._check_numbers()
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        X = _sorted(X)
+        X = layout.canonical(X)
         classes, index = targets.classes_of(y)
         weights, bounds = targets.boxes(self.C, self.class_weight, sample_weight, X, classes, index)
         kernel = self._kernel(X)
+        _check_values(kernel, X)
         signs = np.where(index == 1, 1.0, -1.0)
         problem = tasks.c_svc(signs[None], bounds[None])
         checked = perf_counter()
         for dtype in ("float32", "float64") if self.dtype == "float32" else ("float64",):
             with Stream(self.device, self.memory_limit) as stream, _Display(self.verbose, self.tol) as progress:
                 last = dtype == "float64" or stream.profile.wide == "pair"
-                plan = layout.choose(stream.profile, X, kernel.spec.of_distance)
+                plan = layout.choose(stream.profile, X, kernel.spec)
                 rows = layout.build(stream, X, plan, dtype)
                 stream.finish()
                 laid = perf_counter()
@@ -214,7 +227,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         if sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        return self.model_.decision_function(_sorted(X), self.device, self.memory_limit)
+        return self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X."""
@@ -239,23 +252,19 @@ class SVC(ClassifierMixin, BaseEstimator):
         if isinstance(self.kernel, str):
             kernels.make(self.kernel)
         elif not isinstance(self.kernel, Kernel):
-            raise TypeError(f"kernel must be a name ({', '.join(kernels.BUILTIN)}) or a Kernel, got {self.kernel!r}")
+            raise TypeError(f"kernel must be a name ({', '.join(BUILTIN)}) or a Kernel, got {self.kernel!r}")
 
     def _kernel(self, X: Any) -> Kernel:
         """The kernel function with its numbers, which the dtype of its values has to hold."""
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
-        tiny, most = float(np.finfo(self.dtype).tiny), float(np.finfo(self.dtype).max)
-        for name, value in kernel.params.items():
-            if isinstance(value, int) and value >= 2**31:
-                raise ValueError(f"{name} must be less than {2**31}, got {value}")
-            if isinstance(value, float) and value and not tiny <= abs(value) <= most:
-                asked = f" (of gamma={self.gamma!r})" if name == "gamma" and isinstance(self.gamma, str) else ""
-                self._refuse(f"{name}={value:g}{asked} is outside the range {tiny:g} to {most:g}")
+        if words := kernel.beyond(self.dtype):
+            asked = f" (of gamma={self.gamma!r})" if words.startswith("gamma=") and isinstance(self.gamma, str) else ""
+            self._refuse(words.replace(" ", f"{asked} ", 1))
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:
         """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
-        names, gamma = {p.name for p in kernels.BUILTIN[kernel].parameters}, self.gamma
+        names, gamma = {p.name for p in BUILTIN[kernel].parameters}, self.gamma
         if isinstance(gamma, str):
             if gamma not in ("scale", "auto"):
                 raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
@@ -288,10 +297,13 @@ class SVC(ClassifierMixin, BaseEstimator):
                 stream.peak = max(stream.peak, stream.held + own.peak)
             return c[0]
 
-        largest = float(stream.read(gram.rows.xx, dtype, gram.rows.n_pad).max())
-        scale = kernel.rounding(largest, float(np.finfo(dtype).eps))
+        if kernel.spec.element:
+            size = model.size(kernel, X, plan)
+        else:
+            size = float(stream.read(gram.rows.xx, dtype, gram.rows.n_pad).max())
+        scale = kernel.rounding(size, float(np.finfo(dtype).eps))
         if not scale <= float(np.finfo(dtype).max):
-            self._refuse(f"{kernel!r} of these rows (largest squared norm {largest:.3g}) is too large")
+            self._refuse(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large")
         return decomposition.Settings(
             tol=float(self.tol),
             gap_tol=self.gap_tol,
@@ -324,16 +336,14 @@ def _number(
         raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
 
 
-def _sorted(X: Any) -> Any:
-    """CSR with sorted int32 indices and no duplicates, as the layouts want it; a copy where the caller's is not."""
-    if not sp.issparse(X):
-        return X
-    if X.shape[1] >= 2**31:
-        raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return sp.csr_matrix((X.data, X.indices.astype(np.int32, copy=False), X.indptr), shape=X.shape)
+def _check_values(kernel: Kernel, X: Any) -> None:
+    """A kernel function that is not for such rows: said before the work, from a few of them."""
+    kernel.check_domain(X)
+    K = kernel(X[:: -(-X.shape[0] // _LOOK)])
+    if np.isnan(K).any():
+        raise ValueError(f"{kernel!r} is nan for some rows of X")
+    if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
+        raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
 
 
 def _variance(X: Any) -> float:

@@ -1,11 +1,13 @@
 """Products with a kernel matrix that is never stored whole.
 
-    gather      working rows -> a panel (and their squared norms)
-    tile        K(U, U) of a panel's rows, W x W
-    accumulate  c += K(X, U) D for all rows X, keeping K(X, U) in the row store where one is given
+    gather        working rows -> a panel (and their squared norms)
+    tile          K(U, U) of a panel's rows, W x W
+    accumulate    c += K(X, U) D for all rows X, keeping K(X, U) in the row store where one is given
+    forward_back  out += K(X, U)' (w * (K(X, U) v)), a tile of rows at a time
 
 U are a panel's working vectors, D their weights for each of the problems. Every value K(x, u) is computed by the same
-chain of fused multiply-adds in column order, whatever the layout, tile or batch, so it has the same bits everywhere.
+chain of operations in column order, whatever the layout, tile or batch, so it has the same bits everywhere (of an
+element-wise sum: in each layout).
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clsvm import layout, sources
+from clsvm import variants
 from clsvm.device import Buffer, Stream
 from clsvm.device import Kernel as DeviceKernel
 from clsvm.kernels import Kernel
-from clsvm.layout import Rows
-from clsvm.rowcache import SLABS
+from clsvm.layout import Part, Rows
+from clsvm.profiles import shape_class
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class Panel:
     values: Buffer
     uu: Buffer
     nbytes: int
+    shape: str  # profiles.shape_class of the number asked for
 
 
 class Store(NamedTuple):
-    """Where rows of K are kept: SLABS buffers of slab_rows rows of ld values; slot[u] for each working vector."""
+    """Where rows of K are kept: SLABS buffers (or one) of slab_rows rows of ld values; slot[u] for each u."""
 
     slabs: tuple[Buffer, ...]
     slab_rows: int
@@ -59,27 +63,34 @@ class Gram:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         profile = stream.profile
         self.shape = profile.shape
-        self._opts = layout.options(profile, rows.dtype, rows.d)
-        self.width = profile.panel if rows.kind == "csr" else rows.lanes  # working vectors of a panel block
-        self._opts += [f"-DUB={self.width}"]
-        self._opts += [f"-DR={profile.register}"] if self.shape == "group" else []
+        self.width = variants.width(profile, rows.kind, rows.dtype)
         self._real = np.dtype(rows.dtype)
-        kind = "csr" if rows.kind == "csr" else "lanes"
-        self._text = sources.render(f"gram_{kind}_{self.shape}", kernel=kernel.spec)
-        self._gather = stream.kernel(sources.cl("gather"), self._opts, f"gather_{kind}")
+        self._gather = stream.variant(variants.gather(profile, rows.kind, rows.dtype, rows.d))
         self._numbers = tuple(
-            np.int32(value) if p.integer else self._real.type(value)
-            for p, value in zip(kernel.spec.parameters, kernel.values, strict=True)
+            np.int32(value) if argument.type == "int" else self._real.type(value)
+            for argument, value in zip(kernel.spec.arguments, kernel.numbers, strict=True)
         )
-        self._grams: dict[tuple[str, ...], DeviceKernel] = {}
-        self._tile_at: dict[int, tuple[Buffer, Buffer]] = {}
+        self._grams: dict[tuple[str, str], DeviceKernel] = {}
+        self._slots: dict[int, Buffer] = {}
+        self._panel_at: dict[int, Buffer] = {}
+        self.norms = self._zero_sums() if rows.csr and kernel.spec.element else rows.xx
+
+    def _zero_sums(self) -> Buffer:
+        """What element-wise sums start from stands where the norms would."""
+        r, stream = self.rows, self.stream
+        made = variants.zero_sums(self.kernel.spec, r.dtype, stream.profile, r.d)
+        assert r.csr
+        out = stream.buffer(self._real.itemsize * r.n_pad)
+        stream.variant(made)((r.n_pad,), None, r.csr[0], r.csr[2], r.d, out, *self._numbers)
+        return out
 
     def panel(self, capacity: int) -> Panel:
         """An empty panel for at least ``capacity`` working vectors."""
+        shape = shape_class(capacity)
         capacity = -(-capacity // self.width) * self.width
         nbytes = capacity * max(self.rows.d, 1) * self._real.itemsize
         values, uu = self.stream.buffer(nbytes), self.stream.buffer(capacity * self._real.itemsize)
-        return Panel(capacity, values, uu, nbytes)
+        return Panel(capacity, values, uu, nbytes, shape)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into the panel; the rest of it zero."""
@@ -89,59 +100,123 @@ class Gram:
         slices = 1 if self.shape == "vector" else 32
         size = (panel.capacity, slices)
         if r.csr:
-            self._gather(size, None, *r.csr, r.xx, r.d, count, rows, panel.values, panel.uu)
+            self._gather(size, None, *r.csr, self.norms, r.d, count, rows, panel.values, panel.uu)
             return
         for part in r.parts:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
-            self._gather(size, None, *head, r.xx, r.d, count, rows, panel.values, panel.uu)
+            self._gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
 
     def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer) -> None:
         """out[u, v] = K(row u, row v) of the panel's rows, (capacity, capacity) in the rows' dtype."""
-        if panel.capacity not in self._tile_at:
-            at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
-            slot = np.arange(panel.capacity, dtype=np.int32)
-            self._tile_at[panel.capacity] = self.stream.upload(at), self.stream.upload(slot)
-        at_buffer, slot = self._tile_at[panel.capacity]
-        store = Store((out,), panel.capacity, panel.capacity, slot)
+        store = Store((out,), panel.capacity, panel.capacity, self._slot(panel.capacity))
         if self.rows.csr:
-            kernel = self._kernel("-DSTORE", "-DLISTED")
-            head: tuple[Any, ...] = (*self.rows.csr, rows, self.rows.xx)
-        else:  # a panel is itself a set of rows in the dense lane layout
-            kernel = self._kernel("-DSTORE", "-DDENSE")
-            head = (0, panel.values, at_buffer, at_buffer, at_buffer, panel.uu)
+            head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms)
+        else:
+            if panel.capacity not in self._panel_at:
+                at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
+                self._panel_at[panel.capacity] = self.stream.upload(at)
+            at = self._panel_at[panel.capacity]
+            head = (panel.values, at, at, at, panel.uu)
         groups = panel.capacity // self.rows.lanes
-        self._launch(kernel, groups, panel.capacity // self.width, head, panel, count, store, None)
+        self._launch("tile", (0, groups), panel.capacity // self.width, 0, head, panel, count, store, None)
 
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update) -> None:
-        """c += K(X, U) D over all rows, and K(X, U) into the store where one is given."""
-        flags = ["-DUPDATE", *(["-DSTORE", f"-DSLABS={SLABS}"] if store else [])]
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
+        for part, (first, groups) in self._spans(0, self.rows.n_pad // self.rows.lanes):
+            self._rows(part, first, groups, 0, panel, count, store, update)
+
+    def rows_of(self, panel: Panel, source: Gram) -> NDArray[Any]:
+        """K(U, X) on the host, U the rows of ``source`` in the caller's order (at most the panel's capacity), X these,
+        in device order: (source's n, n_pad)."""
+        stream, n, itemsize = self.stream, source.rows.n, self._real.itemsize
+        at, count = stream.upload(source.rows.position), stream.upload(np.array([n], np.int32))
+        out = stream.buffer(itemsize * n * self.rows.n_pad)
+        source.gather(panel, at, count)
+        self.accumulate(panel, count, Store((out,), n, self.rows.n_pad, self._slot(panel.capacity)), None)
+        K = stream.read(out, self._real, (n, self.rows.n_pad))
+        stream.free(at, count, out)
+        return K
+
+    def forward_back(
+        self, panel: Panel, count: Buffer, w: Buffer, v: Buffer, out: Buffer, problems: int, tile_bytes: int = 64 << 20
+    ) -> None:
+        """out += K(X, U)' (w * (K(X, U) v)) with w (n_pad,), v and out (problems, capacity), all wide.
+
+        K is computed once, a tile of rows within ``tile_bytes`` at a time; sums go in the order of the rows.
+        """
+        stream, lanes = self.stream, self.rows.lanes
+        groups = self.rows.n_pad // lanes
+        step = max(1, min(groups, tile_bytes // (self._real.itemsize * lanes * panel.capacity)))
+        size = step * lanes
+        tile, t = stream.buffer(self._real.itemsize * size * panel.capacity), stream.buffer(8 * problems * size)
+        store = Store((tile,), panel.capacity, size, self._slot(panel.capacity))
+        group = stream.profile.group if self.shape == "group" else 1
+        back = stream.variant(variants.back(stream.profile, self.rows.dtype))
+        for begin in range(0, groups, step):
+            here = min(step, groups - begin)
+            stream.clear(t, 8 * problems * size)
+            for part, (first, some) in self._spans(begin, here):
+                update = Update(problems, size, t, v, panel.capacity)
+                self._rows(part, first, some, begin * lanes, panel, count, store, update)
+            arguments = (tile, np.int64(size), begin * lanes, here * lanes, w, t, count, panel.capacity, out)
+            back((group * panel.capacity, problems), (group, 1), *arguments)
+        stream.finish()
+        stream.free(tile, t)
+
+    def _spans(self, begin: int, groups: int) -> list[tuple[Part | None, tuple[int, int]]]:
+        """Lane groups begin .. begin + groups - 1, buffer by buffer: (part, (first, how many))."""
+        if self.rows.csr:
+            return [(None, (begin, groups))]
+        spans = ((p, max(begin, p.first), min(begin + groups, p.first + p.groups)) for p in self.rows.parts)
+        return [(part, (first, end - first)) for part, first, end in spans if first < end]
+
+    def _rows(
+        self,
+        part: Part | None,
+        first: int,
+        groups: int,
+        base: int,
+        panel: Panel,
+        count: Buffer,
+        store: Store | None,
+        update: Update | None,
+    ) -> None:
+        """The product over some lane groups; row ``base`` is the first of store and update."""
         r = self.rows
-        if r.csr:
-            kernel = self._kernel(*flags)
-            self._launch(kernel, r.n_pad // r.lanes, 1, (*r.csr, r.xx, r.xx), panel, count, store, update)
-            return
-        kernel = self._kernel(*flags, *(["-DDENSE"] if r.kind == "dense" else []))
-        for part in r.parts:
-            head = (part.first, part.values, r.at, r.columns_at, r.columns, r.xx)
-            self._launch(kernel, part.groups, 1, head, panel, count, store, update)
+        if part is None:
+            assert r.csr
+            head: tuple[Any, ...] = (*r.csr, self.norms, self.norms)  # (the list of rows is not read)
+        else:
+            head = (part.values, r.at, r.columns_at, r.columns, self.norms)
+        product = "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
+        self._launch(product, (first, groups), 1, base, head, panel, count, store, update)
 
-    def _kernel(self, *flags: str) -> DeviceKernel:
-        if flags not in self._grams:
-            self._grams[flags] = self.stream.kernel(self._text, [*self._opts, *flags], "gram")
-        return self._grams[flags]
+    def _slot(self, capacity: int) -> Buffer:
+        """0, 1, 2, ...: working vector u is kept in row u."""
+        if capacity not in self._slots:
+            self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
+        return self._slots[capacity]
 
     def _launch(
         self,
-        kernel: DeviceKernel,
-        groups: int,
+        product: str,
+        span: tuple[int, int],
         blocks: int,
+        base: int,
         head: tuple[Any, ...],
         panel: Panel,
         count: Buffer,
         store: Store | None,
         update: Update | None,
     ) -> None:
-        arguments = [*head, self.rows.d, count, panel.values, panel.uu]
+        r, stream = self.rows, self.stream
+        key = product, panel.shape
+        if key not in self._grams:
+            made = variants.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, panel.shape)
+            self._grams[key] = stream.variant(made)
+        first, groups = span
+        tile = {} if r.csr else variants.tile(stream.profile, product, r.kind, r.dtype, panel.shape)
+        arguments = [first, groups, base, *head, r.d, count, panel.values, panel.uu]
         if store:
             arguments += [*store.slabs, store.slab_rows, np.int64(store.ld), store.slot]
         if update:
@@ -149,8 +224,8 @@ class Gram:
         size: tuple[int, ...]
         local: tuple[int, ...] | None
         if self.shape == "vector":
-            size, local = (groups,), None
+            size, local = (-(-groups // tile.get("GROUPS", 1)),), None
         else:
-            items = self.width if self.rows.csr else (self.rows.lanes // self.stream.profile.register) ** 2
+            items = self.width if r.csr else r.lanes // tile["RX"] * (tile["COLUMNS"] // tile["RY"])
             size, local = (groups * items, blocks), (items, 1)
-        kernel(size, local, *arguments, *self._numbers)
+        self._grams[key](size, local, *arguments, *self._numbers)

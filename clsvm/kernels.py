@@ -1,200 +1,414 @@
-"""Kernel functions K(x, y) = f(xx, yy, dot, sqdist) as records: one record here is all that a new function costs.
-
-xx = <x,x>, yy = <y,y>, dot = <x,y>, sqdist = max(xx + yy - 2 dot, 0)   (GTSVM, section 5.2). Each record carries
-its expression, from which the device code is made, and an oracle: the same function written independently on
-vectors, in float64, against which tests hold every device.
-"""
+"""Kernel functions with their numbers: built-ins by name, a user's own by one expression, sums and products of both."""
 
 from __future__ import annotations
 
+import ast
+import keyword
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
-from clsvm.expression import Expression
+from clsvm.expression import FUNCTIONS, Expression
+from clsvm.kernel_records import BUILTIN, ELEMENTS, SUM, VARIABLES, Matrix, Parameter, Spec
 
-Matrix = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A kernel parameter: its default and its limits (``lower`` itself excluded where ``above``)."""
-
-    name: str
-    default: float
-    lower: float = -np.inf
-    above: bool = False
-    integer: bool = False
-
-    def check(self, value: Any) -> float | int:
-        """``value`` as a plain number. Raises TypeError or ValueError naming what was got and what was expected."""
-        kind = Integral if self.integer else Real
-        if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
-            expected = "an integer" if self.integer else "a number"
-            raise TypeError(f"{self.name} must be {expected}, got {value!r}")
-        number: float | int = int(value) if self.integer else float(value)  # type: ignore[call-overload]
-        if not math.isfinite(number) or number < self.lower or (self.above and number == self.lower):
-            expected = "" if self.lower == -np.inf else f" {'>' if self.above else '>='} {self.lower:g}"
-            raise ValueError(f"{self.name} must be finite{expected and ' and' + expected}, got {value!r}")
-        return number
+_CELLS = 1 << 22  # of a block of the host's evaluation
+_SAMPLE = 500  # rows that check looks at
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What a kernel function is: name, parameters, expression, oracle(X, Y, **params) -> (n, m) float64, doc line."""
+class Check(NamedTuple):
+    """What :meth:`Kernel.check` found on ``rows`` rows: |K - K'| at most ``asymmetry``; eigenvalues of (K + K') / 2."""
 
-    name: str
-    parameters: tuple[Parameter, ...]
-    text: str
-    oracle: Callable[..., Matrix] = field(compare=False, repr=False)
-    doc: str = field(compare=False, repr=False)
+    rows: int
+    symmetric: bool
+    asymmetry: float
+    finite: bool
+    smallest_eigenvalue: float
+    largest_eigenvalue: float
+    positive_semidefinite: bool
 
-    @cached_property
-    def expression(self) -> Expression:
-        integers = frozenset(p.name for p in self.parameters if p.integer)
-        return Expression(self.text, tuple(p.name for p in self.parameters), integers)
-
-    @property
-    def of_distance(self) -> bool:
-        """True where the function depends on x - y alone, so that shifting all rows changes nothing."""
-        return not self.expression.names & {"dot", "xx", "yy"}
+    def __str__(self) -> str:
+        if not self.finite:
+            return f"not finite on {self.rows} rows"
+        words = f"on {self.rows} rows: {'' if self.symmetric else 'not '}symmetric (to {self.asymmetry:.1e}), "
+        words += f"eigenvalues {self.smallest_eigenvalue:.3g} to {self.largest_eigenvalue:.3g}: "
+        return words + ("positive semi-definite" if self.positive_semidefinite else "not positive semi-definite")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class Kernel:
-    """A kernel function with its parameters' values; immutable, hashable, picklable. Made by :func:`make`."""
+    """A kernel function with its parameters' values; immutable, hashable, picklable.
+
+    Kernel("rbf", gamma=0.1): a built-in (a name of BUILTIN); parameters that are not given have their defaults.
+    Kernel("exp(-gamma * sqdist) + c * dot", gamma=0.1, c=0.5): any expression over dot, sqdist, xx, yy, its parameters,
+    numbers, + - * / **, comparisons in where(...), and clsvm.expression.FUNCTIONS. See also :meth:`elementwise`.
+
+    ``k1 + k2``, ``k1 * k2``, ``2 * k``, ``k + 1`` and ``k ** 2`` are kernels again: numbers become parameters
+    (``scale``, ``offset``), a name that both sides have gets the suffix ``_2`` on the right.
+    Raises ValueError (naming token and column) or TypeError for what is not part of the language.
+    """
 
     spec: Spec
     values: tuple[float | int, ...]
 
+    def __init__(self, function: str | Spec, /, **params: Any) -> None:
+        if isinstance(function, Spec):
+            spec = function
+        else:
+            spec = BUILTIN[function] if function in BUILTIN else _own(function, "", params)
+        unknown = params.keys() - {p.name for p in spec.parameters}
+        if unknown:
+            raise ValueError(f"kernel {spec.name or spec.formula} has no parameter {', '.join(sorted(unknown))}")
+        values = tuple(p.check(params.get(p.name, p.default)) for p in spec.parameters)
+        object.__setattr__(self, "spec", spec)
+        object.__setattr__(self, "values", values)
+        self._check_numbers()
+
+    @classmethod
+    def elementwise(cls, element: str, function: str = "s", /, *, nonnegative: Any = False, **params: Any) -> Self:
+        """K(x, y) = function(s), s the sum over the features of element(x, y).
+
+        Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=1.0) is the laplacian kernel. In sparse rows a missing
+        entry is 0 and counts as such; nonnegative: rows with negative values are refused, as the built-in chi2 does.
+        Raises as the constructor does, also where element(0, 0) is not finite.
+        """
+        if not isinstance(nonnegative, bool):
+            raise TypeError(f"nonnegative must be True or False, got {nonnegative!r}")
+        return cls(replace(_own(function, element, params), nonnegative=nonnegative), **params)
+
+    def _check_numbers(self) -> None:
+        """Parameters can make a subtree infinite (1 / c at c = 0): an error here, not NaN on the device."""
+        for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
+            if not math.isfinite(number):
+                given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
+                raise ValueError(f"with {given} a number of {self.spec.formula!r} ({argument.name}) is {number}")
+        if self.spec.element:
+            at_zero = self._element(0.0, 0.0)
+            if not np.isfinite(at_zero):
+                text = self.spec.element.text
+                raise ValueError(f"{text!r} is {at_zero} at x = y = 0, where padding needs a number; use where(...)")
+
     @property
     def name(self) -> str:
-        return self.spec.name
+        """The built-in's name, or "expression"."""
+        return self.spec.name or "expression"
 
     @property
     def params(self) -> dict[str, float | int]:
         return dict(zip((p.name for p in self.spec.parameters), self.values, strict=True))
 
-    def __call__(self, X: Matrix, Y: Matrix) -> Matrix:
-        """The oracle: X (n, d), Y (m, d) dense float64 -> K (n, m) float64, on the host."""
-        return self.spec.oracle(X, Y, **self.params)
-
-    def rounding(self, largest: float, eps: float) -> float:
-        """The largest rounding error of K(x, y) in units of ``eps``, for rows with <x,x> <= ``largest``.
-
-        Of the value itself, and of its argument: <x,y> is off by eps * largest, |x-y|^2 by twice as much.
-        """
-        if self.spec.of_distance:
-            argument, size = "sqdist", 2 * eps * largest
-            grid = np.concatenate([[0.0], np.geomspace(eps, 4.0, 400) * largest])
-        else:
-            argument, size = "dot", eps * largest
-            grid = np.linspace(-1.0, 1.0, 401) * largest
-        values = {**self.params, **dict.fromkeys(("dot", "sqdist"), grid), "xx": largest, "yy": largest}
+    @cached_property
+    def numbers(self) -> tuple[float | int, ...]:
+        """The values of ``spec.arguments``, computed in float64."""
         with np.errstate(all="ignore"):
-            here = np.asarray(self.spec.expression.evaluate(values), np.float64)
-            there = self.spec.expression.evaluate({**values, argument: grid + size})
-            return float(max(np.abs(here).max(), np.abs(there - here).max() / eps))
+            return tuple(argument.value(self.params) for argument in self.spec.arguments)
+
+    def beyond(self, dtype: str) -> str:
+        """Which of its numbers kernel values in ``dtype`` cannot have, in words; "" where all is well.
+
+        Raises ValueError for a whole number that no dtype helps.
+        """
+        tiny, most = float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)
+        for name, value in self.params.items():
+            if isinstance(value, float) and value and not tiny <= abs(value) <= most:
+                return f"{name}={value:g} is outside the range {tiny:g} to {most:g}"
+        for number in self.numbers:
+            if isinstance(number, int) and abs(number) >= 2**31:
+                name = next(name for name, value in self.params.items() if value == number)
+                raise ValueError(f"{name} must be less than {2**31}, got {number}")
+            if abs(number) > most:
+                return f"a number of {self!r}, {number:g}, is too large"
+        for number in self.spec.constants:
+            if number and not abs(number) >= tiny:
+                return f"the constant {number:g} of {self!r} is too small"
+        return ""
+
+    def get_params(self, deep: bool = True) -> dict[str, float | int]:
+        """The parameters, for scikit-learn: an estimator then has ``kernel__gamma`` and so on."""
+        return self.params
+
+    def set_params(self, /, **params: Any) -> Kernel:
+        """A kernel with some parameters changed; this one stays as it is."""
+        unknown = params.keys() - self.params.keys()
+        if unknown:
+            known = ", ".join(self.params) or "none"
+            raise ValueError(f"{self!r} has no parameter {', '.join(sorted(unknown))} (it has {known})")
+        return Kernel(self.spec, **{**self.params, **params})
+
+    def __sklearn_clone__(self) -> Self:
+        return self  # nothing in it changes
+
+    def __call__(self, X: Any, Y: Any = None) -> Matrix:
+        """K (n, m) in float64 on the host: X (n, d), Y (m, d), dense or sparse; Y=None is X. By the oracle if there is
+        one, else by the expressions. Raises ValueError for negative values where the kernel function has none."""
+        X = _dense(X)
+        Y = X if Y is None else _dense(Y)
+        self.check_domain(X)
+        self.check_domain(Y)
+        if self.spec.oracle:
+            with np.errstate(all="ignore"):
+                return self.spec.oracle(X, Y, **self.params)
+        return self.evaluate(X, Y)
+
+    def evaluate(self, X: Matrix, Y: Matrix) -> Matrix:
+        """K (n, m) by the expressions, X (n, d) and Y (m, d) dense float64."""
+        names, values = self.spec.expression.names, dict[str, Any](self.params)
+        if self.spec.element:
+            values["s"] = self._sums(X, Y)
+        else:
+            values |= {"xx": np.square(X).sum(axis=1)[:, None], "yy": np.square(Y).sum(axis=1)[None, :]}
+            values["dot"] = X @ Y.T if "dot" in names else None
+            values["sqdist"] = cdist(X, Y, "sqeuclidean") if "sqdist" in names else None
+        with np.errstate(all="ignore"):
+            value = self.spec.expression.evaluate(values)
+        return np.array(np.broadcast_to(value, (len(X), len(Y))), np.float64)
+
+    def _element(self, x: Any, y: Any) -> Any:
+        assert self.spec.element
+        with np.errstate(all="ignore"):
+            return self.spec.element.evaluate({"x": x, "y": y, **self.params})
+
+    def _sums(self, X: Matrix, Y: Matrix) -> Matrix:
+        out = np.empty((len(X), len(Y)), X.dtype)
+        step = max(1, _CELLS // max(1, Y.size))
+        for start in range(0, len(X), step):
+            block = X[start : start + step, None, :]
+            terms = np.broadcast_to(self._element(block, Y[None]), (len(block), *Y.shape))
+            out[start : start + step] = terms.sum(axis=2)
+        return out
+
+    def check_domain(self, X: Any) -> None:
+        """Raise ValueError where X has negative values and the kernel function is not made for them."""
+        if self.spec.nonnegative:
+            data = X.data if sp.issparse(X) else X
+            least = data.min(initial=0.0)
+            if least < 0:
+                raise ValueError(f"kernel {self.name} is for rows without negative values, got {least:g}")
+
+    def check(self, X: Any, rows: int = _SAMPLE, seed: int = 0) -> Check:
+        """Symmetry, finite values and eigenvalues of K on ``rows`` rows of X (n, d), drawn by ``seed``, in float64.
+
+        Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
+        function is not a kernel but never that it is.
+        """
+        X = X.tocsr() if sp.issparse(X) else np.asarray(X, np.float64)
+        if X.ndim != 2:
+            raise ValueError(f"X must be rows of features, got the shape {X.shape}")
+        n = X.shape[0]
+        picked = np.sort(np.random.default_rng(seed).choice(n, min(rows, n), replace=False))
+        K = self(X[picked])
+        if not np.isfinite(K).all():
+            return Check(len(K), False, math.inf, False, -math.inf, math.inf, False)
+        asymmetry, scale = float(np.abs(K - K.T).max(initial=0.0)), float(np.abs(K).max(initial=0.0))
+        spectrum = np.linalg.eigvalsh((K + K.T) / 2) if len(K) else np.zeros(1)
+        smallest, largest = float(spectrum[0]), float(spectrum[-1])
+        semidefinite = smallest >= -1e-10 * max(abs(largest), abs(smallest))
+        symmetric = asymmetry <= 1e-12 * scale
+        return Check(len(K), symmetric, asymmetry, True, smallest, largest, symmetric and semidefinite)
+
+    def size(self, X: Any) -> float:
+        """The largest size that an inner product or an element-wise sum of the rows of X (n, d) can have."""
+        if not self.spec.element:
+            with np.errstate(over="ignore"):
+                squares = X.multiply(X).sum(axis=1) if sp.issparse(X) else np.square(X).sum(axis=1)
+            return float(np.asarray(squares).max(initial=0.0))
+        x = _dense(X)
+        sums = (np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) for a in (0.0, x))
+        return 2 * max(float(np.abs(total).max(initial=0.0)) for total in sums)
+
+    def rounding(self, size: float, eps: float) -> float:
+        """The largest rounding error of K(x, y) in units of ``eps``, for rows of that :meth:`size`.
+
+        Of the value itself, and of its arguments: <x,y>, <x,x> and <y,y> are off by eps times the norms that they are
+        of, |x-y|^2 by twice, s by four times eps * size. Looked for on a grid. Infinite where K is finite nowhere.
+        """
+        near = np.concatenate([[0.0], np.geomspace(eps, 2.0, 200)])
+        if self.spec.element:
+            grid = np.concatenate([near, -near]) * size / 2
+            grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
+            value = self._at(s=grid)
+            there = [self._at(s=grid + 4 * eps * size * (self._sign or 1))]
+        else:
+            norms = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)]) * size
+            xx, yy = norms[:, None, None], norms[None, :, None]
+            both = np.sqrt(xx) * np.sqrt(yy)
+            dot = both * (1 - near)
+            value = self._at(xx, yy, dot)
+            there = [self._at(xx, yy, dot - eps * both)]
+            if self.spec.expression.names & {"xx", "yy"}:
+                there += [self._at(xx * (1 + eps), yy, dot), self._at(xx, yy * (1 + eps), dot)]
+        with np.errstate(all="ignore"):
+            found = np.maximum(np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
+        found = found[~np.isnan(found)]
+        return float(found.max()) if found.size else math.inf
+
+    def _at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
+        """f of these arguments."""
+        values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
+        with np.errstate(all="ignore"):
+            return np.asarray(self.spec.expression.evaluate(values), np.float64)
+
+    @cached_property
+    def _sign(self) -> int:
+        """1 or -1 where the element-wise terms have one sign on a grid, 0 where both occur."""
+        axis = np.geomspace(1e-3, 1e3, 13)
+        axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
+        terms = np.asarray(self._element(axis[:, None], axis[None, :]))
+        return 1 if (terms >= 0).all() else -1 if (terms <= 0).all() else 0
+
+    def __add__(self, other: Any) -> Kernel:
+        return self._composed("+", other, "offset")
+
+    def __mul__(self, other: Any) -> Kernel:
+        return self._composed("*", other, "scale")
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __pow__(self, exponent: Any) -> Kernel:
+        if isinstance(exponent, bool) or not isinstance(exponent, Integral) or exponent < 1:
+            raise ValueError(f"a kernel's power must be a whole number, 1 or more, got {exponent!r}")
+        return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
+
+    def _composed(self, operator: str, other: Any, number: str) -> Kernel:
+        """This kernel and another, or a number, which becomes a parameter called ``number``."""
+        if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
+            if operator == "+" and other == 0:
+                return self  # what sum() begins with
+            name = _free(number, self.params)
+            text = f"{name} {operator} ({self.spec.text})"
+            return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        element, params = self.spec.element, other.params
+        shared = element.names & params.keys() if element else frozenset()
+        same = self.spec.element_text == other.spec.element_text
+        if not same or any(self.params[name] != params[name] for name in shared):
+            raise ValueError(
+                f"{self!r} and {other!r} do not compose: "
+                "with an element-wise kernel go numbers and kernels of the same sum"
+            )
+        new: dict[str, str] = {}
+        for name in (name for name in params if name not in shared):
+            taken = {*self.params, *new.values(), *(params if name in self.params else ())}
+            new[name] = _free(name, taken) if name in self.params else name
+        theirs = tuple(replace(p, name=new[p.name]) for p in other._parameters() if p.name in new)
+        text = f"({self.spec.text}) {operator} ({_renamed(other.spec.text, new)})"
+        return self._made(text, (*self._parameters(), *theirs), other.spec.nonnegative)
+
+    def _parameters(self) -> tuple[Parameter, ...]:
+        """The record's parameters with this kernel's values as defaults and, as in :meth:`record`, without limits."""
+        pairs = zip(self.spec.parameters, self.values, strict=True)
+        return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
+
+    def _made(self, text: str, parameters: tuple[Parameter, ...], nonnegative: bool = False) -> Kernel:
+        text = ast.unparse(ast.parse(text, mode="eval"))  # without the brackets that were only there to be safe
+        nonnegative = nonnegative or self.spec.nonnegative
+        return Kernel(Spec("", parameters, text, self.spec.element_text, nonnegative=nonnegative))
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(f'{k}={v:g}' for k, v in self.params.items())})"
+        spec, params = self.spec, "".join(f", {name}={value!r}" for name, value in self.params.items())
+        if spec.element_text and not spec.name:
+            params = ", nonnegative=True" * spec.nonnegative + params
+            return f"Kernel.elementwise({spec.element_text!r}, {spec.text!r}{params})"
+        return f"Kernel({(spec.name or spec.text)!r}{params})"
+
+    def record(self) -> dict[str, Any]:
+        """What :meth:`from_record` makes this kernel from again: text and numbers only, for JSON and model files."""
+        spec = self.spec
+        return {
+            "name": spec.name,
+            "expression": spec.text,
+            "element": spec.element_text,
+            "params": self.params,
+            "integers": [p.name for p in spec.parameters if p.integer],
+            "nonnegative": spec.nonnegative,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Kernel:
+        """The kernel of :meth:`record`, through the same checks as the constructor's.
+
+        Raises ValueError or TypeError for what is not a record, an expression outside the language, or a built-in's
+        name with another expression than the built-in's.
+        """
+        texts = dict.fromkeys(("name", "expression", "element"), str)
+        for key, kind in (texts | {"params": dict, "integers": list, "nonnegative": bool}).items():
+            if not isinstance(record, Mapping) or not isinstance(record.get(key), kind):
+                raise ValueError(f"a kernel's record needs {key} ({kind.__name__}), got {str(record)[:80]!r}")
+        name, params = record["name"], record["params"]
+        if not all(isinstance(key, str) for key in params):
+            raise ValueError(f"a kernel's parameters are called by text, got {list(params)!r}")
+        if name:
+            kernel = make(name, **params)
+        elif record["element"]:
+            element, function = record["element"], record["expression"]
+            kernel = cls.elementwise(element, function, nonnegative=record["nonnegative"], **params)
+        else:
+            kernel = cls(record["expression"], **params)
+        if any(record[key] != value for key, value in kernel.record().items()):
+            whose = f"the built-in's {name!r}" if name else "what its expression makes"
+            raise ValueError(f"a kernel's record is not {whose}: {str(record)[:200]}")
+        return kernel
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self.spec.name, self.params)
+        return _restored, (self.record(),)
 
 
-def _distance(X: Matrix, Y: Matrix) -> Matrix:
-    return cdist(X, Y, "euclidean")
+def _restored(record: Mapping[str, Any]) -> Kernel:
+    return Kernel.from_record(record)
 
 
-def _linear(X: Matrix, Y: Matrix) -> Matrix:
-    return X @ Y.T
+def _name(name: str) -> str:
+    """A parameter's name. Raises ValueError for one that an expression could not hold or grid search not reach."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or keyword.iskeyword(name):
+        raise ValueError(f"a parameter's name is letters, digits and single underscores, got {name!r}")
+    if name in (*FUNCTIONS, *VARIABLES, *SUM, *ELEMENTS, "nonnegative"):
+        raise ValueError(f"{name!r} is a name of the language and cannot be a parameter")
+    return name
 
 
-def _poly(X: Matrix, Y: Matrix, gamma: float, coef0: float, degree: int) -> Matrix:
-    return np.power(gamma * (X @ Y.T) + coef0, degree)
+def _own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
+    """The record of a user's own kernel function. A parameter is whole where it is given so and stands as exponent."""
+    given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
+    if not isinstance(function, str) or not isinstance(element, str):
+        raise TypeError(f"a kernel function is text, got {function if isinstance(element, str) else element!r}")
+    names = tuple(params)
+    integers = frozenset(name for name, value in params.items() if isinstance(value, Integral))
+    texts = ((function, SUM if element else VARIABLES), *([(element, ELEMENTS)] if element else []))
+    parsed = [Expression(text, variables, names, integers) for text, variables in texts]
+    unused = [name for name in names if not any(name in e.names for e in parsed)]
+    if unused:
+        raise ValueError(f"parameter {', '.join(unused)} does not stand in {' and '.join(e.text for e in parsed)!r}")
+    if element and not parsed[1].names & set(ELEMENTS):
+        raise ValueError(f"the element expression has neither x nor y: {element!r}")
+    whole = integers & {name for e in parsed for name in e.exponents}
+    made = tuple(Parameter(name, v, integer=name in whole) for name, v in zip(names, given, strict=True))
+    return Spec("", made, parsed[0].text, parsed[1].text if element else "")
 
 
-def _rbf(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return np.exp(-gamma * cdist(X, Y, "sqeuclidean"))
+def _free(name: str, taken: Any) -> str:
+    """``name``, or name_2, name_3, ... where it is taken."""
+    return next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in taken)
 
 
-def _sigmoid(X: Matrix, Y: Matrix, gamma: float, coef0: float) -> Matrix:
-    return np.tanh(gamma * (X @ Y.T) + coef0)
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    return ast.unparse(tree)
 
 
-def _exponential(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return np.exp(-gamma * _distance(X, Y))
-
-
-def _rational_quadratic(X: Matrix, Y: Matrix, gamma: float, alpha: float) -> Matrix:
-    return np.power(1 + gamma * cdist(X, Y, "sqeuclidean") / alpha, -alpha)
-
-
-def _matern32(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    t = np.sqrt(3.0) * gamma * _distance(X, Y)
-    return (1 + t) * np.exp(-t)
-
-
-def _matern52(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    t = np.sqrt(5.0) * gamma * _distance(X, Y)
-    return (1 + t + t * t / 3) * np.exp(-t)
-
-
-def _cosine(X: Matrix, Y: Matrix) -> Matrix:
-    norms = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(Y, axis=1)[None, :]
-    return np.where(norms > 0, X @ Y.T / np.where(norms > 0, norms, 1), 0.0)
-
-
-_GAMMA = Parameter("gamma", 1.0, lower=0.0, above=True)
-_COEF0 = Parameter("coef0", 0.0)
-_DEGREE = Parameter("degree", 3, lower=0, integer=True)
-_ALPHA = Parameter("alpha", 1.0, lower=0.0, above=True)
-
-_SPECS = (
-    Spec("linear", (), "dot", _linear, "<x,y>"),
-    Spec("poly", (_GAMMA, _COEF0, _DEGREE), "(gamma * dot + coef0) ** degree", _poly, "(gamma <x,y> + coef0)^degree"),
-    Spec("rbf", (_GAMMA,), "exp(-gamma * sqdist)", _rbf, "exp(-gamma |x-y|^2)"),
-    Spec("sigmoid", (_GAMMA, _COEF0), "tanh(gamma * dot + coef0)", _sigmoid, "tanh(gamma <x,y> + coef0)"),
-    Spec("exponential", (_GAMMA,), "exp(-gamma * sqrt(sqdist))", _exponential, "exp(-gamma |x-y|)"),
-    Spec(
-        "rational_quadratic",
-        (_GAMMA, _ALPHA),
-        "exp(-alpha * log1p(gamma * sqdist / alpha))",
-        _rational_quadratic,
-        "(1 + gamma |x-y|^2 / alpha)^-alpha",
-    ),
-    Spec(
-        "matern32",
-        (_GAMMA,),
-        "(1 + 1.7320508075688772 * gamma * sqrt(sqdist)) * exp(-1.7320508075688772 * gamma * sqrt(sqdist))",
-        _matern32,
-        "(1 + t) exp(-t), t = sqrt(3) gamma |x-y|",
-    ),
-    Spec(
-        "matern52",
-        (_GAMMA,),
-        "(1 + 2.23606797749979 * gamma * sqrt(sqdist) + 1.6666666666666667 * gamma * gamma * sqdist)"
-        " * exp(-2.23606797749979 * gamma * sqrt(sqdist))",
-        _matern52,
-        "(1 + t + t^2/3) exp(-t), t = sqrt(5) gamma |x-y|",
-    ),
-    Spec(
-        "cosine",
-        (),
-        "dot / (sqrt(maximum(xx, 1e-30)) * sqrt(maximum(yy, 1e-30)))",
-        _cosine,
-        "<x,y> / (|x| |y|), 0 for a zero row",
-    ),
-)
-BUILTIN: Mapping[str, Spec] = {spec.name: spec for spec in _SPECS}
+def _dense(X: Any) -> Matrix:
+    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
 
 
 def make(name: str, **params: Any) -> Kernel:
@@ -204,12 +418,4 @@ def make(name: str, **params: Any) -> Kernel:
     """
     if not isinstance(name, str) or name not in BUILTIN:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(BUILTIN)}, or a Kernel")
-    spec = BUILTIN[name]
-    unknown = params.keys() - {p.name for p in spec.parameters}
-    if unknown:
-        raise ValueError(f"kernel {name} has no parameter {', '.join(sorted(unknown))}")
-    return Kernel(spec, tuple(p.check(params.get(p.name, p.default)) for p in spec.parameters))
-
-
-def _restore(name: str, params: dict[str, Any]) -> Kernel:
-    return make(name, **params)
+    return Kernel(BUILTIN[name], **params)

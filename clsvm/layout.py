@@ -11,7 +11,7 @@ zero vectors. Letters: n rows, d features, V lanes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from clsvm import sources
 from clsvm.device import Buffer, Stream
+from clsvm.kernel_records import Spec
 from clsvm.profiles import Profile
 
 Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorted int32 indices
@@ -80,8 +81,8 @@ class Rows:
 
 
 def lanes(profile: Profile, dtype: str) -> int:
-    """V for values of ``dtype``: half as many doubles fill the same width."""
-    return profile.lanes if dtype == "float32" else profile.lanes // 2
+    """V for values of ``dtype``: half as many doubles fill the same vector."""
+    return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
 
 
 def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
@@ -91,22 +92,22 @@ def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
     return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
 
 
-def choose(profile: Profile, X: Data, of_distance: bool, kind: str | None = None) -> Plan:
-    """The cheapest layout by the profile's measured costs, and the centre that goes with it (||x-y|| is
-    unchanged by a shift, and float32 loses it all where the data sit far from 0)."""
+def choose(profile: Profile, X: Data, spec: Spec, kind: str | None = None) -> Plan:
+    """The cheapest layout that the kernel function has, by the profile's measured costs, and the centre that goes with
+    it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0)."""
     n, d = X.shape
     sample = _sample(X)
     nonzero = sample != 0
     density = nonzero.mean(axis=0) if isinstance(sample, np.ndarray) else _csr_density(sample)
     used = float(density.sum())
     costs = {"dense": float(d), "csr": profile.csr_cost * used}
-    if n > 1 and d <= _CLUSTERED_MAX_FEATURES and used < 0.9 * d:
+    if n > 1 and d <= _CLUSTERED_MAX_FEATURES and used < 0.9 * d and "clustered" in spec.layouts:
         costs["clustered"] = profile.clustered_cost * _sampled_fill(X, profile)
     if d > _CLUSTERED_MAX_FEATURES and used < 0.25 * d:
         del costs["dense"]
     kind = kind or min(costs, key=lambda name: costs[name])
     centre = np.zeros(d)
-    if of_distance and n:
+    if spec.of_distance and n:
         full = np.ones(d, bool) if kind == "dense" else _full_columns(X, density)
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
@@ -182,6 +183,23 @@ def cluster_order(X: Data) -> NDArray[np.int32]:
     return np.argsort(key, kind="stable").astype(np.int32)
 
 
+def canonical(X: Any) -> Data:
+    """X as the layouts read it: float32 or float64, dense in C order, or CSR with sorted int32 indices, each once.
+    Itself where it is that; raises ValueError for 2^31 features or more."""
+    if not sp.issparse(X):
+        X = np.asarray(X)
+        return np.ascontiguousarray(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
+    if X.shape[1] >= 2**31:
+        raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
+    X = X.tocsr()
+    if X.dtype not in (np.float32, np.float64):
+        X = X.astype(np.float64)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return sp.csr_matrix((X.data, X.indices.astype(np.int32, copy=False), X.indptr), shape=X.shape)
+
+
 def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
 
@@ -189,6 +207,9 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     """
     if dtype == "float64" and stream.profile.wide == "pair":
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
+    if stream.profile.wide == "pair" and X.dtype != np.float32:  # such a device takes no doubles
+        X = centred_csr(X, plan.centre) if sp.issparse(X) else X - plan.centre
+        X, plan = X.astype(np.float32), replace(plan, centre=np.zeros_like(plan.centre))
     n, d = X.shape
     V = lanes(stream.profile, dtype)
     size = V * (stream.profile.cluster if plan.kind == "clustered" else 1)
@@ -208,17 +229,6 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     else:
         centre = plan.centre
     return _build_lanes(stream, X, centre, size // V, common, opts)
-
-
-def largest_norm(X: Data, centre: NDArray[np.float64]) -> float:
-    """The largest <x - centre, x - centre> of the rows of X."""
-    with np.errstate(over="ignore"):
-        if sp.issparse(X):
-            shifted = centred_csr(X, centre)
-            norms = np.asarray(shifted.multiply(shifted).sum(axis=1))
-        else:
-            norms = np.square(X - centre).sum(axis=1)
-    return float(norms.max(initial=0.0))
 
 
 def centred_csr(X: Data, centre: NDArray[np.float64]) -> sp.csr_matrix:

@@ -65,11 +65,13 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
     """Give ``model`` and ``X`` (n, d) the same number of columns, by zeros, as svm-predict understands its files.
 
-    Model files do not hold d: a feature that no support vector has is not in them.
+    LIBSVM's model files do not hold d: a feature that no support vector has is not in them.
     """
-    width, vectors = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors
+    width, vectors, plan = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors, model.plan
     if vectors.shape[1] < width:
-        model = replace(model, support_vectors=_widened(sparse.csr_matrix(vectors), width))
+        if plan is not None:
+            plan = replace(plan, centre=np.pad(plan.centre, (0, width - len(plan.centre))))
+        model = replace(model, support_vectors=_widened(sparse.csr_matrix(vectors), width), plan=plan)
     return model, X if X.shape[1] == width else _widened(X, width)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.metrics.pairwise import check_pairwise_arrays
 
-from clsvm import layout
+from clsvm import kernels, layout
 from clsvm.device import Buffer, Stream
 from clsvm.gram import Gram, Panel, Update
 from clsvm.kernels import Kernel
@@ -18,6 +19,7 @@ from clsvm.layout import Data, Plan
 Vector = NDArray[np.float64]
 _CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
+_HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
 _PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
 
@@ -81,8 +83,10 @@ def _add(gram: Gram, source: Gram, panel: Panel, coefficients: Vector, c: Buffer
 
 
 def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
-    """:func:`responses` in float64: on the device where it has it and room, else by the kernel's oracle on the host."""
-    if stream.info.fp64 and stream.profile.wide == "double":
+    """:func:`responses` in float64: on the device where it has it and room, else by the kernel's oracle on the host, as
+    where there is so little of it that no program is worth building."""
+    much = X.shape[0] * support.shape[0] * X.shape[1] > _HOST
+    if much and stream.info.fp64 and stream.profile.wide == "double":
         plan = replace(plan, kind="dense") if plan.kind == "clustered" else plan  # too few rows to be worth clustering
         try:
             return responses(stream, kernel, plan, as_float64(X), as_float64(support), coefficients, "float64")
@@ -94,6 +98,67 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
     for start in range(0, X.shape[0], step):
         out[:, start : start + step] = (kernel(dense(X[start : start + step]), Y) @ coefficients.T).T
     return out
+
+
+def kernel_matrix(
+    X: Any,
+    Y: Any = None,
+    kernel: str | Kernel = "rbf",
+    *,
+    device: Any = None,
+    dtype: str = "float32",
+    memory_limit: int | str | None = None,
+    **params: Any,
+) -> NDArray[Any]:
+    """K(X, Y) (n, m) in ``dtype``, computed on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
+
+    kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's.
+    Raises ValueError or TypeError for bad input, DeviceError and BuildError where the machine fails.
+    """
+    if isinstance(kernel, Kernel) and params:
+        raise TypeError(f"parameters {', '.join(params)} go with a kernel's name, got {kernel!r}")
+    kernel = kernel if isinstance(kernel, Kernel) else kernels.make(kernel, **params)
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
+    if words := kernel.beyond(dtype):
+        raise ValueError(f"{words} for {dtype}")
+    X, Y = check_pairwise_arrays(X, Y, accept_sparse="csr", dtype=[np.float64, np.float32])
+    X, Y = layout.canonical(X), layout.canonical(Y)
+    kernel.check_domain(X)
+    kernel.check_domain(Y)
+    out: NDArray[Any] = np.empty((X.shape[0], Y.shape[0]), dtype)
+    if not out.size:
+        return out
+    with Stream(device, memory_limit) as stream:
+        plan = layout.choose(stream.profile, X, kernel.spec)
+        row = X.shape[1] * np.dtype(dtype).itemsize
+        budget = (stream.limit - stream.held) // 4
+        step = _whole(min(_CHUNK, budget) // max(1, row)) if plan.kind != "csr" else 1 << 16
+        capacity = min(_whole(Y.shape[0]), _whole(min(_PANEL, budget) // (row + step * np.dtype(dtype).itemsize)))
+        for start in range(0, X.shape[0], step):
+            rows = layout.build(stream, X[start : start + step], plan, dtype)
+            gram = Gram(stream, rows, kernel)
+            panel = gram.panel(capacity)
+            for begin in range(0, Y.shape[0], panel.capacity):
+                right = layout.build(stream, Y[begin : begin + panel.capacity], plan, dtype)
+                K = gram.rows_of(panel, Gram(stream, right, kernel))
+                K = K[:, rows.position] if plan.kind == "clustered" else K[:, : rows.n]
+                out[start : start + rows.n, begin : begin + right.n] = K.T
+                stream.free(*right.buffers())
+            stream.free(panel.values, panel.uu, *rows.buffers())
+    return out
+
+
+def size(kernel: Kernel, X: Data, plan: Plan) -> float:
+    """Kernel.size of the rows as they are laid out, centred; some of them at a time."""
+    centre, largest = plan.centre, 0.0
+    step = max(1, (1 << 22) // max(1, X.shape[1]))
+    for start in range(0, X.shape[0], step):
+        rows = X[start : start + step]
+        if centre.any():
+            rows = layout.centred_csr(rows, centre) if sp.issparse(X) else rows - centre
+        largest = max(largest, kernel.size(rows))
+    return largest
 
 
 def as_float64(X: Data) -> Data:
@@ -127,13 +192,15 @@ class KernelModel:
     def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
         """sum_j dual_coef_j K(x, sv_j) + intercept for the rows of X (n, d), dense or CSR: (n,) float64.
 
-        Raises ValueError where X has another number of features or memory_limit is too small for one tile.
+        Raises ValueError where X has another number of features, or negative values and the kernel function is not for
+        them, or memory_limit is too small for one tile.
         """
-        d = self.support_vectors.shape[1]
+        d, X = self.support_vectors.shape[1], layout.canonical(X)
         if X.ndim != 2 or X.shape[1] != d:
             raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
+        self.kernel.check_domain(X)
         with Stream(device, memory_limit) as stream:
-            plan = self.plan or layout.choose(stream.profile, self.support_vectors, self.kernel.spec.of_distance)
+            plan = self.plan or layout.choose(stream.profile, self.support_vectors, self.kernel.spec)
             if plan.kind != "csr" and sp.issparse(X) and not sp.issparse(self.support_vectors):
                 X = X.toarray()
             dtype = self._precision(stream, plan)
@@ -145,7 +212,7 @@ class KernelModel:
         """float64 where float32 kernel values could move a decision value by more than DECISION_ERROR (and the device
         has it): coefficients near 1e4 turn the last bit of K into the third digit of the sum."""
         eps = float(np.finfo(np.float32).eps)
-        scale = self.kernel.rounding(layout.largest_norm(self.support_vectors, plan.centre), eps)
+        scale = self.kernel.rounding(size(self.kernel, self.support_vectors, plan), eps)
         small = eps * scale * float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) <= DECISION_ERROR
         return self.dtype if small or stream.profile.wide == "pair" else "float64"
 

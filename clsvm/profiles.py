@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+# -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in the vector shape, COLUMNS, RX, RY, DEPTH in the group shape
+Tile = Mapping[str, int]
+
+
+def shape_class(working: int) -> str:
+    """The class of a product with so many working vectors: they want tiles of different shapes."""
+    return "two" if working <= 2 else "few" if working <= 16 else "many"
 
 
 @dataclass(frozen=True)
@@ -12,8 +23,9 @@ class Profile:
     shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
     lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product.
     cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions.
-    register: register tile side of the group shape. wide: how f and the coefficients are kept, "double" or "pair".
-    chunks: pieces of the rows in a reduction. working_set: its largest size. sync: outer steps between host reads.
+    tiles: register tiles of the gram kernel by shape class. block: rows of a work-item in the update from the store.
+    wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.
+    working_set: its largest size. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise.
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
     """
@@ -24,7 +36,8 @@ class Profile:
     panel: int
     cluster: int
     group: int
-    register: int
+    tiles: Mapping[str, Tile]
+    block: int
     chunks: int
     working_set: int
     sync: int
@@ -34,7 +47,89 @@ class Profile:
     wide: str = "double"
 
 
+def _tiles(**tiles: Tile) -> Mapping[str, Tile]:
+    return MappingProxyType(tiles)
+
+
+def _vector(columns: int, groups: int, ahead: int = 0) -> Tile:
+    return {"COLUMNS": columns, "GROUPS": groups, "AHEAD": ahead}
+
+
+_CPU = Profile(
+    name="cpu",
+    shape="vector",
+    lanes=16,
+    panel=64,
+    cluster=1,
+    group=1,
+    tiles=_tiles(two=_vector(2, 1, 64), few=_vector(16, 1, 256), many=_vector(4, 5)),
+    block=512,
+    chunks=8,
+    working_set=1024,
+    sync=1,
+    csr_cost=3.3,
+    clustered_cost=1.1,
+    cache_cost=45.0,
+)
+_GPU = Profile(
+    name="gpu",
+    shape="group",
+    lanes=64,
+    panel=64,
+    cluster=4,
+    group=256,
+    tiles=_tiles(
+        two={"COLUMNS": 2, "RX": 1, "RY": 2, "DEPTH": 16},
+        few={"COLUMNS": 16, "RX": 4, "RY": 4, "DEPTH": 16},
+        many={"COLUMNS": 64, "RX": 4, "RY": 4, "DEPTH": 8},
+    ),
+    block=1,
+    chunks=128,
+    working_set=1024,
+    sync=8,
+    csr_cost=12.0,
+    clustered_cost=1.1,
+    cache_cost=8.0,
+)
 PROFILES = {
-    "cpu": Profile("cpu", "vector", 16, 64, 1, 1, 1, 8, 1024, 1, 3.3, 1.1, 45.0),
-    "gpu": Profile("gpu", "group", 64, 64, 4, 256, 8, 128, 1024, 8, 12.0, 1.1, 8.0),
+    "cpu": _CPU,
+    "cpu8": replace(  # 16 registers of 8 floats
+        _CPU, name="cpu8", lanes=8, tiles=_tiles(two=_vector(2, 1, 64), few=_vector(8, 1, 256), many=_vector(4, 3))
+    ),
+    "gpu": _GPU,
+}
+
+# What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
+# taken from its file.
+_TWO = [_vector(2, groups, ahead) for groups in (1, 4, 8) for ahead in (0, 64, 256)]
+_FEW = [_vector(columns, 1, ahead) for columns in (16, 8) for ahead in (0, 64, 256)]
+_MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
+_GROUP_TILES = [
+    {"COLUMNS": columns, "RX": rx, "RY": ry, "DEPTH": depth}
+    for columns, rx, ry in ((64, 4, 4), (64, 8, 8), (64, 8, 4), (32, 4, 4), (32, 4, 2))
+    for depth in (8, 16)
+]
+SEARCH: Mapping[str, Mapping[str, Any]] = {
+    "vector": {
+        "lanes": (8, 16),
+        "tiles": {"two": _TWO, "few": [*_FEW, *_MANY[1:7]], "many": _MANY},
+        "panel": (16, 32, 64, 128),
+        "block": (128, 256, 512, 1024, 2048),
+        "chunks": (2, 4, 8, 16, 32),
+    },
+    "group": {
+        "lanes": (32, 64, 128),
+        "tiles": {
+            "two": [{"COLUMNS": 2, "RX": rx, "RY": 2, "DEPTH": depth} for rx in (1, 2) for depth in (4, 8, 16, 32)],
+            "few": [
+                {"COLUMNS": 16, "RX": rx, "RY": ry, "DEPTH": depth}
+                for rx, ry in ((1, 4), (2, 4), (4, 4), (2, 2), (4, 2))
+                for depth in (8, 16)
+            ],
+            "many": _GROUP_TILES,
+        },
+        "panel": (64, 128),
+        "group": (64, 128, 256),
+        "chunks": (32, 64, 128, 256, 512),
+    },
 }

@@ -6,59 +6,83 @@
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows in CSR and the working vectors u of a panel.
-// One work-group of UB items: V rows one after another, item u reading lane u of a panel line for every non-zero
-// (consecutive items on consecutive addresses); the V x UB products are turned in local memory so that items then
+#ifndef ROWS
+#define ROWS 32  // rows that stand in local memory at a time, a divisor of V and at most UB
+#endif
+// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
+// One work-group of UB items: V rows, ROWS at a time and one after another, item u reading lane u of a panel line for
+// every non-zero (consecutive items on consecutive addresses); the ROWS x UB products are turned in local memory so that items then
 // own rows. Blocks are dealt over the second dimension of the range (which must be 1 wide for UPDATE).
 //   u[j] = panel[(block d + j) UB + u % UB]
+// Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
+// zero sums (zero_sums.mako) in place of norms.
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
-    global const long *restrict indptr, global const INDEX *restrict indices, global const real *restrict data,
-    global const int *restrict rows, global const real *restrict xx,
-    const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
-    STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const size_t row = (size_t)get_group_id(0) * V;
+    const int group0, const int groups, const int base, global const long *restrict indptr,
+    global const INDEX *restrict indices, global const real *restrict data, global const int *restrict rows,
+    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
+    global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  const size_t row = (size_t)(group0 + get_group_id(0)) * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0);
-  local real tile[V * (UB + 1)];
+  local real tile[ROWS * (UB + 1)];
   for (int u0 = get_group_id(1) * UB; u0 < total; u0 += get_num_groups(1) * UB) {
     global const real *restrict block = panel + (size_t)u0 * d + lid;
-    for (int r = 0; r < V; ++r) {
+    const int here = min(UB, total - u0);
+#pragma unroll 1  // (unrolled, the ends of all rows fill the scalar registers)
+    for (int r0 = 0; r0 < V; r0 += ROWS) {
+#pragma unroll 1
+      for (int r = 0; r < ROWS; ++r) {
 #ifdef LISTED
-      const int i = rows[row + r];
-      const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
+        const int i = rows[row + r0 + r];
+        const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
 #else
-      const long begin = indptr[row + r], end = indptr[row + r + 1];
+        const long begin = indptr[row + r0 + r], end = indptr[row + r0 + r + 1];
 #endif
-      real sum = 0;
-      for (long e = begin; e < end; ++e) sum = fma(block[(size_t)indices[e] * UB], data[e], sum);
-      tile[r * (UB + 1) + lid] = sum;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int r = lid; r < V; r += UB) {
+        real sum = 0;
+#ifdef ELEMENTWISE
+        real seen = 0;  // of the working vector's zero sum, the part that the row's own entries stand for
+#endif
+        for (long e = begin; e < end; ++e) {
+          const real u = block[(size_t)indices[e] * UB];
+          sum = ADD_TERM(sum, data[e], u);
+#ifdef ELEMENTWISE
+          seen = ADD_TERM(seen, (real)0, u);
+#endif
+        }
+#ifdef ELEMENTWISE
+        sum += uu[u0 + lid] - seen;
+#endif
+        tile[r * (UB + 1) + lid] = sum;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      for (int r = lid; r < ROWS; r += UB) {
 #ifdef LISTED
-      const int i = rows[row + r];
-      const real x2 = i >= 0 ? xx[i] : (real)0;
+        const int i = rows[row + r0 + r];
+        const real x2 = i >= 0 ? xx[i] : (real)0;
 #else
-      const real x2 = xx[row + r];
+        const real x2 = xx[row + r0 + r];
 #endif
-      for (int u = 0; u < UB && u0 + u < total; ++u) {
-        const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
-        tile[r * (UB + 1) + u] = k;
+#pragma unroll 1
+        for (int u = 0; u < here; ++u) {
+          const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
+          tile[r * (UB + 1) + u] = k;
 #ifdef STORE
-        const int s = slot[u0 + u];
-        STORED_ROW(s)[row + r] = k;
+          const int s = slot[u0 + u];
+          STORED_ROW(s)[out + r0 + r] = k;
 #endif
-      }
+        }
 #ifdef UPDATE
-      for (int p = 0; p < problems; ++p) {
-        wide sum = c[(size_t)p * n + row + r];
-        for (int u = 0; u < UB && u0 + u < total; ++u)
-          sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
-        c[(size_t)p * n + row + r] = sum;
-      }
+        for (int p = 0; p < problems; ++p) {
+          wide sum = c[(size_t)p * n + out + r0 + r];
+#pragma unroll 1
+          for (int u = 0; u < here; ++u)
+            sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
+          c[(size_t)p * n + out + r0 + r] = sum;
+        }
 #endif
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
   }
 }

@@ -3,20 +3,23 @@
 #ifndef UB
 #define UB 64  // working vectors of a panel block, a multiple of V
 #endif
+#define COLUMNS V  // working vectors that are finished at a time
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows in CSR and the working vectors u of a panel.
+// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
 // One work-item: V rows one after another against panel blocks of UB vectors; every non-zero meets UB / V lines of
 // the panel, then V x V tiles are transposed so that rows stand in lanes.
 //   u[j] = panel[(block d + j) UB + u % UB]
+// Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
+// zero sums (zero_sums.mako) in place of norms.
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel EXPLICIT void gram(
-    global const long *restrict indptr, global const INDEX *restrict indices, global const real *restrict data,
-    global const int *restrict rows, global const real *restrict xx,
-    const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
+    const int group0, const int groups, const int base, global const long *restrict indptr,
+    global const INDEX *restrict indices, global const real *restrict data, global const int *restrict rows,
+    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
     STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const size_t row = (size_t)get_global_id(0) * V;
+  const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
   const int total = count[0];
   real norms[V];
   for (int r = 0; r < V; ++r) {
@@ -35,6 +38,11 @@ kernel EXPLICIT void gram(
       realv sum[UB / V];
 #pragma unroll
       for (int v = 0; v < UB / V; ++v) sum[v] = (realv)(real)0;
+#ifdef ELEMENTWISE
+      realv seen[UB / V];  // of the working vectors' zero sums, the part that the row's own entries stand for
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) seen[v] = (realv)(real)0;
+#endif
 #ifdef LISTED
       const int i = rows[row + r];
       const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
@@ -45,8 +53,16 @@ kernel EXPLICIT void gram(
         global const real *restrict line = block + (size_t)indices[e] * UB;
         const realv x = (realv)data[e];
 #pragma unroll
-        for (int v = 0; v < UB / V; ++v) sum[v] = fma(loadv(v, line), x, sum[v]);
+        for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+#ifdef ELEMENTWISE
+#pragma unroll
+        for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
+#endif
       }
+#ifdef ELEMENTWISE
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + b0) - seen[v];
+#endif
 #pragma unroll
       for (int v = 0; v < UB / V; ++v) storev(sum[v], 0, tile + (v * V + r) * V);
     }

@@ -1,41 +1,71 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
-// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2) for the rows i of lane groups and the working vectors u of a panel.
-// One work-item: one lane group (V rows) against all panel blocks of V working vectors, V x V accumulators.
-//   x_i[columns[j]] = values[at[g] + j V + i % V]      contiguous loads of V, the tile stays in cache
-//   u[j]            = panel[(block d + j) V + u % V]   one line a feature, broadcast lane by lane
+#ifndef COLUMNS
+#define COLUMNS V  // working vectors that a work-item holds at a time, a divisor of UB
+#endif
+#ifndef GROUPS
+#define GROUPS 1  // lane groups that it holds at a time; more than one only for DENSE rows
+#endif
+#ifndef AHEAD
+#define AHEAD 0  // features by which fetches from memory run ahead; 0 leaves it to the processor
+#endif
+// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
+// One work-item: GROUPS lane groups (V rows each) against all of the panel, COLUMNS vectors at a time in registers.
+//   x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V, the tile stays in cache
+//   u[j]            = panel[(block d + j) UB + u % UB]   one line a feature, broadcast lane by lane
 // DENSE: every group holds all d features and columns is not read.
 kernel EXPLICIT void gram(
-    const int group0, global const real *restrict values, global const long *restrict at,
-    global const int *restrict columns_at, global const int *restrict columns, global const real *restrict xx,
-    const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
-    STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const int g = group0 + get_global_id(0);
-  const size_t row = (size_t)g * V;
-  const int total = count[0];
-  const realv x2 = loadv(0, xx + row);
-  global const real *restrict x = values + at[g];
+    const int group0, const int groups, const int base, global const real *restrict values,
+    global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
+    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
+    global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  const int first = get_global_id(0) * GROUPS, total = count[0];
+  global const real *restrict x[GROUPS];
+#pragma unroll
+  for (int a = 0; a < GROUPS; ++a) x[a] = values + at[group0 + min(first + a, groups - 1)];
 #ifdef DENSE
   const int length = d;
 #else
-  global const int *restrict J = columns + columns_at[g];
-  const int length = columns_at[g + 1] - columns_at[g];
+  global const int *restrict J = columns + columns_at[group0 + first];
+  const int length = columns_at[group0 + first + 1] - columns_at[group0 + first];
 #endif
-  for (int u0 = 0; u0 < total; u0 += V) {
-    global const real *restrict block = panel + (size_t)u0 * d;
-    realv k[V];
+  for (int u0 = 0; u0 < total; u0 += COLUMNS) {
+    global const real *restrict block = panel + (size_t)(u0 - u0 % UB) * d + u0 % UB;
+    realv products[GROUPS][COLUMNS];
 #pragma unroll
-    for (int u = 0; u < V; ++u) k[u] = (realv)(real)0;
+    for (int a = 0; a < GROUPS; ++a)
+#pragma unroll
+      for (int u = 0; u < COLUMNS; ++u) products[a][u] = (realv)(real)0;
     for (int j = 0; j < length; ++j) {
-      const realv xj = loadv(j, x);
 #ifdef DENSE
-      global const real *restrict uj = block + (size_t)j * V;
+      global const real *restrict uj = block + (size_t)j * UB;
 #else
-      global const real *restrict uj = block + (size_t)J[j] * V;
+      global const real *restrict uj = block + (size_t)J[j] * UB;
 #endif
+      realv xj[GROUPS];
 #pragma unroll
-      for (int u = 0; u < V; ++u) k[u] = fma(xj, (realv)uj[u], k[u]);
+      for (int a = 0; a < GROUPS; ++a) {
+        xj[a] = loadv(j, x[a]);
+#if AHEAD > 0
+        FETCH(x[a] + (size_t)(j + AHEAD) * V);
+#endif
+      }
+#pragma unroll
+      for (int u = 0; u < COLUMNS; ++u) {
+        const realv y = (realv)uj[u];
+#pragma unroll
+        for (int a = 0; a < GROUPS; ++a) products[a][u] = ADD_TERM(products[a][u], xj[a], y);
+      }
     }
+#pragma unroll
+    for (int a = 0; a < GROUPS; ++a) {
+      if (first + a >= groups) break;
+      const size_t row = (size_t)(group0 + first + a) * V, to = row - base;
+      const realv x2 = loadv(0, xx + row);
+      realv k[COLUMNS];
+#pragma unroll
+      for (int u = 0; u < COLUMNS; ++u) k[u] = products[a][u];
 <%include file="finish_vector.mako"/>
+    }
   }
 }

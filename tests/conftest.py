@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 import clsvm
 from clsvm import device as devices
 
+os.environ["CLSVM_TUNED"] = os.path.join(
+    tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
+)  # what ships is tested
 USABLE = [d for d in clsvm.devices() if d.usable]
 if os.environ.get("CLSVM_DEVICE"):
     USABLE = [devices.find(None)]

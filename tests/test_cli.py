@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from clsvm import cli, datasets, libsvm
+from clsvm import Kernel, cli, datasets, kernels, libsvm, model_files
+from clsvm.estimators import SVC
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_libsvm = pytest.mark.skipif(
@@ -133,6 +134,114 @@ def test_compressed_files(clsvm: Command, tmp_path: Path) -> None:
     assert plain.out.startswith("Accuracy = 9")
 
 
+# Kernel functions and labels that LIBSVM does not have
+
+OWN = {
+    "name": (["-t", "matern32", "-g", "0.05"], kernels.make("matern32", gamma=0.05)),
+    "default gamma": (["-t", "laplacian"], kernels.make("laplacian", gamma=1 / 30)),
+    "gamma 0": (["-t", "exponential", "-g", "0"], kernels.make("exponential", gamma=1 / 30)),
+    "parameters": (
+        ["-t", "rational_quadratic", "--param", "alpha=2", "--param", "gamma=0.1"],
+        kernels.make("rational_quadratic", gamma=0.1, alpha=2.0),
+    ),
+    "unused flags": (["-t", "cosine", "-g", "7", "-d", "2", "-r", "1"], kernels.make("cosine")),
+    "expression": (
+        ["--kernel", "c * exp(-gamma * sqdist) + dot", "--param", "c=0.5", "-g", "0.2"],
+        Kernel("c * exp(-gamma * sqdist) + dot", c=0.5, gamma=0.2),
+    ),
+    "its defaults": (
+        ["--kernel", "(gamma * dot + coef0 + 1) ** degree"],
+        Kernel("(gamma * dot + coef0 + 1) ** degree", gamma=1 / 30, coef0=0.0, degree=3),
+    ),
+    "its flags": (
+        ["--kernel", "(gamma * dot + coef0) ** degree", "-g", "0.1", "-r", "2", "-d", "2"],
+        Kernel("(gamma * dot + coef0) ** degree", gamma=0.1, coef0=2.0, degree=2),
+    ),
+    "element": (["--element", "minimum(abs(x), abs(y))"], Kernel.elementwise("minimum(abs(x), abs(y))")),
+    "element and function": (
+        ["--element", "abs(x - y)", "--kernel", "exp(-gamma * s)"],
+        Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=1 / 30),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_kernels_that_libsvm_does_not_have(clsvm: Command, name: str) -> None:
+    flags, kernel = OWN[name]
+    result = clsvm("train", *flags, "breast_cancer.train", "m")
+    assert (result.code, result.err) == (0, "")
+    said = f"LIBSVM's model format has no kernel '{kernel.name}'; it holds linear, poly, rbf, sigmoid"
+    assert result.out.splitlines()[-1] == f"model            m: clsvm's format ({said})"
+    model = model_files.load_model("m")
+    assert (model.kernel.spec.formula, model.kernel.params) == (kernel.spec.formula, kernel.params)
+    result = clsvm("predict", "breast_cancer.test", "m", "labels")
+    assert (result.code, result.err) == (0, "")
+    X, y = libsvm.read_problem("breast_cancer.test")
+    expected = SVC(kernel=kernel).fit(*libsvm.read_problem("breast_cancer.train")).predict(X)
+    np.testing.assert_array_equal(np.loadtxt("labels"), expected)
+    assert set(Path("labels").read_text().split()) == {"1", "-1"}
+    assert result.out.startswith(f"Accuracy = {np.mean(expected == y) * 100:g}% ")
+    assert np.mean(expected == y) > 0.85
+
+
+def test_the_format_is_libsvms_where_that_is_enough(clsvm: Command) -> None:
+    for flags in ([], ["-t", "poly", "--param", "degree=2"], ["--kernel", "rbf"]):
+        result = clsvm("train", *flags, "breast_cancer.train")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.splitlines()[-1] == "model            breast_cancer.train.model: LIBSVM's format"
+        assert libsvm.read_model("breast_cancer.train.model").n_support.sum()
+    assert libsvm.read_model("breast_cancer.train.model").kernel == kernels.make("rbf", gamma=1 / 30)
+
+
+def test_labels_that_are_not_whole(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "half").write_text("0.5 1:1 2:1\n-0.25 1:-1\n0.5 1:2\n-0.25 1:-1 2:-1\n")
+    result = clsvm("train", "half", "m")
+    assert (result.code, result.err) == (0, "")
+    assert "holds integer labels only, got [-0.25, 0.5])" in result.out.splitlines()[-1]
+    assert model_files.load_model("m").classes.tolist() == [-0.25, 0.5]
+    assert clsvm("predict", "half", "m", "out") == (0, "Accuracy = 100% (4/4) (classification)\n", "")
+    assert (tmp_path / "out").read_text() == "0.5\n-0.25\n0.5\n-0.25\n"
+
+
+def test_weights_of_labels_that_are_not_whole(clsvm: Command, tmp_path: Path) -> None:
+    """A weight goes to the label that it names where the labels had to be numbered: as with the labels -1 and 1."""
+    text = (tmp_path / "breast_cancer.train").read_text()
+    (tmp_path / "half").write_text(re.sub(r"^-1 ", "1.5 ", text, flags=re.MULTILINE))
+
+    def objective(weight: str, name: str) -> float:
+        result = clsvm("train", "-w1", weight, name, "m")
+        assert (result.code, result.err) == (0, "")
+        return float(re.search("obj = ([-0-9.]+)", result.out)[1])  # type: ignore[index]
+
+    whole, half, other = objective("0.1", "breast_cancer.train"), objective("0.1", "half"), objective("1", "half")
+    assert half == pytest.approx(whole, rel=1e-4)
+    assert half != pytest.approx(other, rel=0.1)
+
+
+def test_our_files_with_other_numbers_of_features(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("1 1:1 2:1\n-1 1:-1\n1 1:2\n-1 1:-1 2:-1\n")
+    (tmp_path / "wide").write_text("1 1:1 2:1 5:0.5\n-1 1:-1\n")
+    (tmp_path / "narrow").write_text("1 1:1\n-1 1:-1\n")
+    for flags in (["-t", "matern32"], ["-t", "laplacian"]):
+        assert clsvm("train", "-q", *flags, "train", "m").code == 0
+        assert clsvm("predict", "narrow", "m") == (0, "Accuracy = 100% (2/2) (classification)\n", "")
+        wide = clsvm("predict", "wide", "m")
+        assert (wide.code, wide.out) == (0, "Accuracy = 100% (2/2) (classification)\n")
+        assert "wide has 5 features, the model 2" in wide.err
+
+
+def test_models_of_other_labels_predict(clsvm: Command, tmp_path: Path) -> None:
+    """Models that the library saved: text as labels, and truth values, against the files' numbers."""
+    X, y = libsvm.read_problem("breast_cancer.train")
+    for labels, words in ((np.array(["ill", "well"]), {"ill", "well"}), (np.array([False, True]), {"0", "1"})):
+        model_files.save_model(SVC().fit(X, labels[(y > 0).astype(int)]).model_, tmp_path / "m")
+        result = clsvm("predict", "breast_cancer.test", "m", "out")
+        assert result.code == 0
+        assert set((tmp_path / "out").read_text().split()) == words
+        assert (result.out == "") == (labels.dtype.kind == "U")
+        assert ("no accuracy: the labels of m are text" in result.err) == (labels.dtype.kind == "U")
+
+
 # LIBSVM's programs
 
 FLAGS = {
@@ -216,7 +325,20 @@ USAGE = {
     "svm type": (["train", "-s", "3", "F"], "not supported yet"),
     "precomputed": (["train", "-t", "4", "F"], "not supported yet"),
     "unknown kernel": (["train", "-t", "spam", "F"], "0 linear"),
-    "unsavable kernel": (["train", "-t", "matern32", "F"], "LIBSVM's model format"),
+    "a kernel twice": (["train", "-t", "2", "--kernel", "dot", "F"], "without --kernel"),
+    "a kernel and an element": (["train", "-t", "rbf", "--element", "x * y", "F"], "without --kernel and --element"),
+    "no expression": (["train", "--kernel", "exp(-gamma * sqdist", "F"], "never closed"),
+    "empty expression": (["train", "--kernel", "", "F"], "not an expression"),
+    "unknown name": (["train", "--kernel", "exp(-a * sqdist)", "F"], "unknown name 'a'"),
+    "where it stands": (["train", "--kernel", "exp(-a * sqdist)", "F"], "at 'a', column 6 of 'exp(-a * sqdist)'"),
+    "bad element": (["train", "--element", "dot", "F"], "unknown name 'dot'"),
+    "sum of no element": (["train", "--kernel", "s", "F"], "unknown name 's'"),
+    "unknown parameter": (["train", "-t", "2", "--param", "alpha=1", "F"], "kernel rbf has no parameter alpha"),
+    "unused parameter": (["train", "--kernel", "dot", "--param", "a=1", "F"], "parameter a does not stand in 'dot'"),
+    "parameter twice": (["train", "--param", "gamma=1", "-g", "2", "F"], "got gamma here and by -g"),
+    "parameter of text": (["train", "-t", "2", "--param", "gamma=x", "F"], "expected name=number"),
+    "parameter outside": (["train", "-t", "2", "--param", "gamma=-1", "F"], "gamma must be finite and > 0, got -1"),
+    "flag without use": (["train", "--kernel", "dot", "-r", "1", "F"], "coef0, which 'dot' does not have"),
     "probability": (["train", "-b", "1", "F"], "not supported yet"),
     "cross validation": (["train", "-v", "5", "F"], "not supported yet"),
     "nu": (["train", "-n", "0.5", "F"], "not supported yet"),
@@ -261,12 +383,14 @@ FAILURES = {
     "cut data": (["train", "cut.xz", "m"], r"cut\.xz, line \d+: got a damaged or truncated stream"),
     "one class": (["train", "one", "m"], "class"),
     "three classes": (["train", "three", "m"], "class"),
-    "real labels": (["train", "real", "m"], "integer labels only"),
+    "many real labels": (["train", "values", "m"], "Unknown label type: continuous"),
     "no folder": (["train", "good", "none/m"], "none/m: there is no such folder"),
     "folder as model": (["train", "good", "."], r"\.: Is a directory"),
     "unknown device": (["train", "--device", "no-such-device", "good", "m"], "no-such-device"),
     "no model": (["predict", "good", "none"], "none: No such file"),
     "data as model": (["predict", "good", "good"], "good, line 1: got .*, expected a key"),
+    "cut model": (["predict", "good", "cut"], "cut: got a damaged file .*, expected one that clsvm wrote"),
+    "domain": (["train", "-t", "chi2", "good", "m"], "kernel chi2 is for rows without negative values, got -1"),
     "output folder": (["predict", "good", "good", "none/out"], "none/out: there is no such folder"),
     "sample folder": (["sample", "digits", "--folder", "none"], "there is no such folder"),
 }
@@ -280,10 +404,11 @@ def test_failures(clsvm: Command, tmp_path: Path, name: str) -> None:
         "bad": "1 1:1\n-1 1:x\n",
         "one": "1 1:1\n1 1:2\n",
         "three": "1 1:1\n2 1:2\n3 1:3\n",
-        "real": "0.5 1:1\n1 1:2\n",
+        "values": "0.5 1:1\n1 1:2\n2.25 1:3\n",
     }.items():
         (tmp_path / file).write_text(text)
     (tmp_path / "cut.xz").write_bytes(lzma.compress(b"1 1:1\n-1 1:2\n" * 1000)[:-20])
+    (tmp_path / "cut").write_bytes(b"PK\x03\x04 and nothing more")
     before = sorted(tmp_path.iterdir())
     result = clsvm(*args)
     assert (result.code, result.out) == (1, "")
@@ -391,7 +516,7 @@ def test_help_lists_every_flag(clsvm: Command) -> None:
     result = clsvm("train", "--help")
     assert (result.code, result.err) == (0, "")
     short = "-s -t -d -g -r -c -wi -e -m -h -b -q"
-    long = "--device --gap-tol --max-iter --memory-limit --working-set-size --dtype"
+    long = "--kernel --element --param --device --gap-tol --max-iter --memory-limit --working-set-size --dtype"
     for flag in f"{short} {long}".split():
         assert re.search(rf"^  {flag}\b", result.out, re.MULTILINE), flag
 

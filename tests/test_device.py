@@ -16,7 +16,6 @@ import clsvm
 from clsvm import budget, icd, sources
 from clsvm import device as devices
 from clsvm.errors import BuildError, DeviceError
-from clsvm.expression import Expression
 from tests.conftest import USABLE, noisy
 
 
@@ -187,32 +186,6 @@ def test_a_forked_child_trains_or_says_why(device: str) -> None:
     child.join(timeout=60)
     assert child.exitcode == 0
     assert answer == dual or "fork" in answer
-
-
-HOSTILE = [
-    "", "dot +", "__import__('os')", "dot.real", "dot; dot", "dot // 2", "dot /* x */", "}", "dot) + (dot", "x", "gamm",
-    "lambda: 1", "[dot]", "dot if dot else 1", "dot and 1", "dot == 1", "exp", "exp()", "exp(dot, dot)", "exp(x=dot)",
-    "system(dot)", "'text'", "True", "1j", "1e300", "dot ** gamma", "dot ** 1000", "dot ** -1", "dot ** 2.5",
-    "dοt", "ｄｏｔ + °", "f'{dot}'", "dot\n+ dot\n; barrier(1)", "(" * 100000 + "dot" + ")" * 100000,
-    "dot" + "+dot" * 5000,
-    "dot @ dot", "~dot", "not dot", "dot[0]", "*dot", "yield", "(dot := 1)", "dot % 2", "#", "# dot", "\x00",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_expressions_outside_the_language(text: str) -> None:
-    with pytest.raises(ValueError, match=r"column|characters"):
-        Expression(text, ("gamma",))
-
-
-def test_expression_renders_types_and_powers() -> None:
-    e = Expression("-(gamma * dot + 1) ** degree / maximum(xx, 0.5)", ("gamma", "degree"), frozenset({"degree"}))
-    assert e.names == {"gamma", "dot", "degree", "xx"}
-    assert e.evaluate({"gamma": 2.0, "dot": 1.0, "degree": 2, "xx": 3.0}) == -3.0
-    text = e.opencl()
-    assert "ipow(" in text
-    assert "(real)0.5" in text
-    assert "p_gamma" in text
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle() -> None:

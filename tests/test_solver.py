@@ -237,11 +237,18 @@ def test_rounding_bounds_the_error() -> None:
     xx = np.einsum("ij,ij->i", X32, X32)
     dot = X32 @ X32.T
     values = {"xx": xx[:, None], "yy": xx[None], "dot": dot, "sqdist": np.maximum(xx[:, None] + xx[None] - 2 * dot, 0)}
-    for name in kernels.BUILTIN:
+    apart = ~np.eye(200, dtype=bool)  # a row meets itself at distance zero exactly on the device, not in this sum
+    for name, spec in kernels.BUILTIN.items():
         kernel = kernels.make(name)
-        apart = ~np.eye(200, dtype=bool)  # a row meets itself at distance zero exactly on the device, not in this sum
-        off = np.abs(kernel.spec.expression.evaluate({**values, **kernel.params}) - kernel(X, X))[apart].max()
-        assert off <= 4 * eps * kernel.rounding(largest, eps), name
+        Z, given = np.abs(X) if spec.nonnegative else X, {**values, **kernel.params}
+        if spec.element:
+            Z32 = Z.astype(np.float32)
+            given["s"] = spec.element.evaluate({"x": Z32[:, None], "y": Z32[None], **kernel.params}).sum(axis=2)
+            assert given["s"].dtype == np.float32
+        else:
+            assert kernel.size(X) == pytest.approx(largest)
+        off = np.abs(spec.expression.evaluate(given) - kernel(Z, Z))[apart].max()
+        assert off <= 4 * eps * kernel.rounding(kernel.size(Z), eps), name
 
 
 def test_float64_where_float32_cannot_reach_tol(device: str) -> None:
@@ -291,3 +298,35 @@ def test_every_memory_limit_gives_the_optimum_or_an_error(device: str) -> None:
     kept = outcomes.count("kept")
     assert outcomes == ["refused"] * (len(outcomes) - kept) + ["kept"] * kept
     assert kept > 10
+
+
+@pytest.mark.parametrize("n", [30, 58])
+@pytest.mark.parametrize("text", ["dot / sqrt(xx * yy)", "dot / sqrt(xx) / sqrt(yy)"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_functions_that_zero_rows_do_not_have(device: str, profile: str, n: int, text: str, form: Any) -> None:
+    """Padding is zero rows, of which such a function has no value: nothing of that may reach a sum."""
+    X, y = noisy(n, 5)
+    model = SVC(kernel=kernels.Kernel(text), device=device).fit(form(X), y)
+    known = SVC(kernel="cosine", device=device).fit(form(X), y)
+    np.testing.assert_allclose(model.decision_function(form(X)), known.decision_function(form(X)), atol=5e-3)
+
+
+@pytest.mark.parametrize("text", ["cos(xx - yy)", "exp(-((xx - yy) ** 2)) + cos(xx) * cos(yy)"])
+def test_norms_are_certified_too(device: str, text: str) -> None:
+    X, y = noisy(60, 4)
+    X *= np.geomspace(0.1, 300, 60)[:, None]
+    kernel = kernels.Kernel(text)
+    model = SVC(kernel=kernel, device=device).fit(X, y)
+    coef = np.zeros(len(X))
+    coef[model.support_] = model.dual_coef_[0]
+    found = check.recompute(X, y, 1.0, coef, float(model.intercept_[0]), kernel)
+    assert model.fit_report_.converged
+    assert found.violation <= 1.2 * TOL
+    assert abs(max(found.violation, 0) - model.fit_report_.violation) <= 2e-4
+
+
+def test_functions_that_are_not_symmetric_are_refused(device: str) -> None:
+    X, y = noisy(30, 3)
+    for kernel in (kernels.Kernel("exp(-0.1 * sqdist) * (1 + xx)"), kernels.Kernel.elementwise("x")):
+        with pytest.raises(ValueError, match="is not symmetric"):
+            SVC(kernel=kernel, device=device).fit(X, y)

@@ -30,16 +30,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import layout, sources
+from clsvm import variants
 from clsvm.device import Stream, local
 from clsvm.gram import Gram, Store, Update
 from clsvm.report import Status, relative_gap
-from clsvm.rowcache import SLABS, RowCache
+from clsvm.rowcache import RowCache
 from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (n,)) -> sum_j b_j K_ij in float64
-BINS = 2048
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 56  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
@@ -139,24 +138,18 @@ class _Solve:
         self.hit_D, self.miss_D = s.zeros(8 * P * room), s.zeros(8 * P * room)
         self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
         self.numbers, self.places = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 4 * P * pieces)
-        self.sums, self.counts = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 2 * BINS * P * pieces)
+        self.sums, self.counts = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 2 * variants.BINS * P * pieces)
         self.ends, self.offsets = s.zeros(4 * 4 * P), s.zeros(4 * 4 * P * pieces)
         self.Q = s.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
 
     def _kernels(self) -> None:
-        profile = self.stream.profile
-        self.group = profile.group
-        opts = [*layout.options(profile, self.gram.rows.dtype), f"-DWG={self.group}", f"-DBINS={BINS}"]
-        vector = profile.shape == "vector"
-        self.items = 1 if vector else min(1 << self.W.bit_length() - 1, self.group)
-        inner = [o for o in opts if not o.startswith("-DWG")]
-        inner += [f"-DWG={self.items}", f"-DEACH={-(-self.W // self.items)}"]
-        self._subproblem = self.stream.kernel(sources.cl(f"subproblem_{profile.shape}"), inner, "subproblem")
-        text = sources.cl("select", "rowcache")
+        stream, profile, dtype = self.stream, self.stream.profile, self.gram.rows.dtype
+        self.group, self.block = profile.group, profile.block
+        self.items = variants.subproblem_items(profile, self.W)
+        self._subproblem = stream.variant(variants.subproblem(profile, dtype, self.W))
         names = ("extremes", "histogram", "threshold", "collect", "objective", "plan")
-        self._k = {name: self.stream.kernel(text, opts, name) for name in names}
-        self._k["update"] = self.stream.kernel(sources.cl("update"), [*opts, f"-DSLABS={SLABS}"], "update")
-        self.block = 512 if vector else 1
+        self._k = {name: stream.variant(variants.selection(profile, dtype), name) for name in names}
+        self._k["update"] = stream.variant(variants.update(profile, dtype))
 
     def run(self) -> Solution:
         status, outer, exact_rows, certificates = None, 0, 0, 0
@@ -210,10 +203,12 @@ class _Solve:
         primal, dual = self._objective(state.rho)
         position = self.gram.rows.position
         shape = (self.P, self.n)
-        b = self.stream.read_wide(self.b, shape)[:, position]
+        b, f = (self.stream.read_wide(buffer, shape)[:, position] for buffer in (self.b, self.f))
+        if not np.isfinite(f).all():
+            raise ValueError(f"{self.gram.kernel!r} is not finite for some pairs of rows")
         return Solution(
             b=b,
-            f=self.stream.read_wide(self.f, shape)[:, position],
+            f=f,
             rho=state.rho,
             primal=primal,
             dual=dual,

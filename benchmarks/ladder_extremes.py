@@ -1,0 +1,82 @@
+"""The smallest and the largest of n float32 and where they stand, in several forms, against reading alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.ladder_device import Bench, Launch
+
+CHAINS, TOGETHER = 2, 8  # as in extremes.cl; measured: fewer instructions a number than memory gives time for
+
+
+@dataclass(frozen=True)
+class Form:
+    """macros of extremes.cl; of its results: 0 the minimum, 1 the maximum; whether indices come with them."""
+
+    name: str
+    macros: tuple[str, ...]
+    results: tuple[int, ...]
+    indices: bool = True
+
+
+FORMS = (
+    Form("min", ("VALUES_ONLY",), (0,), False),
+    Form("argmin", (), (0,)),
+    Form("argmin ?:", ("TERNARY",), (0,)),
+    Form("argmax", ("MAXIMUM",), (1,)),
+    Form("argmin + argmax", ("BOTH",), (0, 1)),
+)
+
+
+class Extremes:
+    """One form over vectors of up to ``most`` numbers."""
+
+    def __init__(self, bench: Bench, form: Form, most: int) -> None:
+        self.bench, self.form = bench, form
+        self.group = 1 if bench.vector else bench.profile.group
+        self._lanes = 16 if bench.vector else 4
+        macros: dict[str, int | None] = dict.fromkeys(form.macros)
+        macros |= {"GROUP": self.group, "LANES": self._lanes, "CHAINS": CHAINS, "TOGETHER": TOGETHER}
+        self._stages = [bench.kernel("extremes", name, **macros) for name in ("extremes", "last")]
+        stream, room = bench.stream, 4 * len(form.results) * self._parts(most)[0]
+        self._values, self._indices = stream.buffer(room), stream.buffer(room)
+        self.value, self.index = stream.buffer(64), stream.buffer(64)
+
+    def _parts(self, n: int) -> tuple[int, int]:
+        """Parts and the numbers of one (which only the vector shape wants): pieces of 128 KB at least, whole steps."""
+        if not self.bench.vector:
+            return max(1, min(16 * self.bench.units, n // (self.group * self._lanes * CHAINS * TOGETHER))), 0
+        step = self._lanes * CHAINS * TOGETHER
+        piece = -(-max(-(-n // 128), 32768) // step) * step
+        return -(-n // piece), piece
+
+    def launch(self, x: Any, n: int) -> Launch:
+        """Reduces x[:n]; one stage where one part is all."""
+        first, last = self._stages
+        parts, piece = self._parts(n)
+        size = (parts * self.group,), (self.group,)
+        if parts == 1:
+            return lambda: first(*size, n, piece, x, self.value, self.index)
+
+        def both() -> None:
+            first(*size, n, piece, x, self._values, self._indices)
+            last((self.group,), (self.group,), parts, self._values, self._indices, self.value, self.index)
+
+        return both
+
+    def read(self) -> tuple[list[float], list[int]]:
+        """Values and indices, of the minimum before the maximum."""
+        count = len(self.form.results)
+        values = self.bench.stream.read(self.value, np.float32, count)
+        return values.tolist(), self.bench.stream.read(self.index, np.int32, count).tolist()
+
+    def right(self, x: NDArray[np.float32]) -> bool:
+        """Whether what it last found in x is what NumPy finds: of equal numbers the first."""
+        expected = [int((x.argmin, x.argmax)[which]()) for which in self.form.results]
+        values, indices = self.read()
+        same = values == [float(x[i]) for i in expected]
+        return same and (indices == expected or not self.form.indices)

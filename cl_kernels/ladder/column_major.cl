@@ -1,0 +1,29 @@
+// K[w][i] = exp(-gamma |x_i - u_w|^2), u_w = x_rows[w]: a work-item a row, U working rows at a time.
+//   x_i[j] = X[j ld + i]    consecutive items read consecutive addresses; ld >= n begins every column on a cache line
+//   K[w ld + i]
+#ifndef U
+#define U 2  // working rows that share one pass over x_i
+#endif
+
+kernel void column_major(const int n, const int d, const int W, global const int *restrict rows, const float gamma,
+                         const int ld, global const float *restrict X, global float *restrict K) {
+  const size_t i = get_global_id(0);
+  if (i >= n) return;
+  for (int w0 = 0; w0 < W; w0 += U) {
+    int row[U];
+    float sum[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) row[u] = rows[min(w0 + u, W - 1)], sum[u] = 0;
+    for (int j = 0; j < d; ++j) {
+      global const float *restrict column = X + (size_t)j * ld;
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        const float difference = column[i] - column[row[u]];
+        sum[u] = fma(difference, difference, sum[u]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (w0 + u < W) K[(size_t)(w0 + u) * ld + i] = exp(-gamma * sum[u]);
+  }
+}

@@ -1,0 +1,261 @@
+"""What compilers make of OpenCL C for devices that are not here: registers, spills, local memory, occupancy.
+
+clang and libclc translate a program for AMD's GPUs, whose assembly states what each kernel takes, and into PTX, whose
+registers have no number: NVIDIA's ``ptxas`` says more where there is one, and is never required. Drivers have compilers
+of their own, so figures are a careful guess. Local memory passed as an argument of a kernel is in none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from clsvm.errors import BuildError, ClsvmError
+
+LOCAL_LIMIT = 32 << 10  # bytes of local memory a work-group: what OpenCL 1.2 promises, and all that some devices have
+SIMDS = 4  # of an AMD compute unit (RDNA: of the pair of units that share local memory)
+# A variable in PTX: space, bits of an item, name, items; and what ptxas says of an entry
+_DECLARED = r"\.(local|shared) +(?:\.align \d+ )?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d+)\])?;"
+_SAID = r"(\d+) (?:bytes )?(registers|stack|spill stores)"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device to compile for. name: clang's and ptxas's name of it. wavefront: work-items that run in step.
+    family: "amd" or "ptx". local_memory: bytes of a compute unit, for all groups on its SIMDS SIMDs."""
+
+    name: str
+    wavefront: int
+    family: str
+    local_memory: int = 0
+
+
+TARGETS = (
+    Target("gfx906", 64, "amd", 64 << 10),
+    Target("gfx90a", 64, "amd", 64 << 10),
+    Target("gfx1030", 32, "amd", 128 << 10),
+    Target("sm_70", 32, "ptx"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one kernel takes on one target; None where the compilers do not tell.
+
+    program: the caller's label. entry: the kernel's name. registers: 32-bit vector registers a work-item.
+    scalar_registers: 32-bit, a wavefront. spills, scalar_spills: 32-bit registers that had no room (scalar ones mostly
+    go to vector registers). scratch: bytes a work-item of private memory outside of registers. local_memory: bytes a
+    work-group. occupancy: wavefronts that a SIMD holds on average, of groups of the size that the kernel requires, else
+    of the largest that the compiler allows for.
+    problems: what is wrong, in words; empty where nothing is.
+    """
+
+    program: str
+    entry: str
+    target: Target
+    registers: int | None
+    scalar_registers: int | None
+    spills: int
+    scalar_spills: int
+    scratch: int
+    local_memory: int
+    occupancy: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+def problems(finding: Finding) -> tuple[str, ...]:
+    """What the figures of ``finding`` say is wrong: spilled registers, scratch, local memory above LOCAL_LIMIT.
+
+    Scalar registers spill into lanes of vector registers, not into memory: a figure, not a problem.
+    """
+    spills, scratch, memory = finding.spills, finding.scratch, finding.local_memory
+    words = [f"spills {spills} registers"] * (spills > 0)
+    words += [f"{scratch} bytes of scratch a work-item"] * (scratch > 0)
+    words += [f"{memory} bytes of local memory, more than {LOCAL_LIMIT}"] * (memory > LOCAL_LIMIT)
+    return tuple(words)
+
+
+def missing() -> str:
+    """What the audit needs and is not installed, in words; "" where all is there."""
+    return _toolchain(os.environ.get("CLSVM_CLANG", ""))[2]
+
+
+def compile(label: str, text: str, options: Sequence[str], target: Target) -> list[Finding]:  # noqa: A001
+    """Compile ``text`` for ``target``; one finding for each of its kernels, in their order.
+
+    Raises:
+        BuildError: clang refuses the text. (What ptxas refuses is a problem of the findings.)
+        ClsvmError: clang or libclc is missing, see :func:`missing`.
+    """
+    clang, libraries, words = _toolchain(os.environ.get("CLSVM_CLANG", ""))
+    if words:
+        raise ClsvmError(words)
+    done = _run(_command(clang, libraries[target.family], target, options), text)
+    if done.returncode:
+        raise BuildError(target.name, done.stderr, text)
+    undefined = [f"calls {name}, which libclc lacks: the figures do not hold" for name in _undefined(done.stdout)]
+    findings, refused = parse(label, done.stdout, target), []
+    if target.family == "ptx" and (assembler := _ptxas()) and not undefined:
+        log, ok = _assemble(assembler, done.stdout, target)
+        findings, refused = _with_ptxas(findings, log), [] if ok else [f"ptxas: {log.strip()}"]
+    return [replace(found, problems=(*problems(found), *undefined, *refused)) for found in findings]
+
+
+def audit(
+    programs: Iterable[tuple[str, str, Sequence[str]]], targets: Iterable[Target] = TARGETS, jobs: int = 2
+) -> Iterator[Finding]:
+    """Findings of every program (label, text, options) on every target, in this order, ``jobs`` compilers at a time.
+
+    A program that stands twice under different labels is compiled once. Raises as :func:`compile` does, in its place
+    in the order.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        made: dict[tuple[str, tuple[str, ...], Target], Future[list[Finding]]] = {}
+        order, targets = [], tuple(targets)
+        for label, text, options in programs:
+            for target in targets:
+                key = text, tuple(options), target
+                if key not in made:
+                    made[key] = pool.submit(compile, label, *key)
+                order.append((label, made[key]))
+        try:
+            for label, future in order:
+                yield from (replace(found, program=label) for found in future.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def parse(label: str, assembly: str, target: Target) -> list[Finding]:
+    """The findings that clang's ``assembly`` states itself; their problems are left empty."""
+    return (_parse_amd if target.family == "amd" else _parse_ptx)(label, assembly, target)
+
+
+def _parse_amd(label: str, assembly: str, target: Target) -> list[Finding]:
+    stated = re.findall(r"^\s*\.amdhsa_kernel (\S+)$.*?^; Occupancy: (\d+)$", assembly, re.M | re.S)
+    waves = {name: float(occupancy) for name, occupancy in stated}  # as registers and the size of a group limit them
+    metadata = re.search(r"^amdhsa\.kernels:\n((?: .*\n)*)", assembly, re.M)
+    findings = []
+    for block in re.split(r"^  - ", metadata[1] if metadata else "", flags=re.M)[1:]:  # keys stand in column 4
+        values = dict(re.findall(r"^    \.(\w+): +(\S+)$", "    " + block, re.M))
+        name = values.pop("name").strip("'\"")
+        number = {key: int(value) for key, value in values.items() if value.isdecimal()}
+        local, occupancy = number["group_segment_fixed_size"], waves.get(name)
+        if local and occupancy:  # LLVM compares wavefronts of a compute unit with those of a SIMD
+            group = -(-number["max_flat_workgroup_size"] // target.wavefront)
+            occupancy = min(occupancy, target.local_memory // local * group / SIMDS)
+        found = Finding(
+            label,
+            name,
+            target,
+            registers=number["vgpr_count"],
+            scalar_registers=number["sgpr_count"],
+            spills=number["vgpr_spill_count"],
+            scalar_spills=number["sgpr_spill_count"],
+            scratch=number["private_segment_fixed_size"],
+            local_memory=local,
+            occupancy=occupancy,
+        )
+        findings.append(found)
+    return findings
+
+
+def _parse_ptx(label: str, assembly: str, target: Target) -> list[Finding]:
+    """Registers and spills are ptxas's to tell."""
+    findings = []
+    for entry, body in re.findall(r"\.entry ([\w$]+)(.*?)^}", assembly, re.M | re.S):
+        memory, used = {"local": 0, "shared": 0}, set(re.findall(r"[\w$]+", body))
+        for space, bits, name, count in re.findall(_DECLARED, assembly):
+            if name in used:
+                memory[space] += int(bits) // 8 * int(count or 1)
+        findings.append(Finding(label, entry, target, None, None, 0, 0, memory["local"], memory["shared"]))
+    return findings
+
+
+def _with_ptxas(findings: list[Finding], log: str) -> list[Finding]:
+    """``findings`` with what ``ptxas -v`` says of each entry it speaks of."""
+    sections = re.split(r"Compiling entry function '([^']+)'", log)
+    words, made = dict(zip(sections[1::2], sections[2::2], strict=True)), []
+    for found in findings:
+        said = {name: int(n) for n, name in re.findall(_SAID, words.get(found.entry, ""))}
+        spills, scratch = said.get("spill stores", 0) // 4, said.get("stack", found.scratch)
+        made.append(replace(found, registers=said.get("registers"), spills=spills, scratch=scratch))
+    return made
+
+
+def _undefined(assembly: str) -> list[str]:
+    """Functions that are called and not defined, by name."""
+    called = re.findall(r"([\w.$]+)@(?:gotpcrel|rel)32", assembly)  # AMD
+    called += re.findall(r"^\.extern \.func [^;]*?([\w$]+)\s*\(", assembly, re.M)  # PTX
+    return sorted(name for name in set(called) if not re.search(rf"^{re.escape(name)}:", assembly, re.M))
+
+
+def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace", check=False)
+
+
+def _command(clang: str, library: str, target: Target, options: Sequence[str]) -> list[str]:
+    triple = "amdgcn--amdhsa" if target.family == "amd" else "nvptx64--nvidiacl"
+    to_compiler = ["-finclude-default-header", "-mlink-builtin-bitcode", library, "-target-cpu", target.name]
+    made = [clang, "-x", "cl", "-cl-std=CL1.2", "-nogpulib", "-target", triple, *options]
+    return [*made, *(word for flag in to_compiler for word in ("-Xclang", flag)), "-O3", "-S", "-o", "-", "-"]
+
+
+def _assemble(ptxas: str, assembly: str, target: Target) -> tuple[str, bool]:
+    """What ptxas says, and whether it succeeded; for its own default device where it no longer knows ``target``."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "program.ptx")
+        file.write_text(assembly, "utf-8")
+        command = [ptxas, "-v", "-o", str(file.with_suffix(".out")), str(file)]
+        done = _run([*command, f"-arch={target.name}"])
+        if done.returncode and "gpu-name" in done.stderr:
+            done = _run(command)
+    return done.stdout + done.stderr, not done.returncode
+
+
+@cache
+def _ptxas() -> str | None:
+    """NVIDIA's assembler: on the PATH, or in a package of NVIDIA's from pip."""
+    packaged = (path for entry in sys.path for path in sorted(Path(entry).glob("nvidia/*/bin/ptxas")))
+    return shutil.which("ptxas") or next(map(str, packaged), None)
+
+
+@cache
+def _toolchain(asked: str) -> tuple[str, dict[str, str], str]:
+    """(clang, libclc's file for each family, what is missing): the first pair that compiles a trial program."""
+    names = [asked] if asked else ["clang", *(f"clang-{version}" for version in range(14, 21))]
+    clangs = [clang for name in names if (clang := shutil.which(name))]
+    said = "" if clangs else "no " + (asked or "clang") + " was found"
+    trial = "kernel void trial(global float *x) { x[get_global_id(0)] = exp(x[0]); }"
+    families = {target.family: target for target in TARGETS}
+    for clang in clangs:
+        libraries: dict[str, str] = {}
+        for family, target in families.items():
+            files = _libraries(clang, family)
+            said = said or f"no libclc was found for {clang}" * (not files)
+            for file in files:
+                done = _run(_command(clang, file, target, ()), trial)
+                if not done.returncode and not _undefined(done.stdout):
+                    libraries[family] = file
+                    break
+                said = said or f"{clang} with {file}: {done.stderr.strip()}"
+        if libraries.keys() == families.keys():
+            return clang, libraries, ""
+    needed = "clang with its OpenCL header and the targets AMDGPU and NVPTX, and libclc"
+    return "", {}, f"the audit needs {needed} (Debian: clang-14 libclc-14; CLSVM_CLANG names another clang): {said}"
+
+
+def _libraries(clang: str, family: str) -> list[str]:
+    """Files of libclc for ``family``: beside ``clang`` first, then where systems put them."""
+    pattern = "amdgcn-*amdhsa*.bc" if family == "amd" else "nvptx64-*nvidiacl*.bc"
+    roots = [Path(clang).resolve().parents[1], *map(Path, ("/usr", "/usr/local")), *Path("/usr/lib").glob("llvm-*")]
+    folders = [root / part / "clc" for root in roots for part in ("lib", "lib64", "share")]
+    return list(dict.fromkeys(str(file) for folder in folders for file in sorted(folder.glob(pattern))))

@@ -1,0 +1,68 @@
+"""``clsvm tune``: search a device for its best tile sizes; show what is kept, forget it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from clsvm.cli_common import Device, console, reporting
+
+
+def tune(
+    ctx: typer.Context,
+    device: Device = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="About how long the search may take.")] = 60.0,
+    show: Annotated[bool, typer.Option("--show", help="Print what was found before, and where it is kept.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget what was found.")] = False,
+) -> None:
+    """Search the tile sizes that are fastest on a device and keep them for later fits."""
+    if show and reset:
+        raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
+    with reporting(ctx):
+        from clsvm import tuned
+
+        if reset:
+            typer.echo(f"{tuned.path()}: {'deleted' if tuned.reset() else 'there was none'}")
+        elif show:
+            _show_tuned()
+        else:
+            _tune(device, seconds)
+
+
+def _show_tuned() -> None:
+    from rich.table import Table
+
+    from clsvm import tuned
+
+    records = tuned.read()
+    typer.echo(f"{tuned.path()}: {len(records)} device{'s' * (len(records) != 1)}")
+    for name, record in records.items():
+        table = Table(title=f"{name} ({record.get('date')})", title_justify="left")
+        for title in ("field", "value"):
+            table.add_column(title, overflow="fold")
+        for field, value in record["profile"].items():
+            table.add_row(field, str(value))
+        console().print(table)
+
+
+def _tune(device: str | None, seconds: float) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from clsvm import tune as search
+    from clsvm import tuned
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        found = search.tune(device, seconds, lambda words, done: bar.update(task, description=words, completed=done))
+    table = Table()
+    for title in ("part of the work", "default ms", "best ms", "gain", "choice"):
+        table.add_column(title, justify="left" if title in ("part of the work", "choice") else "right", overflow="fold")
+    for one in found:
+        milliseconds = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
+        table.add_row(one.family, *milliseconds, str(one.choice) if one.choice else "the default")
+    console().print(table)
+    typer.echo(f"kept in {tuned.path()}")

@@ -1,0 +1,184 @@
+"""The programs that a kernel function becomes: one for each product, layout, dtype and device profile.
+
+    rows     K(X, U) stored                         STORE
+    update   c += K(X, U) D, nothing stored         UPDATE
+    both     the two in one pass                    STORE, UPDATE   (with ``back.cl``: forward and back)
+    tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
+
+A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from clsvm import layout, sources
+from clsvm.kernel_records import Spec
+from clsvm.profiles import Profile, Tile
+from clsvm.rowcache import SLABS
+
+
+class Product(NamedTuple):
+    """-D options of a product; tile: whether its rows are the working vectors themselves."""
+
+    options: tuple[str, ...]
+    tile: bool = False
+
+
+PRODUCTS = {
+    "rows": Product(("-DSTORE",)),
+    "update": Product(("-DUPDATE",)),
+    "both": Product(("-DSTORE", "-DUPDATE")),
+    "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
+    "tile": Product(("-DSTORE",), tile=True),
+}
+LAYOUTS = ("dense", "clustered", "csr")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A program: what it is, its text, its build options, the kernel to launch."""
+
+    label: str
+    text: str
+    options: tuple[str, ...]
+    entry: str
+
+
+def width(profile: Profile, kind: str, dtype: str) -> int:
+    """Working vectors that stand side by side in a panel."""
+    return profile.panel if kind == "csr" else layout.lanes(profile, dtype)
+
+
+def common_options(profile: Profile, kind: str, dtype: str, d: int) -> tuple[str, ...]:
+    """What gather and gram have to agree on."""
+    return (*layout.options(profile, dtype, d), f"-DUB={width(profile, kind, dtype)}")
+
+
+def tile(profile: Profile, product: str, kind: str, dtype: str, shape: str) -> Tile:
+    """The register tile of a gram kernel over lane groups, for a shape class; no wider than a panel's block."""
+    block = width(profile, kind, dtype)
+    if profile.shape == "vector" and kind != "dense" and not PRODUCTS[product].tile:
+        return {"COLUMNS": block, "GROUPS": 1, "AHEAD": 0}  # the columns of a lane group are its own
+    chosen = {**profile.tiles[shape]}
+    if profile.shape == "group" and dtype == "float64":  # two registers a number: half as many a work-item
+        chosen["RY"] = max(1, chosen["RY"] // 2)
+        block = min(block, profile.group * chosen["RX"] * chosen["RY"] // layout.lanes(profile, dtype))
+    return {**chosen, "COLUMNS": min(chosen["COLUMNS"], block)}
+
+
+def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
+    """The gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
+
+    Raises ValueError for a layout that the kernel function does not have.
+    """
+    if kind not in spec.layouts:
+        raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {', '.join(spec.layouts)}, got {kind!r}")
+    options, of_panel = PRODUCTS[product]
+    if kind == "csr":
+        layout_options = ["-DLISTED"] if of_panel else []
+    else:  # a panel is itself a set of rows in the dense lane layout
+        layout_options = ["-DDENSE"] if of_panel or kind == "dense" else []
+    family = "csr" if kind == "csr" else "lanes"
+    if family == "lanes":
+        layout_options += [f"-D{name}={n}" for name, n in tile(profile, product, kind, dtype, shape).items()]
+    text = _text(f"gram_{family}_{profile.shape}", spec)
+    made = (*common_options(profile, kind, dtype, d), *options, *layout_options)
+    return Variant(f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}", text, made, "gram")
+
+
+def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
+    """What element-wise sums over CSR rows start from."""
+    options = common_options(profile, "csr", dtype, d)
+    text = _text("zero_sums", spec)
+    return Variant(f"{spec.name or 'expression'} zero sums csr {dtype}", text, options, "zero_sums")
+
+
+@lru_cache(256)
+def _text(template: str, spec: Spec) -> str:
+    """Rendering takes a millisecond, and every fit asks for several."""
+    return sources.render(template, kernel=spec)
+
+
+def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
+    """Every program of one kernel function for one dtype and profile."""
+    for kind in spec.layouts:
+        for product in PRODUCTS:
+            for shape in profile.tiles:
+                yield gram(spec, product, kind, dtype, profile, shape=shape)
+    if spec.element:
+        yield zero_sums(spec, dtype, profile)
+
+
+def registry(
+    specs: Iterable[Spec], profile: Profile, dtypes: Iterable[str] = ("float32", "float64")
+) -> Iterator[Variant]:
+    """Every program of the given kernel functions for a profile, each text with the same options once."""
+    seen = set()
+    dtypes = [dtype for dtype in dtypes if dtype == "float32" or profile.wide == "double"]
+    for spec in specs:
+        for dtype in dtypes:
+            for variant in of_kernel(spec, dtype, profile):
+                if (variant.text, variant.options) not in seen:
+                    seen.add((variant.text, variant.options))
+                    yield variant
+
+
+BINS = 2048  # of the histogram that chooses the working set
+
+
+def subproblem_items(profile: Profile, working_set: int) -> int:
+    """Work-items that solve the dual over a working set of that size."""
+    return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.group)
+
+
+def subproblem(profile: Profile, dtype: str, working_set: int) -> Variant:
+    """What solves the dual over a working set of that size."""
+    items = subproblem_items(profile, working_set)
+    options = *layout.options(profile, dtype), f"-DWG={items}", f"-DEACH={-(-working_set // items)}"
+    return Variant(f"subproblem {dtype}", sources.cl(f"subproblem_{profile.shape}"), options, "subproblem")
+
+
+def selection(profile: Profile, dtype: str) -> Variant:
+    """What chooses the working set and plans the row store; ``entry`` is the first of several kernels."""
+    options = *layout.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"
+    return Variant(f"select, rowcache {dtype}", sources.cl("select", "rowcache"), options, "extremes")
+
+
+def update(profile: Profile, dtype: str) -> Variant:
+    """f += K D from rows of the store."""
+    options = *layout.options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
+    return Variant(f"update {dtype}", sources.cl("update"), options, "update")
+
+
+def back(profile: Profile, dtype: str) -> Variant:
+    """The way back of forward and back."""
+    options = *layout.options(profile, dtype), f"-DWG={profile.group}"
+    return Variant(f"back {dtype}", sources.cl("back"), options, "back")
+
+
+def gather(profile: Profile, kind: str, dtype: str, d: int = 0) -> Variant:
+    """Working rows into a panel."""
+    family = "csr" if kind == "csr" else "lanes"
+    options = common_options(profile, kind, dtype, d)
+    return Variant(f"gather {family} {dtype}", sources.cl("gather"), options, f"gather_{family}")
+
+
+def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> Iterator[Variant]:
+    """Every program that no kernel function is in, for a profile."""
+    yield Variant("zero", sources.cl("zero"), (), "zero")
+    for dtype in dtypes:
+        if dtype == "float64" and profile.wide == "pair":
+            continue
+        yield selection(profile, dtype)
+        yield update(profile, dtype)
+        yield subproblem(profile, dtype, profile.working_set)
+        for given in ("float", "double"):
+            options = *layout.options(profile, dtype), f"-DINPUT={given}"
+            yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pattern")
+        yield back(profile, dtype)
+        for kind in ("dense", "csr"):
+            yield gather(profile, kind, dtype)

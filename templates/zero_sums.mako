@@ -1,0 +1,16 @@
+<%include file="kernel_function.mako"/>
+// zero[i] = sum_j e(0, x_ij) over all d columns, for rows in CSR: what an element-wise sum starts from where the other
+// row has no entry. Summed in the order of the columns, as every sum is. One work-item a row.
+kernel EXPLICIT void zero_sums(global const long *restrict indptr, global const real *restrict data, const int d,
+                               global real *restrict zero KERNEL_PARAMETERS) {
+  const size_t i = get_global_id(0);
+  const kv none = (kv)(real)0;
+  kv sum = none;
+  for (long e = indptr[i]; e < indptr[i + 1]; ++e) sum = ADD_TERM(sum, none, (kv)data[e]);
+  sum += (kv)(real)(d - (int)(indptr[i + 1] - indptr[i])) * ADD_TERM(none, none, none);
+#ifdef VECTOR
+  zero[i] = sum.s0;
+#else
+  zero[i] = sum;
+#endif
+}

@@ -1,0 +1,747 @@
+"""Expressions: random ones on the devices against NumPy, and every way of putting foreign text into one.
+
+CLSVM_EXPRESSIONS=2000 draws that many random expressions anew for each shape, dtype and form.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from clsvm import device as devices
+from clsvm import layout, sources
+from clsvm.device import Stream
+from clsvm.expression import FUNCTIONS, Expression, Node
+from clsvm.kernels import Kernel
+from clsvm.profiles import PROFILES
+
+MANY = int(os.environ.get("CLSVM_EXPRESSIONS", "0"))
+PROGRAM = 16  # expressions of one program
+LANES = 320
+NEIGHBOURS = 8
+SHAPES = {"vector": "cpu", "scalar": "gpu"}
+INNER = ("dot", "sqdist", "xx", "yy")
+GUARDED = {  # functions on arguments that they are defined for, whatever is put in
+    "exp": "exp(-abs({}))",
+    "expm1": "expm1(2 * tanh({}))",
+    "log": "log(0.2 + abs({}))",
+    "log1p": "log1p(abs({}))",
+    "sqrt": "sqrt(0.01 + abs({}))",
+    "sinh": "sinh(2 * sin({}))",
+    "cosh": "cosh(2 * cos({}))",
+    "arcsin": "arcsin(0.9 * sin({}))",
+    "arccos": "arccos(0.9 * cos({}))",
+}
+COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal}
+COMPARISONS["!="] = np.not_equal
+
+
+# Random expressions
+
+
+def texts(variables: tuple[str, ...]) -> st.SearchStrategy[str]:
+    """Texts over all of the language; the parameters a, b, c are numbers, n and m whole."""
+    number = st.sampled_from(("1", "2", "0.5", "3.25", "1e-2", "0.3", "7", "-1.5"))
+    leaf = st.one_of(st.sampled_from(variables), st.sampled_from(variables), number, st.sampled_from("abcnm"))
+
+    def deeper(e: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        unary = [name for name, function in FUNCTIONS.items() if function.arity == 1]
+        exponent = st.sampled_from((*map(str, range(-3, 7)), "16", "0.5", "2.5", "-0.75", "n", "m", "-n", "a", "a * b"))
+        comparison = st.builds("{} {} {}".format, e, st.sampled_from(list(COMPARISONS)), e)
+        return st.one_of(
+            st.builds("({} {} {})".format, e, st.sampled_from("+-*"), e),
+            st.builds("({} {} {})".format, e, st.sampled_from("+-*"), e),
+            st.builds("({} / {})".format, e, e),
+            st.builds("({} / (0.5 + abs({})))".format, e, e),
+            st.builds("(-{})".format, e),
+            st.builds("{}({})".format, st.sampled_from(unary), e),
+            st.builds(str.format, st.sampled_from(list(GUARDED.values())), e),
+            st.builds("{}({}, {})".format, st.sampled_from(("maximum", "minimum")), e, e),
+            st.builds("({}) ** ({})".format, e, exponent),
+            st.builds("(0.2 + abs({})) ** ({})".format, e, exponent),
+            st.builds("power(0.2 + abs({}), {})".format, e, e),
+            st.builds("where({}, {}, {})".format, comparison, e, e),
+            st.builds("({0} * {0} + sin({0}))".format, e),
+        )
+
+    return st.recursive(leaf, deeper, max_leaves=12)
+
+
+def kernel_of(function: str, element: str, numbers: dict[str, Any]) -> Kernel | None:
+    """The kernel function, with those of the numbers that it names; None where they alone divide by zero, say."""
+    used = {name: value for name, value in numbers.items() if re.search(rf"\b{name}\b", f"{function} {element}")}
+    try:
+        return Kernel.elementwise(element, function, **used) if element else Kernel(function, **used)
+    except ValueError as error:
+        refusals = "is not a number of moderate size| is (inf|-inf|nan)|has neither x nor y|characters, at most"
+        if re.search(refusals, str(error)):
+            return None
+        raise
+
+
+NUMBERS = st.fixed_dictionaries(
+    {
+        "a": st.floats(0.1, 2.0),
+        "b": st.one_of(st.just(0.0), st.floats(-2.0, -0.1)),
+        "c": st.floats(0.5, 4.0),
+        "n": st.integers(0, 5),
+        "m": st.integers(-4, -1),
+    }
+)
+FORMS = {
+    "inner products": st.builds(kernel_of, texts(INNER), st.just(""), NUMBERS),
+    "element-wise": st.builds(kernel_of, texts(("s",)), texts(("x", "y")), NUMBERS),
+}
+
+
+class Inputs:
+    """Values on LANES lanes: rows apart, the same row twice, rows whose distance rounds below 0; x or y of 0, x = y.
+
+    given: what the device gets; wide: the same in float64, with sqdist; narrow, beside: lanes and neighbours of theirs
+    some ulp away, in float32 and the very same cast up, which tell how much digits the tree itself loses.
+    """
+
+    def __init__(self, elementwise: bool, dtype: str, start: int) -> None:
+        rng = np.random.default_rng(start)
+        if elementwise:
+            made = {name: rng.normal(scale=scale, size=LANES) for name, scale in (("s", 3), ("x", 1), ("y", 1))}
+            made["x"][:40] = made["y"][20:60] = 0
+            made["y"][60:80] = made["x"][60:80]
+        else:
+            xx, yy = np.exp(rng.uniform(np.log(0.05), np.log(4.0), (2, LANES)))
+            yy[:60] = xx[:60]
+            made = {"dot": rng.uniform(-1, 0.95, LANES) * np.sqrt(xx * yy), "xx": xx, "yy": yy}
+            made["dot"][:60] = xx[:60] * np.repeat([1, 1 + 1e-5], 30)
+        self.given = {name: value.astype(dtype) for name, value in made.items()}
+        self.wide = self._variables({name: value.astype(np.float64) for name, value in self.given.items()})
+        near = {name: np.tile(value.astype(np.float32), (NEIGHBOURS, 1)) for name, value in made.items()}
+        for value in near.values():
+            value[1:, 80:] *= 1 + np.float32(2**-22) * rng.uniform(-1, 1, value[1:, 80:].shape).astype(np.float32)
+        self.narrow = self._variables(near)
+        self.beside = self._variables({name: value.astype(np.float64) for name, value in near.items()})
+
+    @staticmethod
+    def _variables(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if "dot" in values:
+            values["sqdist"] = np.maximum(values["xx"] + values["yy"] - 2 * values["dot"], 0)
+        return values
+
+
+PROBE = """
+#ifdef VECTOR
+#define AT(p) loadv(i, p)
+#define PUT(value, p) storev(value, i, p)
+#else
+#define AT(p) p[i]
+#define PUT(value, p) p[i] = value
+#endif
+kernel void probe(global const real *restrict a, global const real *restrict b, global const real *restrict c,
+                  global real *restrict values, global real *restrict sums KERNEL_PARAMETERS) {
+  const size_t i = get_global_id(0);
+  PUT(kernel_value(AT(a), AT(b), AT(c) KERNEL_ARGUMENTS), values);
+  PUT(ADD_TERM(AT(a), AT(b), AT(c)), sums);
+}
+#undef AT
+#undef PUT
+"""
+
+
+def program(kernels: list[Kernel]) -> str:
+    """The template's text for each kernel function, under names of its own, and a probe that calls it on every lane."""
+    text = sources.cl()
+    for i, kernel in enumerate(kernels):
+        own = sources.render("kernel_function", kernel=kernel.spec).removeprefix(sources.cl())
+        renamed = [f"#define {name} {name}_{i}\n" for name in ("kernel_value", "element", "ipow", "power", "probe")]
+        forgotten = [line.split()[1] for line in renamed] + ["ELEMENTWISE", "ADD_TERM", "KERNEL_PARAMETERS"]
+        text += "".join(f"#undef {name}\n" for name in (*forgotten, "KERNEL_ARGUMENTS")) + "".join(renamed)
+        text += own + PROBE
+    return text
+
+
+def probed(
+    device: str, shape: str, dtype: str, kernels: list[Kernel], given: dict[str, np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(f, s + e) on every lane for each kernel function, from the text that the products use."""
+    info = devices.find(device)
+    if not info.fp64 and f"{dtype} {shape}" != "float32 scalar":
+        pytest.skip(f"{info} has no float64")
+    profile = replace(PROFILES[SHAPES[shape]], wide="double" if info.fp64 else "pair")
+    with Stream(device, profile=profile) as stream:
+        text, options = program(kernels), tuple(layout.options(profile, dtype))
+        buffers = [stream.upload(value) for value in given.values()]
+        size = LANES // layout.lanes(profile, dtype) if shape == "vector" else LANES
+        for i, kernel in enumerate(kernels):
+            out = [stream.upload(np.zeros(LANES, dtype)) for _ in range(2)]
+            with np.errstate(over="ignore"):
+                numbers = [
+                    np.int32(number) if argument.type == "int" else np.dtype(dtype).type(number)
+                    for argument, number in zip(kernel.spec.arguments, kernel.numbers, strict=True)
+                ]
+            stream.kernel(text, options, f"probe_{i}")((size,), None, *buffers, *out, *numbers)
+            yield stream.read(out[0], dtype, LANES), stream.read(out[1], dtype, LANES)
+
+
+@dataclass
+class Tally:
+    """What was compared: expressions drawn and compared, the worst error over its allowance, the functions met."""
+
+    drawn: int = 0
+    compared: int = 0
+    worst: float = 0.0
+    functions: set[str] = field(default_factory=set)
+
+    def add(self, expression: Expression, used: float | None, numbers: dict[str, float | int]) -> None:
+        self.drawn += 1
+        if used is None:
+            return
+        assert used <= 1, f"{used:.2f} of what is allowed: {expression.text!r} with {numbers}"
+        self.compared += 1
+        self.worst = max(self.worst, used)
+        self.functions |= {node.function.opencl for node in expression.tree.walk() if node.function}
+
+
+def met(tree: Node, values: dict[str, Any]) -> tuple[np.ndarray | float, np.ndarray | bool]:
+    """(largest magnitude in the tree on each lane, lanes that come near a threshold, where f jumps)."""
+    largest: np.ndarray | float = 0.0
+    near: np.ndarray | bool = False
+    for node in tree.walk():
+        if node.function and node.function.truth:
+            left, right = (np.asarray(argument.evaluate(values), np.float64) for argument in node.args)
+            near |= np.abs(left - right) <= 1e-4 * np.maximum(np.abs(left), np.abs(right))
+        else:
+            largest = np.maximum(largest, np.abs(node.evaluate(values)))
+        if node.name == "sqdist":
+            largest = np.maximum(largest, values["xx"] + values["yy"])
+    return largest, near
+
+
+def used(expression: Expression, kernel: Kernel, inputs: Inputs, got: np.ndarray, start: str = "") -> float | None:
+    """The device's largest error over what it may be; None where too few lanes are finite all through the tree.
+
+    float32: 8 times the error of the same tree in NumPy float32 plus 2e-6 of the largest magnitude in the tree.
+    float64: 1e-14 of it, plus 8 times the error that the float32 one foretells, where the tree itself loses digits.
+    """
+
+    def value(values: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(value, largest magnitude, lanes that can be compared)."""
+        known = {**kernel.params, **values}
+        found = expression.evaluate(known) + (known[start] if start else 0)
+        largest, near = met(expression.tree, known)
+        largest = np.maximum(largest, np.abs(known[start])) if start else largest
+        shape = next(iter(values.values())).shape
+        return tuple(np.broadcast_to(a, shape) for a in (found, largest, (largest < 1e30) & ~np.asarray(near)))
+
+    with np.errstate(all="ignore"):
+        (expected, large, good), (exact, _, good64), (rounded, _, good32) = map(
+            value, (inputs.wide, inputs.beside, inputs.narrow)
+        )
+        good = good & (good64 & good32).all(axis=0)
+        if good.sum() < LANES // 8:
+            return None
+        own = float(np.abs(rounded - exact)[:, good].max())
+        error, largest = np.abs(got.astype(np.float64) - expected)[good].max(), large[good].max()
+    allowed = 8 * own + 2e-6 * largest if got.dtype == np.float32 else 8 * own * 2.0**-29 + 1e-14 * largest
+    return float(error / allowed) if allowed else float(error > 0)
+
+
+def compare(device: str, shape: str, dtype: str, kernels: list[Kernel], inputs: Inputs, tally: Tally) -> None:
+    """Both expressions of every kernel function on the device against NumPy."""
+    for kernel, (values, sums) in zip(kernels, probed(device, shape, dtype, kernels, inputs.given), strict=True):
+        tally.add(kernel.spec.expression, used(kernel.spec.expression, kernel, inputs, values), kernel.params)
+        if kernel.spec.element:
+            tally.add(kernel.spec.element, used(kernel.spec.element, kernel, inputs, sums, "s"), kernel.params)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_random_expressions_on_the_device(device: str, shape: str, dtype: str, form: str) -> None:
+    """The text that a tree becomes says what the same tree says in NumPy, to rounding."""
+    tally = Tally()
+
+    @settings(
+        max_examples=-(-MANY // PROGRAM) or 4,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # the message names the one expression: no need to shrink the list
+    )
+    @given(st.lists(FORMS[form], min_size=PROGRAM, max_size=PROGRAM), st.integers(0, 2**32 - 1))
+    def run(drawn: list[Kernel | None], start: int) -> None:
+        kernels = [kernel for kernel in drawn if kernel]
+        compare(device, shape, dtype, kernels, Inputs(form == "element-wise", dtype, start), tally)
+
+    (run if MANY else seed(zlib.crc32(f"{form} {shape} {dtype}".encode()))(run))()
+    print(f"{form}, {shape}, {dtype}: {tally.compared} of {tally.drawn} compared, worst {tally.worst:.3f}")
+    assert tally.compared > 0.7 * tally.drawn
+    assert tally.compared > 2 * PROGRAM
+    assert len(tally.functions) > 20
+
+
+EVERY = (
+    *(GUARDED.get(name, f"{name}({{}})").format("3 * dot") for name, f in FUNCTIONS.items() if f.arity == 1),
+    "exp(20 * dot) + expm1(-dot) + 5 * erf(4 * dot) + log(xx) + sqrt(sqdist) + log1p(sqdist)",
+    "cbrt(-dot) + arctan(100 * dot) + sin(200 * dot) + cos(200 * dot) + tanh(dot) + sinh(-dot) + cosh(7 * dot)",
+    "maximum(dot, 0.3) - minimum(xx, yy) / (+dot + 9)",
+    "power(xx, dot) + xx ** 0.5 + xx ** a + (sqdist + 1) ** -2.5 + sqdist ** 0.7",  # sqdist is 0 on some lanes
+    "dot ** 3 + dot ** -2 / 1e9 + dot ** 16 + dot ** 17 + xx ** n + yy ** m + dot ** 0 + dot ** 1",
+    "where(dot < 0.1, xx, -yy) * where(xx >= yy * 1.01, dot, 3) + where(n * dot > 0.3, sqdist, a)",
+    "where(dot == -9, 1, xx) + where(dot != -9, xx, 5) + where(xx <= 1.3, where(yy > a, xx, yy), dot)",
+    "(xx + a * b) ** 2 * exp(-a * sqdist) + (xx + a * b) ** 2 * sin(xx + a * b) + 1 / (sqdist + xx + yy)",
+    "n * dot + m * xx + dot ** n + power(xx, n) + 2 ** m * yy + n ** m * yy + a ** n * dot",
+    "1e-30 * dot + 9e29 * 1e-29 * xx + 1e-45 * yy + 1e-320 + 0.1",
+    "7",
+    "a",
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_function_and_operator_on_the_device(device: str, shape: str, dtype: str) -> None:
+    numbers = {"a": 0.37, "b": -1.9, "n": 4, "m": -3}
+    made = [kernel_of(text, "", numbers) for text in EVERY]
+    tally, kernels = Tally(), [kernel for kernel in made if kernel]
+    compare(device, shape, dtype, kernels, Inputs(False, dtype, 1), tally)
+    assert tally.compared == len(EVERY)
+    operators = {"({} + {})", "({} - {})", "({} * {})", "({} / {})", "(-{})", "{}", "ipow({}, {})"}
+    comparisons = {f"({{}} {word} {{}})" for word in COMPARISONS}
+    assert tally.functions == {f.opencl for f in FUNCTIONS.values()} | operators | comparisons
+
+
+def probe(device: str, shape: str, dtype: str, text: str, given: dict[str, np.ndarray], **params: Any) -> np.ndarray:
+    """f on the device, for dot, xx and yy as they are given."""
+    return next(probed(device, shape, dtype, [Kernel(text, **params)], given))[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_comparisons_are_exact_at_the_threshold(device: str, shape: str, dtype: str) -> None:
+    whole = {name: np.random.default_rng(i).integers(-2, 3, LANES).astype(dtype) for i, name in enumerate(INNER[::3])}
+    given = {"dot": whole["dot"], "xx": whole["dot"] + 1, "yy": whole["yy"]}
+    words = enumerate(COMPARISONS)
+    text = " + ".join(f"{3**i} * (where(dot {word} yy, 1, 0) + where(xx {word} 1, 1, 0))" for i, word in words)
+    expected = sum(
+        3**i * (compared(given["dot"], given["yy"]) * 1.0 + compared(given["xx"], 1) * 1.0)
+        for i, compared in enumerate(COMPARISONS.values())
+    )
+    assert len(np.unique(expected)) > 5
+    assert_array_equal(probe(device, shape, dtype, text, given), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_squared_distances_are_never_negative(device: str, shape: str, dtype: str) -> None:
+    """Where xx + yy - 2 dot rounds below zero sqdist is 0, so a root of it is no NaN."""
+    given = Inputs(False, dtype, 3).given
+    assert (given["xx"] + given["yy"] - 2 * given["dot"])[30:60].max() < 0
+    got = probe(device, shape, dtype, "sqrt(sqdist)", given)
+    assert (got[:60] == 0).all()
+    assert (got[60:] > 0.1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_whole_powers_are_products(device: str, shape: str, dtype: str) -> None:
+    """To the last bit those of repeated squaring, of negative numbers too, whether the exponent is written or given."""
+    rng = np.random.default_rng(0)
+    given = {name: (rng.choice([-1, 1], LANES) * rng.uniform(0.1, 3, LANES)).astype(dtype) for name in ("dot", "xx")}
+    given["yy"] = given["dot"]
+    x = given["dot"]
+    x2 = x * x
+    x4 = x2 * x2
+    powers = {0: np.ones_like(x), 1: x, 2: x2, 3: x * x2, 5: x * x4, 7: (x * x2) * x4, 12: x4 * (x4 * x4)}
+    kernels = [Kernel(f"dot ** {n}") for n in powers] + [Kernel("dot ** n", n=n) for n in powers]
+    assert not any("power(dot" in program([kernel]) for kernel in kernels)
+    for (got, _), expected in zip(
+        probed(device, shape, dtype, kernels, given), [*powers.values(), *powers.values()], strict=True
+    ):
+        assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_lane_leaves_its_neighbours_alone(device: str, shape: str, dtype: str) -> None:
+    """PoCL 3.1's pow of eight doubles is wrong beside such a lane."""
+    rng = np.random.default_rng(5)
+    lanes = np.arange(3, LANES, 5)
+    unary = [f"{name}({{}})" for name, function in FUNCTIONS.items() if function.arity == 1]
+    kernels = [Kernel(text.format("dot")) for text in (*unary, "{} ** 0.358", "power(1.7, {})", "{} ** 3 / yy")]
+    for odd in (0.0, 1e-310, np.inf, np.nan, -1.5):
+        given = {name: rng.uniform(0.05, 0.95, LANES).astype(dtype) for name in ("dot", "xx", "yy")}
+        given["dot"][lanes] = odd
+        wide = {name: value.astype(np.float64) for name, value in given.items()}
+        tolerance = 1e-6 if dtype == "float32" else 1e-14
+        for kernel, (got, _) in zip(kernels, probed(device, shape, dtype, kernels, given), strict=True):
+            with np.errstate(all="ignore"):
+                expected = np.delete(kernel.spec.expression.evaluate(wide), lanes)
+            assert_allclose(np.delete(got, lanes), expected, rtol=tolerance, atol=tolerance, err_msg=f"{kernel} {odd}")
+
+
+# What a tree is and what it becomes, without a device
+
+
+PYTHON = {name: np.vectorize(math.erf) if name == "erf" else getattr(np, name) for name in FUNCTIONS}
+
+
+@settings(max_examples=MANY or 150, derandomize=not MANY, database=None, deadline=None)
+@given(st.sampled_from(["inner products", "element-wise"]).flatmap(FORMS.get), st.integers(0, 2**32 - 1))
+def test_a_tree_means_what_python_means(kernel: Kernel | None, start: int) -> None:
+    """Python's own evaluation of the normal form, ``**`` as NumPy's power, gives the values of the tree."""
+    if kernel is None:
+        return
+    inputs = Inputs(bool(kernel.spec.element), "float64", start)
+    for expression in filter(None, (kernel.spec.expression, kernel.spec.element)):
+        again = replace(expression)
+        assert again == expression
+        assert again.tree == expression.tree
+        names = {**kernel.params, **inputs.wide}
+        with np.errstate(all="ignore"):
+            value = np.asarray(expression.evaluate(names))
+            numbers = {name: np.float64(number) for name, number in names.items() if np.ndim(number) == 0}
+            text = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", expression.text)  # (no whole numbers, as in the tree)
+            meant = np.asarray(eval(text, {**PYTHON, **inputs.wide, **numbers}))
+            large, near = met(expression.tree, names)
+            close = np.abs(value - meant) <= 1e-6 * large
+        assert (close | ~(np.asarray(large) < 1e30) | near | (value == meant)).all(), expression.text
+
+
+def opencl(text: str, variables: tuple[str, ...] = INNER, **params: float | int) -> str:
+    integers = frozenset(name for name, value in params.items() if isinstance(value, int))
+    statements, value = Expression(text, variables, tuple(params), integers).opencl("f")
+    return " ".join([*statements, value])
+
+
+def test_numbers_of_the_parameters_alone_are_hoisted() -> None:
+    """The host computes them in float64; the text has their places and nothing of the parameters' names."""
+    kernel = Kernel(
+        "exp(-gamma * sqdist) + sqrt(a * b + 1) * dot ** n + where(a < b, a, dot) + n", gamma=1, a=2, b=3, n=2
+    )
+    text = opencl(kernel.spec.text, gamma=1.0, a=2.0, b=3.0, n=2)
+    assert [argument.type for argument in kernel.spec.arguments] == ["real", "real", "int", "real", "real"]
+    assert kernel.numbers == (-1.0, np.sqrt(7.0), 2, 2.0, 3.0)
+    assert re.findall(r"\bf\d\b", text) == ["f0", "f1", "f2", "f3", "f4", "f3", "f2"]
+    assert not re.search(r"gamma|\ba\b|\bb\b|\bn\b", text)
+    assert "sqrt" not in text
+
+
+def test_what_stands_twice_is_computed_once() -> None:
+    text = opencl("exp(-sqrt(sqdist + 1)) * (sqrt(sqdist + 1) + 2) + sqrt(sqdist + 1)")
+    assert text.count("sqrt(") == 1
+    assert text.startswith("const kv f_0 = sqrt((sqdist + ((kv)NUMBER(1.0))));")
+
+
+def test_constants_have_the_type_of_the_values() -> None:
+    text = opencl("0.1 * dot + 2 ** 0.5 + 1e22 + where(dot < 1, -3, 7)")
+    typed = re.compile(r"\(\(kv\)NUMBER\((-?\d+(?:\.\d+)?(?:e\+\d+)?)\)\)")
+    assert typed.findall(text) == ["0.1", "1.4142135623730951", "1e+22", "1.0", "-3.0", "7.0"]
+    assert not re.search(r"\d", typed.sub("", text))
+
+
+# Hostile texts
+
+
+ALLOWED = {"kv", "NUMBER", "const", "ipow", *re.findall(r"[a-z]\w*", " ".join(f.opencl for f in FUNCTIONS.values()))}
+
+
+def assert_safe(expression: Expression) -> None:
+    """Its OpenCL text has numbers, operators, variables, functions of the table and names made here: nothing else."""
+    statements, value = expression.opencl("f")
+    text = " ".join([*statements, value])
+    words = re.findall(r"[A-Za-z_]\w*", re.sub(r"(?<![\w.])\d+\.?\d*(e[+-]?\d+)?(?!\w)", "0", text))
+    assert set(words) <= {*ALLOWED, *expression.variables, *(word for word in words if re.fullmatch(r"f_?\d+", word))}
+    assert re.fullmatch(r"[\w.+\-*/(),<>=!?: ;]*", text)
+    assert text.count(";") == len(statements)
+    assert "//" not in text
+    assert "/*" not in text
+    assert re.fullmatch(r"[\w.+\-*/(),<>=! ]*", expression.text)  # it stands in a comment of the program
+    assert text.count("(") == text.count(")")
+
+
+LANGUAGE = "is not part of the language"
+SIZE = "is not a number of moderate size"
+HOSTILE = {  # the text: what the error says of it and the column that it names (0: none, or Python's choice), "": safe
+    # Python's ways out
+    "__import__('os')": (LANGUAGE, 12),
+    "__import__(dot)": ("unknown function '__import__'", 1),
+    "__import__": ("unknown name '__import__'", 1),
+    "eval(dot)": ("unknown function 'eval'", 1),
+    "dot + print(xx)": ("unknown function 'print'", 7),
+    "getattr(dot, xx)": ("unknown function 'getattr'", 1),
+    "dot.real": (f"Attribute {LANGUAGE} at '.real'", 4),
+    "dot . __class__": (f"Attribute {LANGUAGE} at '. __class__'", 5),
+    "2 * exp.__globals__": (f"Attribute {LANGUAGE} at '.__globals__'", 8),
+    "().__class__.__bases__": (f"Attribute {LANGUAGE} at '.__class__'", 3),
+    "1 .real": (f"Attribute {LANGUAGE} at '.real'", 3),
+    "dot[0]": (f"character '[' at column 4 of 'dot[0]' {LANGUAGE}", 4),
+    "[dot]": ("character '['", 1),
+    "{dot}": ("character '{'", 1),
+    "lambda: dot": ("character ':'", 7),
+    "(dot := 1)": ("character ':'", 6),
+    "dot = 1": ("near '= 1'", 5),
+    "exp(x=dot)": (f"{LANGUAGE} at '='", 6),
+    "exp(dot, out=xx)": (f"{LANGUAGE} at '='", 13),
+    "exp(*dot)": (f"Starred {LANGUAGE} at '*dot'", 5),
+    "exp(**dot)": (LANGUAGE, 1),
+    "exp(dot)(xx)": (LANGUAGE, 1),
+    "2(dot)": (LANGUAGE, 1),
+    "dot(xx)": ("unknown function 'dot'", 1),
+    "(exp)(dot)": "",
+    "dot, xx": (f"Tuple {LANGUAGE}", 1),
+    "(dot,)": (f"Tuple {LANGUAGE}", 1),
+    "()": (f"Tuple {LANGUAGE}", 1),
+    "'dot'": ('character "\'"', 1),
+    'f"{dot}"': ("character '\"'", 2),
+    "`dot`": ("character '`'", 1),
+    "(yield dot)": (f"{LANGUAGE} at 'yield'", 2),
+    "xx + (await dot)": (f"{LANGUAGE} at 'await'", 7),
+    "import os": ("not an expression", 1),
+    "del dot": ("not an expression", 1),
+    "None": (SIZE, 1),
+    "True + dot": (SIZE, 1),
+    "dot * ...": (SIZE, 7),
+    # OpenCL's
+    "dot; }": ("character ';'", 4),
+    ";": ("character ';'", 1),
+    "}": ("character '}'", 1),
+    "dot } kernel void evil(global int *p) { *p = 1;": ("character '}'", 5),
+    "dot // xx": (f"{LANGUAGE} at '//'", 5),
+    "// dot": ("not an expression", 1),
+    "dot /* xx */": ("near '* xx */'", 6),
+    "/* dot": ("not an expression", 1),
+    "# dot": ("character '#'", 1),
+    "dot\n#define dot 1": ("character '#'", 5),
+    "#pragma OPENCL": ("character '#'", 1),
+    "dot \\": ("character '\\\\'", 5),
+    "dot\\\n+ xx": ("character '\\\\'", 4),
+    "?? / dot": ("character '?'", 1),
+    "dot ? xx : yy": ("character '?'", 5),
+    "a->b": ("not an expression", 2),
+    "get_global_id(0)": ("unknown function 'get_global_id'", 1),
+    "pow(dot, 2)": ("unknown function 'pow'", 1),
+    "fmax(dot, ipow(xx, 2))": ("unknown function 'fmax'", 1),
+    "xx * NUMBER(1)": ("unknown function 'NUMBER'", 6),
+    "float": ("unknown name 'float'", 1),
+    "kv * f0": ("unknown name 'kv'", 1),
+    "f_0": ("unknown name 'f_0'", 1),
+    "REAL64": ("unknown name 'REAL64'", 1),
+    # operators that the language does not have
+    "dot % 2": ("character '%'", 5),
+    "dot @ xx": ("character '@'", 5),
+    "dot & xx": ("character '&'", 5),
+    "dot | xx": ("character '|'", 5),
+    "dot ^ 2": ("character '^'", 5),
+    "~dot": ("character '~'", 1),
+    "dot << 1": (f"{LANGUAGE} at '<<'", 5),
+    "(dot) >> 1": (f"{LANGUAGE} at '>>'", 7),
+    "!dot": ("near '!dot'", 1),
+    "not dot": (f"{LANGUAGE} at 'not'", 1),
+    "dot and xx": (f"{LANGUAGE} at 'and'", 5),
+    "where(dot < 1 or xx < 1, 1, 2)": (f"{LANGUAGE} at 'or'", 15),
+    "dot is xx": (f"{LANGUAGE} at 'is'", 5),
+    "dot not in xx": (f"{LANGUAGE} at 'not'", 5),
+    "dot if xx else yy": (f"{LANGUAGE} at 'if'", 5),
+    # comparisons in odd places
+    "dot == 1": ("a comparison stands only in where", 0),
+    "where(dot, xx, yy)": ("a number where a comparison is expected at 'dot'", 7),
+    "where(0 < dot < 1, xx, yy)": ("a chain of comparisons", 7),
+    "where(where(dot < 1, xx, yy), 1, 2)": ("a number where a comparison is expected", 7),
+    "where(where(dot < 1, xx, yy) < 2, 1, 2)": "",
+    "where(dot < 1, xx < 1, 2)": ("a comparison where a number is expected at 'xx < 1'", 16),
+    "exp(dot < 1)": ("a comparison where a number is expected", 5),
+    "-(dot < 1)": ("a comparison where a number is expected", 3),
+    "(dot < 1) ** 2": ("a comparison where a number is expected", 2),
+    "2 ** (dot < 1)": ("a comparison where a number is expected", 7),
+    "(dot < xx) < yy": ("a comparison where a number is expected", 2),
+    "where(1 < 2, dot, xx)": "",
+    "where(dot < 1, 1)": ("where takes 3 arguments, got 2", 1),
+    "exp()": ("exp takes 1 arguments, got 0", 1),
+    "exp(dot, xx)": ("exp takes 1 arguments, got 2", 1),
+    "exp + dot": ("function 'exp' without its arguments", 1),
+    "exp(exp)": ("function 'exp' without its arguments", 5),
+    # names and texts that are none
+    "gamma * dot": ("unknown name 'gamma' (known: dot, sqdist, xx, yy; a parameter needs its value, gamma=...)", 1),
+    "dot +\n  Dot": ("unknown name 'Dot'", 9),
+    "x - y": ("unknown name 'x'", 1),
+    "s": ("unknown name 's'", 1),
+    "nan": ("unknown name 'nan'", 1),
+    "-inf": ("unknown name 'inf'", 2),
+    "": ("near 'the end'", 1),
+    "   ": ("near 'the end'", 4),
+    "dot **": ("near 'the end'", 7),
+    "(dot": ("not an expression", 1),
+    "dot)": ("not an expression", 4),
+    "2 dot": ("not an expression", 0),
+    "1.2.3 * dot": ("not an expression", 0),
+    "\tdot": ("character '\\t'", 1),
+    "dot\r": ("character '\\r'", 4),
+    "dot\x00": ("character '\\x00'", 4),
+    "dot\x0c": ("character '\\x0c'", 4),
+    "  dot\n\n  + xx ": "",
+    # look-alikes, which Python's own parser would take for the ASCII names
+    "ｄｏｔ": ("character 'ｄ'", 1),
+    "dоt": ("character 'о'", 2),
+    "𝐝𝐨𝐭": ("character '𝐝'", 1),
+    "ſqrt(dot)": ("character 'ſ'", 1),
+    "dot − xx": ("character '−'", 5),
+    "dot × xx": ("character '×'", 5),
+    "２ * dot": ("character '２'", 1),
+    "dot²": ("character '²'", 4),
+    "exp（dot）": ("character '（'", 4),
+    "dot；": ("character '；'", 4),
+    "dot\u00a0+ xx": ("character '\\xa0'", 4),
+    "dot\u2028+ xx": ("character '\\u2028'", 4),
+    "dot\u200b": ("character '\\u200b'", 4),
+    "\u202edot": ("character '\\u202e'", 1),
+    "\ufeffdot": ("character '\\ufeff'", 1),
+    "dot\ud800": ("character '\\ud800'", 4),
+    # numbers
+    "1e400 * dot": (SIZE, 1),
+    "dot - 1e31": (SIZE, 7),
+    "9e29 * dot": "",
+    "1e-400 * dot": "",
+    "1j * dot": (SIZE, 1),
+    "9" * 4000: (SIZE, 1),
+    "0x" + "f" * 4000: (SIZE, 1),
+    "1_000 * dot + 0x10": "",
+    "10 ** 30 * dot": (f"1e+30 {SIZE} at '10 ** 30'", 1),
+    "2 ** 10 ** 10": (f"inf {SIZE}", 1),
+    "dot ** 10 ** 10": "",
+    "dot ** 1e29": "",
+    "dot ** -1000000": "",
+    "1 / 0": (f"inf {SIZE} at '1 / 0'", 1),
+    "dot * (0 / 0)": (f"nan {SIZE} at '0 / 0'", 8),
+    "dot / (1 - 1)": "",
+    "dot + 0 ** -1": (f"inf {SIZE} at '0 ** -1'", 7),
+    "log(0) * dot": (f"-inf {SIZE} at 'log(0)'", 1),
+    "sqrt(-1)": (f"nan {SIZE}", 1),
+    "exp(1000)": (f"inf {SIZE}", 1),
+    "(-8) ** (1 / 3)": (f"nan {SIZE}", 1),
+    # size
+    "(" * 10**6 + "dot" + ")" * 10**6: ("has 2000003 characters, at most 4096", 0),
+    " " * 10**6 + "dot": ("characters, at most 4096", 0),
+    "(" * 150 + "dot" + ")" * 150: "",
+    "(" * 2000 + "dot" + ")" * 2000: ("", 0),  # (what is said depends on Python's parser)
+    "-" * 3000 + "dot": ("", 0),
+    "-" * 150 + "dot": ("more than 100 levels of nesting", 0),
+    "-" * 90 + "dot": "",
+    "+" * 90 + "dot": "",
+    "exp(" * 99 + "dot" + ")" * 99: "",
+    "exp(" * 150 + "dot" + ")" * 150: ("more than 100 levels of nesting", 405),
+    " + ".join(["dot"] * 100): "",
+    " + ".join(["dot"] * 500): ("more than 100 levels of nesting", 1),
+    "**".join(["dot"] * 200): ("more than 100 levels of nesting", 501),
+    "where(dot < 1, " * 60 + "1" + ", 2)" * 60: "",
+    "a" * 4096: ("unknown name 'aaaa", 1),
+    "(dot + xx) * " * 90 + "dot": "",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:24]) + f" {len(text)}")
+def test_hostile_texts_are_refused_or_read_safely(text: str) -> None:
+    tracemalloc.start()
+    try:
+        if HOSTILE[text] == "":
+            assert_safe(Expression(text, INNER))
+        else:
+            message, column = HOSTILE[text]
+            with pytest.raises(ValueError, match=re.escape(message) or None) as caught:
+                Expression(text, INNER)
+            assert not column or f"column {column} " in str(caught.value)
+            assert len(str(caught.value)) < 600
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("text", [None, 1, 1.5, b"dot", ["dot"], ("dot",), object(), np.array("dot")])
+def test_an_expression_is_text(text: Any) -> None:
+    with pytest.raises(TypeError, match="an expression is text"):
+        Expression(text, INNER)
+
+
+TOKENS = (
+    "dot",
+    "xx",
+    "a",
+    "n",
+    "exp",
+    "where",
+    "power",
+    "(",
+    ")",
+    ",",
+    "+",
+    "-",
+    "*",
+    "/",
+    "**",
+    "<",
+    "==",
+    " ",
+    "1",
+    "2.5",
+)
+FOREIGN = (
+    "//",
+    "/*",
+    "*/",
+    ".",
+    "_",
+    "=",
+    ";",
+    "{",
+    "}",
+    "\n",
+    "\\",
+    "'",
+    "#",
+    "if",
+    "or",
+    "0x",
+    "1e",
+    "ｅ",
+    "\x00",
+    "__",
+)
+
+
+@settings(max_examples=MANY or 400, derandomize=not MANY, database=None, deadline=None)
+@given(
+    st.one_of(
+        st.lists(st.sampled_from(TOKENS), max_size=12).map("".join),
+        st.lists(st.sampled_from((*TOKENS, *FOREIGN)), max_size=10).map("".join),
+        st.text(max_size=20),
+    )
+)
+def test_any_text_is_refused_or_read_safely(text: str) -> None:
+    """Read means what its normal form means, and that Python agrees; refused means ValueError that names a column."""
+    try:
+        expression = Expression(text, INNER, ("a", "n"), frozenset({"n"}))
+    except ValueError as error:
+        if not re.search(r"column \d|a comparison stands only in where", str(error)):
+            raise
+    else:
+        assert_safe(expression)
+        assert replace(expression).tree == expression.tree
+
+
+@pytest.mark.parametrize("text", [text for text, said in HOSTILE.items() if not said])
+def test_what_is_read_stands_in_one_line_of_comment(text: str) -> None:
+    """The program's first line holds the formula; the function's own lines hold what assert_safe looked at."""
+    rendered = sources.render("kernel_function", kernel=Kernel(text).spec).removeprefix(sources.cl()).strip()
+    formula = Expression(text, INNER).text
+    assert rendered.splitlines()[0] == f"// expression: K(x, y) = {formula}"
+    assert rendered.count("{") == rendered.count("}")

@@ -1,0 +1,750 @@
+"""Kernel objects: built-ins on the devices, values that do not change, composition, scikit-learn's ways, refusals."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import pickle
+import warnings
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+import clsvm
+from clsvm import SVC, Kernel
+from clsvm import device as devices
+from clsvm.kernels import BUILTIN, make
+from tests.conftest import noisy
+
+NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
+X, SIGNS = noisy(120, 5)
+SCALED = MinMaxScaler().fit_transform(load_breast_cancer().data)[:150]
+RBF = "exp(-gamma * sqdist)"
+CHI2 = BUILTIN["chi2"].element_text
+
+
+def built_in(name: str) -> Kernel:
+    return make(name, **{p.name: NUMBERS[p.name] for p in BUILTIN[name].parameters})
+
+
+def own(kernel: Kernel) -> Kernel:
+    """The same function as a user's expression."""
+    spec, params = kernel.spec, kernel.params
+    return Kernel.elementwise(spec.element_text, spec.text, **params) if spec.element else Kernel(spec.text, **params)
+
+
+# On the devices
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
+@pytest.mark.parametrize("shape", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", list(BUILTIN))
+def test_built_ins_agree_with_their_oracles(
+    device: str, name: str, shape: str, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every value, relative to itself, on features scaled to 0 .. 1."""
+    monkeypatch.setenv("CLSVM_PROFILE", shape)
+    kernel, Z = built_in(name), SCALED[:40]
+    expected = BUILTIN[name].oracle(SCALED, Z, **kernel.params)
+    got = clsvm.kernel_matrix(SCALED, Z, kernel, device=device, dtype=dtype)
+    assert got.dtype == dtype
+    assert_allclose(got, expected, rtol=tolerance, atol=0)
+
+
+@pytest.mark.parametrize("name", list(BUILTIN))
+def test_an_expression_has_the_values_of_its_built_in(device: str, name: str) -> None:
+    kernel = built_in(name)
+    got, expected = (clsvm.kernel_matrix(SCALED, SCALED[:40], k, device=device) for k in (own(kernel), kernel))
+    assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["rbf", "poly", "matern32", "laplacian"])
+def test_an_expression_fits_as_its_built_in(device: str, name: str) -> None:
+    models = [SVC(kernel=kernel, device=device).fit(X, SIGNS) for kernel in (built_in(name), own(built_in(name)))]
+    assert models[0].kernel != models[1].kernel
+    assert_array_equal(models[0].predict(X), models[1].predict(X))
+    assert_allclose(models[0].decision_function(X), models[1].decision_function(X), rtol=1e-9, atol=1e-9)
+    assert models[0].fit_report_.steps == models[1].fit_report_.steps
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes"),
+    [
+        (
+            Kernel(f"c * {RBF} + (dot + d) ** n / 50", gamma=0.1, c=1.0, d=0.5, n=2),
+            {"gamma": 0.7, "c": 2, "d": 0, "n": 3},
+        ),
+        (Kernel.elementwise("w * abs(x - y)", "exp(-gamma * s)", gamma=0.2, w=1.0), {"gamma": 1.5, "w": 0.1}),
+        (built_in("rbf"), {"gamma": 2.5}),
+        (built_in("poly"), {"gamma": 0.1, "coef0": 1, "degree": 2}),
+        (0.5 * built_in("rbf") + built_in("linear"), {"gamma": 0.3, "scale": 3.0}),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else repr(value)[:30],
+)
+def test_new_numbers_build_nothing(device: str, kernel: Kernel, changes: dict[str, float]) -> None:
+    model = SVC(kernel=kernel, device=device, max_iter=2000, tol=0.1)
+    before = model.fit(X, SIGNS).decision_function(X)
+    built = devices.builds
+    for name, value in changes.items():
+        after = model.set_params(**{f"kernel__{name}": value}).fit(X, SIGNS).decision_function(X)
+        assert model.kernel.params[name] == value
+        assert not np.array_equal(after, before)
+        before = after
+    model.set_params(C=9.0).fit(X, SIGNS).predict(X)
+    assert devices.builds == built
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("poly", {"gamma": 0.2, "coef0": 1.0, "degree": 2}), ("rbf", {"gamma": 3})]
+)
+def test_new_numbers_of_a_name_build_nothing(device: str, name: str, changes: dict[str, float]) -> None:
+    model = SVC(kernel=name, device=device, max_iter=2000, tol=0.1).fit(X, SIGNS)
+    model.predict(X)
+    built = devices.builds
+    for change in ({parameter: value} for parameter, value in {**changes, "C": 5.0}.items()):
+        model.set_params(**change).fit(X, SIGNS).predict(X)
+    assert devices.builds == built
+    SVC(kernel=Kernel(f"dot / 3.25 + 0.5 * {len(name)}"), device=device, tol=0.5).fit(X, SIGNS)
+    assert devices.builds > built  # it does count
+
+
+# Values
+
+
+KERNELS = [
+    Kernel("rbf"),
+    Kernel("poly", gamma=0.1, degree=2),
+    Kernel("chi2", gamma=2),
+    Kernel("exp(-gamma*sqdist) +c*dot", gamma=0.1, c=0.5),
+    Kernel("(dot + c) ** n", c=1, n=3),
+    Kernel("(xx + c) ** n", c=1, n=3.0),
+    Kernel("7"),
+    Kernel("sqrt(xx * yy) * where(dot < 1e-3, -dot, a ** b)", a=2, b=-1.5),
+    Kernel.elementwise("abs(x - y)", RBF.replace("sqdist", "s"), gamma=1.0),
+    Kernel.elementwise("minimum(x, w * y)", nonnegative=True, w=0.5),
+    2 * make("chi2") + 1,
+    make("rbf") + make("rbf", gamma=2) + make("poly") * make("poly", degree=5),
+    (0.1 * make("sigmoid")) ** 3,
+]
+SAME: dict[str, Callable[[Kernel], Kernel]] = {
+    "pickle": lambda kernel: pickle.loads(pickle.dumps(kernel)),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "clone": clone,
+    "record": lambda kernel: Kernel.from_record(json.loads(json.dumps(kernel.record()))),
+    "repr": lambda kernel: eval(repr(kernel), {"Kernel": Kernel}),
+    "set_params": lambda kernel: kernel.set_params(**kernel.get_params()),
+    "set_params of nothing": lambda kernel: kernel.set_params(),
+}
+
+
+@pytest.mark.parametrize("way", SAME)
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_a_kernel_stays_itself(kernel: Kernel, way: str) -> None:
+    again = SAME[way](kernel)
+    assert again == kernel
+    assert hash(again) == hash(kernel)
+    assert repr(again) == repr(kernel)
+    assert again.params == kernel.params
+    assert again.spec == kernel.spec
+    assert again.record() == kernel.record()
+    assert_array_equal(again(SCALED[:5]), kernel(SCALED[:5]))
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel.params], ids=repr)
+def test_other_numbers_make_another_kernel(kernel: Kernel) -> None:
+    name, value = next(iter(kernel.params.items()))
+    before = repr(kernel), hash(kernel), kernel.values, kernel.numbers
+    other = kernel.set_params(**{name: value + 1})
+    assert other != kernel
+    assert other.params == {**kernel.params, name: value + 1}
+    assert other.spec == kernel.spec
+    assert other.set_params(**{name: value}) == kernel
+    assert len({kernel, other, other.set_params(**{name: value})}) == 2
+    assert (repr(kernel), hash(kernel), kernel.values, kernel.numbers) == before
+
+
+def test_the_numbers_follow_the_values() -> None:
+    kernel = Kernel("exp(-gamma * sqdist)", gamma=0.5)
+    assert kernel.numbers == (-0.5,)
+    assert kernel.set_params(gamma=2).numbers == (-2.0,)
+
+
+def test_differences_that_count() -> None:
+    assert len({*KERNELS, Kernel("rbf", gamma=1), Kernel("rbf", gamma=1.0)}) == len(KERNELS)
+    assert Kernel("dot**n", n=2) != Kernel("dot ** n", n=2.0)  # by products, by power
+    assert Kernel("dot * c", c=2) == Kernel("dot*c", c=2.0) != Kernel("c * dot", c=2.0)
+    assert Kernel(RBF, gamma=1) != make("rbf")
+    assert Kernel.elementwise("x * y", nonnegative=True) != Kernel.elementwise("x * y")
+    assert make("rbf") != "rbf"
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:4], ids=repr)
+def test_nothing_in_a_kernel_changes(kernel: Kernel) -> None:
+    for target, name in ((kernel, "values"), (kernel, "spec"), (kernel, "gamma"), (kernel.spec, "text")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(target, name, ())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del kernel.values
+    kernel.params.clear()
+    kernel.get_params()["gamma"] = 5.0
+    kernel.record()["params"].clear()
+    assert isinstance(kernel.values, tuple)
+    assert kernel.params
+    assert 5.0 not in kernel.params.values()
+
+
+def test_a_repr_reads_as_it_was_written() -> None:
+    assert repr(Kernel("exp( -gamma*sqdist )+c*dot", gamma=0.1, c=1)) == (
+        "Kernel('exp(-gamma * sqdist) + c * dot', gamma=0.1, c=1.0)"
+    )
+    assert repr(make("poly")) == "Kernel('poly', gamma=1.0, coef0=0.0, degree=3)"
+    assert repr(Kernel.elementwise("abs(x-y)", "exp(-g*s)", g=2)) == (
+        "Kernel.elementwise('abs(x - y)', 'exp(-g * s)', g=2.0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"delta": 1}, ValueError, "has no parameter delta .it has gamma, c"),
+        ({"gamma": "scale"}, TypeError, "gamma must be a number, got 'scale'"),
+        ({"gamma": np.nan}, ValueError, "gamma must be finite, got nan"),
+        ({"c": None}, TypeError, "c must be a number, got None"),
+        ({"c": True}, TypeError, "c must be a number, got True"),
+        ({"n": 2.5}, TypeError, "n must be an integer, got 2.5"),
+        ({"c": 0}, ValueError, "with gamma=1, c=0, n=2 a number of .* is inf"),
+    ],
+    ids=str,
+)
+def test_refused_changes(change: dict[str, Any], error: type[Exception], match: str) -> None:
+    kernel = Kernel("exp(-gamma * sqdist) * (1 / c) + dot ** n", gamma=1, c=1, n=2)
+    with pytest.raises(error, match=match):
+        kernel.set_params(**change)
+    assert kernel.params == {"gamma": 1, "c": 1, "n": 2}
+
+
+def test_built_ins_keep_their_limits() -> None:
+    for change, match in (
+        ({"gamma": 0}, "gamma must be finite and > 0"),
+        ({"degree": -1}, "degree must be finite and >= 0"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            make("poly").set_params(**change)
+    with pytest.raises(TypeError, match=r"degree must be an integer, got 2\.0"):
+        make("poly", degree=2.0)
+
+
+# Hostile names, numbers and records
+
+
+FOREIGN = """gamma; __class__ __ a__b _a lambda None if 1a a.b } // é gаmma ｇamma
+             exp where dot sqdist xx yy s x y nonnegative"""
+
+
+@pytest.mark.parametrize(
+    "name", [*FOREIGN.split(), "", " ", "a b", "a\n", "a\x00", "a" * 5000], ids=lambda name: ascii(name[:12])
+)
+def test_names_that_no_parameter_has(name: str) -> None:
+    match = "is a name of the language|name is letters, digits and single underscores|characters, at most"
+    with pytest.raises(ValueError, match=match):
+        Kernel(f"{name} * dot" if len(name) > 1000 else "dot", **{name: 1.0})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kv",
+        "real",
+        "f0",
+        "f_0",
+        "NUMBER",
+        "kernel_value",
+        "float",
+        "kernel",
+        "self",
+        "deep",
+        "params",
+        "A1_b",
+        "a" * 500,
+    ],
+)
+def test_names_never_reach_the_device(name: str) -> None:
+    """Whatever a parameter is called, the program is that of any other name, to the comment."""
+    own, plain = (Kernel(f"exp(-{n} * sqdist) + {n} ** 2 * dot ** {n}", **{n: 2}) for n in (name, "p"))
+    assert own.spec.expression.opencl("f") == plain.spec.expression.opencl("f")
+    assert own.numbers == plain.numbers
+    assert own.set_params(**{name: 3}).params == {name: 3}
+
+
+HUGE = 10**400
+REFUSED_NUMBERS = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    HUGE,
+    -HUGE,
+    10**5000,
+    True,
+    np.bool_(True),
+    "1",
+    None,
+    1j,
+    [1.0],
+    np.ones(1),
+    np.array(1.0),
+]
+
+
+@pytest.mark.parametrize(
+    "value", [*REFUSED_NUMBERS, np.longdouble("1e4000")], ids=lambda value: f"{type(value).__name__}"
+)
+@pytest.mark.parametrize("text", ["c * dot", "dot ** c", "dot * 2 ** c"])
+def test_numbers_that_are_none(text: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^c must be"):
+        Kernel(text, c=value)
+    with pytest.raises((TypeError, ValueError), match=r"^c must be"):
+        Kernel(text, c=2).set_params(c=value)
+    with pytest.raises(
+        (TypeError, ValueError), match=r"^(offset|scale) must be|unsupported operand|non-int|concatenate"
+    ):
+        make("linear") * value if not isinstance(value, np.ndarray) else make("linear") * "1"
+
+
+def test_a_whole_number_beyond_everything_is_refused_for_whole_parameters() -> None:
+    for value in (HUGE, 10**5000):
+        with pytest.raises(ValueError, match="degree must be finite"):
+            make("poly", degree=value)
+
+
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.float32(2), np.float64(2), np.int8(2), np.uint64(2), np.float16(2), Fraction(2)]
+)
+def test_numbers_of_any_kind(value: Any) -> None:
+    kernel = Kernel("c * dot", c=value)
+    assert kernel == Kernel("c * dot", c=2.0)
+    assert type(kernel.values[0]) is float
+    whole = Kernel("dot ** n", n=value)
+    assert type(whole.values[0]) is (int if isinstance(value, int | np.integer) else float)
+    assert_allclose(whole(X), (X @ X.T) ** 2)
+
+
+@pytest.mark.parametrize("n", [0, 1, -1, -3, 16, 17, 1000, 2**30 + 1, -(2**31)])
+def test_powers_of_any_size(n: int) -> None:
+    kernel, Z = Kernel("(1 + dot / 1e9) ** n", n=n), np.abs(X)
+    assert_allclose(kernel(Z), (1 + Z @ Z.T / 1e9) ** float(n), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "params"),
+    [
+        ("dot * (1 / c)", {"c": 0}),
+        ("dot * c ** -1", {"c": 0}),
+        ("dot * c ** n", {"c": 0, "n": -1}),
+        ("dot * log(c)", {"c": 0}),
+        ("dot + exp(c)", {"c": 1e9}),
+        ("dot + (c - d) ** 0.5", {"c": 1, "d": 2}),
+    ],
+)
+def test_divisions_by_zero_of_the_parameters_are_refused(text: str, params: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"^with c=.* a number of '.*' \(f0\) is (inf|-inf|nan)$"):
+        Kernel(text, **params)
+
+
+def test_whole_parameters_do_not_wrap_round() -> None:
+    kernel = Kernel("dot ** a + dot ** b + a * a * a * xx + power(a, b) * yy", a=2**30, b=-1)
+    assert kernel.numbers == (2**30, -1, 2.0**90, 2.0**-30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("x",), None),
+        (("x * y", "dot"), "unknown name 'dot'"),
+        (("dot",), "unknown name 'dot'"),
+        (("1",), "neither x nor y"),
+        (("1 / x",), "is inf at x = y = 0, where padding needs a number"),
+        (("x / y", "s"), "is nan at x = y = 0"),
+        (("log(abs(x - y))",), "is -inf at x = y = 0"),
+        (("x * y; ", "s"), "character ';' at column 6"),
+        (("x * y", "s }"), "character '}' at column 3"),
+        (("", "s"), "unknown name 's'"),
+        (("x < y",), "a comparison stands only in where"),
+        (("x * y", "s", "z"), TypeError),
+        ((None,), TypeError),
+        (("x * y", None), TypeError),
+    ],
+    ids=str,
+)
+def test_refused_elements(arguments: tuple[Any, ...], match: Any) -> None:
+    if match is None:
+        assert_allclose(Kernel.elementwise(*arguments)(X), np.broadcast_to(X.sum(axis=1)[:, None], (120, 120)))
+        return
+    with pytest.raises(TypeError if match is TypeError else ValueError, match=None if match is TypeError else match):
+        Kernel.elementwise(*arguments)
+
+
+def test_refused_functions() -> None:
+    for function in (None, 1, b"dot", ["dot"], {}, make("rbf")):
+        with pytest.raises(TypeError):
+            Kernel(function)
+    with pytest.raises(ValueError, match="parameter c does not stand in 'dot'"):
+        Kernel("dot", c=1)
+    with pytest.raises(ValueError, match="parameter c does not stand in 's and x \\* y'"):
+        Kernel.elementwise("x * y", c=1)
+    with pytest.raises(ValueError, match="kernel rbf has no parameter c"):
+        Kernel("rbf", c=1)
+    with pytest.raises(TypeError, match="nonnegative must be True or False"):
+        Kernel.elementwise("x * y", nonnegative=1)
+    with pytest.raises(ValueError, match="unknown name 'RBF'"):
+        Kernel("RBF")
+
+
+RECORD = Kernel("exp(-gamma * sqdist) + c * dot ** n", gamma=0.1, c=0.5, n=2).record()
+PARAMS = RECORD["params"]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"expression": "dot; }"}, "character ';'"),
+        ({"expression": "exp(-gamma * sqdist) + c * dot ** n // 1"}, "not part of the language at '//'"),
+        ({"expression": "__import__(gamma, c, n)"}, "unknown function"),
+        ({"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "not what its expression makes"),
+        ({"expression": "rbf"}, "has no parameter c, n"),
+        ({"expression": "dot+" * 3000}, "characters, at most"),
+        ({"expression": 3}, "needs expression"),
+        ({"expression": ["dot"]}, "needs expression"),
+        ({"element": "}"}, "unknown name 'sqdist'"),
+        ({"element": "1"}, "unknown name 'sqdist'"),
+        ({"element": None}, "needs element"),
+        ({"name": "rbf"}, "has no parameter c, n"),
+        ({"name": "rbf\n} kernel void"}, "unknown kernel"),
+        ({"name": 1}, "needs name"),
+        ({"params": {"gamma;": 1.0}}, "a parameter's name is letters"),
+        ({"params": {"gamma": 0.1, "c": 0.5}}, "unknown name 'n'"),
+        ({"params": {**PARAMS, "d": 1.0}}, "parameter d does not stand in"),
+        ({"params": {**PARAMS, "gamma": math.nan}}, "gamma must be finite"),
+        ({"params": {**PARAMS, "gamma": "1"}}, "gamma must be a number"),
+        ({"params": {**PARAMS, "n": 10**400}}, "n must be finite"),
+        ({"params": {1: 1.0}}, "are called by text"),
+        ({"params": [1.0]}, "needs params"),
+        ({"integers": []}, "not what its expression makes"),
+        ({"integers": ["n", "c"]}, "not what its expression makes"),
+        ({"integers": ["spam"]}, "not what its expression makes"),
+        ({"integers": [[]]}, "not what its expression makes"),
+        ({"integers": "n"}, "needs integers"),
+        ({"nonnegative": True}, "not what its expression makes"),
+        ({"nonnegative": 1}, "needs nonnegative"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_records_with_changes_are_refused(change: dict[str, Any], match: str) -> None:
+    assert Kernel.from_record(RECORD).record() == RECORD
+    with pytest.raises((ValueError, TypeError), match=match):
+        Kernel.from_record({**RECORD, **change})
+
+
+def test_records_of_built_ins_with_changes_are_refused() -> None:
+    record = make("poly").record()
+    for change in ({"expression": "dot"}, {"integers": []}, {"element": "x * y"}, {"nonnegative": True}):
+        with pytest.raises(ValueError, match="is not the built-in's 'poly'"):
+            Kernel.from_record({**record, **change})
+    for change in ({"params": {"gamma": -1.0}}, {"name": "rbf"}):
+        with pytest.raises(ValueError, match=r"must be finite and > 0|has no parameter"):
+            Kernel.from_record({**record, **change})
+
+
+@pytest.mark.parametrize("record", [None, [], "", "{}", {}, {"name": ""}, 1, [("name", "rbf")]], ids=str)
+def test_what_is_no_record_is_refused(record: Any) -> None:
+    with pytest.raises(ValueError, match="a kernel's record needs"):
+        Kernel.from_record(record)
+
+
+# Composition
+
+
+LINEAR, RBF1, RBF2, POLY = (
+    make("linear"),
+    make("rbf", gamma=0.2),
+    make("rbf", gamma=0.9),
+    make("poly", coef0=1, degree=2),
+)
+L1, L2 = (
+    Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=0.4),
+    Kernel.elementwise("abs(x - y)", "1 - c * s", c=0.01),
+)
+A, B, P = RBF1(X), RBF2(X), POLY(X)
+E1, E2 = L1(X), L2(X)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected", "params"),
+    [
+        (RBF1 + RBF2, A + B, {"gamma": 0.2, "gamma_2": 0.9}),
+        (RBF1 * RBF2, A * B, {"gamma": 0.2, "gamma_2": 0.9}),
+        (2 * RBF1, 2 * A, {"gamma": 0.2, "scale": 2.0}),
+        (RBF1 * np.float32(0.5), 0.5 * A, {"gamma": 0.2, "scale": 0.5}),
+        (1 + RBF1, 1 + A, {"gamma": 0.2, "offset": 1.0}),
+        (RBF1 + np.int64(3), 3 + A, {"gamma": 0.2, "offset": 3.0}),
+        (
+            3 * (2 * RBF1 + 1) + 5,
+            3 * (2 * A + 1) + 5,
+            {"gamma": 0.2, "scale": 2, "offset": 1, "scale_2": 3, "offset_2": 5},
+        ),
+        (RBF1**2, A**2, {"gamma": 0.2}),
+        ((RBF1 + LINEAR) ** 3, (A + X @ X.T) ** 3, {"gamma": 0.2}),
+        ((RBF1 + RBF2) * RBF2, (A + B) * B, {"gamma": 0.2, "gamma_2": 0.9, "gamma_3": 0.9}),
+        (RBF1 + RBF2 * POLY, A + B * P, {"gamma": 0.2, "gamma_3": 0.9, "gamma_2": 1, "coef0": 1, "degree": 2}),
+        ((RBF1 + POLY) * (RBF2 + POLY), (A + P) * (B + P), None),
+        (POLY**2 * POLY, P**3, {"gamma": 1, "coef0": 1, "degree": 2, "gamma_2": 1, "coef0_2": 1, "degree_2": 2}),
+        (sum([RBF1, RBF2, POLY]), A + B + P, None),
+        (
+            RBF1 + Kernel("gamma_2 * dot", gamma_2=3) + RBF2,
+            A + 3 * X @ X.T + B,
+            {"gamma": 0.2, "gamma_2": 3, "gamma_3": 0.9},
+        ),
+        (Kernel("a - b * sqdist", a=1, b=0.1) * -1.0, 0.1 * Kernel("sqdist")(X) - 1, {"a": 1, "b": 0.1, "scale": -1}),
+        (L1 + L2, E1 + E2, {"gamma": 0.4, "c": 0.01}),
+        (L1 * L1 * L2, E1**2 * E2, {"gamma": 0.4, "gamma_2": 0.4, "c": 0.01}),
+        (2 * L1**2 + 1, 2 * E1**2 + 1, {"gamma": 0.4, "scale": 2, "offset": 1}),
+        (make("laplacian", gamma=0.4) + L2, E1 + E2, {"gamma": 0.4, "c": 0.01}),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Kernel) else "",
+)
+def test_composition_is_that_of_the_matrices(
+    device: str, kernel: Kernel, expected: np.ndarray, params: dict[str, float] | None
+) -> None:
+    assert params is None or kernel.params == params
+    assert_allclose(kernel(X), expected, rtol=1e-12, atol=1e-13 * np.abs(expected).max())
+    got = clsvm.kernel_matrix(X, kernel=kernel, device=device, dtype="float64")
+    assert_allclose(got, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+
+
+def test_changes_of_a_composed_kernel_reach_the_part_they_name() -> None:
+    kernel = (RBF1 + RBF2 * POLY).set_params(gamma_3=0.5, degree=1)  # gamma_2 is the product's own name for POLY's
+    assert_allclose(kernel(X), A + make("rbf", gamma=0.5)(X) * (X @ X.T + 1), rtol=1e-12)
+    with pytest.raises(TypeError, match="degree must be an integer"):
+        kernel.set_params(degree=1.5)
+
+
+def test_an_element_s_own_parameters_are_shared() -> None:
+    """Two functions of one sum have the sum's parameters once, and compose only where those agree."""
+    one = Kernel.elementwise("w * abs(x - y)", "exp(-gamma * s)", gamma=0.4, w=2.0)
+    two = Kernel.elementwise("w * abs(x - y)", "exp(-gamma * s) + w", gamma=0.1, w=2.0)
+    both = one + two
+    assert both.params == {"gamma": 0.4, "w": 2.0, "gamma_2": 0.1}
+    assert_allclose(both(X), one(X) + two(X), rtol=1e-12)
+    with pytest.raises(ValueError, match="do not compose"):
+        one + two.set_params(w=1.0)
+
+
+def test_refused_compositions() -> None:
+    for left, right in ((RBF1, L1), (L1, RBF1), (L1, make("chi2")), (L1, Kernel.elementwise("x * y"))):
+        for operator in ("__add__", "__mul__"):
+            with pytest.raises(ValueError, match="do not compose: with an element-wise kernel go numbers and kernels"):
+                getattr(left, operator)(right)
+    for other in (True, "a", None, [1], 1j, object()):
+        for compose in (lambda a, b: a + b, lambda a, b: b + a, lambda a, b: a * b):
+            with pytest.raises(TypeError):
+                compose(RBF1, other)
+    for number in (np.nan, np.inf, 10**400):
+        with pytest.raises(ValueError, match="offset must be finite"):
+            RBF1 + number
+        with pytest.raises(ValueError, match="scale must be finite"):
+            number * RBF1
+    for exponent in (0, -1, 1.5, 2.0, True, "2", None):
+        with pytest.raises(ValueError, match="a kernel's power must be a whole number, 1 or more"):
+            RBF1**exponent
+    for wrong in (lambda: RBF1 - RBF1, lambda: -RBF1, lambda: RBF1 / 2, lambda: 2**RBF1):
+        with pytest.raises(TypeError):
+            wrong()
+    with pytest.raises(ValueError, match=r"characters, at most|levels of nesting"):
+        sum([RBF1] * 200)
+
+
+def test_operands_stay_as_they_are() -> None:
+    before = repr(RBF1), RBF1.params
+    kernel = RBF1
+    kernel += RBF2
+    kernel *= 2
+    assert kernel == (RBF1 + RBF2) * 2
+    assert (repr(RBF1), RBF1.params) == before
+
+
+def test_composed_kernels_keep_what_their_parts_refuse() -> None:
+    for kernel in (2 * make("chi2"), make("chi2") ** 2, Kernel.elementwise(CHI2, "-s") + make("additive_chi2")):
+        assert kernel.spec.nonnegative
+        with pytest.raises(ValueError, match="is for rows without negative values"):
+            kernel(X)
+
+
+# scikit-learn's ways
+
+
+def test_kernels_in_estimators() -> None:
+    model = SVC(kernel=Kernel(RBF, gamma=0.3), C=2.0)
+    assert model.get_params()["kernel__gamma"] == 0.3
+    assert "kernel__gamma" not in model.get_params(deep=False)
+    assert clone(model).kernel is model.kernel
+    assert repr(model) == "SVC(C=2.0, kernel=Kernel('exp(-gamma * sqdist)', gamma=0.3))"
+    assert "exp(-gamma * sqdist)" in make_pipeline(StandardScaler(), model)._repr_html_()
+    given = model.kernel
+    assert model.set_params(kernel__gamma=0.5, C=3.0) is model
+    assert (model.C, model.kernel.params, given.params) == (3.0, {"gamma": 0.5}, {"gamma": 0.3})
+    model.set_params(kernel=Kernel("c * dot", c=1), kernel__c=4)
+    assert model.kernel == Kernel("c * dot", c=4)
+    pipeline = make_pipeline(StandardScaler(), model).set_params(svc__kernel__c=7)
+    assert pipeline.named_steps.svc.kernel.params == {"c": 7.0}
+    assert clone(pipeline).get_params()["svc__kernel__c"] == 7.0
+    assert pickle.loads(pickle.dumps(model)).kernel == model.kernel
+
+
+def test_refused_kernel_parameters_of_an_estimator() -> None:
+    with pytest.raises(ValueError, match="kernel__gamma needs a Kernel, kernel is 'rbf'"):
+        SVC().set_params(kernel__gamma=1.0)
+    model = SVC(kernel=Kernel(RBF, gamma=0.3))
+    with pytest.raises(ValueError, match=r"has no parameter c \(it has gamma"):
+        model.set_params(kernel__c=1.0)
+    with pytest.raises(TypeError, match="gamma must be a number, got 'scale'"):
+        model.set_params(kernel__gamma="scale")
+    with pytest.raises(ValueError, match="gamma must be finite"):
+        make_pipeline(model).set_params(svc__kernel__gamma=np.inf)
+    assert model.kernel.params == {"gamma": 0.3}
+    for kernel in (None, 3, Kernel, BUILTIN["rbf"]):
+        with pytest.raises(TypeError, match=r"kernel must be a name .* or a Kernel"):
+            SVC(kernel=kernel).fit(X, SIGNS)
+    with pytest.raises(ValueError, match=r"unknown kernel 'exp\(-sqdist\)'"):
+        SVC(kernel="exp(-sqdist)").fit(X, SIGNS)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_grid_search_over_a_kernel_s_numbers(device: str, jobs: int) -> None:
+    if jobs > 1 and devices.find(device).platform == "rusticl":
+        pytest.skip("one process is enough there")
+    grid = {"svc__kernel__gamma": [0.001, 0.3, 100.0], "svc__C": [1.0, 4.0]}
+    pipeline = make_pipeline(StandardScaler(), SVC(kernel=Kernel(RBF, gamma=1.0), device=device))
+    search = GridSearchCV(pipeline, grid, n_jobs=jobs).fit(X, SIGNS)
+    by_name = {"svc__gamma": grid["svc__kernel__gamma"], "svc__C": grid["svc__C"]}
+    named = GridSearchCV(make_pipeline(StandardScaler(), SVC(device=device)), by_name).fit(X, SIGNS)
+    scores, expected = (
+        {tuple(sorted(p.values())): score for p, score in zip(r["params"], r["mean_test_score"], strict=True)}
+        for r in (search.cv_results_, named.cv_results_)
+    )
+    assert scores == expected
+    assert len(set(scores.values())) > 1
+    assert search.best_estimator_[-1].kernel.params["gamma"] == search.best_params_["svc__kernel__gamma"]
+
+
+def test_grid_search_over_kernels(device: str) -> None:
+    kernels = ["linear", Kernel(RBF, gamma=0.3), make("rbf", gamma=0.3) + LINEAR]
+    search = GridSearchCV(SVC(device=device), {"kernel": kernels}, cv=3).fit(X, SIGNS)
+    assert search.best_params_["kernel"] in kernels
+    assert all(np.isfinite(search.cv_results_["mean_test_score"]))
+
+
+# What is checked of data
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, sp.csr_matrix, sp.csc_array, sp.coo_matrix])
+def test_check_reports_what_holds(form: Callable[[np.ndarray], Any]) -> None:
+    found = make("rbf", gamma=0.3).check(form(X))
+    assert found.rows == 120
+    assert found.finite
+    assert found.symmetric
+    assert found.positive_semidefinite
+    assert found.smallest_eigenvalue == pytest.approx(np.linalg.eigvalsh(make("rbf", gamma=0.3)(X))[0], abs=1e-9)
+    assert found.largest_eigenvalue == pytest.approx(np.linalg.eigvalsh(make("rbf", gamma=0.3)(X))[-1])
+    assert "positive semi-definite" in str(found)
+
+
+def test_check_reports_what_does_not_hold() -> None:
+    sigmoid = make("sigmoid", gamma=1.0, coef0=-1.0).check(X)
+    assert (sigmoid.symmetric, sigmoid.finite, sigmoid.positive_semidefinite) == (True, True, False)
+    assert sigmoid.smallest_eigenvalue < -1
+    assert "not positive semi-definite" in str(sigmoid)
+    skew = Kernel("xx - yy + dot").check(X)
+    assert (skew.symmetric, skew.finite, skew.positive_semidefinite) == (False, True, False)
+    squares = np.square(X).sum(axis=1)
+    assert skew.asymmetry == pytest.approx(2 * np.ptp(squares))
+    assert "not symmetric" in str(skew)
+    for text in ("sqrt(dot)", "1 / (xx - xx)", "exp(xx * 1000)"):
+        none = Kernel(text).check(X)
+        assert (none.finite, none.symmetric, none.positive_semidefinite) == (False, False, False)
+        assert str(none) == "not finite on 120 rows"
+    assert not Kernel("-dot").check(X).positive_semidefinite
+    assert Kernel("dot").check(X).positive_semidefinite
+    assert Kernel("dot").check(X).smallest_eigenvalue == pytest.approx(0, abs=1e-9)
+
+
+def test_check_looks_at_a_sample_of_rows() -> None:
+    Z = np.random.default_rng(0).normal(size=(3000, 3))
+    found = [make("rbf").check(Z, rows=40, seed=seed) for seed in (0, 0, 1)]
+    assert found[0].rows == 40
+    assert found[0] == found[1] != found[2]
+    assert make("rbf").check(Z[:0]).rows == 0
+    one = make("rbf").check(Z[:1])
+    assert (one.rows, one.smallest_eigenvalue, one.positive_semidefinite) == (1, 1.0, True)
+    with pytest.raises(ValueError, match=r"X must be rows of features, got the shape \(3,\)"):
+        make("rbf").check(Z[0])
+    with pytest.raises(ValueError, match="is for rows without negative values"):
+        make("chi2").check(Z)
+
+
+@pytest.mark.parametrize("kernel", ["chi2", "histogram_intersection", make("chi2") * 2], ids=str)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_negative_values_are_refused_in_fit(
+    device: str, form: Callable[[np.ndarray], Any], kernel: str | Kernel
+) -> None:
+    with pytest.raises(ValueError, match=r"is for rows without negative values, got -\d"):
+        SVC(kernel=kernel, device=device).fit(form(X), SIGNS)
+
+
+@pytest.mark.parametrize("kernel", ["chi2", make("chi2") * 2], ids=str)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_negative_values_are_refused_in_predict(
+    device: str, form: Callable[[np.ndarray], Any], kernel: str | Kernel
+) -> None:
+    model = SVC(kernel=kernel, device=device).fit(form(np.abs(X)), SIGNS)
+    assert model.predict(form(np.abs(X))).shape == (120,)
+    for method in (model.predict, model.decision_function):
+        with pytest.raises(ValueError, match=r"is for rows without negative values, got -\d"):
+            method(form(X))
+
+
+@pytest.mark.parametrize(
+    "text", ["sqrt(dot)", "log(dot)", "dot ** 0.5", "exp(-sqdist) + 0 * sqrt(1e3 - xx) * sqrt(1e3 - yy)"]
+)
+def test_values_that_are_no_numbers_are_refused_in_fit(device: str, text: str) -> None:
+    """Everywhere, or for a single row (which no sample need have met)."""
+    Z = X.copy()
+    Z[7] = 30.0
+    with pytest.raises(ValueError, match=r"is nan for some rows of X|is not finite for some pairs of rows"):
+        SVC(kernel=Kernel(text), device=device).fit(Z, SIGNS)
+
+
+@pytest.mark.parametrize("text", ["1 / (xx - xx)", "exp(xx * xx)"])
+def test_values_that_are_infinite_are_refused_in_fit(device: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"is too large for float32: scale X|is not finite|is nan"):
+        SVC(kernel=Kernel(text), device=device).fit(10 * X, SIGNS)
+
+
+@pytest.mark.parametrize("text", ["-dot", "7", "0 * dot"])
+def test_what_is_no_kernel_ends_too(device: str, text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = SVC(kernel=Kernel(text), device=device, max_iter=5000).fit(X, SIGNS)
+    assert model.predict(X).shape == (120,)

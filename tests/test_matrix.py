@@ -1,0 +1,118 @@
+"""kernel_matrix: K(X, Y) from a device, whatever the layout, the memory and the shape of the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import SVC, Kernel, kernel_matrix, layout
+from clsvm.device import Stream
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(150, 40)), RNG.normal(size=(333, 40))
+BLOCKS = X * (np.arange(40) // 10 == np.arange(150)[:, None] % 4)  # four patterns: rows to cluster
+
+
+def largest_error(K: np.ndarray, kernel: Kernel, X: Any, Y: Any) -> float:
+    expected = kernel(X, Y)
+    assert K.shape == expected.shape
+    return float(np.abs(K - expected).max(initial=0.0) / max(1.0, np.abs(expected).max(initial=0.0)))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("rows", [X, BLOCKS])
+def test_is_the_kernel_function(device: str, profile: str, rows: np.ndarray, form: Any) -> None:
+    for kernel in (Kernel("rbf", gamma=0.05), Kernel("dot + c", c=2.0)):
+        for left, right in ((rows, Y), (rows, None), (Y, rows[:1]), (rows[:1], rows)):
+            right_form = None if right is None else form(right)
+            K = kernel_matrix(form(left), right_form, kernel, device=device)
+            assert largest_error(K, kernel, left, right) < 1e-5
+
+
+def test_rows_are_clustered_where_that_pays(device: str, profile: str) -> None:
+    with Stream(device) as stream:
+        many = np.tile(BLOCKS, (8, 1))
+        assert layout.choose(stream.profile, many, Kernel("rbf").spec).kind == "clustered"
+    kernel = Kernel("rbf", gamma=0.05)
+    assert largest_error(kernel_matrix(BLOCKS, many, kernel, device=device), kernel, BLOCKS, many) < 1e-5
+    assert largest_error(kernel_matrix(many, many, kernel, device=device), kernel, many, many) < 1e-5
+
+
+@pytest.mark.oclgrind
+def test_small_matrices(device: str, profile: str) -> None:
+    """The rows of a cluster, padding included, are more than there are working vectors."""
+    few = BLOCKS[:20, :12]
+    for kernel in (Kernel("rbf", gamma=0.05), Kernel("laplacian", gamma=0.1)):
+        assert largest_error(kernel_matrix(few[:3], few, kernel, device=device), kernel, few[:3], few) < 1e-5
+    csr = sp.csr_matrix(few)
+    assert largest_error(kernel_matrix(csr, csr, kernel, device=device), kernel, few, few) < 1e-5
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_functions_that_are_not_symmetric(device: str, profile: str, form: Any) -> None:
+    """Rows of the result are X: nothing is turned round."""
+    for kernel in (Kernel("exp(-0.1 * sqdist) * (1 + xx)"), Kernel.elementwise("x * abs(y)")):
+        for right in (Y, None):
+            K = kernel_matrix(form(X), None if right is None else form(right), kernel, device=device)
+            assert largest_error(K, kernel, X, right) < 1e-5
+
+
+def test_in_little_memory_and_in_float64(device: str) -> None:
+    kernel = Kernel("matern52", gamma=0.2)
+    K = kernel_matrix(X, Y, kernel, device=device, memory_limit="300kB")
+    np.testing.assert_array_equal(K, kernel_matrix(X, Y, kernel, device=device))
+    K = kernel_matrix(X, Y, kernel, device=device, dtype="float64", memory_limit="600kB")
+    assert K.dtype == np.float64
+    assert largest_error(K, kernel, X, Y) < 1e-14
+    with pytest.raises(ValueError, match="memory_limit"):
+        kernel_matrix(X, Y, kernel, device=device, memory_limit="10kB")
+
+
+def test_by_name_and_by_default(device: str) -> None:
+    kernel = Kernel("rational_quadratic", gamma=0.1, alpha=2.0)
+    K = kernel_matrix(X, Y, "rational_quadratic", gamma=0.1, alpha=2.0, device=device)
+    assert largest_error(K, kernel, X, Y) < 1e-5
+    assert largest_error(kernel_matrix(X, device=device), Kernel("rbf"), X, None) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "match"),
+    [
+        ((X, Y), {"kernel": Kernel("rbf"), "gamma": 1.0}, TypeError, "parameters gamma go with a kernel's name"),
+        ((X, Y), {"kernel": "spam"}, ValueError, "unknown kernel 'spam'"),
+        ((X, Y), {"dtype": "float16"}, ValueError, "dtype must be 'float32' or 'float64', got 'float16'"),
+        ((X, Y[:, :3]), {}, ValueError, "ncompatible dimension"),
+        ((X, Y * np.nan), {}, ValueError, "NaN"),
+        ((X, Y), {"kernel": "chi2"}, ValueError, "for rows without negative values"),
+        ((X, Y), {"kernel": Kernel("dot + c", c=1e39)}, ValueError, "c=1e.39 is outside the range .* for float32"),
+        ((X, Y), {"kernel": Kernel("power(10, c) * dot", c=39.0)}, ValueError, "is too large for float32"),
+    ],
+)
+def test_bad_input(device: str, arguments: Any, options: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        kernel_matrix(*arguments, device=device, **options)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda X: np.asfortranarray(X),
+        lambda X: np.hstack([X, X])[:, : X.shape[1]],
+        lambda X: X[::-1][::-1],
+        lambda X: X.astype(np.float32),
+        lambda X: sp.csc_matrix(X),
+        lambda X: sp.coo_matrix(X).tocsr()[:, ::-1][:, ::-1],
+        lambda X: X.tolist(),
+    ],
+    ids=["fortran", "view", "strides", "float32", "csc", "unsorted", "list"],
+)
+def test_input_of_any_form(device: str, form: Any) -> None:
+    kernel = Kernel("rbf", gamma=0.05)
+    assert largest_error(kernel_matrix(form(X), form(Y), kernel, device=device), kernel, X, Y) < 1e-5
+    signs = np.where(X[:, 0] > 0, 1, -1)
+    model = SVC(kernel=kernel, device=device).fit(X, signs).model_
+    got = model.decision_function(form(Y), device)
+    np.testing.assert_allclose(got, model.decision_function(Y, device), atol=1e-5)

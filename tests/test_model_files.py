@@ -1,0 +1,569 @@
+"""Our model files: every kernel function and label comes back bit for bit, and nothing but a model or an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import clsvm
+from clsvm import Kernel, kernels, libsvm, load_model, model_files, save_model
+from clsvm.layout import Plan
+from clsvm.model import KernelModel
+
+EXPRESSION = Kernel("exp(-gamma * sqdist) + c * dot ** degree", gamma=0.3, c=0.1 + 0.2, degree=2)
+ELEMENTWISE = Kernel.elementwise("abs(x - y)", "exp(-gamma * s) * c", gamma=0.7, c=1 / 3)
+COMPOSED = 0.5 * Kernel("rbf", gamma=0.2) + Kernel("poly", gamma=0.1, coef0=1, degree=3)
+KERNELS = [*(kernels.make(name) for name in kernels.BUILTIN), EXPRESSION, ELEMENTWISE, COMPOSED]
+LABELS: dict[str, list[Any]] = {
+    "int64": [-1, 1],
+    "int8": [-3, 5],
+    "uint64": [2, 2**63 + 1],
+    "float64": [-0.5, 1 / 3],
+    "float32": [0.1, 0.2],
+    "bool": [False, True],
+    "U3": ["ham", "spam"],
+    "U7": ["Ähre", "😀"],
+}
+
+
+def make_model(kernel: Kernel = EXPRESSION, sparse_: bool = False, kind: str | None = "dense") -> KernelModel:
+    """Nine support vectors with seven features, some of them zero."""
+    rng = np.random.default_rng(3)
+    X = np.abs(rng.normal(size=(9, 7))) * (rng.random((9, 7)) < 0.6)
+    X[4] = 0
+    centre = rng.normal(size=7) if kernel.spec.of_distance and kind == "dense" else np.zeros(7)
+    return KernelModel(
+        kernel=kernel,
+        support_vectors=sparse.csr_matrix(X) if sparse_ else X,
+        dual_coef=np.where(np.arange(9) < 4, -1, 1) * rng.random(9)[np.newaxis],
+        intercept=np.array([0.123456789012345678]),
+        classes=np.array([-1, 1]),
+        n_support=np.array([4, 5], np.int32),
+        plan=None if kind is None else Plan(kind, centre, "chosen by hand"),
+    )
+
+
+def assert_same(got: KernelModel, expected: KernelModel) -> None:
+    """Every field, with its bits and dtype."""
+    assert (got.kernel, got.kernel.record(), got.dtype) == (expected.kernel, expected.kernel.record(), expected.dtype)
+    assert (got.plan is None) == (expected.plan is None)
+    if got.plan and expected.plan:
+        assert (got.plan.kind, got.plan.reason) == (expected.plan.kind, expected.plan.reason)
+        assert got.plan.centre.tobytes() == expected.plan.centre.tobytes()
+    vectors, wanted = got.support_vectors, expected.support_vectors
+    assert (sparse.issparse(vectors), vectors.shape) == (sparse.issparse(wanted), wanted.shape)
+    pairs = [(getattr(got, name), getattr(expected, name)) for name in ("dual_coef", "intercept", "classes")]
+    pairs += [(got.n_support, expected.n_support)]
+    if sparse.issparse(vectors):
+        pairs += [(vectors.data, wanted.data), (vectors.indices, wanted.indices), (vectors.indptr, wanted.indptr)]
+    else:
+        pairs += [(vectors, wanted)]
+    for one, other in pairs:
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        assert one.flags.writeable
+        assert one.flags.owndata or one.base.flags.writeable
+
+
+# What comes back
+
+
+@pytest.mark.parametrize("sparse_", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_the_same_bits(device: str, tmp_path: Path, kernel: Kernel, sparse_: bool) -> None:
+    kind = "csr" if sparse_ else "dense"
+    model = make_model(kernel, sparse_, kind)
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert_same(loaded, model)
+    X = model.support_vectors[::2] * 1.5
+    np.testing.assert_array_equal(loaded.decision_function(X, device), model.decision_function(X, device))
+
+
+def test_a_fit_of_text_labels(device: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 5))
+    y = np.where(X[:, 0] + X[:, 1] ** 2 > 0.5, "yes", "no").astype(object)
+    fitted = clsvm.SVC(kernel=EXPRESSION, device=device).fit(X, y)
+    save_model(fitted.model_, tmp_path / "m.npz")
+    loaded = load_model(tmp_path / "m.npz")
+    assert loaded.classes.dtype.kind == "U"
+    np.testing.assert_array_equal(loaded.predict(X, device), fitted.predict(X))
+    np.testing.assert_array_equal(loaded.decision_function(X, device), fitted.decision_function(X))
+
+
+@pytest.mark.parametrize("dtype", LABELS)
+def test_labels(tmp_path: Path, dtype: str) -> None:
+    model = replace(make_model(), classes=np.array(LABELS[dtype], dtype))
+    save_model(model, tmp_path / "m")
+    assert_same(load_model(tmp_path / "m"), model)
+
+
+def test_labels_that_are_objects(tmp_path: Path) -> None:
+    save_model(replace(make_model(), classes=np.array(["a", "bc"], object)), tmp_path / "m")
+    assert load_model(tmp_path / "m").classes.tolist() == ["a", "bc"]
+    for labels, words in {
+        (1, "a"): r"labels must be numbers, truth values or text, got object \[1, 'a'\]",
+        ("a", "b\0"): "do not survive",
+        (b"a", b"b"): "labels must be",
+        (1j, 2j): "labels must be",
+    }.items():
+        array = np.array(labels, None if isinstance(labels[0], complex | bytes) else object)
+        with pytest.raises(ValueError, match=words):
+            save_model(replace(make_model(), classes=array), tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", [None, "dense", "clustered", "csr"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_plans_and_dtypes(tmp_path: Path, kind: str | None, dtype: str) -> None:
+    kernel = kernels.make("rbf", gamma=0.3)
+    for vectors in (np.float32, np.float64):
+        model = make_model(kernel, kind == "csr", kind)
+        model = replace(model, dtype=dtype, support_vectors=model.support_vectors.astype(vectors))
+        save_model(model, tmp_path / "m")
+        assert_same(load_model(tmp_path / "m"), model)
+
+
+def test_other_forms_of_arrays(tmp_path: Path) -> None:
+    """Columns in Fortran's order, long indices, unsorted and doubled entries: written as what they mean."""
+    model = make_model()
+    save_model(replace(model, support_vectors=np.asfortranarray(model.support_vectors)), tmp_path / "m")
+    assert_same(load_model(tmp_path / "m"), model)
+    rows = sparse.csr_matrix((np.array([1.0, 2, 3, 4]), np.array([3, 0, 0, 6]), np.array([0, 3, 4])), shape=(2, 7))
+    rows.indices, rows.indptr = rows.indices.astype(np.int64), rows.indptr.astype(np.int64)
+    small = replace(model, support_vectors=rows, dual_coef=np.array([[-1.0, 1]]), n_support=np.array([1, 1]), plan=None)
+    save_model(small, tmp_path / "m")
+    loaded = load_model(tmp_path / "m").support_vectors
+    assert (loaded.indices.tolist(), loaded.data.tolist(), loaded.indptr.tolist()) == ([0, 3, 6], [5, 1, 4], [0, 2, 3])
+    assert rows.indices.tolist() == [3, 0, 0, 6], "the caller's stay as they are"
+
+
+def test_no_support_vectors(tmp_path: Path) -> None:
+    for vectors in (np.zeros((0, 3)), sparse.csr_matrix((0, 3))):
+        model = replace(
+            make_model(kind=None),
+            support_vectors=vectors,
+            dual_coef=np.zeros((1, 0)),
+            n_support=np.zeros(2, np.int32),
+        )
+        save_model(model, tmp_path / "m")
+        assert load_model(tmp_path / "m").support_vectors.shape == (0, 3)
+
+
+def test_numpy_reads_it_without_pickle_and_it_is_repeatable(tmp_path: Path) -> None:
+    model = make_model()
+    save_model(model, tmp_path / "m")
+    first = (tmp_path / "m").read_bytes()
+    with np.load(tmp_path / "m", allow_pickle=False) as file:
+        assert str(file["format"]) == "clsvm model"
+        assert int(file["version"]) == 1
+        assert json.loads(str(file["kernel"])) == EXPRESSION.record()
+        np.testing.assert_array_equal(file["support_vectors"], model.support_vectors)
+    save_model(model, tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == first
+
+
+def test_either_format_by_content(device: str, tmp_path: Path) -> None:
+    model = make_model(kernels.make("rbf", gamma=0.3), sparse_=True, kind=None)
+    libsvm.write_model(model, tmp_path / "one.npz")
+    save_model(model, tmp_path / "two.model")
+    X = model.support_vectors
+    one, two = (load_model(tmp_path / name).decision_function(X, device) for name in ("one.npz", "two.model"))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m"
+    save_model(make_model(), path)
+    path.chmod(0o640)
+    before = path.read_bytes()
+    save_model(replace(make_model(), intercept=np.array([2.0])), path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    after = path.read_bytes()
+    assert before != after
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        save_model(make_model(), path)
+    assert path.read_bytes() == after
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_the_system_refuses(tmp_path: Path) -> None:
+    for call in (lambda: load_model(tmp_path), lambda: load_model(tmp_path / "none")):
+        with pytest.raises(OSError, match=str(tmp_path)):
+            call()
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        save_model(make_model(), tmp_path / "none" / "m")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"intercept": np.array([np.nan])},
+        {"dual_coef": np.zeros(9)},
+        {"dual_coef": np.zeros((1, 8))},
+        {"n_support": np.array([5, 5])},
+        {"classes": np.array([1, 0])},
+        {"classes": np.array([np.nan, 1.0])},
+        {"dtype": "float16"},
+        {"support_vectors": np.full((9, 7), np.inf)},
+        {"plan": Plan("dense", np.zeros(6), "")},
+        {"kernel": kernels.make("chi2"), "support_vectors": -np.ones((9, 7))},
+    ],
+    ids=lambda change: "+".join(change),
+)
+def test_what_could_not_be_read_is_not_written(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"m: got .*, expected "):
+        save_model(replace(make_model(), **change), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+# What is refused
+
+Arrays = dict[str, Any]
+
+
+def arrays_of(model: KernelModel, folder: Path) -> Arrays:
+    save_model(model, folder / "good")
+    with np.load(folder / "good") as file:
+        return dict(file)
+
+
+def record(**change: Any) -> np.ndarray:
+    return np.array(json.dumps({**EXPRESSION.record(), **change}))
+
+
+def without(*names: str) -> Callable[[Arrays], None]:
+    return lambda arrays: [arrays.pop(name) for name in names] and None
+
+
+BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
+    "other archive": (lambda arrays: arrays.clear(), "an archive of nothing, expected format 'clsvm model'"),
+    "other format": ({"format": np.array("spam")}, "an archive of .*, expected format 'clsvm model'"),
+    "number as format": ({"format": np.array(1)}, "expected format"),
+    "later version": ({"version": np.array(2)}, "version 2 of 'clsvm model', expected version 1"),
+    "version of text": ({"version": np.array("1")}, "version <U1 of shape .*, expected int64"),
+    "no version": (without("version"), "no version, expected version"),
+    "missing key": (without("intercept"), r"the keys .*, expected .*intercept"),
+    "extra key": ({"spam": np.zeros(1)}, "the keys .*spam"),
+    "centre of no plan": ({"layout": np.array("")}, r"centre float64 of shape \(7,\), expected .*\(0,\)"),
+    "half a plan": (without("reason"), "the keys .*, expected .*reason"),
+    "both layouts": ({"data": np.zeros(0)}, "the keys .*data"),
+    "kernel is no text": ({"kernel": np.zeros(3)}, "kernel float64 of shape .*, expected one text"),
+    "kernel is no JSON": ({"kernel": np.array("{")}, "expected the record of a kernel function"),
+    "kernel is a list": ({"kernel": np.array("[1]")}, "a kernel's record needs name"),
+    "deep JSON": ({"kernel": np.array("[" * 100000)}, "expected the record of a kernel function"),
+    "code as expression": (
+        {"kernel": record(expression="__import__('os').system('true')")},
+        "not part of the language",
+    ),
+    "other name in the expression": ({"kernel": record(expression="exp(-gamma * spam)")}, "unknown name 'spam'"),
+    "built-in with other text": (
+        {"kernel": np.array(json.dumps({**kernels.make("rbf").record(), "expression": "exp(-2 * gamma * sqdist)"}))},
+        "is not the built-in's",
+    ),
+    "more in the record": ({"kernel": record(spam=1)}, "it reads as Kernel"),
+    "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
+    "endless parameter": ({"kernel": record(params={"gamma": 10**400, "c": 1, "degree": 2})}, "the kernel .*too large"),
+    "degree beyond int": ({"kernel": record(params={"gamma": 1, "c": 1, "degree": 2**31})}, "f2 = .* is too large"),
+    "number beyond float32": ({"kernel": record(params={"gamma": 1e39, "c": 1, "degree": 2})}, "is too large"),
+    "parameter of text": ({"kernel": record(params={"gamma": "1", "c": 1, "degree": 2})}, "gamma must be a number"),
+    "dtype": ({"dtype": np.array("float16")}, "dtype 'float16', expected float32 or float64"),
+    "vectors of int": (
+        {"support_vectors": np.ones((9, 7), int)},
+        "support_vectors int64 of shape .*, expected float64",
+    ),
+    "flat vectors": ({"support_vectors": np.ones(63)}, r"of shape \(63,\), expected .*any, any"),
+    "infinite vectors": ({"support_vectors": np.full((9, 7), np.inf)}, "not finite, expected finite"),
+    "too few vectors": ({"support_vectors": np.ones((8, 7)), "centre": np.zeros(7)}, "sum .* support vectors, 8"),
+    "negative count": ({"n_support": np.array([-1, 10], np.int32)}, r"n_support \[-1, 10\]"),
+    "counts that overflow": ({"n_support": np.array([2**31 - 1, 2**31 - 1], np.int32)}, "n_support"),
+    "long counts": ({"n_support": np.array([4, 5], np.int64)}, "n_support int64 .*, expected int32"),
+    "coefficients": ({"dual_coef": np.ones((2, 9))}, r"dual_coef float64 of shape \(2, 9\), expected .*\(1, 9\)"),
+    "infinite coefficients": ({"dual_coef": np.full((1, 9), -np.inf)}, "dual_coef with a number that is not finite"),
+    "two offsets": ({"intercept": np.zeros(2)}, r"intercept float64 of shape \(2,\)"),
+    "three classes": ({"classes": np.arange(3)}, r"classes int64 of shape \(3,\), expected two labels"),
+    "one class twice": ({"classes": np.array(["a", "a"])}, "expected two different labels in order"),
+    "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected two different"),
+    "nan class": ({"classes": np.array([0, np.nan])}, "classes with a number that is not finite"),
+    "unknown layout": ({"layout": np.array("spam")}, "layout 'spam', expected one that"),
+    "short centre": ({"centre": np.zeros(3)}, r"centre float64 of shape \(3,\)"),
+    "centre that changes values": ({"centre": np.ones(7)}, r"a centre for .*, expected none"),
+}
+BAD_CSR: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
+    "column beyond": ({"indices": "high"}, "indices beyond the columns, expected columns 0 to 6"),
+    "negative column": ({"indices": "negative"}, "indices beyond the columns"),
+    "columns out of order": ({"indices": "swapped"}, "indices out of order"),
+    "column twice": ({"indices": "twice"}, "indices out of order"),
+    "long columns": ({"indices": "long"}, "indices int64 .*, expected int32"),
+    "too few columns": ({"indices": "short"}, "indices, expected"),
+    "row beyond": ({"indptr": "high"}, r"rows \(indptr\) that do not fit"),
+    "rows descend": ({"indptr": "descending"}, "rows .indptr."),
+    "rows begin late": ({"indptr": "late"}, "rows .indptr."),
+    "too few rows": ({"indptr": "short"}, "rows .indptr."),
+    "negative width": ({"shape": np.array([9, -1])}, "shape"),
+    "no rows": ({"shape": np.array([-1, 7])}, "shape"),
+    "absurd width": ({"shape": np.array([9, 2**40])}, "shape"),
+    "absurd height": ({"shape": np.array([2**60, 7])}, "rows .indptr."),
+    "data of text": ({"data": np.array(["a"])}, "data <U1"),
+}
+
+
+def spoilt(array: np.ndarray, how: str) -> np.ndarray:
+    array = array.copy()
+    match how:
+        case "high":
+            array[-1] += 7
+        case "negative":
+            array[0] = -1
+        case "swapped":
+            array[[0, 1]] = array[[1, 0]]
+        case "twice":
+            array[1] = array[0]
+        case "long":
+            array = array.astype(np.int64)
+        case "short":
+            array = array[:-1]
+        case "descending":
+            array[2] = array[1] - 1
+        case "late":
+            array[0] = 1
+    return array
+
+
+@pytest.mark.parametrize("name", [*BAD, *BAD_CSR])
+def test_wrong_arrays(tmp_path: Path, name: str) -> None:
+    change, words = {**BAD, **BAD_CSR}[name]
+    arrays = arrays_of(make_model(sparse_=name in BAD_CSR), tmp_path)
+    if callable(change):
+        change(arrays)
+    else:
+        arrays |= {key: spoilt(arrays[key], new) if isinstance(new, str) else new for key, new in change.items()}
+    with open(tmp_path / "bad", "wb") as stream:
+        np.savez(stream, **arrays)
+    with pytest.raises(ValueError, match=words) as caught:
+        load_model(tmp_path / "bad")
+    assert str(caught.value).startswith(f"{tmp_path / 'bad'}: got ")
+    assert ", expected " in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
+class Trap:
+    """What runs when a pickle is opened."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("opened",)
+
+
+def member(shape: str, descr: str = "<f8", data: bytes = b"", rest: str = "'fortran_order': False, ") -> bytes:
+    header = f"{{'descr': '{descr}', {rest}'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+MEMBERS: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "damaged file"),
+    "no array": (b"spam" * 30, "not a plain array"),
+    "header beyond the end": (b"\x93NUMPY\x01\x00\xff\xffspam", "not a plain array"),
+    "version 2": (member("(1,)", data=bytes(8)).replace(b"\x01\x00", b"\x02\x00", 1), "not a plain array"),
+    "more than memory": (member("(1000000000000000,)"), r"holds 0 bytes, its header says \(1000000000000000,\)"),
+    "shape that overflows": (member("(4294967296, 4294967296)"), "holds 0 bytes"),
+    "too long": (member("(1,)", data=bytes(16)), "holds 16 bytes"),
+    "three axes": (member("(1, 1, 1)", data=bytes(8)), "holds 8 bytes"),
+    "negative shape": (member("(-1,)", data=bytes(8)), "not a plain array"),
+    "objects": (member("(1,)", "|O", bytes(8)), "not a plain array"),
+    "records": (member("(1,)", "<f8', 'x': '", bytes(8)), "not a plain array"),
+    "code in the header": (member("[print('opened')]", data=bytes(8)), "not a plain array"),
+    "Fortran's order": (member("(1,)", data=bytes(8), rest="'fortran_order': True, "), "not a plain array"),
+    "characters that are none": (member("(1,)", "<U1", b"\xff\xff\xff\x7f"), "characters that do not exist"),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_wrong_members(tmp_path: Path, name: str) -> None:
+    arrays_of(make_model(), tmp_path)
+    content, words = MEMBERS[name]
+    with zipfile.ZipFile(tmp_path / "good") as good, zipfile.ZipFile(tmp_path / "bad", "w") as bad:
+        for info in good.infolist():
+            bad.writestr(info.filename, content if info.filename == "intercept.npy" else good.read(info))
+    with pytest.raises(ValueError, match=words):
+        load_model(tmp_path / "bad")
+
+
+def test_a_pickle_inside_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arrays = arrays_of(make_model(), tmp_path)
+    for key in ("classes", "kernel", "spam"):
+        with open(tmp_path / "bad", "wb") as stream:
+            np.savez(stream, **{**arrays, key: np.array([Trap(), Trap()], object)})
+        with pytest.raises(ValueError, match=f"{key}.npy is not a plain array of numbers or text"):
+            load_model(tmp_path / "bad")
+    assert not (tmp_path / "opened").exists()
+
+
+def test_archives_that_grow(tmp_path: Path) -> None:
+    """Compressed members, and members that declare more than the file holds."""
+    arrays = arrays_of(make_model(), tmp_path)
+    with open(tmp_path / "bad", "wb") as stream:
+        np.savez_compressed(stream, **{**arrays, "support_vectors": np.zeros((2000, 7))})
+    with pytest.raises(ValueError, match=r"bad: got a damaged file \(a compressed member\)"):
+        load_model(tmp_path / "bad")
+    content = bytearray((tmp_path / "good").read_bytes())
+    at = content.index(b"PK\x01\x02")
+    content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")  # the first member's declared size
+    (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(ValueError, match="damaged file"):
+        load_model(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_that_says_it_is_compressed(tmp_path: Path, method: int) -> None:
+    """Sizes as if it were not: its decompressor is never asked."""
+    arrays_of(make_model(), tmp_path)
+    content = bytearray((tmp_path / "good").read_bytes())
+    content[content.index(b"PK\x01\x02") + 10] = method
+    (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(ValueError, match=r"bad: got a damaged file \(a compressed member\)"):
+        load_model(tmp_path / "bad")
+
+
+def test_members_inside_members(tmp_path: Path) -> None:
+    """A file of 10 kB whose 40 members, each holding all that follow, are 400 kB together."""
+    inside, entries = bytes(10000), []
+    for i in range(40):
+        name, sizes = f"{i:02d}.npy".encode(), (zlib.crc32(inside), len(inside), len(inside))
+        entries.append((name, sizes, len(inside) + 30 + len(name)))
+        inside = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, *sizes, len(name), 0) + name + inside
+    directory = b"".join(
+        struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, *sizes, len(name), 0, 0, 0, 0, 0, len(inside) - end)
+        + name
+        for name, sizes, end in entries
+    )
+    numbers = (0, 0, len(entries), len(entries), len(directory), len(inside), 0)
+    (tmp_path / "bad").write_bytes(inside + directory + struct.pack("<4s4H2LH", b"PK\5\6", *numbers))
+    with pytest.raises(ValueError, match=r"damaged file \((members that overlap|Overlapped entries)"):
+        load_model(tmp_path / "bad")
+
+
+def test_members_of_one_name(tmp_path: Path) -> None:
+    arrays_of(make_model(), tmp_path)
+    with zipfile.ZipFile(tmp_path / "good", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("intercept.npy", archive.read("intercept.npy"))
+    with pytest.raises(ValueError, match=r"damaged file \(members"):
+        load_model(tmp_path / "good")
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, KernelModel]:
+    """Where to write, a good file, what it holds."""
+    path = tmp_path_factory.mktemp("fuzz") / "m"
+    model = make_model(sparse_=True)
+    save_model(model, path)
+    return path, path.read_bytes(), model
+
+
+def survivor(path: Path) -> KernelModel | None:
+    """The model of a file, or None where that is an error which names it; any other end is a failure."""
+    try:
+        return load_model(path)
+    except ValueError as error:
+        message = str(error)
+    assert message.startswith(str(path))
+    return None
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=4),
+    cut=st.one_of(st.none(), st.floats(0, 1)),
+    inserted=st.one_of(st.none(), st.tuples(st.floats(0, 1), st.binary(max_size=40))),
+)
+def test_any_damage_is_an_error_or_harmless(
+    content: tuple[Path, bytes, KernelModel],
+    flips: list[tuple[float, int]],
+    cut: float | None,
+    inserted: tuple[float, bytes] | None,
+) -> None:
+    path, good, model = content
+    bad = bytearray(good)
+    for place, mask in flips:
+        bad[int(place * len(bad))] ^= mask
+    if inserted:
+        at = int(inserted[0] * len(bad))
+        bad[at:at] = inserted[1]
+    if cut is not None:
+        del bad[int(cut * len(bad)) :]
+    path.write_bytes(bad)
+    if loaded := survivor(path):
+        assert_same(loaded, model)
+
+
+def test_every_byte_of_the_directory_may_be_wrong(content: tuple[Path, bytes, KernelModel]) -> None:
+    path, good, model = content
+    begin = good.index(b"PK\x01\x02")
+    for at in (*range(64), *range(begin, len(good))):
+        for value in (0, 0xFF, good[at] ^ 1, good[at] ^ 0x80):
+            path.write_bytes(good[:at] + bytes([value]) + good[at + 1 :])
+            if loaded := survivor(path):
+                assert_same(loaded, model)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["kernel", "data", "indices", "indptr", "shape", "classes", "n_support"]), seed=st.integers(0)
+)
+def test_members_of_any_bytes(content: tuple[Path, bytes, KernelModel], name: str, seed: int) -> None:
+    """Damage with a right checksum: a model that predicts, or an error."""
+    path, good, _ = content
+    rng = np.random.default_rng(seed)
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(good)) as source, zipfile.ZipFile(made, "w") as archive:
+        for info in source.infolist():
+            data = bytearray(source.read(info))
+            if info.filename == f"{name}.npy":
+                for _ in range(rng.integers(1, 4)):
+                    data[rng.integers(len(data))] = rng.integers(256)
+            archive.writestr(info.filename, bytes(data))
+    path.write_bytes(made.getvalue())
+    if loaded := survivor(path):
+        with np.errstate(all="ignore"):
+            values = loaded.kernel(loaded.support_vectors, loaded.support_vectors) @ loaded.dual_coef[0]
+        assert values.shape == (9,)
+
+
+@pytest.mark.parametrize("sparse_", [False, True], ids=["dense", "csr"])
+def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
+    """The plan's centre grows with the support vectors, whatever lies behind it."""
+    kernel = kernels.make("exponential", gamma=0.3)
+    model = make_model(kernel, sparse_)
+    assert model.plan
+    assert model.plan.centre.any()
+    X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(20, 40)))
+    wide, same = libsvm.match_columns(model, X)
+    assert wide.plan
+    np.testing.assert_array_equal(wide.plan.centre, np.r_[model.plan.centre, np.zeros(33)])
+    vectors = wide.support_vectors.toarray()
+    expected = kernel(same, vectors) @ model.dual_coef[0] + model.intercept
+    np.testing.assert_allclose(wide.decision_function(same, device), expected, rtol=0, atol=1e-5)
+
+
+def test_what_libsvm_cannot_hold_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no kernel 'expression'"):
+        libsvm.write_model(make_model(), tmp_path / "m")
+    assert model_files.VERSION == 1

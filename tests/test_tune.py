@@ -1,0 +1,230 @@
+"""The tuner and its file: what it may hold, who reads it, and that every tile it may choose computes the same."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from clsvm import SVC, layout, tune, tuned
+from clsvm import device as devices
+from clsvm.cli import app
+from clsvm.device import Stream
+from clsvm.gram import Gram, Update
+from clsvm.kernels import make
+from clsvm.profiles import PROFILES, SEARCH, Profile, shape_class
+from tests.conftest import noisy
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    where = tmp_path / "folder" / "tuned.json"
+    monkeypatch.setenv("CLSVM_TUNED", str(where))
+    tuned._ignored.cache_clear()
+    return where
+
+
+def write(file: Path, device: str, profile: dict[str, Any], **more: Any) -> None:
+    key = devices.tuning_key(devices.find(device))
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps({"clsvm": tuned.VERSION, "devices": {key: {"profile": profile, **more}}}))
+
+
+def test_a_record_is_used(device: str, file: Path) -> None:
+    start = devices.default_profile(devices.find(device))
+    assert start == devices.untuned_profile(devices.find(device))
+    write(file, device, {"panel": 64, "chunks": 32, "tiles": {"two": SEARCH[start.shape]["tiles"]["two"][0]}})
+    with Stream(device) as stream:
+        assert (stream.profile.chunks, stream.profile.panel) == (32, 64)
+        assert stream.profile.tiles["two"] == SEARCH[start.shape]["tiles"]["two"][0]
+        assert stream.profile.tiles["many"] == start.tiles["many"]
+    write(file, device, {"chunks": 32})
+    assert devices.default_profile(devices.find(device)) == replace(start, chunks=32)
+    X, y = noisy(100, 3)
+    assert SVC(device=device).fit(X, y).fit_report_.converged
+
+
+BAD = {
+    "empty": "",
+    "not JSON": "{",
+    "a list": "[]",
+    "another version": '{"clsvm": 2, "devices": {}}',
+    "no version": '{"devices": {}}',
+    "devices is a list": '{"clsvm": 1, "devices": []}',
+    "a record is text": '{"clsvm": 1, "devices": {"a": "b"}}',
+    "no profile": '{"clsvm": 1, "devices": {"a": {}}}',
+    "profile is a list": '{"clsvm": 1, "devices": {"a": {"profile": []}}}',
+    "deep": "[" * 100000,
+    "binary": b"\x80\x04\x95".decode("latin-1") * 9,
+}
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=list(BAD))
+def test_a_corrupt_file_is_ignored_with_one_warning(text: str, device: str, file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text(text, "latin-1")
+    info = devices.find(device)
+    with pytest.warns(UserWarning, match=r"tuned\.json is ignored: .*'clsvm tune' makes it anew"):
+        assert devices.default_profile(info) == devices.untuned_profile(info)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert devices.default_profile(info) == devices.untuned_profile(info)
+        X, y = noisy(50, 3)
+        SVC(device=device).fit(X, y)
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"lanes": 7},
+    {"lanes": 16.0},
+    {"lanes": True},
+    {"lanes": "16"},
+    {"lanes": [16]},
+    {"name": "gpu"},
+    {"shape": "group"},
+    {"wide": "pair"},
+    {"working_set": 4},
+    {"tiles": 3},
+    {"tiles": {"many": {"COLUMNS": 5, "GROUPS": 1, "AHEAD": 0}}},
+    {"tiles": {"many": {"COLUMNS": 16}}},
+    {"tiles": {"other": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0}}},
+    {"tiles": {"many": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0, "X; }": 1}}},
+    {"chunks": 4, "block": 10**9},
+]
+
+
+@pytest.mark.parametrize("values", FOREIGN, ids=str)
+def test_values_that_no_search_finds_are_ignored(values: dict[str, Any], device: str, file: Path) -> None:
+    write(file, device, values)
+    info = devices.find(device)
+    with pytest.warns(UserWarning, match="is ignored"):
+        assert devices.default_profile(info) == devices.untuned_profile(info)
+
+
+def test_another_device_or_driver_is_not_meant(device: str, file: Path) -> None:
+    info = devices.find(device)
+    write(file, device, {"chunks": 32})
+    assert devices.default_profile(info).chunks == 32
+    assert devices.default_profile(replace(info, driver="other")).chunks != 32
+    assert devices.default_profile(replace(info, name="other")).chunks != 32
+
+
+def test_keep_adds_and_reset_deletes(file: Path) -> None:
+    assert tuned.read() == {}
+    tuned.keep("a", {"profile": {"chunks": 4}})
+    tuned.keep("b", {"profile": {}})
+    tuned.keep("b", {"profile": {"chunks": 8}})
+    assert tuned.read() == {"a": {"profile": {"chunks": 4}}, "b": {"profile": {"chunks": 8}}}
+    assert [path.name for path in file.parent.iterdir()] == ["tuned.json"]
+    assert tuned.reset()
+    assert not tuned.reset()
+    assert tuned.read() == {}
+
+
+def choose(*values: int) -> Any:
+    def candidates(profile: Profile) -> Iterator[Profile]:
+        yield profile
+        for value in values:
+            yield replace(profile, chunks=value)
+
+    return candidates
+
+
+def test_the_fastest_is_kept(device: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that is clearly faster wins, one that cannot run or is as fast as the default does not."""
+    taken: list[int] = []
+
+    def prepare(stream: Stream, n: int) -> Any:
+        if stream.profile.chunks == 16:
+            raise ValueError("too large")
+        taken.append(stream.profile.chunks)
+        return lambda: time.sleep(0.002 if stream.profile.chunks == 4 else 0.02)
+
+    family = tune.Family("sleep", choose(4, 16, 32), prepare)
+    alike = tune.Family("alike", choose(2, 32), lambda stream, n: lambda: None)
+    monkeypatch.setattr(tune, "FAMILIES", (family,))
+    said: list[str] = []
+    (found,) = tune.tune(device, 0.0, lambda words, share: said.append(words))
+    assert (found.family, found.choice) == ("sleep", {"chunks": 4})
+    assert said == ["sleep"]
+    assert 16 not in taken
+    assert len(set(taken)) == 3
+    assert json.loads(file.read_text())["devices"][devices.tuning_key(devices.find(device))]["profile"] == {"chunks": 4}
+    assert devices.default_profile(devices.find(device)).chunks == 4
+    monkeypatch.setattr(tune, "_CLEARLY", 0.0)  # nothing is clear
+    monkeypatch.setattr(tune, "FAMILIES", (family, alike))
+    assert [found.choice for found in tune.tune(device, 0.0)] == [{}, {}]
+    assert devices.default_profile(devices.find(device)) == devices.untuned_profile(devices.find(device))
+
+
+@pytest.mark.parametrize("family", tune.FAMILIES, ids=lambda family: family.name)
+def test_each_family_runs_its_default(device: str, family: tune.Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cpu", "gpu"):
+        monkeypatch.setenv("CLSVM_PROFILE", name)
+        with Stream(device) as stream:
+            candidates = list(family.candidates(stream.profile))
+            assert candidates[0] == stream.profile
+            family.prepare(stream, 64)()
+
+
+TILES = [
+    (name, shape, tile)
+    for name, of in (("cpu", "vector"), ("gpu", "group"))
+    for shape, tiles in SEARCH[of]["tiles"].items()
+    for tile in tiles
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "tile"), TILES, ids=lambda value: str(value).replace(" ", ""))
+def test_every_tile_gives_the_same_bits(device: str, name: str, shape: str, tile: dict[str, int]) -> None:
+    """Whatever the tuner chooses: f of the same chain of multiply-adds for every pair (and within one rounding of the
+    sum of the update)."""
+    rng = np.random.default_rng(3)
+    X, working = rng.normal(size=(77, 9)), {"two": 2, "few": 11, "many": 70}[shape]
+    assert shape_class(working) == shape
+    kernel, profile = make("rbf", gamma=0.1), replace(PROFILES[name], tiles={**PROFILES[name].tiles, shape: tile})
+    with Stream(device, profile=profile) as stream:
+        rows = layout.build(stream, X, layout.choose(profile, X, kernel.spec, "dense"), "float32")
+        gram = Gram(stream, rows, kernel)
+        panel = gram.panel(working)
+        K = gram.rows_of(panel, gram)[:77, :77] if shape == "many" else None
+        at, count = stream.upload(np.arange(working, dtype=np.int32)), stream.upload(np.array([working], np.int32))
+        gram.gather(panel, at, count)
+        c, D = stream.wide(np.zeros((1, rows.n_pad))), np.zeros((1, panel.capacity))
+        D[:, :working] = rng.normal(size=working)
+        gram.accumulate(panel, count, None, Update(1, rows.n_pad, c, stream.wide(D), panel.capacity))
+        sums = stream.read_wide(c, rows.n_pad)[:77]
+    expected = kernel(X, X)
+    np.testing.assert_allclose(sums, expected[:, :working] @ D[0, :working], rtol=0, atol=working * 1e-6)
+    if K is not None:
+        np.testing.assert_allclose(K, expected, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(K, K.T)
+
+
+def test_the_command(device: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "FAMILIES", (tune.Family("sleep", choose(4), lambda stream, n: lambda: None),))
+    monkeypatch.setattr(tune, "_CLEARLY", 0.0)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, ["tune", *words])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert "0 devices" in run("--show")
+    said = run("--device", device, "--seconds", "0")
+    assert "sleep" in said
+    assert f"kept in {file}" in said
+    assert "1 device" in run("--show")
+    assert "deleted" in run("--reset")
+    assert "there was none" in run("--reset")
+    assert not file.exists()
+    assert CliRunner().invoke(app, ["tune", "--show", "--reset"]).exit_code == 2
+    monkeypatch.setenv("CLSVM_TUNED", str(file.parent))  # a folder: it cannot be written
+    assert CliRunner().invoke(app, ["tune", "--device", device, "--seconds", "0"]).exit_code == 1
