@@ -14,6 +14,7 @@ from benchmarks.__main__ import main
 from benchmarks.ladder_device import Bench
 from benchmarks.ladder_extremes import FORMS, Extremes
 from benchmarks.ladder_rungs import RUNGS, Matrix, Problem, Rung
+from clsvm import device as devices
 
 TINY = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
 
@@ -49,6 +50,8 @@ def test_rungs(device: str, profile: str, rung: Rung) -> None:
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_small_rungs(device: str, profile: str, rung: Rung) -> None:
+    if devices.find(device).platform == "Oclgrind" and rung.name.startswith("images"):
+        pytest.skip("Oclgrind takes every image argument for uninitialised, its width included")
     with Bench(device) as bench:
         check(bench, rung, 19, 5, 3)
 
