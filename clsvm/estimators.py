@@ -339,8 +339,11 @@ def _number(
 def _check_values(kernel: Kernel, X: Any) -> None:
     """A kernel function that is not for such rows: said before the work, from a few of them."""
     kernel.check_domain(X)
-    K = kernel(X[:: -(-X.shape[0] // _LOOK)])
-    if np.isnan(K).any():
+    few = X[:: -(-X.shape[0] // _LOOK)]
+    K = kernel(few)
+    with np.errstate(over="ignore"):
+        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # (else refused by its norms)
+    if held and np.isnan(K).any():
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
         raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")

@@ -28,9 +28,10 @@ from clsvm.profiles import shape_class
 
 @dataclass(frozen=True)
 class Panel:
-    """Room for ``capacity`` working vectors: values in blocks, squared norms, how many are in it (int32 [1])."""
+    """Room for ``capacity`` working vectors: values in blocks of ``width``, squared norms."""
 
     capacity: int
+    width: int
     values: Buffer
     uu: Buffer
     nbytes: int
@@ -63,13 +64,13 @@ class Gram:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         profile = stream.profile
         self.shape = profile.shape
-        self.width = variants.width(profile, rows.kind, rows.dtype)
+        self.width = variants.width(profile, rows.kind, rows.dtype, "many")
         self._real = np.dtype(rows.dtype)
-        self._gather = stream.variant(variants.gather(profile, rows.kind, rows.dtype, rows.d))
         self._numbers = tuple(
             np.int32(value) if argument.type == "int" else self._real.type(value)
             for argument, value in zip(kernel.spec.arguments, kernel.numbers, strict=True)
         )
+        self._gathers: dict[str, DeviceKernel] = {}
         self._grams: dict[tuple[str, str], DeviceKernel] = {}
         self._slots: dict[int, Buffer] = {}
         self._panel_at: dict[int, Buffer] = {}
@@ -84,30 +85,35 @@ class Gram:
         stream.variant(made)((r.n_pad,), None, r.csr[0], r.csr[2], r.d, out, *self._numbers)
         return out
 
-    def panel(self, capacity: int) -> Panel:
-        """An empty panel for at least ``capacity`` working vectors."""
-        shape = shape_class(capacity)
-        capacity = -(-capacity // self.width) * self.width
+    def panel(self, capacity: int, square: bool = False) -> Panel:
+        """An empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
+        r, shape = self.rows, shape_class(max(3, capacity) if square else capacity)
+        width = variants.width(self.stream.profile, r.kind, r.dtype, shape)
+        capacity = -(-capacity // width) * width
         nbytes = capacity * max(self.rows.d, 1) * self._real.itemsize
         values, uu = self.stream.buffer(nbytes), self.stream.buffer(capacity * self._real.itemsize)
-        return Panel(capacity, values, uu, nbytes, shape)
+        return Panel(capacity, width, values, uu, nbytes, shape)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into the panel; the rest of it zero."""
         r = self.rows
         self.stream.clear(panel.values, panel.nbytes)
         self.stream.clear(panel.uu, panel.capacity * self._real.itemsize)
+        if panel.shape not in self._gathers:
+            made = variants.gather(self.stream.profile, r.kind, r.dtype, r.d, panel.shape)
+            self._gathers[panel.shape] = self.stream.variant(made)
+        gather = self._gathers[panel.shape]
         slices = 1 if self.shape == "vector" else 32
         size = (panel.capacity, slices)
         if r.csr:
-            self._gather(size, None, *r.csr, self.norms, r.d, count, rows, panel.values, panel.uu)
+            gather(size, None, *r.csr, self.norms, r.d, count, rows, panel.values, panel.uu)
             return
         for part in r.parts:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
-            self._gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
+            gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
 
     def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer) -> None:
-        """out[u, v] = K(row u, row v) of the panel's rows, (capacity, capacity) in the rows' dtype."""
+        """out[u, v] = K(row u, row v) of a square panel's rows, (capacity, capacity) in the rows' dtype."""
         store = Store((out,), panel.capacity, panel.capacity, self._slot(panel.capacity))
         if self.rows.csr:
             head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms)
@@ -118,7 +124,7 @@ class Gram:
             at = self._panel_at[panel.capacity]
             head = (panel.values, at, at, at, panel.uu)
         groups = panel.capacity // self.rows.lanes
-        self._launch("tile", (0, groups), panel.capacity // self.width, 0, head, panel, count, store, None)
+        self._launch("tile", (0, groups), panel.capacity // panel.width, 0, head, panel, count, store, None)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
@@ -226,6 +232,6 @@ class Gram:
         if self.shape == "vector":
             size, local = (-(-groups // tile.get("GROUPS", 1)),), None
         else:
-            items = self.width if r.csr else r.lanes // tile["RX"] * (tile["COLUMNS"] // tile["RY"])
+            items = panel.width if r.csr else r.lanes // tile["RX"] * (tile["COLUMNS"] // tile["RY"])
             size, local = (groups * items, blocks), (items, 1)
         self._grams[key](size, local, *arguments, *self._numbers)

@@ -62,7 +62,7 @@ _CPU = Profile(
     panel=64,
     cluster=1,
     group=1,
-    tiles=_tiles(two=_vector(2, 1, 64), few=_vector(16, 1, 256), many=_vector(4, 5)),
+    tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 256), many=_vector(4, 5)),
     block=512,
     chunks=8,
     working_set=1024,
@@ -94,14 +94,14 @@ _GPU = Profile(
 PROFILES = {
     "cpu": _CPU,
     "cpu8": replace(  # 16 registers of 8 floats
-        _CPU, name="cpu8", lanes=8, tiles=_tiles(two=_vector(2, 1, 64), few=_vector(8, 1, 256), many=_vector(4, 3))
+        _CPU, name="cpu8", lanes=8, tiles=_tiles(two=_vector(2, 5, 4), few=_vector(8, 1, 256), many=_vector(4, 3))
     ),
     "gpu": _GPU,
 }
 
 # What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
 # taken from its file.
-_TWO = [_vector(2, groups, ahead) for groups in (1, 4, 8) for ahead in (0, 64, 256)]
+_TWO = [_vector(2, groups, ahead) for groups in (1, 5, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8) for ahead in (0, 64, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
 _GROUP_TILES = [

@@ -48,19 +48,22 @@ class Variant:
     entry: str
 
 
-def width(profile: Profile, kind: str, dtype: str) -> int:
-    """Working vectors that stand side by side in a panel."""
-    return profile.panel if kind == "csr" else layout.lanes(profile, dtype)
+def width(profile: Profile, kind: str, dtype: str, shape: str) -> int:
+    """Working vectors that stand side by side in a panel. Two stand alone: among empty ones a line of the cache would
+    hold a single feature of them, and a long panel leaves the first-level cache to the rows that stream by."""
+    if kind == "csr":
+        return profile.panel
+    return 2 if shape == "two" else layout.lanes(profile, dtype)
 
 
-def common_options(profile: Profile, kind: str, dtype: str, d: int) -> tuple[str, ...]:
+def common_options(profile: Profile, kind: str, dtype: str, d: int, shape: str = "many") -> tuple[str, ...]:
     """What gather and gram have to agree on."""
-    return (*layout.options(profile, dtype, d), f"-DUB={width(profile, kind, dtype)}")
+    return (*layout.options(profile, dtype, d), f"-DUB={width(profile, kind, dtype, shape)}")
 
 
 def tile(profile: Profile, product: str, kind: str, dtype: str, shape: str) -> Tile:
     """The register tile of a gram kernel over lane groups, for a shape class; no wider than a panel's block."""
-    block = width(profile, kind, dtype)
+    block = width(profile, kind, dtype, shape)
     if profile.shape == "vector" and kind != "dense" and not PRODUCTS[product].tile:
         return {"COLUMNS": block, "GROUPS": 1, "AHEAD": 0}  # the columns of a lane group are its own
     chosen = {**profile.tiles[shape]}
@@ -73,11 +76,14 @@ def tile(profile: Profile, product: str, kind: str, dtype: str, shape: str) -> T
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
     """The gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
 
-    Raises ValueError for a layout that the kernel function does not have.
+    Raises ValueError for a layout that the kernel function does not have, and for a tile of two: a tile's panel is a
+    set of rows in whole lane groups.
     """
     if kind not in spec.layouts:
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {', '.join(spec.layouts)}, got {kind!r}")
     options, of_panel = PRODUCTS[product]
+    if of_panel and shape == "two":
+        raise ValueError("a tile is of panels for more than two working vectors, got shape 'two'")
     if kind == "csr":
         layout_options = ["-DLISTED"] if of_panel else []
     else:  # a panel is itself a set of rows in the dense lane layout
@@ -86,7 +92,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     if family == "lanes":
         layout_options += [f"-D{name}={n}" for name, n in tile(profile, product, kind, dtype, shape).items()]
     text = _text(f"gram_{family}_{profile.shape}", spec)
-    made = (*common_options(profile, kind, dtype, d), *options, *layout_options)
+    made = (*common_options(profile, kind, dtype, d, shape), *options, *layout_options)
     return Variant(f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}", text, made, "gram")
 
 
@@ -103,11 +109,16 @@ def _text(template: str, spec: Spec) -> str:
     return sources.render(template, kernel=spec)
 
 
+def shapes(profile: Profile, product: str) -> list[str]:
+    """The shape classes that a product comes in."""
+    return [shape for shape in profile.tiles if shape != "two" or not PRODUCTS[product].tile]
+
+
 def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
     """Every program of one kernel function for one dtype and profile."""
     for kind in spec.layouts:
         for product in PRODUCTS:
-            for shape in profile.tiles:
+            for shape in shapes(profile, product):
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
     if spec.element:
         yield zero_sums(spec, dtype, profile)
@@ -160,11 +171,11 @@ def back(profile: Profile, dtype: str) -> Variant:
     return Variant(f"back {dtype}", sources.cl("back"), options, "back")
 
 
-def gather(profile: Profile, kind: str, dtype: str, d: int = 0) -> Variant:
+def gather(profile: Profile, kind: str, dtype: str, d: int = 0, shape: str = "many") -> Variant:
     """Working rows into a panel."""
     family = "csr" if kind == "csr" else "lanes"
-    options = common_options(profile, kind, dtype, d)
-    return Variant(f"gather {family} {dtype}", sources.cl("gather"), options, f"gather_{family}")
+    options = common_options(profile, kind, dtype, d, shape)
+    return Variant(f"gather {family} {dtype} {shape}", sources.cl("gather"), options, f"gather_{family}")
 
 
 def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> Iterator[Variant]:
@@ -180,5 +191,5 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             options = *layout.options(profile, dtype), f"-DINPUT={given}"
             yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pattern")
         yield back(profile, dtype)
-        for kind in ("dense", "csr"):
-            yield gather(profile, kind, dtype)
+        for kind, shape in (("dense", "many"), ("dense", "two"), ("csr", "many")):
+            yield gather(profile, kind, dtype, shape=shape)

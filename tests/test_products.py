@@ -49,17 +49,19 @@ def check_kernel(
         plan = layout.choose(stream.profile, given, kernel.spec, kind)
         rows = layout.build(stream, given, plan, dtype)
         gram = Gram(stream, rows, kernel)
-        panel = gram.panel(m)
+        count = stream.upload(np.array([m], np.int32))
+        panel = gram.panel(m, square=True)
         at = np.full(panel.capacity, -1, np.int32)
         at[:m] = rows.position[chosen]
-        places, count = stream.upload(at), stream.upload(np.array([m], np.int32))
+        places = stream.upload(at)
         gram.gather(panel, places, count)
-
         out = stream.zeros(panel.capacity**2 * np.dtype(dtype).itemsize)
         gram.tile(panel, places, count, out)
         tile = stream.read(out, dtype, (panel.capacity, panel.capacity))[:m, :m]
         np.testing.assert_allclose(tile, expected[chosen].T, rtol=0, atol=tolerance)
 
+        panel = gram.panel(m)
+        gram.gather(panel, places, count)
         nbytes = panel.capacity * rows.n_pad * np.dtype(dtype).itemsize
         if nbytes <= stream.largest:  # (a test makes that small)
             whole, slot = stream.zeros(nbytes), stream.upload(np.arange(panel.capacity, dtype=np.int32))

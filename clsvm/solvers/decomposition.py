@@ -129,7 +129,7 @@ class _Solve:
 
     def _scratch(self) -> None:
         s, P, W, pieces = self.stream, self.P, self.W, self.chunks
-        self.panel, self.changed = self.gram.panel(W * P), self.gram.panel(W * P)
+        self.panel, self.changed = self.gram.panel(W * P, square=True), self.gram.panel(W * P)
         room = self.changed.capacity
         self.in_set, self.ws = s.zeros(P * self.n), s.upload(np.full(P * W, -1, np.int32))
         self.count = s.upload(np.array([P * W], np.int32))
