@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.table import Table
 
 from benchmarks.ladder_device import Bench, Clock, Peaks
-from benchmarks.ladder_extremes import FORMS, Extremes
+from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from benchmarks.ladder_inner import inner_steps
 from benchmarks.ladder_rungs import RUNGS, Matrix, Prepared, Problem
 
@@ -162,23 +162,26 @@ def _sweep(bench: Bench, sizes: Sizes, n: int) -> dict[str, Any]:
 
 
 def _reductions(bench: Bench, sizes: Sizes, peaks: Peaks) -> dict[str, Any]:
-    """Every form at every size, and the peaks that took turns with them."""
+    """Every form at every size in its best shape, and the peaks that took turns with them."""
     most = max(sizes.reduced)
     with bench.section() as bench:
         numbers = np.random.default_rng(0).standard_normal(most, np.float32)
         x = bench.stream.upload(numbers)
-        forms = [Extremes(bench, form, most) for form in FORMS]
-        launches = {f"{one.form.name} {n}": one.launch(x, n) for n in sizes.reduced for one in forms}
+        forms = {form.name: [Extremes(bench, form, most, shape) for shape in shapes(bench)] for form in FORMS}
+        launches = {
+            f"{name} {n} {one.shape}": one.launch(x, n) for n in sizes.reduced for name in forms for one in forms[name]
+        }
         clock = Clock(sizes.seconds)
         clock.run(bench, peaks.launches | launches)
         rates = peaks.rates(clock)
         rows = []
         for n in sizes.reduced:
-            for one in forms:
-                name = f"{one.form.name} {n}"
-                launches[name]()
-                seconds, right = clock.best[name], one.right(numbers[:n])
-                row = {"n": n, "name": one.form.name, "seconds": seconds, "right": right, "gbs": 4e-9 * n / seconds}
+            for name, tried in forms.items():
+                one = min(tried, key=lambda one: clock.best[f"{name} {n} {one.shape}"])
+                launches[f"{name} {n} {one.shape}"]()
+                seconds, right = clock.best[f"{name} {n} {one.shape}"], one.right(numbers[:n])
+                row = {"n": n, "name": name, "lanes": one.shape.lanes, "seconds": seconds, "right": right}
+                row["gbs"] = 4e-9 * n / seconds
                 rows.append(row | {"of_bandwidth": row["gbs"] / rates["read_gbs"]})
     return {"peaks": rates, "rows": rows}
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.ladder_device import Bench, Launch
 
-CHAINS, TOGETHER = 2, 8  # as in extremes.cl; measured: fewer instructions a number than memory gives time for
+
+class Shape(NamedTuple):
+    """Macros of extremes.cl."""
+
+    lanes: int
+    chains: int
+    together: int
+
+
+VECTOR_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # which of them keeps up with memory depends on the processor
+GROUP_SHAPES = (Shape(4, 2, 8),)
 
 
 @dataclass(frozen=True)
@@ -32,15 +42,20 @@ FORMS = (
 )
 
 
+def shapes(bench: Bench) -> tuple[Shape, ...]:
+    """What a device may like; the best counts."""
+    return VECTOR_SHAPES if bench.vector else GROUP_SHAPES
+
+
 class Extremes:
     """One form over vectors of up to ``most`` numbers."""
 
-    def __init__(self, bench: Bench, form: Form, most: int) -> None:
-        self.bench, self.form = bench, form
+    def __init__(self, bench: Bench, form: Form, most: int, shape: Shape | None = None) -> None:
+        self.bench, self.form, self.shape = bench, form, shape or shapes(bench)[0]
         self.group = 1 if bench.vector else bench.profile.group
-        self._lanes = 16 if bench.vector else 4
+        lanes, chains, together = self.shape
         macros: dict[str, int | None] = dict.fromkeys(form.macros)
-        macros |= {"GROUP": self.group, "LANES": self._lanes, "CHAINS": CHAINS, "TOGETHER": TOGETHER}
+        macros |= {"GROUP": self.group, "LANES": lanes, "CHAINS": chains, "TOGETHER": together}
         self._stages = [bench.kernel("extremes", name, **macros) for name in ("extremes", "last")]
         stream, room = bench.stream, 4 * len(form.results) * self._parts(most)[0]
         self._values, self._indices = stream.buffer(room), stream.buffer(room)
@@ -48,9 +63,9 @@ class Extremes:
 
     def _parts(self, n: int) -> tuple[int, int]:
         """Parts and the numbers of one (which only the vector shape wants): pieces of 128 KB at least, whole steps."""
+        step = self.shape.lanes * self.shape.chains * self.shape.together
         if not self.bench.vector:
-            return max(1, min(16 * self.bench.units, n // (self.group * self._lanes * CHAINS * TOGETHER))), 0
-        step = self._lanes * CHAINS * TOGETHER
+            return max(1, min(16 * self.bench.units, n // (self.group * step))), 0
         piece = -(-max(-(-n // 128), 32768) // step) * step
         return -(-n // piece), piece
 

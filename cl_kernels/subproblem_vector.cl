@@ -1,29 +1,52 @@
 // Solves the dual over the working set alone, with the rest fixed: sequential minimal optimisation with second-order
 // choice of the pair (Fan, Chen, Lin 2005, WSS 2). Vector shape: one work-item solves one problem.
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
-// A step is two passes over W in vectors of DW doubles: f += t (Q_i - Q_j) with the choice of i and the largest
-// violation, then the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
+// A step is two passes over W in vectors of DW: f += t (Q_i - Q_j) with the choice of i and the largest violation, then
+// the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
+// Here f is kept in the type of Q, less the middle of its extremes: what may move lies near 0, where floats are dense,
+// and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
+#ifdef REAL64
 #define DW 8
-typedef CAT(double, DW) dvec;
+typedef long8 ivec;
+#define to_rvec convert_double8
+#define to_ivec convert_long8
+#else
+#define DW 16
+typedef int16 ivec;
+#define to_rvec convert_float16
+#define to_ivec convert_int16
+#endif
 typedef CAT(REAL, DW) rvec;
-typedef CAT(long, DW) lvec;
-#ifdef REAL64
-typedef lvec ivec;
-#define to_ivec CAT(convert_long, DW)
-#else
-typedef CAT(int, DW) ivec;
-#define to_ivec CAT(convert_int, DW)
-#endif
-#define load8 CAT(vload, DW)
-#define store8 CAT(vstore, DW)
-#define to_dvec CAT(convert_double, DW)
-#ifdef REAL64
-#define to_rvec CAT(convert_double, DW)
-#else
-#define to_rvec CAT(convert_float, DW)
-#endif
-#define to_lvec CAT(convert_long, DW)
+#define load CAT(vload, DW)
+#define store CAT(vstore, DW)
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
+
+// One vector folded to the OP of its lanes, halves upon halves.
+#if DW == 16
+#define FOLD8(OP, v) OP(v.lo, v.hi)
+#else
+#define FOLD8(OP, v) v
+#endif
+#define FOLD(type, OP, v, out)                       \
+  {                                                  \
+    const CAT(type, 8) v8 = FOLD8(OP, (v));          \
+    const CAT(type, 4) v4 = OP(v8.lo, v8.hi);        \
+    const CAT(type, 2) v2 = OP(v4.lo, v4.hi);        \
+    out = OP(v2.x, v2.y);                            \
+  }
+#ifdef REAL64
+#define INDEX_TYPE long
+#else
+#define INDEX_TYPE int
+#endif
+
+// The smallest place among the lanes of v that hold ``value``; lane z of ``at`` counts vectors.
+inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
+  const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
+  INDEX_TYPE least;
+  FOLD(INDEX_TYPE, min, place, least)
+  return (int)least;
+}
 
 kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global const real *restrict Q,
                        global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
@@ -33,76 +56,74 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   const int p = get_global_id(0);
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
-  local double *F = memory, *up = F + W, *low = up + W, *B = low + W, *L = B + W, *H = L + W, *diagonal = H + W;
+  local double *B = memory, *L = B + W, *H = L + W;
+  local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W;
+  double lowest = INFINITY, highest = -INFINITY;
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
-    F[k] = i >= 0 ? f[base + i] : 0;
+    const double fk = i >= 0 ? f[base + i] : 0;
     B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
     delta[k] = B[k];
+    if (B[k] < H[k]) lowest = fmin(lowest, fk);
+    if (B[k] > L[k]) highest = fmax(highest, fk);
+  }
+  const double middle = isfinite(lowest) && isfinite(highest) ? (lowest + highest) / 2 : 0;
+  for (int k = 0; k < W; ++k) {
+    const int i = ws[k];
+    F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle);
     up[k] = B[k] < H[k] ? 0 : INFINITY;
     low[k] = B[k] > L[k] ? 0 : -INFINITY;
     diagonal[k] = Q[(size_t)k * W + k];
   }
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
-  lvec lanes;
-  for (int z = 0; z < DW; ++z) ((private long *)&lanes)[z] = z;
+  ivec lanes;
+  for (int z = 0; z < DW; ++z) ((private INDEX_TYPE *)&lanes)[z] = z;
   int i = 0, j = 0, steps = 0;
-  double t = 0, stop = INFINITY;
+  double t = 0;
+  real stop = INFINITY;
   for (;;) {
     global const real *restrict Qi = Q + (size_t)i * W;
     global const real *restrict Qj = Q + (size_t)j * W;
-    dvec m = INFINITY, M = -INFINITY;
-    lvec at = 0;
+    const rvec move = (rvec)(real)t;
+    rvec m = INFINITY, M = -INFINITY;
+    ivec at = 0;
     for (int k = 0; k < W / DW; ++k) {
-      const dvec now = fma((dvec)t, to_dvec(load8(k, Qi)) - to_dvec(load8(k, Qj)), load8(k, F));
-      store8(now, k, F);
-      const dvec a = now + load8(k, up);
-      const lvec less = isless(a, m);
+      const rvec now = fma(move, load(k, Qi) - load(k, Qj), load(k, F));
+      store(now, k, F);
+      const rvec a = now + load(k, up);
+      const ivec less = isless(a, m);
       m = select(m, a, less);
-      at = select(at, (lvec)(k), less);
-      M = fmax(M, now + load8(k, low));
+      at = select(at, (ivec)(k), less);
+      M = fmax(M, now + load(k, low));  // (of empty places Q may be no number)
     }
-    double least = INFINITY, most_low = -INFINITY;
-    int chosen = 0;
-    at = at * DW + lanes;
-    for (int z = 0; z < DW; ++z) {
-      const double mz = ((private double *)&m)[z], Mz = ((private double *)&M)[z];
-      const int az = (int)((private long *)&at)[z];
-      if (mz < least || (mz == least && az < chosen)) least = mz, chosen = az;
-      most_low = fmax(most_low, Mz);
-    }
-    const double violation = most_low - least;
-    if (steps == 0) stop = fmax((double)tolerance, (double)shrink * violation);
+    real least, most_low;
+    FOLD(REAL, min, m, least)
+    FOLD(REAL, max, M, most_low)
+    const real violation = most_low - least;
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
-    i = chosen;
+    i = first_place(m, least, at, lanes);
     Qi = Q + (size_t)i * W;
 
-    const rvec Qii = (rvec)(real)diagonal[i];
+    const rvec Qii = (rvec)diagonal[i];
     rvec best = 0;
     ivec where = 0;
     for (int k = 0; k < W / DW; ++k) {
-      const rvec gap = to_rvec(load8(k, F) + load8(k, low) - least);
-      const rvec curve = fmax(Qii + to_rvec(load8(k, diagonal)) - (real)2 * load8(k, Qi), (rvec)(real)TAU);
-      const rvec positive = fmax(gap, (rvec)(real)0);
-      const rvec gain = positive * positive / curve;
+      const rvec gap = max(load(k, F) + load(k, low) - least, (rvec)(real)0);
+      const rvec curve = max(Qii + load(k, diagonal) - (real)2 * load(k, Qi), (rvec)(real)TAU);
+      const rvec gain = gap * gap / curve;
       const ivec more = isgreater(gain, best);
       best = select(best, gain, more);
       where = select(where, (ivec)(k), more);
     }
-    real largest = 0;
-    int partner = -1;
-    const lvec places = to_lvec(where) * DW + lanes;
-    for (int z = 0; z < DW; ++z) {
-      const real bz = ((private real *)&best)[z];
-      const int pz = (int)((private long *)&places)[z];
-      if (bz > largest || (bz == largest && bz > 0 && pz < partner)) largest = bz, partner = pz;
-    }
-    if (partner < 0) break;  // gains below the smallest number
-    j = partner;
-    const double curve = fmax(diagonal[i] + diagonal[j] - 2 * (double)Qi[j], TAU);
+    real largest;
+    FOLD(REAL, max, best, largest)
+    if (!(largest > 0)) break;  // gains below the smallest number
+    j = first_place(best, largest, where, lanes);
+    const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Qi[j], TAU);
     const double room_i = H[i] - B[i], room_j = B[j] - L[j];
-    t = fmin((F[j] - F[i]) / curve, fmin(room_i, room_j));
+    t = fmin(((double)F[j] - (double)F[i]) / curve, fmin(room_i, room_j));
     B[i] = t == room_i ? H[i] : B[i] + t;
     B[j] = t == room_j ? L[j] : B[j] - t;
     up[i] = B[i] < H[i] ? 0 : INFINITY, low[i] = B[i] > L[i] ? 0 : -INFINITY;

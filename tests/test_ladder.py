@@ -12,7 +12,7 @@ import pytest
 from benchmarks import ladder, ladder_plot
 from benchmarks.__main__ import main
 from benchmarks.ladder_device import Bench
-from benchmarks.ladder_extremes import FORMS, Extremes
+from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from benchmarks.ladder_rungs import RUNGS, Matrix, Problem, Rung
 from clsvm import device as devices
 
@@ -123,9 +123,10 @@ def find(bench: Bench, x: np.ndarray, n: int) -> None:
     with bench.section() as part:
         buffer = part.stream.upload(x)
         for form in FORMS:
-            one = Extremes(part, form, n)
-            one.launch(buffer, n)()
-            assert one.right(x[:n]), (form.name, n, one.read(), x[:n].argmin(), x[:n].argmax())
+            for shape in shapes(part):
+                one = Extremes(part, form, n, shape)
+                one.launch(buffer, n)()
+                assert one.right(x[:n]), (form.name, shape, n, one.read(), x[:n].argmin(), x[:n].argmax())
 
 
 @pytest.mark.parametrize("kind", ["distinct", "ties", "equal", "infinite", "both infinite", "falling", "rising"])
