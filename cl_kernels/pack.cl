@@ -16,22 +16,6 @@
 #define STEP get_global_size(0)
 #endif
 
-// mask[g][j] = 1 where some row of the lane group differs from the centre in column j
-kernel EXPLICIT void pattern(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
-                    const int group0,
-                    global const int *restrict order, global const INPUT *restrict centre,
-                    global uchar *restrict mask) {
-  const int g = get_global_id(1);
-  global uchar *restrict to = mask + (size_t)g * d;
-  for (int j = FIRST; j < d; j += STEP) to[j] = 0;
-  for (int lane = 0; lane < V; ++lane) {
-    const int i = order[(size_t)(group0 + g) * V + lane] - row0;
-    if (i < 0 || i >= rows) continue;
-    global const INPUT *restrict x = X + begin + (size_t)i * d;
-    for (int j = FIRST; j < d; j += STEP) to[j] |= x[j] != centre[j];
-  }
-}
-
 kernel EXPLICIT void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
                     const int group0,
                  global const int *restrict order, global const INPUT *restrict centre,

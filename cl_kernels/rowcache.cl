@@ -1,5 +1,6 @@
 // After the subproblem: which rows of K the update needs, where they are or go, and what of the working set stays.
-// One work-group. For the entries e of all working sets whose coefficient changed:
+// One work-group. A working set is of ``each`` problems (one, or all where they are coupled row by row). For the entries
+// e of all working sets of which a coefficient changed:
 //   slot_of[row] >= 0  -> a hit:  (hit_slot, hit_D), read from the row store
 //   else               -> a miss: (miss_row, miss_slot, miss_D), computed; its slot is the next of a ring of
 //                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
@@ -7,27 +8,35 @@
 // The second half of each working set then becomes the first (``keep`` rows), the rest is emptied.
 //   counters, problem 0: [1] rows computed, [2] head of the ring
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
-    const int n, const int problems, const int W, const int keep, const int capacity, global int *restrict ws,
+    const int n, const int sets, const int each, const int W, const int keep, const int capacity, global int *restrict ws,
     global uchar *restrict in_set, global const wide *restrict delta, global int *restrict slot_of,
     global int *restrict owner, global int *restrict hits, global int *restrict hit_slot, global wide *restrict hit_D,
     global int *restrict misses, global int *restrict miss_row, global int *restrict miss_slot,
     global wide *restrict miss_D, const int room, global long *restrict counters) {
-  const int lid = get_local_id(0), entries = problems * W;
+  const int lid = get_local_id(0), entries = sets * W, problems = sets * each;
   local int scratch[WG];
   for (int k = lid; k < problems * room; k += WG) hit_D[k] = wide_of(0), miss_D[k] = wide_of(0);
   barrier(CLK_GLOBAL_MEM_FENCE);
   int hit_total = 0, miss_total = 0;
   for (int e0 = 0; e0 < entries; e0 += WG) {
-    const int e = e0 + lid, p = e / W;
+    const int e = e0 + lid, first = e / W * each;
     const int row = e < entries ? ws[e] : -1;
-    const wide d = e < entries ? delta[e] : wide_of(0);  // zero where ws is empty
-    const bool changed = wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
+    bool changed = false;
+    for (int p = first; p < first + each && e < entries; ++p) {
+      const wide d = delta[(size_t)p * W + e % W];  // zero where ws is empty
+      changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
+    }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
     int hits_here, misses_here;
     const int hit = hit_total + group_scan(changed && slot >= 0, scratch, &hits_here) - 1;
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
-    if (changed && slot >= 0) hit_slot[hit] = slot, hit_D[(size_t)p * room + hit] = d;
-    if (changed && slot < 0) miss_row[miss] = row, miss_D[(size_t)p * room + miss] = d;
+    if (changed && slot >= 0) hit_slot[hit] = slot;
+    if (changed && slot < 0) miss_row[miss] = row;
+    for (int p = first; p < first + each && changed; ++p) {
+      const wide d = delta[(size_t)p * W + e % W];
+      if (slot >= 0) hit_D[(size_t)p * room + hit] = d;
+      else miss_D[(size_t)p * room + miss] = d;
+    }
     hit_total += hits_here, miss_total += misses_here;
   }
   barrier(CLK_GLOBAL_MEM_FENCE);
@@ -41,13 +50,13 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   barrier(CLK_GLOBAL_MEM_FENCE);
   for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < room; k += WG) miss_row[k] = -1;
-  for (int p = 0; p < problems; ++p)
+  for (int p = 0; p < sets; ++p)
     for (int k0 = 0; k0 < W - keep; k0 += WG) {  // drop the first W - keep rows, move the rest to the front
       const int k = k0 + lid;
       if (k < W - keep && ws[p * W + k] >= 0) in_set[(size_t)p * n + ws[p * W + k]] = 0;
     }
   barrier(CLK_GLOBAL_MEM_FENCE);
-  for (int p = 0; p < problems; ++p)
+  for (int p = 0; p < sets; ++p)
     for (int k0 = 0; k0 < W; k0 += WG) {
       const int k = k0 + lid;
       const int row = k < keep ? ws[p * W + k + W - keep] : -1;

@@ -9,6 +9,8 @@
 //   threshold  for each side the bin at which its quota ends, and each chunk's place in the output
 //   collect    rows of better bins, and in row order as many of the last bin as fit
 // Rows with in_set set (kept from the step before) and inert rows (lo = hi) never qualify.
+// NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them, and
+// all rows stand on one side.
 #ifndef BINS
 #define BINS 2048  // bins a side, a multiple of WG
 #endif
@@ -99,10 +101,15 @@ inline Extremes combine(const int pieces, global const wide *numbers, global con
 
 // side * BINS + bin of row i, or -1: bin 0 for the two extremes themselves, then by falling violation
 inline int bin_of(const int i, const wide fi, const bool up, const bool low, const Extremes e, const float scale) {
+#ifdef NO_BIAS
+  const int side = 0;
+  const float v = (float)wide_real(up && wide_less(fi, wide_of(0)) ? wide_neg(fi) : low ? fi : wide_of(0));
+#else
   const float vu = up ? (float)wide_real(wide_sub(e.M, fi)) : -1.0f;
   const float vl = low ? (float)wide_real(wide_sub(fi, e.m)) : -1.0f;
   const int side = vl > vu;
   const float v = side ? vl : vu;
+#endif
   if (!(v > 0)) return -1;
   const uint depth = (as_uint(1.0f) - as_uint(fmin(v * scale, 1.0f))) >> 16;
   const int bin = i == e.im || i == e.iM ? 0 : 1 + (int)min(depth, (uint)(BINS - 2));
@@ -110,7 +117,11 @@ inline int bin_of(const int i, const wide fi, const bool up, const bool low, con
 }
 
 inline float scale_of(const Extremes e) {
+#ifdef NO_BIAS
+  const float violation = (float)wide_real(wide_max(e.M, wide_neg(e.m)));
+#else
   const float violation = (float)wide_real(wide_sub(e.M, e.m));
+#endif
   return violation > 0 ? 1.0f / violation : 0.0f;
 }
 

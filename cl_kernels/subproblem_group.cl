@@ -3,29 +3,11 @@
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
 // Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
 // consecutive items on consecutive addresses. A step is two arg-reductions by select in local memory.
+// NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 #ifndef EACH
 #define EACH 1  // rows of the working set an item owns
 #endif
 #define TAU 1e-12f  // smallest curvature of a pair (LIBSVM's)
-
-// (value, index) of the group's smallest value, of equal values the smallest index, in all items
-#define ARGMIN(value, index, values, indices, LESS, PICK)                      \
-  values[lid] = value, indices[lid] = index;                             \
-  barrier(CLK_LOCAL_MEM_FENCE);                                          \
-  for (int step = WG / 2; step > 0; step /= 2) {                         \
-    if (lid < step) {                                                    \
-      const int i_ = indices[lid], j_ = indices[lid + step];             \
-      const bool other = LESS(values[lid + step], values[lid]) ||        \
-                         (!LESS(values[lid], values[lid + step]) && j_ < i_); \
-      values[lid] = PICK(other, values[lid + step], values[lid]);        \
-      indices[lid] = other ? j_ : i_;                                    \
-    }                                                                    \
-    barrier(CLK_LOCAL_MEM_FENCE);                                        \
-  }                                                                      \
-  value = values[0], index = indices[0];                                 \
-  barrier(CLK_LOCAL_MEM_FENCE);
-#define REAL_LESS(a, b) ((a) < (b))
-#define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -54,6 +36,40 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   int i = 0, j = 0, steps = 0;
   wide t = wide_of(0);
   float stop = INFINITY;
+#ifdef NO_BIAS
+  for (;;) {
+    real most_gap = 0, best = 0;  // both hold smallest negated values
+    int chosen = INT_MAX, ignored = INT_MAX;
+    for (int e = 0; e < EACH; ++e) {
+      const int k = e * WG + lid;
+      if (k < W) {
+        if (steps > 0) F[e] = wide_add(F[e], wide_mul(t, wide_of(Q[(size_t)i * W + k])));
+        const real now = wide_real(F[e]);
+        const bool moves = now < 0 ? wide_less(B[e], H[e]) : wide_less(L[e], B[e]);
+        const real gap = moves ? fabs(now) : (real)0, gain = -gap * gap / fmax(diagonal[e], (real)TAU);
+        if (-gap < most_gap) most_gap = -gap, ignored = k;
+        if (gain < best) best = gain, chosen = k;
+      }
+    }
+    ARGMIN(most_gap, ignored, gains, indices, REAL_LESS, REAL_PICK)
+    ARGMIN(best, chosen, gains, indices, REAL_LESS, REAL_PICK)
+    const float violation = -(float)most_gap;
+    if (steps == 0) stop = fmax(tolerance, shrink * violation);
+    if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
+    i = chosen;
+    for (int e = 0; e < EACH; ++e)
+      if (e * WG + lid == i) pair[0] = wide_sub(H[e], B[e]), pair[1] = wide_sub(L[e], B[e]), pair[2] = F[e];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const wide most_up = pair[0], least = pair[1];
+    t = wide_neg(wide_div(pair[2], wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU))));
+    t = wide_min(wide_max(t, least), most_up);
+    const bool full = !wide_less(t, most_up), empty = !wide_less(least, t);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int e = 0; e < EACH; ++e)
+      if (e * WG + lid == i) B[e] = wide_pick(empty, L[e], wide_pick(full, H[e], wide_add(B[e], t)));
+    ++steps;
+  }
+#else
   for (;;) {
     wide m = WIDE_MAX, M = WIDE_MAX;  // M holds the smallest -f over low
     int chosen = INT_MAX, ignored = INT_MAX;
@@ -113,6 +129,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     }
     ++steps;
   }
+#endif
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid;
     if (k < W) {

@@ -5,50 +5,10 @@
 // the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
 // Here f is kept in the type of Q, less the middle of its extremes: what may move lies near 0, where floats are dense,
 // and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
-#ifdef REAL64
-#define DW 8
-typedef long8 ivec;
-#define to_rvec convert_double8
-#define to_ivec convert_long8
-#else
-#define DW 16
-typedef int16 ivec;
-#define to_rvec convert_float16
-#define to_ivec convert_int16
-#endif
-typedef CAT(REAL, DW) rvec;
-#define load CAT(vload, DW)
-#define store CAT(vstore, DW)
+// NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 
-// One vector folded to the OP of its lanes, halves upon halves.
-#if DW == 16
-#define FOLD8(OP, v) OP(v.lo, v.hi)
-#else
-#define FOLD8(OP, v) v
-#endif
-#define FOLD(type, OP, v, out)                       \
-  {                                                  \
-    const CAT(type, 8) v8 = FOLD8(OP, (v));          \
-    const CAT(type, 4) v4 = OP(v8.lo, v8.hi);        \
-    const CAT(type, 2) v2 = OP(v4.lo, v4.hi);        \
-    out = OP(v2.x, v2.y);                            \
-  }
-#ifdef REAL64
-#define INDEX_TYPE long
-#else
-#define INDEX_TYPE int
-#endif
-
-// The smallest place among the lanes of v that hold ``value``; lane z of ``at`` counts vectors.
-inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
-  const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
-  INDEX_TYPE least;
-  FOLD(INDEX_TYPE, min, place, least)
-  return (int)least;
-}
-
-kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global const real *restrict Q,
+kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global real *restrict Q,
                        global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
                        global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
                        const float tolerance, const float shrink, const int most, const long budget,
@@ -61,13 +21,19 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   double lowest = INFINITY, highest = -INFINITY;
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
+    if (i < 0)  // (the function may have no value there)
+      for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
     const double fk = i >= 0 ? f[base + i] : 0;
     B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
     delta[k] = B[k];
     if (B[k] < H[k]) lowest = fmin(lowest, fk);
     if (B[k] > L[k]) highest = fmax(highest, fk);
   }
+#ifdef NO_BIAS
+  const double middle = 0;  // f itself says how far a row is from its optimum
+#else
   const double middle = isfinite(lowest) && isfinite(highest) ? (lowest + highest) / 2 : 0;
+#endif
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
     F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle);
@@ -82,6 +48,35 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   int i = 0, j = 0, steps = 0;
   double t = 0;
   real stop = INFINITY;
+#ifdef NO_BIAS
+  for (;;) {
+    global const real *restrict Qi = Q + (size_t)i * W;
+    const rvec move = (rvec)(real)t;
+    rvec M = 0, best = 0;
+    ivec where = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec now = fma(move, load(k, Qi), load(k, F));
+      store(now, k, F);
+      const rvec gap = max(max(now + load(k, low), -(now + load(k, up))), (rvec)(real)0);
+      const rvec gain = gap * gap / max(load(k, diagonal), (rvec)(real)TAU);
+      const ivec more = isgreater(gain, best);
+      best = select(best, gain, more);
+      where = select(where, (ivec)(k), more);
+      M = max(M, gap);
+    }
+    real violation, largest;
+    FOLD(REAL, max, M, violation)
+    FOLD(REAL, max, best, largest)
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
+    if (!(violation > stop) || !(largest > 0) || steps >= limit) break;
+    i = first_place(best, largest, where, lanes);
+    const double least = L[i] - B[i], most_up = H[i] - B[i];
+    t = fmin(fmax(-(double)F[i] / fmax((double)diagonal[i], TAU), least), most_up);
+    B[i] = t == least ? L[i] : t == most_up ? H[i] : B[i] + t;
+    up[i] = B[i] < H[i] ? 0 : INFINITY, low[i] = B[i] > L[i] ? 0 : -INFINITY;
+    ++steps;
+  }
+#else
   for (;;) {
     global const real *restrict Qi = Q + (size_t)i * W;
     global const real *restrict Qj = Q + (size_t)j * W;
@@ -95,7 +90,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
       const ivec less = isless(a, m);
       m = select(m, a, less);
       at = select(at, (ivec)(k), less);
-      M = fmax(M, now + load(k, low));  // (of empty places Q may be no number)
+      M = max(M, now + load(k, low));
     }
     real least, most_low;
     FOLD(REAL, min, m, least)
@@ -130,6 +125,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     up[j] = B[j] < H[j] ? 0 : INFINITY, low[j] = B[j] > L[j] ? 0 : -INFINITY;
     ++steps;
   }
+#endif
   for (int k = 0; k < W; ++k) {
     delta[k] = B[k] - delta[k];
     if (ws[k] >= 0) b[base + ws[k]] = B[k];

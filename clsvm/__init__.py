@@ -15,11 +15,13 @@ __all__ = [
     "devices",
     "kernel_matrix",
     "load_model",
+    "plots",
     "release_memory",
     "save_model",
 ]
 
 if TYPE_CHECKING:
+    from clsvm import plots
     from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
     from clsvm.estimators import SVC
@@ -43,8 +45,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that the command line answers at once."""
-    if name in _HOMES:
+    if name in _HOMES or name == "plots":
         from importlib import import_module
 
-        return getattr(import_module(f"clsvm.{_HOMES[name]}"), name)
+        home = import_module(f"clsvm.{_HOMES.get(name, name)}")
+        return home if name == "plots" else getattr(home, name)
     raise AttributeError(f"module 'clsvm' has no attribute {name!r}")

@@ -6,6 +6,7 @@ files, device, Ctrl-C), 2 the command line is wrong. What is slow to import is i
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -24,6 +25,7 @@ from clsvm.cli_common import (
     Param,
     console,
     dtype_name,
+    ending,
     kernel_of,
     numbers,
     reporting,
@@ -159,6 +161,22 @@ def train(
         float | None, typer.Option("--gap-tol", help="Stop as soon as the relative duality gap is this small.")
     ] = None,
     max_iter: Annotated[int, typer.Option("--max-iter", help="Stop after so many steps; -1: no limit.")] = -1,
+    max_time: Annotated[float | None, typer.Option("--max-time", help="Stop after so many seconds.")] = None,
+    coupled: Annotated[
+        bool, typer.Option("--crammer-singer", help="Two or more classes in one problem without offsets.")
+    ] = False,
+    no_bias: Annotated[bool, typer.Option("--no-bias", help="Without an offset: rho is 0.")] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="FILE", help="Keep the coefficients there, to go on with --resume FILE."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", metavar="SECONDS", help="How often they are written.")
+    ] = 60.0,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint of the same data, C and kernel."),
+    ] = None,
     memory_limit: MemoryLimit = None,
     working_set_size: Annotated[
         str, typer.Option("--working-set-size", callback=_working_set, help="Rows of one step, or 'auto'.")
@@ -166,6 +184,14 @@ def train(
     dtype: Annotated[
         str, typer.Option("--dtype", callback=dtype_name, help="float32 or float64: kernel values.")
     ] = "float32",
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE.png", callback=ending(".png"), help="Draw gap and violation over time."),
+    ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option("--report", metavar="FILE.json", callback=ending(".json"), help="Write the fit's report as JSON."),
+    ] = None,
 ) -> None:
     """Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."""
     if svm_type != 0:
@@ -181,6 +207,10 @@ def train(
     require("-m", cache, cache is not None and cache > 0, "a number above 0")
     require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
     require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
+    require("--max-time", max_time, max_time is not None and max_time > 0, "a number above 0")
+    require("--checkpoint-every", checkpoint_every, checkpoint_every >= 0, "0 or more")
+    if resume is not None and checkpoint not in (None, resume):
+        raise typer.BadParameter("what is resumed is the checkpoint: give one of the two", param_hint="--resume")
     expression = function is not None or element is not None
     if name is not None and expression:
         raise typer.BadParameter("a kernel's name goes without --kernel and --element", param_hint="-t")
@@ -198,13 +228,24 @@ def train(
         from clsvm import libsvm
         from clsvm.estimators import SVC
 
-        libsvm.check_writable(target)
+        if resume is not None and not Path(resume).is_file():
+            raise FileNotFoundError(f"--resume: there is no checkpoint {resume!r}")
+        for out in filter(None, (target, plot, report, checkpoint, resume)):
+            libsvm.check_writable(out)
+        if checkpoint is not None and resume is None and Path(checkpoint).exists():
+            raise FileExistsError(f"--checkpoint: {checkpoint!r} exists; go on from it with --resume, or delete it")
+        if plot is not None:
+            from clsvm import plots
+
+            figure = plots.figure()
         X, y = libsvm.read_problem(file)
         classes, index = np.unique(y, return_inverse=True)
         for label in sorted(by_label.keys() - set(classes.tolist())):
             warn(f"no row has the label {label} of -w{label}")
             del by_label[label]
-        numbered = len(classes) == 2 and bool((classes != np.rint(classes)).any())  # labels that SVC takes for values
+        numbered = (len(classes) == 2 or coupled) and bool(
+            (classes != np.rint(classes)).any()
+        )  # labels that SVC takes for values
         class_weight = {i: by_label.get(label, 1.0) for i, label in enumerate(classes)} if numbered else by_label
         if "gamma" in kernel.params and not gamma and "gamma" not in params:
             kernel = kernel.set_params(gamma=1.0 / X.shape[1])
@@ -221,6 +262,11 @@ def train(
             gap_tol=gap_tol,
             dtype=dtype,
             memory_limit=memory_limit,
+            multi_class="crammer_singer" if coupled else "ovo",
+            bias=not no_bias,
+            max_time=max_time,
+            checkpoint=resume or checkpoint,
+            checkpoint_every=checkpoint_every,
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
         estimator.fit(X, index if numbered else y)
@@ -228,10 +274,20 @@ def train(
             warn(estimator.fit_report_.status)
         fitted = replace(estimator.model_, classes=classes)
         form = _write(fitted, target)
+        if report is not None:
+            with libsvm.atomic_write(report) as stream:
+                stream.write(f"{json.dumps(estimator.fit_report_.to_dict(), indent=1, allow_nan=False)}\n".encode())
+        if plot is not None:
+            plots.convergence(estimator.fit_report_, figure.subplots())
+            with libsvm.atomic_write(plot) as stream:
+                figure.savefig(stream, format="png")
         if not quiet:
             for line in _training_lines(fitted, estimator.fit_report_, len(y), cost, by_label):
                 typer.echo(line)
             typer.echo(f"model            {target}: {form}")
+            for word, path in (("report", report), ("plot", plot)):
+                if path is not None:
+                    typer.echo(f"{word:<17}{path}")
 
 
 def _write(model: KernelModel, target: str) -> str:
@@ -239,7 +295,7 @@ def _write(model: KernelModel, target: str) -> str:
     from clsvm import libsvm, model_files
 
     try:
-        libsvm.check_savable(model.kernel.name, model.classes)
+        libsvm.check_savable(model.kernel.name, model.classes, len(model.dual_coef))
     except ValueError as reason:
         model_files.save_model(model, target)
         return f"clsvm's format ({reason})"
@@ -253,7 +309,7 @@ def _training_lines(
     """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say."""
     import numpy as np
 
-    alpha = np.abs(np.ravel(model.dual_coef))
+    alpha = np.abs(model.dual_coef).max(axis=0)  # (of coupled problems each row's own)
     box = cost * np.repeat([weights.get(label, 1.0) for label in model.classes], model.n_support)
     yield f"optimization finished, #iter = {report.steps}"
     if not weights:
@@ -271,6 +327,7 @@ def _training_lines(
     yield f"seconds          {total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"
+    yield f"working set      {report.working_set_size} ({report.selection})"
     yield f"status           {report.status}"
 
 

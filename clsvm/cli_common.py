@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,7 +74,7 @@ def reporting(ctx: typer.Context) -> Iterator[None]:
             raise  # the reader of stdout has gone: typer ends quietly
         except OSError as error:
             message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
-        except (ClsvmError, ValueError) as error:
+        except (ClsvmError, ValueError, ImportError) as error:  # matplotlib, say, which is an extra
             message = str(error)
         except MemoryError as error:
             message = f"out of memory: {error}"
@@ -100,6 +100,17 @@ def dtype_name(text: str) -> str:
     if text not in ("float32", "float64"):
         raise typer.BadParameter(f"got {text!r}, expected float32 or float64")
     return text
+
+
+def ending(suffix: str) -> Callable[[str | None], str | None]:
+    """A callback: a file's name with this suffix."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and not name.lower().endswith(suffix):
+            raise typer.BadParameter(f"got {name!r}, expected a name that ends in {suffix}")
+        return name
+
+    return check
 
 
 Device = Annotated[str | None, typer.Option("--device", help="gpu, cpu, or part of a name; see 'clsvm devices'.")]

@@ -1,7 +1,7 @@
 """Devices, queues, programs and memory: the only module that imports pyopencl. Buffers leave it as opaque handles.
 
-Contexts are made lazily and belong to a process, queues to a thread; programs are built once per context and text;
-kernel objects belong to whoever asked for them and are never shared. Nothing here survives a pickle but names.
+Contexts are made lazily and belong to a process, queues and kernel objects to a thread; programs are built once per
+context and text. Pooled slabs and what is :class:`Kept` outlive a call. Nothing here survives a pickle but names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -135,6 +136,7 @@ _forked: set[int] = set()  # processes forked from one of those
 def _after_fork() -> None:
     if _used:
         _forked.add(os.getpid())
+    _never_released.extend(kept.empty() for kept in list(_keeping))  # the parent's: not for this process to release
 
 
 if hasattr(os, "register_at_fork"):
@@ -223,7 +225,9 @@ class Stream:
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * _free_memory(self._device))
+        self.setting = self._context, self.profile, memory_limit  # what is kept for later calls holds for the same only
         self.held = self.peak = 0
+        self.reads: list[Kept] = []  # what is kept beyond this stream and counted in ``held``
         self.local_memory = self._device.local_mem_size
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
@@ -258,6 +262,7 @@ class Stream:
             raise ValueError(
                 f"memory_limit of {self.limit} bytes is too small: {self.held} are in use and {nbytes} more are needed"
             )
+        self._make_room(nbytes)
         if nbytes > self.largest:
             raise DeviceError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
         try:
@@ -266,6 +271,13 @@ class Stream:
             raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
         self._keep(buffer, nbytes)
         return buffer
+
+    def _make_room(self, nbytes: int) -> None:
+        """Have what others keep between calls given back where it and ``nbytes`` more would exceed the limit."""
+        others = [kept for kept in _kept() if kept not in self.reads] if _keeping else []
+        if others and self.held + nbytes + sum(kept.nbytes for kept in others) > self.limit:
+            for kept in others:
+                kept.empty()
 
     def _keep(self, buffer: Buffer, nbytes: int) -> None:
         self._buffers[buffer.int_ptr] = buffer, nbytes
@@ -279,6 +291,7 @@ class Stream:
         """
         if self.held + nbytes > self.limit:
             raise ValueError(f"memory_limit of {self.limit} bytes is too small for {nbytes} more")
+        self._make_room(nbytes)
         key = os.getpid(), self._context.int_ptr, nbytes
         with _pool_lock:
             pool = _pool.setdefault(key, [])
@@ -419,9 +432,64 @@ def _pooled() -> int:
         return sum(key[2] * len(slabs) for key, slabs in _pool.items() if key[0] == os.getpid())
 
 
+class Kept:
+    """Room for one value that its owner keeps on a device between calls: buffers that are written no more, so that any
+    thread may read them.
+
+    It goes with its owner, by :func:`release_memory`, and as soon as a fit or call of this process would exceed its
+    memory_limit with it; who reads it then has it until done. Copies, pickles and forked children begin empty.
+    """
+
+    _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes: replaced as one, as threads read it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, ()
+
+    @property
+    def nbytes(self) -> int:
+        return self._state[2]
+
+    def get(self, stream: Stream) -> Any:
+        """What was kept under the stream's setting, counted as the stream's from here on; None where nothing was."""
+        setting, value, nbytes = self._state
+        if setting != stream.setting:
+            return None
+        stream.held += nbytes
+        stream.reads.append(self)
+        return value
+
+    def put(self, stream: Stream, value: Any, buffers: Sequence[Buffer]) -> None:
+        """Keep ``value``, which holds these buffers of the stream, in place of what was here: they outlive the stream
+        and go with the last reference to them."""
+        nbytes = sum(stream._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
+        if stream._simulated:
+            _never_released.extend(buffers)
+        self._state = stream.setting, value, nbytes
+        stream.reads.append(self)
+        with _pool_lock:
+            _keeping.add(self)
+
+    def empty(self) -> Any:
+        """Forget the value, and return it."""
+        (_, value, _), self._state = self._state, (None, None, 0)
+        _keeping.discard(self)
+        return value
+
+
+_keeping: weakref.WeakSet[Kept] = weakref.WeakSet()
+
+
+def _kept() -> list[Kept]:
+    with _pool_lock:
+        return list(_keeping)
+
+
 def release_memory() -> int:
-    """Give the pooled slabs of the row store back to the system; the bytes that were freed."""
-    freed = 0
+    """Give back to the system what is held between calls: slabs of the row store, and what is :class:`Kept`; the bytes
+    that were freed."""
+    freed = sum(kept.nbytes for kept in _kept())
+    for kept in _kept():
+        kept.empty()
     with _pool_lock:
         for key in [key for key in _pool if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
             for slab in _pool.pop(key):
@@ -444,11 +512,18 @@ def _huge(context: cl.Context, nbytes: int) -> Any:
 
 
 class Kernel:
-    """A kernel and the stream it runs on; Python ints go as int, floats as float, NumPy scalars as they are."""
+    """A kernel and the stream it runs on; Python ints go as int, floats as float, NumPy scalars as they are.
+
+    The object behind it is the thread's, since making one takes longer than most of them run; each call sets all of its
+    arguments.
+    """
 
     def __init__(self, stream: Stream, program: cl.Program, name: str) -> None:
-        self._queue, self._kernel = stream._queue, cl.Kernel(program, name)
-        self._info = stream.info
+        self._queue, self._info = stream._queue, stream.info
+        made = _of_thread("kernels")
+        if (program, name) not in made:
+            made[program, name] = cl.Kernel(program, name)
+        self._kernel = made[program, name]
 
     def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
         ready = [_argument(a) for a in args]
@@ -490,9 +565,15 @@ def _program(process: int, context: cl.Context, device: cl.Device, text: str, op
 _local = threading.local()
 
 
+def _of_thread(name: str) -> dict[Any, Any]:
+    """This thread's table of that name; a forked child begins with an empty one."""
+    table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
+    return table
+
+
 def _queue(device: cl.Device) -> cl.CommandQueue:
-    """This thread's queue on ``device``; a forked child makes its own."""
-    queues = _local.__dict__.setdefault(f"queues{os.getpid()}", {})
+    """This thread's queue on ``device``."""
+    queues = _of_thread("queues")
     key = device.int_ptr
     if key not in queues:
         queues[key] = cl.CommandQueue(_context(os.getpid(), device))

@@ -11,6 +11,10 @@ class DeviceError(ClsvmError):
     """No platform, no usable device, several matches, or a device that ran out of memory."""
 
 
+class CheckpointError(ClsvmError, ValueError):
+    """A checkpoint is damaged, or of other data or parameters than the fit that was to go on from it."""
+
+
 class BuildError(ClsvmError):
     """An OpenCL program did not build.
 

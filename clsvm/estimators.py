@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import sys
+import os
 import warnings
-from collections.abc import Callable
 from numbers import Integral, Real
 from time import perf_counter
 from typing import Any, Self
@@ -17,21 +16,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
-from clsvm import budget, kernels, layout, model, targets, tasks
+from clsvm import budget, kernels, layout, model, targets, tasks, training
 from clsvm import device as devices
-from clsvm.device import Stream
-from clsvm.gram import Gram
 from clsvm.kernel_records import BUILTIN
 from clsvm.kernels import Kernel
-from clsvm.report import FitReport, Status, relative_gap
-from clsvm.solvers import decomposition
 
 _LOOK = 20  # rows on which a kernel function is tried before anything else
-_HOPELESS = 100.0  # times tol: what the rounding of one kernel value may move f before float32 is not even tried
 
 
 class SVC(ClassifierMixin, BaseEstimator):
-    """C-support vector classification, binary, on an OpenCL device.
+    """C-support vector classification on an OpenCL device: of two classes, or of more by Crammer and Singer's machine.
 
     Parameters are scikit-learn's SVC's where it has them: C, kernel (a name of clsvm.kernels.BUILTIN or a Kernel),
     degree, gamma ("scale", "auto" or a number), coef0, tol (KKT violation), cache_size (MB, or "auto": a share of
@@ -44,6 +38,15 @@ class SVC(ClassifierMixin, BaseEstimator):
     dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way. Where float32 values
         cannot reach tol (large unscaled features with a linear kernel, say), float64 is taken; the report says so
     memory_limit : bytes or text like "2GB"; default half of what is free on the device
+    multi_class : "ovo" (two classes only as yet), or "crammer_singer": all classes in one problem without offsets
+        (GTSVM, equation 3); dual_coef_ is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k), and a step
+        of max_iter solves one row
+    bias : whether there is an offset; without one every row is by itself (GTSVM, section 2)
+    max_time : seconds after which the solver stops, None: no limit
+    warm_start : go on from the coefficients of the fit before, with another C, another kernel or further rows after
+        those that it had
+    checkpoint : a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the end and
+        when interrupted; one of other data, C or kernel is refused with a CheckpointError
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (2,) int32, dual_coef_
     (1, n_SV) float64, intercept_ (1,), classes_, class_weight_, n_iter_ (1,) int32, fit_status_ (0, or 1 where it did
@@ -69,6 +72,12 @@ class SVC(ClassifierMixin, BaseEstimator):
         gap_tol: float | None = None,
         dtype: str = "float32",
         memory_limit: int | str | None = None,
+        multi_class: str = "ovo",
+        bias: bool = True,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
     ) -> None:
         self.C = C
         self.kernel = kernel
@@ -86,11 +95,17 @@ class SVC(ClassifierMixin, BaseEstimator):
         self.gap_tol = gap_tol
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.multi_class = multi_class
+        self.bias = bias
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_class = self.multi_class == "crammer_singer"
         return tags
 
     def __sklearn_clone__(self) -> Any:
@@ -115,7 +130,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         return state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and labels y (n,) of two classes; sample_weight (n,) scales C.
+        """Train on X (n, d), dense or sparse, and labels y (n,); sample_weight (n,) scales C.
 
         Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
         machine fails; warns with ConvergenceWarning where the tolerance was not reached.
@@ -124,80 +139,71 @@ class SVC(ClassifierMixin, BaseEstimator):
         self._check_numbers()
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         X = layout.canonical(X)
-        classes, index = targets.classes_of(y)
+        coupled = self.multi_class == "crammer_singer"
+        classes, index = targets.classes_of(y, most=None if coupled else 2)
         weights, bounds = targets.boxes(self.C, self.class_weight, sample_weight, X, classes, index)
         kernel = self._kernel(X)
         _check_values(kernel, X)
-        signs = np.where(index == 1, 1.0, -1.0)
-        problem = tasks.c_svc(signs[None], bounds[None])
-        checked = perf_counter()
-        for dtype in ("float32", "float64") if self.dtype == "float32" else ("float64",):
-            with Stream(self.device, self.memory_limit) as stream, _Display(self.verbose, self.tol) as progress:
-                last = dtype == "float64" or stream.profile.wide == "pair"
-                plan = layout.choose(stream.profile, X, kernel.spec)
-                rows = layout.build(stream, X, plan, dtype)
-                stream.finish()
-                laid = perf_counter()
-                gram = Gram(stream, rows, kernel)
-                settings = self._settings(stream, plan, X, gram, progress)
-                error = float(np.finfo(dtype).eps) * settings.kernel_scale * float(bounds.max())
-                if error > _HOPELESS * self.tol and not last:
-                    continue  # one coefficient's rounding would hide the tolerance
-                solution = decomposition.solve(stream, gram, problem, settings)
-                solved = perf_counter()
-            if solution.status is not Status.STALLED or last:
-                break
-        report = FitReport(
-            primal=float(solution.primal[0]),
-            dual=float(solution.dual[0]),
-            gap=relative_gap(float(solution.primal[0]), float(solution.dual[0])),
-            violation=float(solution.violation[0]),
-            error_bound=solution.error_bound,
-            exact_rows=solution.exact_rows,
-            status=solution.status.value,
-            converged=solution.status.converged,
-            steps=int(solution.steps[0]),
-            outer_steps=solution.outer_steps,
-            rows_computed=solution.rows_computed,
-            bytes_held=stream.peak,
-            seconds={
-                "check": checked - started,
-                "layout": laid - checked,
-                **solution.seconds,
-                "other": solved - laid - sum(solution.seconds.values()),
-                "total": perf_counter() - started,
-            },
-            device=str(stream.info),
-            layout=f"{rows.describe()} ({plan.reason})",
-            working_set_size=solution.working_set,
-            dtype=dtype,
-        )
-        self._keep(X, kernel, plan, classes, index, weights, solution, report)
-        if not report.converged:
-            warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=2)
+        if coupled:
+            problem = tasks.crammer_singer(index, bounds, len(classes))
+        else:
+            problem = tasks.c_svc(np.where(index == 1, 1.0, -1.0)[None], bounds[None], bool(self.bias))
+        trained = training.train(X, problem, kernel, self._options(), self._start(classes, problem), started)
+        self._keep(X, kernel, trained, classes, index, weights)
+        if not trained.report.converged:
+            warnings.warn(f"{trained.report.status} ({trained.report})", ConvergenceWarning, stacklevel=2)
         return self
+
+    def _options(self) -> training.Options:
+        return training.Options(
+            tol=float(self.tol),
+            gap_tol=self.gap_tol,
+            max_iter=int(self.max_iter),
+            max_time=self.max_time,
+            working_set_size=self.working_set_size,
+            cache_size=self.cache_size,
+            dtype=self.dtype,
+            device=self.device,
+            memory_limit=self.memory_limit,
+            verbose=self.verbose,
+            checkpoint=self.checkpoint,
+            checkpoint_every=float(self.checkpoint_every),
+        )
+
+    def _start(self, classes: NDArray[Any], problem: tasks.Problem) -> NDArray[np.float64] | None:
+        """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""
+        if not self.warm_start or not hasattr(self, "dual_coef_"):
+            return None
+        before, (count, n) = len(self.dual_coef_), problem.q.shape
+        if before != count or not np.array_equal(self.classes_, classes):
+            raise ValueError(f"warm_start: the fit before had the classes {self.classes_}, got {classes}")
+        if n < self.shape_fit_[0]:
+            raise ValueError(
+                f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, and more"
+            )
+        start = np.zeros((count, n))
+        start[:, self.support_] = self.dual_coef_
+        return start
 
     def _keep(
         self,
         X: Any,
         kernel: Kernel,
-        plan: layout.Plan,
+        trained: training.Trained,
         classes: NDArray[Any],
         index: NDArray[np.intp],
         weights: NDArray[np.float64],
-        solution: decomposition.Solution,
-        report: FitReport,
     ) -> None:
         """The learnt attributes: support vectors by class, then by row, as scikit-learn has them."""
-        b = solution.b[0]
-        support = np.flatnonzero(b)
+        solution, report = trained.solution, trained.report
+        support = np.flatnonzero(solution.b.any(axis=0))
         support = support[np.argsort(index[support], kind="stable")]
         self.classes_, self.class_weight_ = classes, weights
         self.support_ = support.astype(np.int32)
         self.support_vectors_ = X[support]
-        self.n_support_ = np.bincount(index[support], minlength=2).astype(np.int32)
-        self.dual_coef_ = b[support][None, :]
-        self.intercept_ = -solution.rho[:1]
+        self.n_support_ = np.bincount(index[support], minlength=len(classes)).astype(np.int32)
+        self.dual_coef_ = solution.b[:, support]
+        self.intercept_ = -solution.rho
         self.n_iter_ = np.minimum(solution.steps[:1], np.iinfo(np.int32).max).astype(np.int32)
         self.fit_status_ = 0 if report.converged else 1
         self.shape_fit_ = X.shape
@@ -209,7 +215,7 @@ class SVC(ClassifierMixin, BaseEstimator):
             intercept=self.intercept_,
             classes=classes,
             n_support=self.n_support_,
-            plan=plan,
+            plan=trained.plan,
             dtype=report.dtype,
         )
 
@@ -222,7 +228,8 @@ class SVC(ClassifierMixin, BaseEstimator):
         return self.dual_coef_ @ self.support_vectors_
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Decision values (n,) float64 of the rows of X: positive for classes_[1]. The same for a row in any batch."""
+        """Decision values (n,) float64 of the rows of X: positive for classes_[1]; of Crammer and Singer's machine
+        (n, k). The same for a row in any batch."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         if sp.issparse(X) and not sp.issparse(self.support_vectors_):
@@ -230,16 +237,23 @@ class SVC(ClassifierMixin, BaseEstimator):
         return self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class (n,) of each row of X."""
-        positive = self.decision_function(X) > 0
-        predicted: NDArray[Any] = self.classes_[positive.astype(np.intp)]
+        """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
+        values = self.decision_function(X)
+        chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
+        predicted: NDArray[Any] = self.classes_[chosen.astype(np.intp)]
         return predicted
 
     def _check_numbers(self) -> None:
         _number("C", self.C, above=0)
         _number("tol", self.tol, above=0)
-        if self.gap_tol is not None:
-            _number("gap_tol", self.gap_tol, above=0)
+        for name in ("gap_tol", "max_time"):
+            if (value := getattr(self, name)) is not None:
+                _number(name, value, above=0)
+        _number("checkpoint_every", self.checkpoint_every, least=0)
+        if self.multi_class not in ("ovo", "crammer_singer"):
+            raise ValueError(f"multi_class must be 'ovo' or 'crammer_singer', got {self.multi_class!r}")
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint must be the name of a file or None, got {self.checkpoint!r}")
         if self.cache_size != "auto":
             _number("cache_size", self.cache_size, least=0)
         _number("max_iter", self.max_iter, least=-1, kind=Integral)
@@ -259,7 +273,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
         if words := kernel.beyond(self.dtype):
             asked = f" (of gamma={self.gamma!r})" if words.startswith("gamma=") and isinstance(self.gamma, str) else ""
-            self._refuse(words.replace(" ", f"{asked} ", 1))
+            raise ValueError(training.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:
@@ -275,54 +289,6 @@ class SVC(ClassifierMixin, BaseEstimator):
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
-
-    def _refuse(self, what: str) -> None:
-        """Raise ValueError for numbers that ``dtype`` does not hold."""
-        raise ValueError(f"{what} for {self.dtype}: scale X" + (" or take dtype='float64'" * (self.dtype == "float32")))
-
-    def _working_set(self, stream: Stream) -> int:
-        return stream.profile.working_set if self.working_set_size == "auto" else int(self.working_set_size)
-
-    def _settings(
-        self, stream: Stream, plan: layout.Plan, X: Any, gram: Gram, progress: Callable[..., None] | None
-    ) -> decomposition.Settings:
-        dtype, kernel = gram.rows.dtype, gram.kernel
-
-        def exact(rows: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
-            support = np.flatnonzero(b)
-            with Stream(
-                self.device, max(1, stream.limit - stream.held), stream.profile
-            ) as own:  # what is left of the budget
-                c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[support][None])
-                stream.peak = max(stream.peak, stream.held + own.peak)
-            return c[0]
-
-        if kernel.spec.element:
-            size = model.size(kernel, X, plan)
-        else:
-            size = float(stream.read(gram.rows.xx, dtype, gram.rows.n_pad).max())
-        scale = kernel.rounding(size, float(np.finfo(dtype).eps))
-        if not scale <= float(np.finfo(dtype).max):
-            self._refuse(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large")
-        return decomposition.Settings(
-            tol=float(self.tol),
-            gap_tol=self.gap_tol,
-            max_iter=min(int(self.max_iter), 2**62),
-            working_set=self._working_set(stream),
-            cache_bytes=self._cache_bytes(stream, gram),
-            kernel_scale=scale,
-            exact=exact if dtype == "float32" else None,
-            progress=progress,
-        )
-
-    def _cache_bytes(self, stream: Stream, gram: Gram) -> int:
-        """Bytes asked for the row store (the solver keeps it within its share of the memory that is left): all of the
-        budget, or 0 where computing a row again costs less than reading it."""
-        if self.cache_size != "auto":
-            return int(float(self.cache_size) * 1e6)
-        cells = gram.rows.stored / max(1, gram.rows.n)
-        cost = cells * (stream.profile.csr_cost if gram.rows.csr else 1.0)
-        return stream.limit if cost > stream.profile.cache_cost else 0
 
 
 def _number(
@@ -356,36 +322,3 @@ def _variance(X: Any) -> float:
         cells, data = X.shape[0] * X.shape[1], X.data.astype(np.float64)
         mean = data.sum() / cells
         return float((np.square(data - mean).sum() + (cells - len(data)) * mean**2) / cells)
-
-
-class _Display:
-    """The progress display on stderr while a fit runs, where stderr is a terminal; a context manager."""
-
-    def __init__(self, wanted: Any, tol: float) -> None:
-        self._on, self._tol = bool(wanted) and sys.stderr.isatty(), tol
-        self._progress: Any = None
-
-    def __enter__(self) -> Callable[[int, float, float], None] | None:
-        if not self._on:
-            return None
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("training"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        task = self._progress.add_task("", total=1.0, words="")
-        self._progress.start()
-        first: list[float] = []
-
-        def show(steps: int, violation: float, gap: float) -> None:
-            first.append(max(violation, self._tol))
-            span = np.log(first[0] / self._tol)  # progress on a logarithmic scale from the first violation to tol
-            done = 1 - np.log(max(violation, self._tol) / self._tol) / span if span > 0 else 1.0
-            words = f"step {steps}, violation {violation:.2e}" + (f", gap {gap:.2e}" if np.isfinite(gap) else "")
-            self._progress.update(task, completed=float(np.clip(done, 0, 1)), words=words)
-
-        return show
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()

@@ -5,8 +5,8 @@
             (GTSVM section 5.3; Catanzaro 2011, listings 3 and 4)
     csr     rows one after another, for text
 
-Device order is the clustered one; ``Rows.order`` maps a position to the caller's row (-1: padding). Padding rows are
-zero vectors. Letters: n rows, d features, V lanes.
+Device order is the clustered one (module cluster); ``Rows.order`` maps a position to the caller's row (-1: padding,
+which stands wherever a cluster is not full). Padding rows are zero vectors. Letters: n rows, d features, V lanes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import sources
+from clsvm import cluster, sources
 from clsvm.device import Buffer, Stream
 from clsvm.kernel_records import Spec
 from clsvm.profiles import Profile
 
 Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorted int32 indices
 _SAMPLE = 2048  # rows that the choice looks at
-_PATTERN_COLUMNS = 32  # columns whose pattern orders the rows
+_SORTED = 8192, 1 << 24  # rows and cells at most that it sorts, to see what clusters would fill
 _CLUSTERED_MAX_FEATURES = 16384
 _STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
 
@@ -143,44 +143,16 @@ def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def _sampled_fill(X: Data, profile: Profile) -> float:
-    """Average columns of a cluster, over up to 256 clusters of the rows in their clustered order."""
+    """Average columns of a cluster, from above: of some of the rows, and of groups of neighbours when these are sorted
+    by their pattern, which hardly ever beats clusters and takes no device."""
     size = profile.lanes * profile.cluster
-    order = cluster_order(X)
-    groups = len(order) // size
+    sample = cluster.sampled(X, X.shape[1], *_SORTED)
+    groups = sample.shape[0] // size
     if not groups:
         return float(X.shape[1])
-    picked = order[: groups * size].reshape(groups, size)[:: max(1, groups // 256)]
-    rows = X[picked.ravel()]
-    pattern = (rows.toarray() if sp.issparse(rows) else rows) != 0
-    return float(pattern.reshape(len(picked), size, -1).any(axis=1).sum(axis=1).mean())
-
-
-def cluster_order(X: Data) -> NDArray[np.int32]:
-    """An order in which neighbours share their sparsity pattern: rows sorted by the pattern of the few columns that
-    tell most, found one after another by pivoted Cholesky on the covariance of the sampled patterns."""
-    sample = _sample(X) != 0
-    pattern = np.asarray(sample, np.float32)
-    pattern -= pattern.mean(axis=0)
-    columns = []
-    residual = np.einsum("ij,ij->j", pattern, pattern) / max(1, len(pattern))  # the covariance's diagonal
-    factor = np.zeros((X.shape[1], _PATTERN_COLUMNS))
-    for k in range(min(_PATTERN_COLUMNS, X.shape[1])):
-        j = int(np.argmax(residual))
-        if residual[j] < 1e-6:
-            break
-        columns.append(j)
-        covariance = pattern.T @ pattern[:, j] / len(pattern)
-        factor[:, k] = (covariance - factor[:, :k] @ factor[j, :k]) / np.sqrt(residual[j])
-        residual -= factor[:, k] ** 2
-        residual[j] = 0
-    if not columns:
-        return np.arange(X.shape[0], dtype=np.int32)
-    some = X[:, columns]
-    bits = (some.toarray() if sp.issparse(some) else some) != 0
-    key = np.zeros(X.shape[0], np.uint64)
-    for k in range(len(columns)):
-        key |= bits[:, k].astype(np.uint64) << np.uint64(63 - k)
-    return np.argsort(key, kind="stable").astype(np.int32)
+    pattern = (sample.toarray() if sp.issparse(sample) else sample) != 0
+    order = cluster.by_pattern(pattern[:, cluster.telling_columns(pattern)])
+    return float(pattern[order[: groups * size]].reshape(groups, size, -1).any(axis=1).sum(axis=1).mean())
 
 
 def canonical(X: Any) -> Data:
@@ -214,21 +186,22 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     V = lanes(stream.profile, dtype)
     size = V * (stream.profile.cluster if plan.kind == "clustered" else 1)
     n_pad = -(-n // size) * size
-    order = np.full(n_pad, -1, np.int32)
-    order[:n] = cluster_order(X) if plan.kind == "clustered" else np.arange(n, dtype=np.int32)
+    centre, mask = plan.centre, None
+    if plan.kind == "csr" or (plan.kind == "clustered" and sp.issparse(X)):
+        X, centre = centred_csr(X, centre), np.zeros(d)
+    if plan.kind == "clustered":
+        clusters = cluster.cluster(stream, X, size, centre=centre)
+        order, mask = clusters.order, np.repeat(clusters.mask, size // V, axis=0)
+    else:
+        order = np.where(np.arange(n_pad) < n, np.arange(n_pad), -1).astype(np.int32)
     position = np.empty(n, np.int32)
-    position[order[:n]] = np.arange(n, dtype=np.int32)
+    position[order[order >= 0]] = np.flatnonzero(order >= 0)
     common = {"kind": plan.kind, "dtype": dtype, "n": n, "d": d, "n_pad": n_pad, "lanes": V}
     common |= {"order": order, "position": position}
     opts = [*options(stream.profile, dtype, d), f"-DINPUT={'float' if X.dtype == np.float32 else 'double'}"]
     if plan.kind == "csr":
-        return _build_csr(stream, centred_csr(X, plan.centre), common, opts)
-    if sp.issparse(X) and (plan.kind == "clustered" or plan.centre.any()):
-        X = centred_csr(X, plan.centre) if plan.kind == "clustered" else X
-        centre = plan.centre if plan.kind == "dense" else np.zeros(d)
-    else:
-        centre = plan.centre
-    return _build_lanes(stream, X, centre, size // V, common, opts)
+        return _build_csr(stream, X, common, opts)
+    return _build_lanes(stream, X, centre, mask, common, opts)
 
 
 def centred_csr(X: Data, centre: NDArray[np.float64]) -> sp.csr_matrix:
@@ -263,28 +236,23 @@ def _build_csr(stream: Stream, X: sp.csr_matrix, common: dict[str, Any], opts: l
 
 
 def _build_lanes(
-    stream: Stream, X: Data, centre: NDArray[np.float64], per_cluster: int, common: dict[str, Any], opts: list[str]
+    stream: Stream,
+    X: Data,
+    centre: NDArray[np.float64],
+    mask: NDArray[np.bool_] | None,
+    common: dict[str, Any],
+    opts: list[str],
 ) -> Rows:
+    """mask (groups, d): the columns that a lane group stores; None is all."""
     d, V, n_pad, order = (common[name] for name in ("d", "lanes", "n_pad", "order"))
-    real, dense = np.dtype(common["dtype"]), common["kind"] == "dense"
+    real, dense = np.dtype(common["dtype"]), mask is None
     groups = n_pad // V
     width = 1 if stream.profile.shape == "vector" else 64
     centre_buffer = stream.upload(centre.astype(X.dtype))
-    if dense:
-        lengths = np.full(groups, d, np.int64)
-        columns = np.zeros(1, np.int32)
+    if mask is None:
+        lengths, columns = np.full(groups, d, np.int64), np.zeros(1, np.int32)
     else:
-        kernel = stream.kernel(sources.cl("pack"), opts, "pattern")
-        mask = np.empty((groups, d), np.uint8)
-        for first, count, row0, rows, source, begin, order_buffer in _staged(stream, X, order, V):
-            out = stream.buffer(count * d)
-            kernel((width, count), (width, 1), row0, rows, d, source, begin, first, order_buffer, centre_buffer, out)
-            mask[first : first + count] = stream.read(out, np.uint8, (count, d))
-            stream.free(out)
-        if per_cluster > 1:
-            mask = np.repeat(mask.reshape(-1, per_cluster, d).any(axis=1), per_cluster, axis=0).view(np.uint8)
-        lengths = mask.sum(axis=1, dtype=np.int64)
-        columns = np.nonzero(mask)[1].astype(np.int32)
+        lengths, columns = mask.sum(axis=1, dtype=np.int64), np.nonzero(mask)[1].astype(np.int32)
     if not dense and lengths.sum() >= 2**31:
         raise ValueError(
             f"the clustered layout of {common['n']} rows needs {lengths.sum()} columns, at most {2**31 - 1}"
@@ -356,13 +324,15 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
             yield 0, groups, 0, n, source, begin, order_buffer
         stream.free(order_buffer)
         return
-    identity = np.where(order >= 0, np.arange(len(order), dtype=np.int32), -1).astype(np.int32)
-    order_buffer = stream.upload(identity)
+    there = order >= 0
+    before = np.concatenate([[0], np.cumsum(there)])  # the caller's rows in front of a position
+    order_buffer = stream.upload(np.where(there, before[:-1], -1).astype(np.int32))
     chunk = max(1, min(_STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
     for first in range(0, groups, chunk):
         count = min(chunk, groups - first)
-        rows = X[order[first * V : min((first + count) * V, n)]]
+        piece = order[first * V : (first + count) * V]
+        rows = X[piece[piece >= 0]]
         rows = rows.toarray() if sp.issparse(rows) else rows
         with stream.view(np.ascontiguousarray(rows)) as (source, begin):
-            yield first, count, first * V, len(rows), source, begin, order_buffer
+            yield first, count, int(before[first * V]), len(rows), source, begin, order_buffer
     stream.free(order_buffer)

@@ -214,10 +214,13 @@ def _replaceable(path: PathLike) -> Path | None:
 # Models: written
 
 
-def check_savable(kernel: str, classes: NDArray[Any]) -> None:
-    """Raise ValueError unless LIBSVM's format can hold the kernel function and the labels (C ints)."""
+def check_savable(kernel: str, classes: NDArray[Any], problems: int = 1) -> None:
+    """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and one machine for
+    each pair of classes."""
     if kernel not in _NAMES:
         raise ValueError(f"LIBSVM's model format has no kernel {kernel!r}; it holds {', '.join(_NAMES)}")
+    if problems != len(classes) * (len(classes) - 1) // 2:
+        raise ValueError(f"LIBSVM's model format holds pairs of classes, got {len(classes)} classes in one machine")
     labels = np.asarray(classes)
     if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= _HIGHEST) & (labels == np.rint(labels))):
         raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
@@ -232,7 +235,7 @@ def write_model(model: KernelModel, path: PathLike) -> None:
 
     Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite) and OSError.
     """
-    check_savable(model.kernel.name, model.classes)
+    check_savable(model.kernel.name, model.classes, len(model.dual_coef))
     params, first = model.kernel.params, int(model.n_support[0])
     order = np.r_[first : int(model.n_support.sum()), 0:first]
     vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import check_pairwise_arrays
 
 from clsvm import kernels, layout
-from clsvm.device import Buffer, Stream
+from clsvm.device import Buffer, Kept, Stream
 from clsvm.gram import Gram, Panel, Update
 from clsvm.kernels import Kernel
-from clsvm.layout import Data, Plan
+from clsvm.layout import Data, Plan, Rows
 
 Vector = NDArray[np.float64]
 _CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
@@ -24,41 +24,76 @@ _PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
 
 
-def responses(
-    stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector, dtype: str
-) -> Vector:
-    """c = K(X, support) coefficients' in ``dtype`` with sums in float64: (problems, n) for (problems, m) coefficients.
+class Support:
+    """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
 
-    Nothing of K is stored; rows and support vectors pass through bounded memory. A row's value does not depend on
-    the other rows of the call. Raises ValueError where memory_limit does not hold one tile.
+    ``buffers`` may be kept for later calls: panels of all of them, else their CSR rows, from which a panel at a time is
+    gathered, within a quarter of the memory that is free; else there are none, and the support vectors pass through it
+    in each call. No value depends on which it is. The rows are what is clustered: with the parts exchanged, as GTSVM
+    has them (section 5.4), K has to be stored for its sums, which took twice as long with few features.
     """
-    problems, m = coefficients.shape
-    n, d = X.shape
-    out = np.zeros((problems, n))
-    if not (n and m):
+
+    def __init__(self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str) -> None:
+        self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
+        self._single = plan if plan.kind == "csr" else replace(plan, kind="dense")  # read once: not worth clustering
+        (m, d), itemsize, budget = vectors.shape, np.dtype(dtype).itemsize, stream.limit - stream.held
+        row = max(1, d * itemsize)
+        self._capacity = min(_whole(m + _TILE - 1), _whole(min(_PANEL, budget // 8) // row))
+        self._pieces = [slice(begin, min(begin + self._capacity, m)) for begin in range(0, m, self._capacity)]
+        self._panels: list[tuple[Panel, Buffer]] = []
+        self._rows: Rows | None = None
+        self.buffers: tuple[Buffer, ...] = ()
+        if len(self._pieces) * self._capacity * row <= budget // 4:
+            self._panels = [self._gathered(stream, piece, None) for piece in self._pieces]
+            self.buffers = tuple(buffer for panel, count in self._panels for buffer in (panel.values, panel.uu, count))
+        elif plan.kind == "csr" and sp.issparse(vectors) and vectors.nnz * (4 + itemsize) + 32 * m <= budget // 4:
+            self._rows = layout.build(stream, vectors, plan, dtype)
+            self.buffers = self._rows.buffers()
+        stream.finish()
+
+    def _gathered(self, stream: Stream, piece: slice, laid: Gram | None) -> tuple[Panel, Buffer]:
+        """A panel of a piece of them, from all their rows where those are laid out, and how many they are."""
+        gram = laid or Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
+        panel = gram.panel(self._capacity)
+        positions = gram.rows.position[piece] if laid else gram.rows.position
+        at, count = stream.upload(positions), stream.upload(np.array([len(positions)], np.int32))
+        gram.gather(panel, at, count)
+        stream.finish()
+        stream.free(at, *(() if laid else _buffers(gram)))
+        return panel, count
+
+    def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+        """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients.
+
+        Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
+        the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
+        """
+        problems, (n, d) = len(coefficients), X.shape
+        out = np.zeros((problems, n))
+        row = max(1, d * np.dtype(self.dtype).itemsize)
+        step = _whole(min(_CHUNK, (stream.limit - stream.held) // 4) // row) if self.plan.kind != "csr" else 1 << 16
+        laid = Gram(stream, self._rows, self.kernel) if self._rows else None
+        for start in range(0, n, step):
+            gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
+            rows = gram.rows
+            c = stream.zeros(8 * problems * rows.n_pad)
+            for number, piece in enumerate(self._pieces):
+                panel, count = self._panels[number] if self._panels else self._gathered(stream, piece, laid)
+                weights = np.zeros((problems, panel.capacity))
+                weights[:, : piece.stop - piece.start] = coefficients[:, piece]
+                D = stream.wide(weights)
+                gram.accumulate(panel, count, None, Update(problems, rows.n_pad, c, D, panel.capacity))
+                stream.finish()
+                stream.free(D, *(() if self._panels else (panel.values, panel.uu, count)))
+            out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
+            stream.free(c, *_buffers(gram))
         return out
-    row = max(1, d * np.dtype(dtype).itemsize)
-    budget = stream.limit - stream.held
-    step = _whole(min(_CHUNK, budget // 4) // row) if plan.kind != "csr" else 1 << 16
-    capacity = min(_whole(m), _whole(min(_PANEL, budget // 8) // row))
-    support_step = max(capacity, step)
-    everything = layout.build(stream, support, plan, dtype) if m <= support_step else None
-    for start in range(0, n, step):
-        rows = layout.build(stream, X[start : start + step], plan, dtype)
-        gram = Gram(stream, rows, kernel)
-        panel = gram.panel(capacity)
-        c = stream.zeros(8 * problems * rows.n_pad)
-        for begin in range(0, m, support_step):
-            piece = slice(begin, min(begin + support_step, m))
-            sv = everything or layout.build(stream, support[piece], plan, dtype)
-            _add(gram, Gram(stream, sv, kernel), panel, coefficients[:, piece], c)
-            if not everything:
-                stream.free(*sv.buffers())
-        out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-        stream.free(c, panel.values, panel.uu, *rows.buffers())
-    if everything:
-        stream.free(*everything.buffers())
-    return out
+
+
+def _buffers(gram: Gram) -> tuple[Buffer, ...]:
+    """What rows and their products hold."""
+    sums = () if gram.norms is gram.rows.xx else (gram.norms,)
+    return (*gram.rows.buffers(), *sums)
 
 
 def _whole(rows: int) -> int:
@@ -66,30 +101,15 @@ def _whole(rows: int) -> int:
     return max(1, rows // _TILE) * _TILE
 
 
-def _add(gram: Gram, source: Gram, panel: Panel, coefficients: Vector, c: Buffer) -> None:
-    """c += K(X, support) coefficients', a panel of support vectors at a time."""
-    stream, (problems, m) = gram.stream, coefficients.shape
-    for first in range(0, m, panel.capacity):
-        size = min(panel.capacity, m - first)
-        weights = np.zeros((problems, panel.capacity))
-        weights[:, :size] = coefficients[:, first : first + size]
-        D = stream.wide(weights)
-        at = stream.upload(source.rows.position[first : first + size])
-        count = stream.upload(np.array([size], np.int32))
-        source.gather(panel, at, count)
-        gram.accumulate(panel, count, None, Update(problems, gram.rows.n_pad, c, D, panel.capacity))
-        stream.finish()
-        stream.free(D, at, count)
-
-
 def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
-    """:func:`responses` in float64: on the device where it has it and room, else by the kernel's oracle on the host, as
-    where there is so little of it that no program is worth building."""
+    """:meth:`Support.responses` in float64: on the device where it has it and room, else by the kernel's oracle on the
+    host, as where there is so little of it that no program is worth building."""
     much = X.shape[0] * support.shape[0] * X.shape[1] > _HOST
     if much and stream.info.fp64 and stream.profile.wide == "double":
         plan = replace(plan, kind="dense") if plan.kind == "clustered" else plan  # too few rows to be worth clustering
         try:
-            return responses(stream, kernel, plan, as_float64(X), as_float64(support), coefficients, "float64")
+            made = Support(stream, kernel, plan, as_float64(support), "float64")
+            return made.responses(stream, as_float64(X), coefficients)
         except ValueError:  # what is left of the budget holds no tile of them
             pass
     out = np.zeros((len(coefficients), X.shape[0]))
@@ -173,11 +193,16 @@ def dense(X: Data) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class KernelModel:
-    """A binary kernel machine.
+    """A kernel machine: of two classes with one problem, or of k classes with a problem each.
 
-    support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef (1, n_SV)
-    float64 = y alpha with y = +1 for classes[1]; intercept (1,) float64; classes (2,) sorted; n_support (2,) int32.
+    support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
+    (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;
+    classes (2,) or (k,) sorted; n_support int32, one for each class.
     plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
+
+    The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
+    memory_limit, for later calls from any thread with the same device and memory_limit: those bring their rows alone.
+    The host's support vectors become read-only with it. See :class:`clsvm.device.Kept` for how long that lasts.
     """
 
     kernel: Kernel
@@ -188,9 +213,11 @@ class KernelModel:
     n_support: NDArray[np.int32]
     plan: Plan | None = None
     dtype: str = "float32"
+    _kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
 
     def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
-        """sum_j dual_coef_j K(x, sv_j) + intercept for the rows of X (n, d), dense or CSR: (n,) float64.
+        """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two
+        classes with one problem, else (n, problems).
 
         Raises ValueError where X has another number of features, or negative values and the kernel function is not for
         them, or memory_limit is too small for one tile.
@@ -200,13 +227,26 @@ class KernelModel:
             raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
         self.kernel.check_domain(X)
         with Stream(device, memory_limit) as stream:
-            plan = self.plan or layout.choose(stream.profile, self.support_vectors, self.kernel.spec)
-            if plan.kind != "csr" and sp.issparse(X) and not sp.issparse(self.support_vectors):
-                X = X.toarray()
-            dtype = self._precision(stream, plan)
-            c = responses(stream, self.kernel, plan, X, self.support_vectors, self.dual_coef, dtype)
-        values: Vector = c[0] + self.intercept[0]
-        return values
+            support = self._kept.get(stream) or self._laid_out(stream)
+            c = support.responses(stream, X, self.dual_coef)
+        values: Vector = np.add(c.T, self.intercept, order="C")
+        return values[:, 0] if self._binary else values
+
+    @property
+    def _binary(self) -> bool:
+        return len(self.dual_coef) == 1 and len(self.classes) == 2
+
+    def _laid_out(self, stream: Stream) -> Support:
+        """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
+        self._kept.empty()
+        vectors = self.support_vectors
+        plan = self.plan or layout.choose(stream.profile, vectors, self.kernel.spec)
+        support = Support(stream, self.kernel, plan, vectors, self._precision(stream, plan))
+        if support.buffers:
+            for array in (vectors.data, vectors.indices, vectors.indptr) if sp.issparse(vectors) else (vectors,):
+                array.flags.writeable = False  # else the device's would differ from the host's
+            self._kept.put(stream, support, support.buffers)
+        return support
 
     def _precision(self, stream: Stream, plan: Plan) -> str:
         """float64 where float32 kernel values could move a decision value by more than DECISION_ERROR (and the device
@@ -217,7 +257,7 @@ class KernelModel:
         return self.dtype if small or stream.profile.wide == "pair" else "float64"
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
-        """The class of each row: classes[1] where the decision value is positive."""
-        positive = self.decision_function(X, device, memory_limit) > 0
-        predicted: NDArray[Any] = self.classes[positive.astype(np.intp)]
+        """The class of each row: classes[1] where the decision value is positive, or that of the largest one."""
+        values = self.decision_function(X, device, memory_limit)
+        predicted: NDArray[Any] = self.classes[(values > 0).astype(np.intp) if self._binary else values.argmax(axis=1)]
         return predicted

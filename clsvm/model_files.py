@@ -6,7 +6,7 @@ version 1:
     format, version       "clsvm model", 1
     kernel                Kernel.record() as JSON: read back through the checks of Kernel.from_record
     dtype                 of kernel values, "float32" or "float64"
-    dual_coef (1, n_SV), intercept (1,), classes (2,), n_support (2,)
+    dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k
     support_vectors (n_SV, d)             dense, or
     data, indices, indptr, shape (2,)     CSR
     layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
@@ -204,18 +204,22 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
         kernel.check_domain(vectors)
     except ValueError as error:
         file.require(False, f"support vectors that do not fit ({error})", "others")
-    counts, classes = file.array("n_support", "int32", (2,)), file.arrays["classes"]
-    fits = counts.min() >= 0 and int(counts[0]) + int(counts[1]) == n
-    file.require(fits, f"n_support {counts.tolist()}", f"two counts whose sum is the number of support vectors, {n}")
-    file.require(classes.shape == (2,), _shown("classes", classes), "two labels")
+    counts, classes, dual_coef = (file.arrays[name] for name in ("n_support", "classes", "dual_coef"))
+    k = classes.size
+    file.require(classes.ndim == 1 and k >= 2, _shown("classes", classes), "two labels or more")
+    counts = file.array("n_support", "int32", (k,))
+    fits = counts.min() >= 0 and int(counts.sum(dtype=np.int64)) == n
+    file.require(fits, f"n_support {counts.tolist()}"[:200], f"counts whose sum is the number of support vectors, {n}")
     if classes.dtype.kind != "U":
-        file.array("classes", classes.dtype.name, (2,))
-    file.require(classes[0] < classes[1], f"classes {classes.tolist()!r}"[:200], "two different labels in order")
+        file.array("classes", classes.dtype.name, (k,))
+    ordered = bool((classes[:-1] < classes[1:]).all())
+    file.require(ordered, f"classes {classes.tolist()!r}"[:200], "different labels in order")
+    problems = 1 if k == 2 and dual_coef.shape[:1] == (1,) else k
     return KernelModel(
         kernel=kernel,
         support_vectors=vectors,
-        dual_coef=file.array("dual_coef", "float64", (1, n)),
-        intercept=file.array("intercept", "float64", (1,)),
+        dual_coef=file.array("dual_coef", "float64", (problems, n)),
+        intercept=file.array("intercept", "float64", (problems,)),
         classes=classes,
         n_support=counts,
         plan=_plan(file, kernel, d),

@@ -5,8 +5,22 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from types import MappingProxyType
+from typing import Any, NamedTuple
+
+# The parts of GTSVM's figure 2 and the keys of ``FitReport.seconds`` that they sum; "other" is all the rest.
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "clustering": ("layout", "cluster"),
+        "selection": ("select",),
+        "gram": ("tile", "gram"),
+        "subproblem": ("subproblem",),
+        "update": ("rows", "update"),
+        "other": (),
+    }
+)
 
 
 class Status(enum.Enum):
@@ -15,6 +29,7 @@ class Status(enum.Enum):
     TOLERANCE = "converged: the KKT violation is within tol"
     GAP = "converged: the relative duality gap is within gap_tol"
     MAX_ITER = "not converged: max_iter was reached before the tolerance"
+    MAX_TIME = "not converged: max_time was over before the tolerance was reached"
     STALLED = "not converged: no further progress at the precision of the kernel values"
 
     @property
@@ -30,6 +45,35 @@ def relative_gap(primal: float, dual: float) -> float:
     return 2 * (primal - dual) / (primal + dual) if primal + dual > 0 else primal - dual
 
 
+def by_part(seconds: Mapping[str, float]) -> dict[str, float]:
+    """``FitReport.seconds`` as the parts of :data:`PARTS`, which sum to its "total" (without one: to all seconds).
+
+    Clustering is all that it takes to lay the rows out on the device; gram is K among the working set; update is kernel
+    rows, computed or stored, and what they add to f. Source: Cotter, Srebro, Keshet 2011, figure 2.
+    """
+    parts = {part: sum(seconds.get(key, 0.0) for key in keys) for part, keys in PARTS.items()}
+    total = seconds.get("total", sum(seconds.values()))
+    parts["other"] = max(0.0, total - sum(parts.values()))
+    return parts
+
+
+class Point(NamedTuple):
+    """Where a solver stood at one moment.
+
+    seconds: since the solver's start. steps: pair updates. outer: working sets. primal, dual, gap, violation: as in
+    :class:`FitReport`, nan where they were not evaluated. rows: of the kernel matrix, computed so far.
+    """
+
+    seconds: float
+    steps: int
+    outer: int
+    primal: float
+    dual: float
+    gap: float
+    violation: float
+    rows: int = 0
+
+
 @dataclass(frozen=True)
 class FitReport:
     """The record of one fit; frozen and picklable.
@@ -40,7 +84,8 @@ class FitReport:
     re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).
     error_bound: largest error of f that rounding of the kernel values can have caused.
     steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix.
-    bytes_held: the most that was held on the device at a time. seconds: by part, with "total".
+    bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`).
+    trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
     """
 
     primal: float
@@ -60,6 +105,8 @@ class FitReport:
     layout: str
     working_set_size: int
     dtype: str
+    trace: tuple[Point, ...] = ()
+    selection: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -69,6 +116,10 @@ class FitReport:
         fields[list(self.__dataclass_fields__).index("seconds")] = dict(self.seconds)
         return FitReport, tuple(fields)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
     def __str__(self) -> str:
         gap = f"{self.gap:.3g}" if math.isfinite(self.gap) else str(self.gap)
         return (
@@ -76,3 +127,20 @@ class FitReport:
             f"violation {self.violation:.3g}, {self.steps} steps, {self.rows_computed} rows, "
             f"{self.seconds.get('total', 0):.2f} s on {self.device}"
         )
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bool() | str():
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value) if math.isfinite(value) else None
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case Point():
+            return _plain(value._asdict())
+        case tuple():
+            return [_plain(item) for item in value]
+    raise TypeError(f"got {value!r}, expected a number, words, or a tuple or mapping of such")

@@ -13,17 +13,19 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d
 Vector = NDArray[np.float64]
 
 
-def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """(classes (k,) sorted, index of each row's class (n,)). Raises ValueError unless there are two classes."""
+def classes_of(y: Any, most: int | None = 2) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """(classes (k,) sorted, index of each row's class (n,)). Raises ValueError unless there are two classes to ``most``
+    (None: any number)."""
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)
     classes, index = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
-    if len(classes) > 2:
+    if most is not None and len(classes) > most:
         raise ValueError(
             f"Only binary classification is supported. The type of the target is multiclass: got {len(classes)} "
-            f"classes ({', '.join(map(str, classes[:5]))}{', ...' if len(classes) > 5 else ''}), expected 2"
+            f"classes ({', '.join(map(str, classes[:5]))}{', ...' if len(classes) > 5 else ''}), expected 2; "
+            "multi_class='crammer_singer' takes more"
         )
     return classes, index
 

@@ -2,20 +2,29 @@
 
 In signed coefficients b (one for each row of each problem; b_i = y_i a_i for classification):
 
-    minimise 1/2 b'Kb + q'b   subject to   lo <= b <= hi,  sum b = 0
+    minimise 1/2 b'Kb + q'b   subject to   lo <= b <= hi  and the constraint
 
 with gradient f = K b + q, offset rho and decision values K b - rho. The primal that belongs to it has the loss
-max(lo (rho - f), hi (rho - f)) for each row.
+max(lo (rho - f), hi (rho - f)) for each row, or, where problems are coupled, hi_i (max_p f_pi - f_own,i).
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+
+
+class Constraint(enum.Enum):
+    """What the coefficients of a problem have to add up to."""
+
+    BIAS = "sum_i b_pi = 0 for every problem p, the dual of an offset that costs nothing"
+    NONE = "nothing: the offset is 0"
+    COUPLED = "sum_p b_pi = 0 for every row i: one problem a class (Crammer and Singer), offsets 0"
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Problem:
     lo: Vector
     hi: Vector
     q: Vector
+    constraint: Constraint = Constraint.BIAS
 
     @property
     def problems(self) -> int:
@@ -34,8 +44,37 @@ class Problem:
     def n(self) -> int:
         return int(self.q.shape[1])
 
+    def feasible(self, b: Vector) -> Vector:
+        """Coefficients near ``b`` (problems, n) that keep every bound and the constraint: where to start from.
 
-def c_svc(signs: Vector, C: Vector) -> Problem:
+        Clipped; then what adds up to too much is scaled down to what stands against it.
+        """
+        b = np.clip(b, self.lo, self.hi)
+        if self.constraint is Constraint.BIAS:
+            up, down = np.maximum(b, 0), np.minimum(b, 0)
+            above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
+            both = np.minimum(above, below)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                b = np.where(above > 0, up * (both / above), 0) + np.where(below > 0, down * (both / below), 0)
+        elif self.constraint is Constraint.COUPLED:
+            own = self.hi > 0
+            others = np.where(own, 0, b)
+            total, most = -others.sum(axis=0), self.hi.max(axis=0)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                others *= np.where(total > most, most / total, 1)
+            b = others - own * others.sum(axis=0)
+        return b
+
+
+def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
     """C-SVC (GTSVM, equation 2): signs (problems, n) of +1, -1 or 0 (row not in the problem), C (problems, n)."""
     box = signs * C
-    return Problem(np.minimum(box, 0), np.maximum(box, 0), -signs.astype(np.float64))
+    constraint = Constraint.BIAS if bias else Constraint.NONE
+    return Problem(np.minimum(box, 0), np.maximum(box, 0), -signs.astype(np.float64), constraint)
+
+
+def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
+    """Multiclass of Crammer and Singer (GTSVM, equation 4): index (n,) of each row's class, C (n,) of each row; one
+    problem a class, b_pi = alpha_i^(p) <= C_i where p is i's class, else <= 0 (and so >= -C_i)."""
+    own = np.arange(classes)[:, None] == index
+    return Problem(np.broadcast_to(-C, own.shape).copy(), own * C, -own.astype(np.float64), Constraint.COUPLED)

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from clsvm import layout, tasks, tuned, variants
+from clsvm import layout, solvers, tasks, tuned, variants
 from clsvm.device import Stream, find, tuning_key, untuned_profile
 from clsvm.errors import ClsvmError
 from clsvm.gram import Gram, Update
 from clsvm.kernels import make
 from clsvm.profiles import SEARCH, Profile
 from clsvm.rowcache import SLABS
-from clsvm.solvers import decomposition
 
 _CLEARLY = 0.97  # of the default's time: what noise alone can do is not a reason
 _ROUNDS = 3
@@ -124,12 +123,12 @@ def _selection(stream: Stream, n: int) -> Launch:
     signs = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, "dense"), "float32")
     gram, problem = Gram(stream, rows, kernel), tasks.c_svc(signs[None], np.ones((1, n)))
-    settings = decomposition.Settings(
+    settings = solvers.Settings(
         tol=1e-3, gap_tol=None, max_iter=200, working_set=16, cache_bytes=0, kernel_scale=1.0, exact=None
     )
 
     def launch() -> None:
-        decomposition.solve(stream, gram, problem, settings)
+        solvers.solve(stream, gram, problem, settings)
         stream.finish()
 
     return launch

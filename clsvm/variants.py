@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from clsvm import layout, sources
+from clsvm import cluster, layout, sources
 from clsvm.kernel_records import Spec
 from clsvm.profiles import Profile, Tile
 from clsvm.rowcache import SLABS
+from clsvm.tasks import Constraint
 
 
 class Product(NamedTuple):
@@ -146,17 +147,26 @@ def subproblem_items(profile: Profile, working_set: int) -> int:
     return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.group)
 
 
-def subproblem(profile: Profile, dtype: str, working_set: int) -> Variant:
+def subproblem(profile: Profile, dtype: str, working_set: int, constraint: Constraint = Constraint.BIAS) -> Variant:
     """What solves the dual over a working set of that size."""
-    items = subproblem_items(profile, working_set)
-    options = *layout.options(profile, dtype), f"-DWG={items}", f"-DEACH={-(-working_set // items)}"
-    return Variant(f"subproblem {dtype}", sources.cl(f"subproblem_{profile.shape}"), options, "subproblem")
+    items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
+    options = [*layout.options(profile, dtype), f"-DWG={items}", f"-DEACH={-(-working_set // items)}"]
+    options += ["-DNO_BIAS"] * (constraint is Constraint.NONE)
+    names = [f"subproblem_{profile.shape}"]
+    if constraint is Constraint.COUPLED:
+        names = ["row_threshold", f"coupled_{profile.shape}"]
+    label = f"subproblem {constraint.name.lower()} {dtype}"
+    return Variant(label, sources.cl(ground, *names), tuple(options), "subproblem")
 
 
-def selection(profile: Profile, dtype: str) -> Variant:
+def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
     """What chooses the working set and plans the row store; ``entry`` is the first of several kernels."""
-    options = *layout.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"
-    return Variant(f"select, rowcache {dtype}", sources.cl("select", "rowcache"), options, "extremes")
+    options = [*layout.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
+    options += ["-DNO_BIAS"] * (constraint is not Constraint.BIAS)
+    names = ("select", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
+    return Variant(
+        f"{', '.join(names)} {constraint.name.lower()} {dtype}", sources.cl(*names), tuple(options), "extremes"
+    )
 
 
 def update(profile: Profile, dtype: str) -> Variant:
@@ -178,18 +188,26 @@ def gather(profile: Profile, kind: str, dtype: str, d: int = 0, shape: str = "ma
     return Variant(f"gather {family} {dtype} {shape}", sources.cl("gather"), options, f"gather_{family}")
 
 
+def cluster_rows(profile: Profile, given: str) -> Variant:
+    """Rows of that dtype into clusters; ``entry`` is the last of several kernels."""
+    return Variant(f"cluster {given}", sources.cl("cluster"), (*cluster.options(profile, given),), "assign")
+
+
 def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> Iterator[Variant]:
     """Every program that no kernel function is in, for a profile."""
     yield Variant("zero", sources.cl("zero"), (), "zero")
+    for given in dtypes:
+        yield cluster_rows(profile, given)
     for dtype in dtypes:
         if dtype == "float64" and profile.wide == "pair":
             continue
-        yield selection(profile, dtype)
+        for constraint in Constraint:
+            yield selection(profile, dtype, constraint)
+            yield subproblem(profile, dtype, profile.working_set, constraint)
         yield update(profile, dtype)
-        yield subproblem(profile, dtype, profile.working_set)
         for given in ("float", "double"):
             options = *layout.options(profile, dtype), f"-DINPUT={given}"
-            yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pattern")
+            yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pack")
         yield back(profile, dtype)
         for kind, shape in (("dense", "many"), ("dense", "two"), ("csr", "many")):
             yield gather(profile, kind, dtype, shape=shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import lzma
 import os
 import re
@@ -19,6 +21,7 @@ import pytest
 
 from clsvm import Kernel, cli, datasets, kernels, libsvm, model_files
 from clsvm.estimators import SVC
+from clsvm.report import FitReport
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_libsvm = pytest.mark.skipif(
@@ -132,6 +135,43 @@ def test_compressed_files(clsvm: Command, tmp_path: Path) -> None:
     plain, packed = clsvm("predict", "breast_cancer.test", "one"), clsvm("predict", "breast_cancer.test.xz", "one")
     assert plain == packed
     assert plain.out.startswith("Accuracy = 9")
+
+
+def test_report_and_plot(clsvm: Command, tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="pictures need matplotlib")
+    (tmp_path / "a.json").write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+    result = clsvm("train", "--report", "a.json", "--plot", "a.PNG", "breast_cancer.train", "m")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[-2:] == ["report           a.json", "plot             a.PNG"]
+    assert {path.name for path in tmp_path.iterdir()} == before | {"m", "a.PNG"}, "nothing else is left"
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert set(report) == {field.name for field in dataclasses.fields(FitReport)}
+    assert f"#iter = {report['steps']}\n" in result.out
+    assert f"status           {report['status']}\n" in result.out
+    assert report["seconds"]["total"] > 0
+    pixels = image.imread(tmp_path / "a.PNG")
+    assert min(pixels.shape[:2]) > 200
+    assert pixels.min() < pixels.max()
+
+
+@pytest.mark.parametrize("flag", ["--report", "--plot"])
+def test_a_report_that_fails_leaves_what_was_there(clsvm: Command, monkeypatch: Any, tmp_path: Path, flag: str) -> None:
+    """Written whole or not at all; the model, which is written first, stays."""
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("clsvm.report.FitReport.to_dict", broken)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", broken)
+    name = "a.json" if flag == "--report" else "a.png"
+    (tmp_path / name).write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+    result = clsvm("train", flag, name, "breast_cancer.train", "m")
+    assert (result.code, result.out, result.err) == (1, "", "clsvm: error: [Errno 28] No space left on device\n")
+    assert (tmp_path / name).read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == before | {"m"}
 
 
 # Kernel functions and labels that LIBSVM does not have
@@ -353,6 +393,8 @@ USAGE = {
     "memory": (["train", "--memory-limit", "2XB", "F"], "2XB"),
     "working set": (["train", "--working-set-size", "1", "F"], "auto"),
     "dtype": (["train", "--dtype", "float16", "F"], "float64"),
+    "plot of no picture": (["train", "--plot", "one.pdf", "F"], "got 'one.pdf', expected a name that ends in .png"),
+    "report of no JSON": (["train", "--report", "one", "F"], "got 'one', expected a name that ends in .json"),
     "predict: no model": (["predict", "F"], "model"),
     "predict: probability": (["predict", "-b", "1", "F", "M"], "not supported yet"),
     "predict: flag of train": (["predict", "-c", "1", "F", "M"], "-c"),
@@ -386,6 +428,8 @@ FAILURES = {
     "many real labels": (["train", "values", "m"], "Unknown label type: continuous"),
     "no folder": (["train", "good", "none/m"], "none/m: there is no such folder"),
     "folder as model": (["train", "good", "."], r"\.: Is a directory"),
+    "plot's folder": (["train", "--plot", "none/a.png", "good", "m"], r"none/a\.png: there is no such folder"),
+    "report's folder": (["train", "--report", "none/a.json", "good", "m"], r"none/a\.json: there is no such folder"),
     "unknown device": (["train", "--device", "no-such-device", "good", "m"], "no-such-device"),
     "no model": (["predict", "good", "none"], "none: No such file"),
     "data as model": (["predict", "good", "good"], "good, line 1: got .*, expected a key"),
@@ -418,16 +462,35 @@ def test_failures(clsvm: Command, tmp_path: Path, name: str) -> None:
     assert sorted(tmp_path.iterdir()) == before, "nothing is left behind"
 
 
-@pytest.mark.parametrize("target", ["none/m", "."])
-def test_an_unwritable_model_is_noticed_before_training(
-    clsvm: Command, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the data may be read nor a model fitted."""
+
     def fit(*_: Any, **__: Any) -> None:
         pytest.fail("it trained")
 
     monkeypatch.setattr("clsvm.estimators.SVC.fit", fit)
     monkeypatch.setattr("clsvm.libsvm.read_problem", fit)
-    assert clsvm("train", "breast_cancer.train", target).code == 1
+
+
+UNWRITABLE = [["none/m"], ["."], ["m", "--plot", "none/a.png"], ["m", "--report", "none/a.json"]]
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize("words", UNWRITABLE)
+def test_what_cannot_be_written_is_noticed_before_training(clsvm: Command, words: list[str]) -> None:
+    result = clsvm("train", "breast_cancer.train", *words)
+    assert result.code == 1
+    assert words[-1] in result.err
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_plot_without_matplotlib_is_noticed_before_training(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = clsvm("train", "--plot", "a.png", "breast_cancer.train", "m")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "clsvm: error: pictures need matplotlib: pip install clsvm[plot]\n"
 
 
 def test_a_defect_is_a_message_and_debug_shows_it(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +580,7 @@ def test_help_lists_every_flag(clsvm: Command) -> None:
     assert (result.code, result.err) == (0, "")
     short = "-s -t -d -g -r -c -wi -e -m -h -b -q"
     long = "--kernel --element --param --device --gap-tol --max-iter --memory-limit --working-set-size --dtype"
-    for flag in f"{short} {long}".split():
+    for flag in f"{short} {long} --plot --report".split():
         assert re.search(rf"^  {flag}\b", result.out, re.MULTILINE), flag
 
 

@@ -24,11 +24,12 @@ ORDER = [
     {"errors"},
     {"expression", "kernel_records", "kernels", "profiles"}
     | {"losses", "tasks", "targets", "sources", "report", "budget"},
-    {"device", "icd", "tuned"},
+    {"device", "icd", "tuned", "progress"},
     {"layout", "cluster", "rowcache"},
     {"variants", "emit", "gram", "audit"},
     {"solvers"},
     {"nystrom", "model", "tune", "libsvm", "model_files"},
+    {"training"},
     {"estimators"},
     {"model_selection", "datasets", "dask", "cli", "cli_common", "cli_kernels", "cli_tune", "plots", "__init__"},
     {"__main__"},
@@ -42,6 +43,7 @@ WITHIN = {
     ("gram", "variants"),
     ("device", "icd"),
     ("device", "tuned"),
+    ("layout", "cluster"),
     ("libsvm", "model"),
     ("datasets", "libsvm"),
     ("model_files", "libsvm"),
@@ -52,7 +54,9 @@ WITHIN = {
     ("cli", "cli_tune"),
     ("cli_tune", "cli_common"),
     ("cli", "datasets"),
+    ("cli", "plots"),
     ("cli", "__init__"),
+    ("__init__", "plots"),
 }
 LEVEL = {name: level for level, group in enumerate(ORDER) for name in group}
 ONLY_IN = {"pyopencl": {"device"}, "mako": {"sources"}}

@@ -1,1 +1,17 @@
-"""Solvers: each sees products with K, never the rows or the labels."""
+"""Solvers: they see products with the kernel matrix and problems, never rows or labels."""
+
+from __future__ import annotations
+
+from clsvm.device import Stream
+from clsvm.gram import Gram
+from clsvm.solvers.coupled import Coupled
+from clsvm.solvers.decomposition import Settings, Solution, Solver
+from clsvm.tasks import Constraint, Problem
+
+__all__ = ["Settings", "Solution", "solve"]
+
+
+def solve(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solution:
+    """Solve ``problem`` (in the caller's row order) over the rows of ``gram``."""
+    method = Coupled if problem.constraint is Constraint.COUPLED else Solver
+    return method(stream, gram, problem, settings).run()

@@ -1,9 +1,10 @@
 """Decomposition: the dual of kernel SVMs by working sets chosen, solved and applied on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b,  lo <= b <= hi,  sum b = 0, for several problems over one set of rows
+Solves:   minimise 1/2 b'Kb + q'b,  lo <= b <= hi,  sum b = 0 or free, for several problems over one set of rows
+          (coupled.py: problems that are coupled row by row)
 Given:    products with K (gram), the problems (tasks), tolerances
 Returns:  b, f = Kb + q, rho, and how it ended
-Stops:    violation max_low f - min_up f <= tol, or the relative duality gap <= gap_tol, or max_iter pair steps
+Stops:    violation max_low f - min_up f <= tol, or the relative duality gap <= gap_tol, or max_iter steps, or max_time
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets of half old, half new rows as in
           ThunderSVM and oneDAL; the W x W tile first and whole rows only for coefficients that changed, as in cuML;
           the choice of pairs inside is LIBSVM's (WSS 2)
@@ -31,24 +32,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm import variants
-from clsvm.device import Stream, local
+from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Store, Update
-from clsvm.report import Status, relative_gap
+from clsvm.report import Point, Status, relative_gap
 from clsvm.rowcache import RowCache
-from clsvm.tasks import Problem
+from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
-Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (n,)) -> sum_j b_j K_ij in float64
+Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 56  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
+WHOLE = 16  # a working set is whole vectors of this many
+GAP_ROWS = (
+    512  # rows solved between two looks at the duality gap: a pass over a few numbers a row, 1 to 3 % of the time
+)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of a solve. max_iter: pair steps, -1 for no limit. cache_bytes: of the row store. kernel_scale: the
-    rounding error of K in units of its dtype's eps. exact: see module; None where K is exact enough as it is."""
+    """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
+    row store. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
+    exact enough as it is. start: feasible coefficients (problems, n) to begin with. keep: called with the coefficients
+    at least ``keep_every`` seconds apart, and where the solve is interrupted."""
 
     tol: float
     gap_tol: float | None
@@ -57,7 +64,11 @@ class Settings:
     cache_bytes: int
     kernel_scale: float
     exact: Exact | None
-    progress: Callable[[int, float, float], None] | None = None
+    progress: Callable[[Point], None] | None = None
+    max_time: float | None = None
+    start: Vector | None = None
+    keep: Callable[[Vector], None] | None = None
+    keep_every: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -78,20 +89,20 @@ class Solution:
     rows_computed: int
     working_set: int
     seconds: dict[str, float]
+    trace: tuple[Point, ...]
 
 
-def solve(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solution:
-    """Solve ``problem`` (in the caller's row order) over the rows of ``gram``."""
-    return _Solve(stream, gram, problem, settings).run()
+class Solver:
+    """The state of a solve on the device, and one method for each stage of a step.
 
-
-class _Solve:
-    """The state of a solve on the device, and one method for each stage of a step."""
+    ``sets`` working sets are chosen at a time, each for ``each`` problems.
+    """
 
     def __init__(self, stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> None:
         self.stream, self.gram, self.problem, self.settings = stream, gram, problem, settings
         rows, profile, P = gram.rows, stream.profile, problem.problems
         self.n, self.P = rows.n_pad, P
+        self.sets, self.each = self._shape()
         self.W = self._working_set()
         self.keep = self.W // 2
         self.chunks = max(1, min(profile.chunks, self.n // 64))
@@ -99,22 +110,29 @@ class _Solve:
         self.lo, self.hi, self.q, self.f = (
             stream.wide(self._padded(values)) for values in (problem.lo, problem.hi, problem.q, problem.q)
         )
-        self.b = stream.wide(np.zeros((P, self.n)))
+        self.b = stream.wide(np.zeros((P, self.n)) if settings.start is None else self._padded(settings.start))
         self._scratch()
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
         room = min(settings.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
-        self.cache = RowCache(stream, self.n, real, room, P * self.W)
-        self.seconds = {"select": 0.0, "subproblem": 0.0, "tile": 0.0, "rows": 0.0, "exact": 0.0}
+        self.cache = RowCache(stream, self.n, real, room, self.sets * self.W)
+        parts = ("select", "subproblem", "tile", "rows", "update", "gap", "exact")
+        self.seconds = dict.fromkeys(parts, 0.0)
+        self.trace: list[Point] = []
+        if settings.start is not None:
+            self._gradients(settings.start)
+
+    def _shape(self) -> tuple[int, int]:
+        return self.problem.problems, 1
 
     def _working_set(self) -> int:
         """The working set size asked for, in whole tiles, halved until it takes at most half of the memory left."""
-        stream, rows, unit = self.stream, self.gram.rows, 2 * max(self.gram.width, 8)
+        stream, rows, unit = self.stream, self.gram.rows, max(self.gram.width, WHOLE)
         real = np.dtype(rows.dtype).itemsize
         W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
-        own = VECTOR_STATE if stream.profile.shape == "vector" else 0
+        own, sets = VECTOR_STATE if stream.profile.shape == "vector" else 0, self.sets
         while unit < W:
-            panel, tile = self.P * W * rows.d * real, (self.P * W) ** 2 * real
+            panel, tile = sets * W * rows.d * real, (sets * W) ** 2 * real
             fits = (stream.limit - stream.held) // 2 >= 2 * panel + tile and max(panel, tile) <= stream.largest
             if fits and own * W <= stream.local_memory:
                 break
@@ -128,44 +146,51 @@ class _Solve:
         return padded
 
     def _scratch(self) -> None:
-        s, P, W, pieces = self.stream, self.P, self.W, self.chunks
-        self.panel, self.changed = self.gram.panel(W * P, square=True), self.gram.panel(W * P)
+        s, P, S, W, pieces = self.stream, self.P, self.sets, self.W, self.chunks
+        self.panel, self.changed = self.gram.panel(W * S, square=True), self.gram.panel(W * S)
         room = self.changed.capacity
-        self.in_set, self.ws = s.zeros(P * self.n), s.upload(np.full(P * W, -1, np.int32))
-        self.count = s.upload(np.array([P * W], np.int32))
+        self.in_set, self.ws = s.zeros(S * self.n), s.upload(np.full(S * W, -1, np.int32))
+        self.count = s.upload(np.array([S * W], np.int32))
         self.hits, self.misses = s.zeros(4), s.zeros(4)
         self.hit_slot, self.miss_row, self.miss_slot = (s.zeros(4 * room) for _ in range(3))
         self.hit_D, self.miss_D = s.zeros(8 * P * room), s.zeros(8 * P * room)
         self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
-        self.numbers, self.places = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 4 * P * pieces)
-        self.sums, self.counts = s.zeros(8 * 4 * P * pieces), s.zeros(4 * 2 * variants.BINS * P * pieces)
-        self.ends, self.offsets = s.zeros(4 * 4 * P), s.zeros(4 * 4 * P * pieces)
+        self.numbers, self.places = s.zeros(8 * 4 * S * pieces), s.zeros(4 * 4 * S * pieces)
+        self.sums, self.counts = s.zeros(8 * 3 * S * pieces), s.zeros(4 * 2 * variants.BINS * S * pieces)
+        self.ends, self.offsets = s.zeros(4 * 4 * S), s.zeros(4 * 4 * S * pieces)
         self.Q = s.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
 
     def _kernels(self) -> None:
         stream, profile, dtype = self.stream, self.stream.profile, self.gram.rows.dtype
         self.group, self.block = profile.group, profile.block
-        self.items = variants.subproblem_items(profile, self.W)
-        self._subproblem = stream.variant(variants.subproblem(profile, dtype, self.W))
-        names = ("extremes", "histogram", "threshold", "collect", "objective", "plan")
-        self._k = {name: stream.variant(variants.selection(profile, dtype), name) for name in names}
+        self.items, constraint = variants.subproblem_items(profile, self.W), self.problem.constraint
+        self._subproblem = stream.variant(variants.subproblem(profile, dtype, self.W, constraint))
+        names = ("extremes", "histogram", "threshold", "collect", "objective", "plan", *self._more)
+        self._k = {name: stream.variant(variants.selection(profile, dtype, constraint), name) for name in names}
         self._k["update"] = stream.variant(variants.update(profile, dtype))
 
+    _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
+
     def run(self) -> Solution:
+        try:
+            return self._run()
+        except KeyboardInterrupt:
+            if self.settings.keep:
+                self.settings.keep(self._coefficients())
+            raise
+
+    def _run(self) -> Solution:
         status, outer, exact_rows, certificates = None, 0, 0, 0
-        s = self.settings
+        s, began = self.settings, perf_counter()
         before, best, best_at = -1, np.inf, 0
         patience, last_level = 200 + 50 * self.n // self.W, -np.inf
+        kept = began
         while True:
-            self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
+            self._extremes()
             if outer % self.stream.profile.sync == 0:
                 state = self._read()
                 violation = float(state.violation.max())
-                gap = np.nan
-                if s.gap_tol is not None:
-                    gap = float(max(map(relative_gap, *self._objective(state.rho))))
-                if s.progress:
-                    s.progress(int(state.steps.sum()), violation, gap)
+                gap = self._watch(state, outer, began)
                 if violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol):
                     status = Status.TOLERANCE if violation <= s.tol else Status.GAP
                     started = perf_counter()
@@ -185,6 +210,12 @@ class _Solve:
                 if 0 <= s.max_iter <= int(state.steps.min()):
                     status = Status.MAX_ITER
                     break
+                if s.max_time is not None and perf_counter() - began >= s.max_time:
+                    status = Status.MAX_TIME
+                    break
+                if s.keep and perf_counter() - kept >= s.keep_every:
+                    s.keep(self._coefficients())
+                    kept = perf_counter()
                 if violation < 0.99 * best:
                     best, best_at = violation, outer
                 if outer - best_at > patience:  # the violation may go up and down for long while the dual still rises
@@ -198,9 +229,10 @@ class _Solve:
                 self.cache.reserve(state.rows, self.stream.profile.sync)
             self._step(outer)
             outer += 1
-        self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
+        self._extremes()
         state = self._read()
         primal, dual = self._objective(state.rho)
+        self.trace.append(self._point(state, outer, began, primal, dual))
         position = self.gram.rows.position
         shape = (self.P, self.n)
         b, f = (self.stream.read_wide(buffer, shape)[:, position] for buffer in (self.b, self.f))
@@ -221,40 +253,90 @@ class _Solve:
             rows_computed=state.rows,
             working_set=self.W,
             seconds=self.seconds,
+            trace=tuple(self.trace),
         )
 
     def _over_rows(self, name: str, *arguments: Any) -> None:
-        size, local_size = (self.group * self.chunks, self.P), (self.group, 1)
+        size, local_size = (self.group * self.chunks, self.sets), (self.group, 1)
         self._k[name](size, local_size, self.n, self.chunk, *arguments)
+
+    def _view(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
+        """f, b, lo, hi (sets, n_pad) as the choice of working sets sees them."""
+        return self.f, self.b, self.lo, self.hi
+
+    def _extremes(self) -> None:
+        self._over_rows("extremes", *self._view(), self.numbers, self.places)
+
+    def _coefficients(self) -> Vector:
+        return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
+
+    def _gradients(self, b: Vector) -> None:
+        """f += K b, a panel of rows at a time."""
+        s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
+        for first in range(0, len(support), self.changed.capacity):
+            some = support[first : first + self.changed.capacity]
+            weights = np.zeros((self.P, self.changed.capacity))
+            weights[:, : len(some)] = b[:, some]
+            at, count = s.upload(gram.rows.position[some]), s.upload(np.array([len(some)], np.int32))
+            D = s.wide(weights)
+            gram.gather(self.changed, at, count)
+            gram.accumulate(self.changed, count, None, Update(self.P, self.n, self.f, D, self.changed.capacity))
+            s.finish()
+            s.free(at, count, D)
+
+    def _watch(self, state: State, outer: int, began: float) -> float:
+        """The relative duality gap where it is wanted now (else nan); keeps the trace, shows progress.
+
+        The gap is looked at by a count of steps, not by the clock: a fit ends at the same step every time.
+        """
+        s, now = self.settings, perf_counter() - began
+        every = max(1, GAP_ROWS // (self.W * self.stream.profile.sync)) * self.stream.profile.sync
+        wanted = s.gap_tol is not None and outer % every == 0
+        due = not self.trace or now > 1.1 * self.trace[-1].seconds + 0.02  # (the first second in a few dozen points)
+        if not (wanted or due):
+            if s.progress:
+                nan = float("nan")
+                steps, violation = int(state.steps.sum()), float(state.violation.max())
+                s.progress(Point(now, steps, outer, nan, nan, nan, violation, state.rows))
+            return float("nan")
+        primal, dual = self._objective(state.rho)
+        self.seconds["gap"] += perf_counter() - began - now
+        point = self._point(state, outer, began, primal, dual)
+        if due:
+            self.trace.append(point)
+        if s.progress:
+            s.progress(point)
+        return point.gap if wanted else float("nan")
+
+    def _point(self, state: State, outer: int, began: float, primal: Vector, dual: Vector) -> Point:
+        gap, violation = float(max(map(relative_gap, primal, dual))), float(state.violation.max())
+        steps, total = int(state.steps.sum()), (float(primal.sum()), float(dual.sum()))
+        return Point(perf_counter() - began, steps, outer, *total, gap, violation, state.rows)
 
     def _step(self, outer: int) -> None:
         """One working set: choose, solve, apply."""
-        P, W, s = self.P, self.W, self.settings
+        P, W = self.P, self.W
         keep = self.keep if outer else 0
-        quota = (W - keep) // 2
-        vectors = (self.f, self.b, self.lo, self.hi)
+        quota = (W - keep) // 2 if self.problem.constraint is Constraint.BIAS else W - keep  # sides, or one side
+        view = self._view()
         started = perf_counter()
-        self._over_rows("histogram", *vectors, self.in_set, self.numbers, self.places, self.counts)
-        one_group = (self.group * P,), (self.group,)
+        self._over_rows("histogram", *view, self.in_set, self.numbers, self.places, self.counts)
+        one_group = (self.group * self.sets,), (self.group,)
         self._k["threshold"](*one_group, self.chunks, quota, self.counts, self.ends, self.offsets)
         chosen = (self.numbers, self.places, self.ends, self.offsets, quota, keep, W, self.ws)
-        self._over_rows("collect", *vectors, self.in_set, *chosen)
+        self._over_rows("collect", *view, self.in_set, *chosen)
         self._lap("select", started)
         started = perf_counter()
         self.gram.gather(self.panel, self.ws, self.count)
         self.gram.tile(self.panel, self.ws, self.count, self.Q)
         self._lap("tile", started)
         started = perf_counter()
-        budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
-        memory = local(VECTOR_STATE * W if self.items == 1 else 8)
-        self._subproblem(
-            (self.items * P,), (self.items,), self.n, W, self.ws, self.Q, *vectors, self.delta, self.counters,
-            np.float32(0.5 * s.tol), np.float32(SHRINK), 100 * W, budget, memory,
-        )  # fmt: skip
+        self._solve_set()
         self._lap("subproblem", started)
         started = perf_counter()
         self._k["plan"](
-            (self.group,), (self.group,), self.n, P, W, self.keep, self.cache.capacity, self.ws, self.in_set,
+            (self.group,), (self.group,), self.n, self.sets, self.each, W, self.keep, self.cache.capacity, self.ws,
+            self.in_set,
             self.delta, self.cache.slot_of, self.cache.owner, self.hits, self.hit_slot, self.hit_D, self.misses,
             self.miss_row, self.miss_slot, self.miss_D, self.changed.capacity, self.counters,
         )  # fmt: skip
@@ -265,10 +347,24 @@ class _Solve:
                 (-(-self.n // self.block),), None, *store.slabs, store.slab_rows, np.int64(self.n), self.hit_slot, P,
                 np.int64(self.n), self.f, self.hit_D, self.changed.capacity, self.hits,
             )  # fmt: skip
+        self._lap("update", started)
+        started = perf_counter()
         self.gram.gather(self.changed, self.miss_row, self.misses)
         update = Update(P, self.n, self.f, self.miss_D, self.changed.capacity)
         self.gram.accumulate(self.changed, self.misses, store, update)
         self._lap("rows", started)
+
+    def _limits(self) -> tuple[Any, ...]:
+        """tolerance, shrink, most steps, budget: when the subproblem is solved."""
+        s = self.settings
+        budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
+        return np.float32(0.5 * s.tol), np.float32(SHRINK), 100 * self.W, budget
+
+    def _solve_set(self) -> None:
+        memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
+        state = (self.f, self.b, self.lo, self.hi, self.delta, self.counters)
+        size = (self.items * self.P,), (self.items,)
+        self._subproblem(*size, self.n, self.W, self.ws, self.Q, *state, *self._limits(), memory)
 
     def _lap(self, part: str, started: float) -> None:
         """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them."""
@@ -278,23 +374,26 @@ class _Solve:
             self.stream.flush()
         self.seconds[part] += perf_counter() - started
 
-    def _read(self) -> _State:
-        shape = (self.P, self.chunks, 4)
+    def _read(self) -> State:
+        shape = (self.sets, self.chunks, 4)
         numbers = self.stream.read_wide(self.numbers, shape)
         places = self.stream.read(self.places, np.int32, shape)
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
+        if self.problem.constraint is not Constraint.BIAS:  # every row by itself
+            violation = np.maximum(np.maximum(-m, M), 0)
+            return State(m, M, np.zeros(self.P), violation, counters[: self.sets, 0], int(counters[0, 1]))
         free = places[..., 2].sum(axis=1)
         with np.errstate(invalid="ignore"):
             middle = np.where(np.isfinite(m) & np.isfinite(M), (m + M) / 2, np.where(np.isfinite(m), m, M))
             rho = np.where(free > 0, numbers[..., 2].sum(axis=1) / np.maximum(free, 1), middle)
             violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf)
         rho = np.where(np.isfinite(rho), rho, 0.0)
-        return _State(m, M, rho, np.maximum(violation, 0.0), counters[:, 0], int(counters[0, 1]))
+        return State(m, M, rho, np.maximum(violation, 0.0), counters[: self.sets, 0], int(counters[0, 1]))
 
     def _gap(self) -> float:
         """The relative duality gap of the state as it is now."""
-        self._over_rows("extremes", self.f, self.b, self.lo, self.hi, self.numbers, self.places)
+        self._extremes()
         return float(max(map(relative_gap, *self._objective(self._read().rho))))
 
     def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
@@ -310,7 +409,7 @@ class _Solve:
         eps = float(np.finfo(self.gram.rows.dtype).eps)
         return eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
 
-    def _certify(self, state: _State, tol: float) -> tuple[float, int]:
+    def _certify(self, state: State, tol: float) -> tuple[float, int]:
         """(violation, rows evaluated): f replaced in float64 where the bound of its error reaches tol / 10."""
         shape = (self.P, self.n)
         b = self.stream.read_wide(self.b, shape)
@@ -322,22 +421,27 @@ class _Solve:
         order, evaluated, worst = self.gram.rows.order, 0, 0.0
         for p in range(self.P):
             up, low = b[p] < hi[p], b[p] > lo[p]
-            band = (up & (f[p] <= state.m[p] + 2 * bound)) | (low & (f[p] >= state.M[p] - 2 * bound)) | (up & low)
+            if self.problem.constraint is Constraint.NONE:
+                band = (up & (-f[p] > tol - 2 * bound)) | (low & (f[p] > tol - 2 * bound))
+            else:
+                band = (up & (f[p] <= state.m[p] + 2 * bound)) | (low & (f[p] >= state.M[p] - 2 * bound)) | (up & low)
             at = np.flatnonzero(band)
             if not at.size:
                 continue
             coefficients = np.zeros(self.gram.rows.n)
             coefficients[order[order >= 0]] = b[p][order >= 0]
-            f[p, at] = self.settings.exact(order[at].astype(np.intp), coefficients) + q[p, at]
+            f[p, at] = self.settings.exact(order[at].astype(np.intp), coefficients[None])[0] + q[p, at]
             evaluated += at.size
-            if up.any() and low.any():
+            if self.problem.constraint is Constraint.NONE:
+                worst = max(worst, float((-f[p][up]).max(initial=0)), float(f[p][low].max(initial=0)))
+            elif up.any() and low.any():
                 worst = max(worst, float(f[p][low].max() - f[p][up].min()))
         self.stream.write_wide(self.f, f)
         return worst, evaluated
 
 
 @dataclass(frozen=True)
-class _State:
+class State:
     """What the host reads back: m, M, rho, violation, steps (problems,), and rows computed."""
 
     m: Vector

@@ -1,0 +1,138 @@
+// Rows into clusters of like sparsity, greedily in one pass: Algorithm 2 of GTSVM (Cotter, Srebro, Keshet 2011), where
+// `max` must read `min`. A row's pattern is a bit set: bit j of word w stands for column 32 w + j.
+#ifndef INPUT
+#define INPUT float  // type of the caller's rows
+#endif
+#define LANES 16  // slots whose words stand side by side
+
+// patterns[row0 + i][w] of the dense row i: where it differs from the centre. A range of (words, rows).
+kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
+                                   global const INPUT *restrict centre, const int row0,
+                                   global uint *restrict patterns) {
+  const int w = get_global_id(0), words = get_global_size(0), length = min(32, d - 32 * w);
+  const size_t i = get_global_id(1);
+  global const INPUT *restrict x = X + begin + i * d + 32 * w;
+  uint word = 0;
+  for (int j = 0; j < length; ++j) word |= (uint)(x[j] != centre[32 * w + j]) << j;
+  patterns[(row0 + i) * words + w] = word;
+}
+
+// patterns[i][w] of the CSR row i: where an entry is not zero
+kernel EXPLICIT void pattern_csr(const int words, global const long *restrict indptr,
+                                 global const int *restrict indices, const int indices_begin,
+                                 global const INPUT *restrict data, const int data_begin,
+                                 global uint *restrict patterns) {
+  const size_t i = get_global_id(0);
+  global uint *restrict to = patterns + i * words;
+  for (int w = 0; w < words; ++w) to[w] = 0;
+  for (long e = indptr[i]; e < indptr[i + 1]; ++e) {
+    const int j = indices[indices_begin + e];
+    to[j / 32] |= (uint)(data[data_begin + e] != 0) << j % 32;
+  }
+}
+
+// The active clusters stand in k slots (a multiple of LANES), item lid of the group owns the slots lid, lid + WG, ...
+// Of slot s: the union of its rows' patterns, its columns (length of the union), rows (-1: nothing active) and name.
+#define WORD(s, w) (((size_t)(s) / LANES * words + (w)) * LANES + (s) % LANES)
+#define COLUMNS(s) slots[s]
+#define ROWS(s) slots[k + (s)]
+#define NAME(s) slots[2 * k + (s)]
+
+#ifdef VECTOR
+#define LANE (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+// The smallest lane. (By shuffle, because Oclgrind 21.10 takes the upper half of sixteen lanes for uninitialised.)
+inline int lowest(int16 v) {
+  for (int step = LANES / 2; step > 0; step /= 2) v = min(v, shuffle(v, as_uint16(LANE ^ step)));
+  return v.s0;
+}
+#endif
+
+// The slot that row x costs least, of equal ones the first: rows |Jx \ JS| + |JS \ Jx| for the columns Jx of the row
+// and JS of the cluster.
+inline int nearest(const int words, const int k, global const uint *restrict x, global const uint *restrict unions,
+                   global const int *restrict slots, local int *costs, local int *at) {
+  int length = 0;
+  for (int w = 0; w < words; ++w) length += popcount(x[w]);
+#ifdef VECTOR
+  int16 best = INT_MAX, where = 0;
+  for (int s = 0; s < k; s += LANES) {
+    int16 common = 0;
+    for (int w = 0; w < words; ++w) common += as_int16(popcount(vload16(0, unions + WORD(s, w)) & x[w]));
+    const int16 rows = vload16(0, &ROWS(s));
+    int16 cost = rows * (length - common) + vload16(0, &COLUMNS(s)) - common;
+    cost = select(cost, (int16)INT_MAX, rows < 0);
+    const int16 better = cost < best;
+    best = select(best, cost, better), where = select(where, s + LANE, better);
+  }
+  return lowest(select((int16)INT_MAX, where, best == lowest(best)));
+#else
+  const int lid = get_local_id(0);
+  int best = INT_MAX, where = INT_MAX;
+  for (int s = lid; s < k; s += WG) {
+    int common = 0;
+    for (int w = 0; w < words; ++w) common += popcount(unions[WORD(s, w)] & x[w]);
+    const int rows = ROWS(s), cost = select(rows * (length - common) + COLUMNS(s) - common, INT_MAX, rows < 0);
+    const int better = cost < best;
+    best = select(best, cost, better), where = select(where, s, better);
+  }
+  costs[lid] = best, at[lid] = where;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = WG / 2; step > 0; step /= 2) {
+    const int other = min(lid + step, WG - 1);  // (items from step on compute what nobody takes)
+    const int a = costs[lid], b = costs[other], i = at[lid], j = at[other];
+    const int better = b < a || (b == a && j < i);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (lid < step) costs[lid] = select(a, b, better), at[lid] = select(i, j, better);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  const int slot = at[0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return slot;
+#endif
+}
+
+// One group (vector shape: one item) puts rows walk[p share size ...], one after another, into the clusters p share ...
+// order[c size ...] are the rows of cluster c (untouched where it does not fill up), filled[c] the union of their
+// patterns. At most `active` clusters stand in slots at a time; a full one makes room for the next.
+kernel EXPLICIT void assign(const int n, const int words, const int size, const int active, const int k,
+                            const int clusters, const int share, global const uint *restrict patterns,
+                            global const int *restrict walk, global uint *restrict unions, global int *restrict slots,
+                            global uint *restrict filled, global int *restrict order) {
+  const int p = get_group_id(0), lid = get_local_id(0), last = min(clusters, (p + 1) * share);
+  local int costs[WG], at[WG], next;
+  unions += (size_t)p * k * words;
+  slots += (size_t)p * 3 * k;
+  for (int s = lid; s < k; s += WG) {
+    const int name = p * share + s, there = s < active && name < last;
+    for (int w = 0; w < words; ++w) unions[WORD(s, w)] = 0;
+    COLUMNS(s) = 0, ROWS(s) = there ? 0 : -1, NAME(s) = there ? name : -1;
+  }
+  if (lid == 0) next = p * share + active;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const int end = min(n, last * size);
+  for (int i = p * share * size; i < end; ++i) {
+    const int row = walk[i];
+    global const uint *restrict x = patterns + (size_t)row * words;
+    const int s = nearest(words, k, x, unions, slots, costs, at);
+    if (s % WG == lid) {  // the owner alone touches a slot, and next between two searches
+      const int name = NAME(s), rows = ROWS(s) + 1, full = rows == size;
+      order[(size_t)name * size + rows - 1] = row;
+      int columns = 0;
+      for (int w = 0; w < words; ++w) {
+        const uint word = unions[WORD(s, w)] | x[w];
+        columns += popcount(word);
+        unions[WORD(s, w)] = full ? 0 : word;
+        if (full) filled[(size_t)name * words + w] = word;
+      }
+      COLUMNS(s) = columns, ROWS(s) = rows;
+      if (full) {
+        const int there = next < last;
+        COLUMNS(s) = 0, ROWS(s) = there ? 0 : -1, NAME(s) = there ? next : -1;
+        next += there;
+      }
+    }
+  }
+  for (int s = lid; s < k; s += WG)  // those that did not fill up
+    for (int w = 0; w < words; ++w)
+      if (NAME(s) >= 0) filled[(size_t)NAME(s) * words + w] = unions[WORD(s, w)];
+}

@@ -1,0 +1,47 @@
+// Problems over the same rows that are coupled row by row (Crammer and Singer's multiclass, a problem a class): in
+// signed coefficients b[p][i] with f[p] = K b[p] + q[p],
+//   minimise 1/2 sum_p b_p' K b_p + q_p' b_p,  lo <= b <= hi,  sum_p b[p][i] = 0 for every row i
+// A row's violation is max_p f[p][i] over b > lo less min_p f[p][i] over b < hi (GTSVM section 5.1: v_i from y- and y+).
+//   spread    view[i] = -(violation of row i): what select.cl chooses a working set by, as one problem without bias
+//   coupled   sums for the objective, chunk by chunk: quadratic = sum b (f - q), linear = sum b q, and the loss
+//             sum_i hi_i (max_p f[p][i] - f[own][i]), own the problem with hi > 0 (equation 3)
+// A range of all rows; consecutive items on consecutive addresses.
+kernel void spread(const int n, const int problems, global const wide *restrict f, global const wide *restrict b,
+                   global const wide *restrict lo, global const wide *restrict hi, global wide *restrict view) {
+  const size_t i = get_global_id(0);
+  if (i >= n) return;
+  wide m = WIDE_MAX, M = WIDE_MAX;  // M holds the smallest -f
+  for (int p = 0; p < problems; ++p) {
+    const size_t at = (size_t)p * n + i;
+    m = wide_min(m, wide_pick(wide_less(b[at], hi[at]), f[at], WIDE_MAX));
+    M = wide_min(M, wide_pick(wide_less(lo[at], b[at]), wide_neg(f[at]), WIDE_MAX));
+  }
+  const bool there = wide_less(m, WIDE_MAX) && wide_less(M, WIDE_MAX);
+  view[i] = wide_pick(there, wide_add(m, M), wide_of(0));
+}
+
+kernel void coupled(const int n, const int chunk, const int problems, global const wide *restrict f,
+                    global const wide *restrict b, global const wide *restrict hi, global const wide *restrict q,
+                    global wide *restrict sums) {
+  const int piece = get_group_id(0);
+  local wide values[WG];
+  wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
+  const int end = min(n, (piece + 1) * chunk);
+  for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
+    wide most = wide_neg(WIDE_MAX), own = wide_of(0), cap = wide_of(0);
+    for (int p = 0; p < problems; ++p) {
+      const size_t at = (size_t)p * n + i;
+      const wide fi = f[at], bi = b[at];
+      quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, q[at])));
+      linear = wide_add(linear, wide_mul(bi, q[at]));
+      most = wide_max(most, fi);
+      const bool here = wide_less(wide_of(0), hi[at]);
+      own = wide_pick(here, fi, own), cap = wide_pick(here, hi[at], cap);
+    }
+    const bool there = wide_less(wide_of(0), cap);  // (f of padding rows may be any number)
+    loss = wide_add(loss, wide_pick(there, wide_mul(cap, wide_sub(most, own)), wide_of(0)));
+  }
+  quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
+  loss = group_sum(loss, values);
+  if (get_local_id(0) == 0) sums[3 * piece] = quadratic, sums[3 * piece + 1] = linear, sums[3 * piece + 2] = loss;
+}

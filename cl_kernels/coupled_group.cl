@@ -1,0 +1,80 @@
+// Solves coupled problems over the working set alone: the row with the largest violation exactly, again and again
+// (row_threshold.cl). Group shape: one work-group of WG items; item l owns the rows l, l + WG, ... of the working set.
+//   F[p][k] the gradients, U[p][k] = 0 where b may rise, else infinity, D[p] the last step: in global memory,
+//   consecutive items on consecutive addresses. A step is one pass over the problems and an arg-reduction by select.
+kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
+    const int n, const int problems, const int W, global const int *restrict ws, global real *restrict Q,
+    global const wide *restrict f, global wide *restrict b, global const wide *restrict hi,
+    global wide *restrict delta, global long *restrict counters, const float tolerance, const float shrink,
+    const int most, const long budget, global real *restrict state) {
+  const int lid = get_local_id(0);
+  global real *F = state, *U = F + (size_t)problems * W, *D = U + (size_t)problems * W;
+  global wide *B = delta;
+  local real violations[WG];
+  local int indices[WG];
+  for (int k = lid; k < W; k += WG) {
+    const int row = ws[k];
+    wide lowest = WIDE_MAX, highest = wide_neg(WIDE_MAX);
+    for (int p = 0; p < problems && row >= 0; ++p) {
+      lowest = wide_min(lowest, f[(size_t)p * n + row]), highest = wide_max(highest, f[(size_t)p * n + row]);
+    }
+    const wide middle = wide_mul(wide_of((real)0.5), wide_add(lowest, highest));
+    for (int p = 0; p < problems; ++p) {
+      const size_t at = (size_t)p * n + max(row, 0), to = (size_t)p * W + k;
+      B[to] = wide_pick(row >= 0, b[at], wide_of(0));
+      F[to] = row >= 0 ? wide_real(wide_sub(f[at], middle)) : (real)0;
+      U[to] = row >= 0 && wide_less(b[at], hi[at]) ? (real)0 : (real)INFINITY;
+    }
+  }
+  const long left = budget - counters[0];
+  const int limit = left < most ? (int)max(left, 0L) : most;
+  barrier(CLK_GLOBAL_MEM_FENCE);
+  int i = 0, steps = 0;
+  float stop = INFINITY;
+  for (;;) {
+    real best = 0;  // holds the smallest negated violation
+    int chosen = INT_MAX;
+    for (int k = lid; k < W; k += WG) {
+      if (ws[k] < 0) continue;
+      const real q = Q[(size_t)i * W + k];
+      real m = INFINITY, M = -INFINITY;
+      for (int p = 0; p < problems; ++p) {
+        const size_t at = (size_t)p * W + k;
+        real now = F[at];
+        if (steps > 0) now = fma(q, D[p], now), F[at] = now;
+        m = fmin(m, now + U[at]), M = fmax(M, now);
+      }
+      if (m - M < best) best = m - M, chosen = k;
+    }
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    ARGMIN(best, chosen, violations, indices, REAL_LESS, REAL_PICK)
+    if (steps == 0) stop = fmax(tolerance, shrink * -(float)best);
+    if (!(-(float)best > stop) || chosen == INT_MAX || steps >= limit) break;
+    i = chosen;
+    const int row = ws[i];
+    const wide curve = wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU));
+    wide factor;
+    const wide threshold = row_threshold(n, W, problems, row, i, curve, B, hi, F, &factor);
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    for (int p = lid; p < problems; p += WG) {
+      const size_t at = (size_t)p * W + i;
+      const wide s = SHARE(p), now = wide_sub(hi[(size_t)p * n + row], s);
+      const bool rises = wide_less(wide_of(0), s);
+      D[p] = wide_real(wide_sub(now, B[at]));
+      B[at] = now;
+      U[at] = rises ? (real)0 : (real)INFINITY;
+    }
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    ++steps;
+  }
+  barrier(CLK_GLOBAL_MEM_FENCE);
+  for (int k = lid; k < W; k += WG) {
+    const int row = ws[k];
+    for (int p = 0; p < problems; ++p) {
+      const size_t at = (size_t)p * n + row, to = (size_t)p * W + k;
+      const wide now = B[to];
+      if (row >= 0) delta[to] = wide_sub(now, b[at]), b[at] = now;  // (B is 0 elsewhere)
+    }
+  }
+  if (lid == 0) counters[0] += steps;
+}

@@ -1,0 +1,81 @@
+// Solves coupled problems over the working set alone: the row with the largest violation exactly, again and again
+// (row_threshold.cl). Vector shape: one work-item.
+//   F[p][k] the gradients less the row's middle, U[p][k] = 0 where b may rise, else infinity; D[p] the last step
+// A step is one pass over the problems and W in vectors of DW: F += D_p Q_i and each row's largest and smallest.
+kernel EXPLICIT void subproblem(const int n, const int problems, const int W, global const int *restrict ws,
+                       global real *restrict Q, global const wide *restrict f, global wide *restrict b,
+                       global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
+                       const float tolerance, const float shrink, const int most, const long budget,
+                       global real *restrict state) {
+  global real *restrict F = state, *restrict U = F + (size_t)problems * W, *restrict D = U + (size_t)problems * W;
+  global wide *restrict B = delta;
+  for (int k = 0; k < W; ++k) {
+    const int row = ws[k];
+    if (row < 0)  // (the function may have no value there)
+      for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
+    double lowest = INFINITY, highest = -INFINITY;
+    for (int p = 0; p < problems && row >= 0; ++p) {
+      const double fp = f[(size_t)p * n + row];
+      lowest = fmin(lowest, fp), highest = fmax(highest, fp);
+    }
+    for (int p = 0; p < problems; ++p) {
+      const size_t at = (size_t)p * n + row, to = (size_t)p * W + k;
+      B[to] = row >= 0 ? b[at] : 0;
+      F[to] = row >= 0 ? (real)(f[at] - (lowest + highest) / 2) : 0;
+      U[to] = row >= 0 && b[at] < hi[at] ? 0 : INFINITY;
+    }
+  }
+  for (int p = 0; p < problems; ++p) D[p] = 0;
+  const long left = budget - counters[0];
+  const int limit = left < most ? (int)max(left, 0L) : most;
+  ivec lanes;
+  for (int z = 0; z < DW; ++z) ((private INDEX_TYPE *)&lanes)[z] = z;
+  int i = 0, steps = 0;
+  real stop = INFINITY;
+  for (;;) {
+    global const real *restrict Qi = Q + (size_t)i * W;
+    rvec best = 0;
+    ivec where = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec q = load(k, Qi);
+      rvec m = INFINITY, M = -INFINITY;
+      for (int p = 0; p < problems; ++p) {
+        const rvec now = fma(q, (rvec)D[p], load(k, F + (size_t)p * W));
+        store(now, k, F + (size_t)p * W);
+        m = min(m, now + load(k, U + (size_t)p * W));
+        M = max(M, now);
+      }
+      const rvec violation = M - m;
+      const ivec more = isgreater(violation, best);
+      best = select(best, violation, more);
+      where = select(where, (ivec)(k), more);
+    }
+    real violation;
+    FOLD(REAL, max, best, violation)
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
+    if (!(violation > stop) || steps >= limit) break;
+    i = first_place(best, violation, where, lanes);
+    const int row = ws[i];
+    const wide curve = wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU));
+    wide factor;
+    const wide threshold = row_threshold(n, W, problems, row, i, curve, B, hi, F, &factor);
+    for (int p = 0; p < problems; ++p) {
+      const size_t at = (size_t)p * W + i;
+      const wide bound = hi[(size_t)p * n + row], s = SHARE(p), now = bound - s;
+      D[p] = (real)(now - B[at]);
+      B[at] = now;
+      U[at] = s > 0 ? 0 : INFINITY;
+    }
+    ++steps;
+  }
+  for (int k = 0; k < W; ++k) {
+    const int row = ws[k];
+    for (int p = 0; p < problems; ++p) {
+      const size_t at = (size_t)p * n + row, to = (size_t)p * W + k;
+      const wide now = B[to];
+      delta[to] = row >= 0 ? now - b[at] : 0;
+      if (row >= 0) b[at] = now;
+    }
+  }
+  counters[0] += steps;
+}

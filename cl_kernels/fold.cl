@@ -1,0 +1,33 @@
+// Vectors of a working set and what one folds to, for the subproblems' vector shape: DW kernel values side by side.
+#ifdef REAL64
+#define DW 8
+typedef long8 ivec;
+#define INDEX_TYPE long
+#else
+#define DW 16
+typedef int16 ivec;
+#define INDEX_TYPE int
+#endif
+typedef CAT(REAL, DW) rvec;
+#define load CAT(vload, DW)
+#define store CAT(vstore, DW)
+
+// One vector folded to the OP of its lanes, halves upon halves. (The first halves by way of an array, which compilers
+// see through: Oclgrind takes the halves of sixteen lanes for uninitialised.)
+#define FOLD(type, OP, v, out)                                     \
+  {                                                                \
+    type lane[16];                                                 \
+    store(v, 0, lane);                                             \
+    const CAT(type, 8) v8 = OP(vload8(0, lane), vload8(DW / 8 - 1, lane)); \
+    const CAT(type, 4) v4 = OP(v8.lo, v8.hi);                      \
+    const CAT(type, 2) v2 = OP(v4.lo, v4.hi);                      \
+    out = OP(v2.x, v2.y);                                          \
+  }
+
+// The smallest place among the lanes of v that hold ``value``; lane z of ``at`` counts vectors.
+inline int first_place(const rvec v, const real value, const ivec at, const ivec lanes) {
+  const ivec place = select((ivec)(INT_MAX), at * DW + lanes, isequal(v, (rvec)value));
+  INDEX_TYPE least;
+  FOLD(INDEX_TYPE, min, place, least)
+  return (int)least;
+}

@@ -1,0 +1,126 @@
+"""Pictures of a fit and of its rows, by matplotlib (``pip install clsvm[plot]``), imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+
+from clsvm import cluster, layout
+from clsvm.device import Stream
+from clsvm.report import PARTS, FitReport, by_part
+
+Axes = Any  # matplotlib's, which need not be installed
+Figure = Any
+
+
+def figure() -> Figure:
+    """An empty figure for a file, which needs no display. Raises ImportError without matplotlib."""
+    return _matplotlib("figure").Figure(layout="constrained")
+
+
+def convergence(report: FitReport, ax: Axes = None) -> Axes:
+    """Gap and violation over the solver's seconds, on a logarithmic scale, from ``report.trace``.
+
+    Values that were not evaluated, or are not above 0, are left out. Without a trace the picture says so and shows
+    the values of the end. ax: where to draw, by default a new figure. Raises ImportError without matplotlib.
+    """
+    ax, label = _axes(ax), "seconds"
+    if report.trace:
+        seconds = [point.seconds for point in report.trace]
+        gap, violation = ([getattr(point, name) for point in report.trace] for name in ("gap", "violation"))
+    else:
+        seconds, gap, violation = [report.seconds["total"]], [report.gap], [report.violation]
+        label = "seconds (no trace was kept: the end alone)"
+    for name, values in (("relative duality gap", gap), ("KKT violation", violation)):
+        shown = [(x, y) for x, y in zip(seconds, values, strict=True) if np.isfinite(y) and y > 0]
+        if shown:
+            ax.plot(*zip(*shown, strict=True), marker=".", label=name)
+    ax.set(yscale="log", xlabel=label)
+    ax.set_title(report.status, fontsize="medium")
+    if ax.lines:
+        ax.legend()
+    return ax
+
+
+def breakdown(reports: Mapping[str, FitReport], ax: Axes = None) -> Axes:
+    """Shares of the time by part, a bar for each of ``reports`` by its name, the first on top (GTSVM's figure 2).
+
+    The parts are those of :data:`clsvm.report.PARTS`. ax: where to draw, by default a new figure. Raises ValueError
+    where there is no report, ImportError without matplotlib.
+    """
+    if not isinstance(reports, Mapping) or not reports:
+        raise ValueError(
+            f"got {reports!r}, expected at least one FitReport by name, such as {{'a9a': model.fit_report_}}"
+        )
+    ax = _axes(ax)
+    parts = [by_part(report.seconds) for report in reports.values()]
+    totals = np.array([sum(one.values()) for one in parts])
+    names = [f"{name} ({total:.3g} s)" for name, total in zip(reports, totals, strict=True)]
+    left = np.zeros(len(parts))
+    for part in PARTS:
+        share = np.array([one[part] for one in parts]) / np.maximum(totals, np.finfo(float).tiny)
+        ax.barh(names, share, left=left, label=part)
+        left += share
+    ax.set(xlim=(0, 1), xlabel="share of the time")
+    ax.invert_yaxis()
+    ax.legend(ncols=len(PARTS), loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize="small", frameon=False)
+    return ax
+
+
+def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> NDArray[np.object_]:
+    """Which features some rows use: a stretch of them as they came (left) and a cluster of as many (right), after
+    GTSVM's figure 1. The fewer features they use together, the less is stored.
+
+    X (n, d): dense or sparse. rows: of a cluster; of the full ones that with the median number of features is drawn.
+    device: where the rows are clustered, as SVC's. ax: two axes, by default of a new figure. Returns the two axes.
+    Raises ValueError for anything else, DeviceError where the device fails, ImportError without matplotlib.
+    """
+    if int(rows) != rows or rows < 1:
+        raise ValueError(f"rows: got {rows!r}, expected a whole number, 1 or more")
+    X = layout.canonical(check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32]))
+    axes = np.ravel(_axes(ax, panels=2))
+    if axes.size != 2:
+        raise ValueError(f"ax: got {axes.size}, expected 2 axes")
+    n, d = X.shape
+    first = max(0, n - rows) // 2
+    chosen = {"as the rows came": np.arange(first, min(first + rows, n)), "a cluster": _cluster(X, int(rows), device)}
+    for panel, (name, at) in zip(axes, chosen.items(), strict=True):
+        pattern = sp.csr_matrix(X[at])
+        pattern.eliminate_zeros()
+        panel.spy(pattern, markersize=1, aspect="auto", rasterized=True)
+        used = len(np.unique(pattern.indices))
+        panel.set(title=f"{name}: {len(at)} rows, {used} of {d} features", xlabel="feature")
+    axes[0].set_ylabel("row")
+    return axes
+
+
+def _cluster(X: layout.Data, size: int, device: Any) -> NDArray[np.int32]:
+    """The rows of the cluster of X with the median number of features, among those with the most rows."""
+    with Stream(device) as stream:
+        found = cluster.cluster(stream, X, size)
+    members = found.order.reshape(-1, size)
+    count = (members >= 0).sum(axis=1)
+    full = np.flatnonzero(count == count.max())
+    widths = found.mask[full].sum(axis=1)
+    chosen: NDArray[np.int32] = members[full[np.argsort(widths, kind="stable")[len(full) // 2]]]
+    return np.sort(chosen[chosen >= 0])
+
+
+def _matplotlib(module: str) -> Any:
+    try:
+        return import_module(f"matplotlib.{module}")
+    except ModuleNotFoundError as error:
+        raise ImportError("pictures need matplotlib: pip install clsvm[plot]") from error
+
+
+def _axes(ax: Any, panels: int = 1) -> Any:
+    """``ax``, or new axes of a pyplot figure, which notebooks show."""
+    if ax is not None:
+        return ax
+    return _matplotlib("pyplot").subplots(1, panels, figsize=(5.5 * panels + 1, 4.5), layout="constrained")[1]

@@ -1,0 +1,80 @@
+"""Problems that are coupled row by row, solved together: multiclass machines of Crammer and Singer.
+
+Solves:   minimise sum_p 1/2 b_p'K b_p + q_p'b_p,  b <= hi,  sum_p b_pi = 0 for every row i
+Given:    as decomposition.py; one working set of rows for all problems
+Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
+
+A row's violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} is what the working set is chosen by: to select.cl the
+rows are one problem without bias whose gradient is -v. Inside the working set a row is solved exactly at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.device import Buffer
+from clsvm.solvers.decomposition import Solver, State, Vector
+
+
+class Coupled(Solver):
+    """The stages of a step that differ."""
+
+    _more = ("spread", "coupled")
+
+    def _shape(self) -> tuple[int, int]:
+        return 1, self.problem.problems
+
+    def _scratch(self) -> None:
+        super()._scratch()
+        stream, real = self.stream, np.dtype(self.gram.rows.dtype).itemsize
+        self.state = stream.zeros(real * (2 * self.W + 1) * self.P)
+        self.view = stream.zeros(8 * self.n), *(stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
+
+    def _view(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
+        view, b, lo, hi = self.view
+        return view, b, lo, hi
+
+    def _extremes(self) -> None:
+        self._k["spread"]((self.n,), None, self.n, self.P, self.f, self.b, self.lo, self.hi, self.view[0])
+        super()._extremes()
+
+    def _solve_set(self) -> None:
+        state: tuple[Any, ...] = (self.f, self.b, self.hi, self.delta, self.counters)
+        sizes = self.n, self.P, self.W
+        self._subproblem(
+            (self.items,), (self.items,), *sizes, self.ws, self.Q, *state, *self._limits(), self.state
+        )  # fmt: skip
+
+    def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
+        """Primal and dual objective of the one problem that all classes are."""
+        size, group = (self.group * self.chunks,), (self.group,)
+        self._k["coupled"](size, group, self.n, self.chunk, self.P, self.f, self.b, self.hi, self.q, self.sums)
+        quadratic, linear, loss = self.stream.read_wide(self.sums, (1, self.chunks, 3)).sum(axis=1).T
+        return quadratic / 2 + loss, -(quadratic / 2 + linear)
+
+    def _certify(self, state: State, tol: float) -> tuple[float, int]:
+        shape = (self.P, self.n)
+        b = self.stream.read_wide(self.b, shape)
+        bound, worst = self._bound(b), float(state.violation.max())
+        if self.settings.exact is None or bound <= tol / 10:
+            return worst, 0
+        f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
+
+        def violations(at: NDArray[Any] | slice) -> Vector:
+            most = np.where(b[:, at] > lo[:, at], f[:, at], -np.inf).max(axis=0)
+            least = np.where(b[:, at] < hi[:, at], f[:, at], np.inf).min(axis=0)
+            return np.maximum(np.where(np.isfinite(most) & np.isfinite(least), most - least, 0), 0)
+
+        at = np.flatnonzero(violations(slice(None)) > tol - 2 * bound)
+        order = self.gram.rows.order
+        at = at[order[at] >= 0]
+        if not at.size:
+            return worst, 0
+        coefficients = np.zeros((self.P, self.gram.rows.n))
+        coefficients[:, order[order >= 0]] = b[:, order >= 0]
+        f[:, at] = self.settings.exact(order[at].astype(np.intp), coefficients) + q[:, at]
+        self.stream.write_wide(self.f, f)
+        return float(violations(slice(None)).max()), int(at.size)

@@ -1,0 +1,258 @@
+"""From rows and a problem to a solution: layout, precision, working set and row store, certificate, checkpoints.
+
+What every estimator's fit has in common; it sees no labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import layout, model, solvers
+from clsvm.device import Stream
+from clsvm.errors import CheckpointError
+from clsvm.gram import Gram
+from clsvm.kernels import Kernel
+from clsvm.progress import Display
+from clsvm.report import FitReport, Status, relative_gap
+from clsvm.tasks import Problem
+
+Vector = NDArray[np.float64]
+_HOPELESS = 100.0  # times tol: what the rounding of one kernel value may move f before float32 is not even tried
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a fit asks of the solver and the machine; names and meaning as the estimators' parameters."""
+
+    tol: float
+    gap_tol: float | None
+    max_iter: int
+    max_time: float | None
+    working_set_size: int | str
+    cache_size: float | str
+    dtype: str
+    device: Any
+    memory_limit: int | str | None
+    verbose: Any = False
+    checkpoint: Any = None
+    checkpoint_every: float = 60.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The solution, its report, and what a model of it needs to know."""
+
+    solution: solvers.Solution
+    report: FitReport
+    plan: layout.Plan
+
+
+def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vector | None, since: float) -> Trained:
+    """Solve ``problem`` over the rows of X (n, d), dense or CSR (layout.canonical), from ``start`` where it is given.
+
+    since: perf_counter() at which the fit began. float64 is taken where float32 cannot reach the tolerance. Raises
+    ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit.
+    """
+    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel) if options.checkpoint else None
+    if checkpoint and checkpoint.file.exists():
+        start = checkpoint.read()
+    start = None if start is None or not start.any() else problem.feasible(start)
+    checked = perf_counter()
+    largest = float(problem.hi.max())
+    for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
+        with (
+            Stream(options.device, options.memory_limit) as stream,
+            Display(options.verbose, options.tol, options.gap_tol) as progress,
+        ):
+            last = dtype == "float64" or stream.profile.wide == "pair"
+            plan = layout.choose(stream.profile, X, kernel.spec)
+            rows = layout.build(stream, X, plan, dtype)
+            stream.finish()
+            laid = perf_counter()
+            gram = Gram(stream, rows, kernel)
+            scale = _rounding(stream, plan, X, gram, options.dtype)
+            if float(np.finfo(dtype).eps) * scale * largest > _HOPELESS * options.tol and not last:
+                continue  # one coefficient's rounding would hide the tolerance
+            working_set, cache, reason = choose(stream, gram, options.working_set_size, options.cache_size)
+            settings = solvers.Settings(
+                tol=options.tol,
+                gap_tol=options.gap_tol,
+                max_iter=min(options.max_iter, 2**62),
+                max_time=options.max_time,
+                working_set=working_set,
+                cache_bytes=cache,
+                kernel_scale=scale,
+                exact=_exact(options, stream, plan, X, kernel) if dtype == "float32" else None,
+                progress=progress,
+                start=start,
+                keep=checkpoint.write if checkpoint else None,
+                keep_every=options.checkpoint_every,
+            )
+            solution = solvers.solve(stream, gram, problem, settings)
+            solved = perf_counter()
+        if solution.status is not Status.STALLED or last:
+            break
+    if checkpoint:
+        checkpoint.write(solution.b)
+    primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
+    report = FitReport(
+        primal=primal,
+        dual=dual,
+        gap=relative_gap(primal, dual),
+        violation=float(solution.violation.max()),
+        error_bound=solution.error_bound,
+        exact_rows=solution.exact_rows,
+        status=solution.status.value,
+        converged=solution.status.converged,
+        steps=int(solution.steps.sum()),
+        outer_steps=solution.outer_steps,
+        rows_computed=solution.rows_computed,
+        bytes_held=stream.peak,
+        seconds={
+            "check": checked - since,
+            "layout": laid - checked,
+            **solution.seconds,
+            "other": solved - laid - sum(solution.seconds.values()),
+            "total": perf_counter() - since,
+        },
+        device=str(stream.info),
+        layout=f"{rows.describe()} ({plan.reason})",
+        working_set_size=solution.working_set,
+        dtype=dtype,
+        trace=solution.trace,
+        selection=reason,
+    )
+    return Trained(solution, report, plan)
+
+
+def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | str) -> tuple[int, int, str]:
+    """(working set size, bytes of the row store, why): the numbers given, or what the device's measured rates say.
+
+    A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the store: rows are kept
+    where that is less. The largest working set is best on every device measured so far, with a store and without: the
+    W x W tile is a small part of the rows, and a step's launches are paid less often.
+    """
+    profile, rows, words = stream.profile, gram.rows, []
+    cells = rows.stored / max(1, rows.n) * (profile.csr_cost if rows.csr else 1.0)
+    if working_set == "auto":
+        W = profile.working_set
+        words.append(f"the profile's working set of {W}")
+    else:
+        W = int(working_set)
+        words.append(f"a working set of {W} was asked for")
+    if cache != "auto":
+        words.append(f"a row store of {float(cache):g} MB was asked for")
+        return W, int(float(cache) * 1e6), "; ".join(words)
+    keep = cells > profile.cache_cost
+    words.append(
+        f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "
+        + ("rows are kept" if keep else "no row is kept")
+    )
+    return W, stream.limit if keep else 0, "; ".join(words)
+
+
+def _exact(options: Options, stream: Stream, plan: layout.Plan, X: Any, kernel: Kernel) -> Callable[..., Vector]:
+    """K b in float64 for some rows, within what is left of the budget."""
+
+    def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
+        support = np.flatnonzero(b.any(axis=0))
+        with Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
+            c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[:, support])
+            stream.peak = max(stream.peak, stream.held + own.peak)
+        return c
+
+    return exact
+
+
+def _rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> float:
+    """The rounding error of kernel values in units of eps. Raises ValueError where they are too large for a dtype."""
+    kernel, dtype = gram.kernel, gram.rows.dtype
+    if kernel.spec.element:
+        size = model.size(kernel, X, plan)
+    else:
+        size = float(stream.read(gram.rows.xx, dtype, gram.rows.n_pad).max())
+    scale = kernel.rounding(size, float(np.finfo(dtype).eps))
+    if not scale <= float(np.finfo(dtype).max):
+        raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
+    return scale
+
+
+def beyond(what: str, dtype: str) -> str:
+    """The words for numbers that ``dtype`` does not hold."""
+    return f"{what} for {dtype}: scale X" + (" or take dtype='float64'" * (dtype == "float32"))
+
+
+class Checkpoint:
+    """Coefficients in a file, with digests of the fit that they belong to; written whole or not at all."""
+
+    VERSION = 1
+
+    def __init__(self, file: Path, X: Any, problem: Problem, kernel: Kernel) -> None:
+        self.file, self._shape = file, problem.q.shape
+        arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
+        self._of = {
+            "rows of X": _digest(np.asarray(X.shape), *arrays),
+            "labels": _digest(problem.q, np.asarray([problem.constraint.name])),
+            "C and weights": _digest(problem.lo, problem.hi),
+            "kernel": repr(kernel),
+        }
+        folder = self.file.parent
+        if not folder.is_dir():
+            raise CheckpointError(f"checkpoint {str(self.file)!r}: there is no folder {str(folder)!r}")
+
+    def read(self) -> Vector:
+        """The coefficients (problems, n). Raises CheckpointError for a file of another fit, or none of clsvm's."""
+        try:
+            with np.load(self.file, allow_pickle=False) as content:
+                version, b = int(content["clsvm_checkpoint"]), content["b"]
+                found = {name: str(content[name]) for name in self._of}
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise CheckpointError(f"{self.file} is no checkpoint of clsvm ({error})") from None
+        if version != self.VERSION:
+            raise CheckpointError(f"{self.file} is a checkpoint of version {version}, expected {self.VERSION}")
+        for name, expected in self._of.items():
+            if found[name] != expected:
+                words = f" ({found[name]}, expected {expected})" if name == "kernel" else ""
+                raise CheckpointError(
+                    f"{self.file} is of another fit: other {name}{words}; go on without it, or delete it"
+                )
+        if b.shape != self._shape or b.dtype != np.float64 or not np.isfinite(b).all():
+            raise CheckpointError(f"{self.file} holds coefficients {b.shape} of {b.dtype}, expected {self._shape}")
+        return np.asarray(b)
+
+    def write(self, b: Vector) -> None:
+        """Replace the file by one with ``b``. Raises OSError."""
+        content: dict[str, Any] = {"clsvm_checkpoint": np.int64(self.VERSION), "b": b}
+        content |= {name: np.str_(value) for name, value in self._of.items()}
+        handle, scratch = tempfile.mkstemp(dir=self.file.parent, prefix=f".{self.file.name}-")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                np.savez(stream, **content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(scratch, self.file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(scratch)
+            raise
+
+
+def _digest(*arrays: NDArray[Any]) -> str:
+    made = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        made.update(str((array.shape, array.dtype)).encode())
+        made.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return made.hexdigest()

@@ -1,0 +1,238 @@
+"""Clusters of rows of like sparsity: GTSVM's Algorithm 2 on the device against itself in plain NumPy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks import gtsvm, sets
+from benchmarks.__main__ import main
+from clsvm import cluster, kernels, layout
+from clsvm.device import Stream
+from clsvm.gram import Gram
+
+
+def algorithm_2(pattern: np.ndarray, walk: np.ndarray, size: int, active: int | None) -> list[list[int]]:
+    """The paper's, row by row: the members of each cluster in the order they came. A new cluster takes the place of the
+    full one among the candidates, and of equal costs the first candidate wins."""
+    clusters: list[list[int]] = [[] for _ in range(-(-len(walk) // size))]
+    candidates = list(range(min(active or len(clusters), len(clusters))))
+    opened = len(candidates)
+    for i in walk:
+        costs = []
+        for c in candidates:
+            union = pattern[clusters[c]].any(axis=0)
+            costs.append(len(clusters[c]) * (pattern[i] & ~union).sum() + (union & ~pattern[i]).sum())
+        at = int(np.argmin(costs))
+        clusters[candidates[at]].append(int(i))
+        if len(clusters[candidates[at]]) == size:
+            if opened < len(clusters):
+                candidates[at], opened = opened, opened + 1
+            else:
+                del candidates[at]
+    return clusters
+
+
+def random_walk(n: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(n)
+
+
+def members(found: cluster.Clusters) -> list[list[int]]:
+    places = found.order.reshape(-1, found.size)
+    for row in places:  # padding stands behind the rows
+        assert not (np.diff((row >= 0).astype(int)) > 0).any()
+    return [row[row >= 0].tolist() for row in places]
+
+
+def check(stream: Stream, X: Any, size: int, active: int | None) -> cluster.Clusters:
+    """The same rows in the same places as plain Algorithm 2, and the columns they use."""
+    found = cluster.cluster(stream, X, size, active, "random")
+    pattern = (X.toarray() if sp.issparse(X) else X) != 0
+    expected = algorithm_2(pattern, random_walk(len(pattern)), size, active)
+    assert members(found) == expected
+    unions = [pattern[rows].any(axis=0) for rows in expected]
+    np.testing.assert_array_equal(found.mask, np.array(unions, bool).reshape(-1, X.shape[1]))
+    if len(pattern):
+        mean = sum(len(rows) * union.sum() for rows, union in zip(expected, unions, strict=True)) / len(pattern)
+        assert found.nonzeros == pytest.approx(mean)
+    return found
+
+
+def sparse_rows(n: int, d: int, seed: int, density: float = 0.3) -> np.ndarray:
+    """Rows after a few prototypes, some of them empty."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.random((4, d)) < density
+    pattern = kinds[rng.integers(0, 4, n)] ^ (rng.random((n, d)) < 0.1)
+    return rng.normal(size=(n, d)) * pattern * (rng.random(n) > 0.1)[:, None]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    n=st.integers(1, 90),
+    d=st.integers(1, 70),
+    size=st.integers(1, 20),
+    active=st.sampled_from([1, 2, 5, 16, 17, 64, None]),
+    seed=st.integers(0, 5),
+    density=st.sampled_from([0.0, 0.05, 0.4, 1.0]),
+    csr=st.booleans(),
+)
+def test_is_algorithm_2(
+    device: str, profile: str, n: int, d: int, size: int, active: int | None, seed: int, density: float, csr: bool
+) -> None:
+    X = sparse_rows(n, d, seed, density)
+    X = X.astype(np.float32) if profile == "gpu-pair" or seed % 2 else X
+    with Stream(device) as stream:
+        check(stream, sp.csr_matrix(X) if csr else X, size, active)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_small_clusters(device: str, profile: str, form: Any) -> None:
+    """More slots than work-items, then clusters that do not fill up; a word that is not full."""
+    X = sparse_rows(70, 37, 1).astype(np.float32)
+    with Stream(device) as stream:
+        for size, active in ((1, None), (16, 3)):
+            check(stream, form(X), size, active)
+
+
+@pytest.mark.oclgrind
+def test_pieces_of_sorted_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many clusters for the active ones rows come sorted, and each piece is clustered on its own."""
+    monkeypatch.setattr(cluster, "_CROSSING", 1)
+    monkeypatch.setattr(cluster, "ACTIVE", 2)
+    X = sparse_rows(39, 37, 6).astype(np.float32)
+    pattern = X != 0
+    walk = cluster.by_pattern(pattern[:, cluster.telling_columns(pattern)])
+    expected = [rows for at in (0, 12, 24, 36) for rows in algorithm_2(pattern, walk[at : at + 12], 3, 2)]
+    with Stream(device) as stream:
+        stream.profile = replace(stream.profile, chunks=4)
+        assert members(cluster.cluster(stream, X, 3, 2)) == expected
+
+
+def test_all_lengths_of_a_word_and_no_rows(device: str) -> None:
+    with Stream(device) as stream:
+        for d in (1, 31, 32, 33, 64, 65):
+            check(stream, sparse_rows(30, d, 2), 4, 3)
+        for empty in (np.zeros((0, 5)), sp.csr_matrix((0, 5))):
+            assert cluster.cluster(stream, empty, 4).mask.shape == (0, 5)
+        assert members(cluster.cluster(stream, np.zeros((3, 0)), 2)) == [[0, 1], [2]]
+        assert members(check(stream, np.zeros((7, 5)), 16, 64)) == [
+            random_walk(7).tolist()
+        ]  # fewer rows than a cluster
+
+
+def test_explicit_zeros_and_a_centre(device: str) -> None:
+    X = sp.csr_matrix(sparse_rows(40, 20, 3))
+    X.data[::3] = 0
+    centre = np.where(np.arange(20) < 5, 2.0, 0.0)
+    with Stream(device) as stream:
+        check(stream, X, 4, 3)
+        moved = cluster.cluster(stream, X.toarray() + centre, 4, 3, "random", centre)
+        np.testing.assert_array_equal(moved.order, cluster.cluster(stream, X, 4, 3, "random").order)
+
+
+def test_sorted_pieces_keep_every_row_and_repeat(device: str) -> None:
+    """Many clusters for the active ones: the rows come sorted, in pieces; better than the paper's order there."""
+    X = sparse_rows(6000, 40, 4)
+    with Stream(device) as stream:
+        first, again = (cluster.cluster(stream, X, 4) for _ in range(2))
+        random = cluster.cluster(stream, X, 4, order="random")
+        other = cluster.cluster(stream, X, 4, order="random", seed=1)
+        np.testing.assert_array_equal(first.order, again.order)
+        assert sorted(first.order.tolist()) == list(range(6000))
+        assert first.nonzeros < random.nonzeros
+        assert not np.array_equal(random.order, other.order)
+        few = cluster.cluster(stream, X[:1500], 4)
+        np.testing.assert_array_equal(few.order, cluster.cluster(stream, X[:1500], 4, order="random").order)
+
+
+def test_rows_sorted_by_their_pattern() -> None:
+    bits = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 0], [0, 1, 0]])
+    assert cluster.by_pattern(bits).tolist() == [1, 3, 2, 0]
+    assert cluster.by_pattern(np.zeros((3, 0))).tolist() == [0, 1, 2]
+    wide = np.zeros((2, 32))
+    wide[0, 31] = 1
+    assert cluster.by_pattern(wide).tolist() == [1, 0]
+    rng = np.random.default_rng(0)
+    half, few = rng.random(500) < 0.5, rng.random(500) < 0.05
+    sample = np.stack([np.ones(500), few, half, ~half], axis=1)
+    assert cluster.telling_columns(sample).tolist() == [2, 1]  # its complement tells nothing more, the full one nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"size": 0}, "size and active must be at least 1, got size=0, active=64"),
+        ({"size": 4, "active": 0}, "got size=4, active=0"),
+        ({"size": 4, "order": "best"}, "order must be one of random, sorted or None, got 'best'"),
+        ({"size": 2**31 // 8}, "features cost up to"),
+    ],
+)
+def test_bad_numbers(device: str, arguments: dict[str, Any], match: str) -> None:
+    with Stream(device) as stream, pytest.raises(ValueError, match=match):
+        cluster.cluster(stream, np.eye(8), **arguments)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form: Any) -> None:
+    """Padding stands where clusters are not full, also where rows come to the device a few at a time."""
+    X = sparse_rows(150, 37, 5).astype(np.float32)
+    rbf = kernels.Kernel("rbf", gamma=0.1)
+    with Stream(device) as stream:
+        stream.profile = replace(stream.profile, lanes=16 if profile == "cpu" else 32, cluster=2)
+        plan = layout.choose(stream.profile, form(X), rbf.spec, "clustered")
+        rows = layout.build(stream, form(X), plan, "float32")
+        V = rows.lanes
+        found = cluster.cluster(stream, form(X), 2 * V)
+        np.testing.assert_array_equal(rows.order, found.order)
+        np.testing.assert_array_equal(rows.order[rows.position], np.arange(150))
+        assert rows.stored == 2 * V * found.mask.sum()
+        assert "clustered" in rows.describe()
+        gram = Gram(stream, rows, rbf)
+        K = gram.rows_of(gram.panel(150), gram)[:, rows.position]
+    np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
+
+
+def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) -> None:
+    """Rows that share nothing: a cluster would fill many times what they hold."""
+    text = sp.random(2000, 600, 0.02, "csr", random_state=0)
+    alike = sp.csr_matrix(np.repeat(sp.random(4, 600, 0.02, "csr", random_state=0).toarray(), 500, axis=0))
+    with Stream(device) as stream:
+        spec = kernels.BUILTIN["rbf"]
+        assert layout.choose(stream.profile, layout.canonical(text), spec).kind == "csr"
+        assert layout.choose(stream.profile, layout.canonical(alike), spec).kind == "clustered"
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"), [("a9a", (60.4, 51.0, 48.0)), ("mnist8", (426, 375, 362))], ids=["a9a", "mnist"]
+)
+def test_table_2(device: str, data_folder: Path, name: str, limits: tuple[float, ...]) -> None:
+    """At most 5 % more than the paper's averages, which another random order moves by less."""
+    X = layout.canonical(sets.load(name, data_folder).X)
+    with Stream(device) as stream:
+        for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
+            assert cluster.cluster(stream, X, gtsvm.SIZE, active, "random").nonzeros <= limit
+
+
+def test_the_command(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "table.json"
+    assert main(["gtsvm", "--table", "2", "--sets", "digits8", "--device", device, "--out", str(out)]) == 0
+    assert "digits8 1347x64" in capsys.readouterr().out
+    (row,) = json.loads(out.read_text())["rows"]
+    assert [one["active"] for one in row["active"]] == [16, 64, None]
+    assert all(row["nonzeros"] <= one["nonzeros"] <= 64 for one in (*row["active"], row["layout"]))
+    shown = gtsvm.clustering_table(json.loads(out.read_text()) | {"rows": [row | {"set": "a9a"}]})
+    cells = [next(iter(column.cells)) for column in shown.columns]
+    assert cells[1] == f"{row['nonzeros']:.1f} / 13.9"
+    assert cells[6] == f"{row['active'][2]['nonzeros']:.1f} / 45.7"
+    assert cells[7].endswith(" / 0.24")
+    with pytest.raises(SystemExit):
+        main(["gtsvm", "--table", "1"])

@@ -1,0 +1,203 @@
+"""Every objective of the solver on small random problems, against independent float64 solvers: with an offset, without,
+and Crammer and Singer's; every kernel function, dense and sparse."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from clsvm import SVC, kernels
+from clsvm import device as devices
+from tests import reference
+
+TOL = 1e-3
+NUMBERS: dict[str, float] = {"gamma": 0.3, "coef0": 0.5, "degree": 2, "alpha": 1.5}
+PAPERS = ("rbf", "poly", "sigmoid")  # the kernel functions of GTSVM
+OBJECTIVES = {
+    "offset": {"bias": True},
+    "no offset": {"bias": False},
+    "Crammer-Singer": {"multi_class": "crammer_singer"},
+}
+
+
+def make(name: str) -> kernels.Kernel:
+    return kernels.make(name, **{p.name: NUMBERS[p.name] for p in kernels.BUILTIN[name].parameters})
+
+
+def coefficients(model: SVC, n: int) -> np.ndarray:
+    b = np.zeros((len(model.dual_coef_), n))
+    b[:, model.support_] = model.dual_coef_
+    return b
+
+
+def verify(model: SVC, X: Any, y: np.ndarray, weights: np.ndarray, kernel: kernels.Kernel, convex: bool = True) -> None:
+    """What the fit claims, from scratch in float64, and its objective against that of the reference."""
+    X = X.toarray() if sp.issparse(X) else X
+    K, C = kernel(X), model.C * weights
+    b, report = coefficients(model, len(X)), model.fit_report_
+    index = np.searchsorted(model.classes_, y)
+    if model.multi_class == "crammer_singer":
+        found = reference.crammer_singer_value(K, index, C, b)
+        own = np.arange(len(b))[:, None] == index
+        assert (b <= own * C + 1e-12).all()
+        np.testing.assert_allclose(b.sum(axis=0), 0, atol=1e-5 * C.max())
+    else:
+        signs = np.where(index == 1, 1.0, -1.0)
+        found = reference.binary_value(K, signs, C, b[0], bias=model.bias)
+        assert ((signs * b[0] >= 0) & (signs * b[0] <= C)).all()
+    assert report.converged
+    assert found.violation <= 1.2 * TOL
+    assert abs(max(found.violation, 0) - report.violation) <= 2e-4
+    if convex:
+        if model.multi_class == "crammer_singer":
+            best = reference.crammer_singer(K, index, C, len(b), gap=1e-5)
+        else:
+            best = reference.binary(K, signs, C, bias=model.bias, gap=1e-7)
+        # a violation of TOL is worth at most TOL for each unit of coefficient that is still to be moved
+        slack = 1e-5 * abs(best.dual) + TOL * min(np.abs(best.b - b).sum(), 1.0)
+        assert found.dual <= best.primal + 1e-9 * abs(best.primal)
+        assert found.dual >= best.dual - slack
+        assert abs(report.dual - found.dual) <= 1e-5 * max(1.0, abs(found.dual))
+        assert abs(report.primal - found.primal) <= 1e-3 * max(1.0, abs(found.primal))
+
+
+def draw(seed: int, n: int, d: int, k: int, sparse: bool, nonnegative: bool) -> tuple[Any, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    y[:k] = np.arange(k)
+    X = rng.normal(size=(n, d)) + np.eye(k, d)[y]
+    X *= rng.random((n, d)) < (0.4 if sparse else 1.0)
+    X = np.abs(X) if nonnegative else X
+    weights = rng.choice([0.5, 1.0, 2.0], n)
+    return sp.csr_matrix(X) if sparse else X, y, weights
+
+
+small = settings(
+    max_examples=8, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+problems = given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(6, 90),
+    d=st.integers(1, 7),
+    k=st.integers(2, 6),
+    C=st.sampled_from([0.3, 1.0, 20.0]),
+)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@small
+@problems
+def test_against_the_reference(
+    device: str, objective: str, name: str, sparse: bool, seed: int, n: int, d: int, k: int, C: float
+) -> None:
+    k = k if objective == "Crammer-Singer" else 2
+    X, y, weights = draw(seed, n, d, k, sparse, False)
+    kernel = make(name)
+    model = SVC(C=C, kernel=kernel, tol=TOL, device=device, working_set_size=32, **OBJECTIVES[objective])
+    model.fit(X, y, sample_weight=weights)
+    verify(model, X, y, weights, kernel, convex=name != "sigmoid")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", [name for name in kernels.BUILTIN if name not in PAPERS])
+def test_every_kernel_function(device: str, objective: str, name: str) -> None:
+    if "Intel" not in devices.find(device).platform and not os.environ.get("CLSVM_SWEEP"):
+        pytest.skip("one program a function and layout: the fastest compiler's device is enough")
+    kernel = make(name)
+    for sparse in (False, True):
+        X, y, weights = draw(5, 120, 6, 4 if objective == "Crammer-Singer" else 2, sparse, kernel.spec.nonnegative)
+        if name == "cosine":
+            X = sp.csr_matrix(X.toarray() + 0.1) if sparse else X  # (a zero row has no direction)
+        model = SVC(kernel=kernel, tol=TOL, device=device, working_set_size=64, **OBJECTIVES[objective])
+        model.fit(X, y, sample_weight=weights)
+        verify(model, X, y, weights, kernel, convex=name not in ("canberra", "additive_chi2"))
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_in_both_shapes(device: str, profile: str, objective: str) -> None:
+    slow = devices.find(device).platform == "Oclgrind"
+    if slow and (objective == "offset" or profile == "gpu-pair"):
+        pytest.skip("tests/test_solver.py has the one, pairs of floats differ in arithmetic alone")
+    X, y, weights = draw(1, 40 if slow else 150, 3, 3 if objective == "Crammer-Singer" else 2, False, False)
+    kernel, tol = make("rbf"), 0.3 if slow else TOL
+    model = SVC(kernel=kernel, tol=tol, device=device, working_set_size=32, **OBJECTIVES[objective])
+    model.fit(X, y, sample_weight=weights)
+    assert model.fit_report_.converged
+    if not slow:
+        verify(model, X, y, weights, kernel)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("cache", ["auto", 0])
+def test_the_settings_of_the_paper(device: str, objective: str, cache: Any) -> None:
+    """A working set of 16, with a row store and without."""
+    X, y, weights = draw(2, 400, 5, 3 if objective == "Crammer-Singer" else 2, False, False)
+    kernel = make("rbf")
+    model = SVC(kernel=kernel, tol=TOL, device=device, working_set_size=16, cache_size=cache, **OBJECTIVES[objective])
+    if devices.find(device).platform == "Oclgrind":
+        pytest.skip("too slow there")
+    verify(model.fit(X, y, sample_weight=weights), X, y, weights, kernel)
+    if "CPU" in devices.find(device).platform or "Intel" in devices.find(device).platform:
+        assert model.fit_report_.working_set_size == 16
+    assert model.fit_report_.rows_computed >= len(model.support_)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_duality_gap(device: str, objective: str) -> None:
+    X, y, _ = draw(3, 500, 5, 4 if objective == "Crammer-Singer" else 2, False, False)
+    options: dict[str, Any] = {
+        "kernel": make("rbf"),
+        "device": device,
+        "tol": 1e-9,
+        "working_set_size": 64,
+        **OBJECTIVES[objective],
+    }
+    loose = SVC(gap_tol=0.1, **options).fit(X, y)
+    fine = SVC(gap_tol=1e-3, **options).fit(X, y)
+    for model, asked in ((loose, 0.1), (fine, 1e-3)):
+        report = model.fit_report_
+        assert "duality gap" in report.status
+        assert 0 <= report.gap <= asked
+        assert report.gap == pytest.approx(2 * (report.primal - report.dual) / (report.primal + report.dual))
+        assert report.trace[-1].gap == pytest.approx(report.gap, rel=1e-6)
+    assert loose.fit_report_.steps < fine.fit_report_.steps
+    again = SVC(gap_tol=1e-3, **options).fit(X, y)
+    np.testing.assert_array_equal(again.dual_coef_, fine.dual_coef_)
+
+
+def test_decision_values_of_crammer_and_singer(device: str) -> None:
+    X, y, _ = draw(4, 200, 5, 4, False, False)
+    names = np.array(["d", "a", "c", "b"])[y]
+    kernel = make("rbf")
+    model = SVC(kernel=kernel, device=device, multi_class="crammer_singer").fit(X, names)
+    values = model.decision_function(X[:30])
+    expected = kernel(X[:30], model.support_vectors_) @ model.dual_coef_.T
+    assert values.shape == (30, 4)
+    np.testing.assert_allclose(values, expected, atol=1e-4)
+    np.testing.assert_array_equal(model.predict(X[:30]), np.array(["a", "b", "c", "d"])[expected.argmax(axis=1)])
+    assert model.n_support_.sum() == len(model.support_)
+    assert model.intercept_.shape == (4,)
+    assert not model.intercept_.any()
+    with pytest.raises(ValueError, match="multi_class='crammer_singer' takes more"):
+        SVC(device=device).fit(X, names)
+    with pytest.raises(ValueError, match="multi_class must be 'ovo' or 'crammer_singer', got 'all'"):
+        SVC(device=device, multi_class="all").fit(X, names)
+
+
+def test_time_is_up(device: str) -> None:
+    X, y, _ = draw(4, 300, 5, 2, False, False)
+    with pytest.warns(UserWarning, match="max_time was over"):
+        model = SVC(C=100, device=device, tol=1e-12, max_time=1e-9).fit(X, y)
+    assert not model.fit_report_.converged
+    with pytest.raises(ValueError, match="max_time must be > 0 and finite, got 0"):
+        SVC(device=device, max_time=0).fit(X, y)

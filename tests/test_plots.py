@@ -1,0 +1,170 @@
+"""The pictures: what their artists hold."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from test_report import TRACE, made
+
+import clsvm
+from clsvm import plots
+from clsvm.report import PARTS, Point, by_part
+
+matplotlib = pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays() -> Any:
+    yield
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+
+
+def lines(ax: Any) -> dict[str, list[tuple[float, float]]]:
+    return {line.get_label(): [tuple(map(float, xy)) for xy in line.get_xydata()] for line in ax.lines}
+
+
+# Convergence
+
+
+def test_convergence_is_the_trace_on_a_log_scale() -> None:
+    ax = plots.convergence(made(trace=TRACE))
+    assert lines(ax) == {
+        "relative duality gap": [(p.seconds, p.gap) for p in TRACE],
+        "KKT violation": [(p.seconds, p.violation) for p in TRACE],
+    }
+    assert (ax.get_yscale(), ax.get_xlabel()) == ("log", "seconds")
+    assert ax.get_title() == made().status
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["relative duality gap", "KKT violation"]
+
+
+def test_convergence_leaves_out_what_has_no_logarithm() -> None:
+    nan = Point(0.5, 1, 1, math.nan, math.nan, math.nan, 0.5)
+    below = Point(0.75, 1, 1, 1.0, 1.0, -1e-9, 0.0)
+    assert lines(plots.convergence(made(trace=(*TRACE[:2], nan, below)))) == {
+        "relative duality gap": [(0.0, 2.0), (0.25, 0.2)],
+        "KKT violation": [(0.0, 1.0), (0.25, 0.1), (0.5, 0.5)],
+    }
+    assert list(lines(plots.convergence(made(trace=(nan,))))) == ["KKT violation"]
+
+
+def test_convergence_without_a_trace_says_so_and_shows_the_end() -> None:
+    ax = plots.convergence(made())
+    assert lines(ax) == {"relative duality gap": [(30.0, 2 / 3)], "KKT violation": [(30.0, 5e-4)]}
+    assert ax.get_xlabel() == "seconds (no trace was kept: the end alone)"
+    ax = plots.convergence(made(gap=math.nan, violation=0.0))
+    assert (lines(ax), ax.get_legend()) == ({}, None)
+
+
+def test_pictures_go_where_they_are_told() -> None:
+    figure = plots.figure()
+    one, two, three, four = figure.subplots(2, 2).ravel()
+    assert plots.convergence(made(), one) is one
+    assert plots.breakdown({"a": made()}, two) is two
+    assert list(plots.clusters(np.eye(3), ax=[three, four])) == [three, four]
+
+
+# Breakdown
+
+
+def test_breakdown_stacks_shares() -> None:
+    other = made(seconds={"layout": 1.0, "rows": 2.0, "exact": 1.0, "total": 4.0})
+    reports = {"a9a": made(), "mnist": other}
+    ax = plots.breakdown(reports)
+    assert [group.get_label() for group in ax.containers] == list(PARTS)
+    widths = np.array([[bar.get_width() for bar in group] for group in ax.containers])
+    lefts = np.array([[bar.get_x() for bar in group] for group in ax.containers])
+    for i, report in enumerate(reports.values()):
+        shares = np.array(list(by_part(report.seconds).values())) / report.seconds["total"]
+        np.testing.assert_allclose(widths[:, i], shares, atol=1e-12)
+        np.testing.assert_allclose(lefts[:, i], np.cumsum(shares) - shares, atol=1e-12)
+    np.testing.assert_allclose(widths[:, 1], [0.25, 0, 0, 0, 0.5, 0.25])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a9a (30 s)", "mnist (4 s)"]
+    assert ax.yaxis_inverted(), "the first is on top"
+
+
+def test_breakdown_of_no_time() -> None:
+    ax = plots.breakdown({"a": made(seconds={"total": 0.0})})
+    assert [bar.get_width() for group in ax.containers for bar in group] == [0.0] * len(PARTS)
+
+
+@pytest.mark.parametrize("reports", [{}, made()], ids=["none", "no mapping"])
+def test_breakdown_wants_reports_by_name(reports: Any) -> None:
+    with pytest.raises(ValueError, match="expected at least one FitReport by name"):
+        plots.breakdown(reports)
+
+
+# Clusters
+
+
+def two_patterns() -> np.ndarray:
+    """Rows that use columns 0 and 1, or 2 and 3, by turns; the last row uses none, column 4 is unused."""
+    X = np.zeros((41, 5))
+    X[0:40:2, :2] = X[1:40:2, 2:4] = 1
+    return X
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_array], ids=["dense", "csr", "csc"])
+def test_clusters_shows_the_pattern_before_and_after(form: Any) -> None:
+    before, after = plots.clusters(form(two_patterns()), rows=10)
+    expected = np.argwhere(two_patterns()[15:25])
+    shown = before.lines[0].get_xydata()[:, ::-1]
+    assert sorted(map(tuple, shown.tolist())) == sorted(map(tuple, expected.tolist()))
+    assert set(after.lines[0].get_xdata()) in ({0, 1}, {2, 3})
+    assert sorted(after.lines[0].get_ydata()) == sorted([*range(10)] * 2)
+    assert before.get_title() == "as the rows came: 10 rows, 4 of 5 features"
+    assert after.get_title() == "a cluster: 10 rows, 2 of 5 features"
+
+
+def test_clusters_larger_than_the_rows_there_are() -> None:
+    X = sp.csr_matrix(two_patterns()[:4] + 7 * np.eye(5)[4])
+    X.data[X.data == 7] = 0  # stored zeros
+    for panel in plots.clusters(X, rows=256):
+        assert len(panel.lines[0].get_xydata()) == 8
+        assert "4 rows, 4 of 5 features" in panel.get_title()
+
+
+def test_clusters_without_a_feature_in_use() -> None:
+    for panel in plots.clusters(np.zeros((5, 3)), rows=2):
+        assert "2 rows, 0 of 3 features" in panel.get_title()
+
+
+@pytest.mark.parametrize("rows", [0, -1, 2.5])
+def test_clusters_of_a_whole_number_of_rows(rows: Any) -> None:
+    with pytest.raises(ValueError, match=f"rows: got {rows}, expected a whole number"):
+        plots.clusters(np.eye(3), rows=rows)
+
+
+def test_clusters_wants_finite_rows_and_two_axes() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        plots.clusters([[np.nan, 1.0]])
+    with pytest.raises(ValueError, match="ax: got 1, expected 2 axes"):
+        plots.clusters(np.eye(3), ax=plots.figure().subplots())
+
+
+# The import
+
+
+def test_matplotlib_is_imported_when_a_picture_is_drawn() -> None:
+    code = "import sys, clsvm; clsvm.plots.convergence; print(any('matplotlib' in name for name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(clsvm.__file__).parents[1], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("draw", [lambda: plots.convergence(made()), lambda: plots.clusters(np.eye(3)), plots.figure])
+def test_without_matplotlib_it_says_how_to_get_it(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"pip install clsvm\[plot\]"):
+        draw()

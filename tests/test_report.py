@@ -1,0 +1,199 @@
+"""The report of a fit: its points, parts and JSON; and the display that shows the points while they come."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clsvm import report
+from clsvm.progress import Course, Display
+from clsvm.report import PARTS, FitReport, Point
+
+TRACE = tuple(
+    Point(
+        seconds=t / 4, steps=100 * t, outer=t, primal=2.0, dual=1.0, gap=2 * 10.0**-t, violation=10.0**-t, rows=50 * t
+    )
+    for t in range(4)
+)
+
+
+def made(**changed: Any) -> FitReport:
+    """A report as a fit fills it."""
+    numbers = {"primal": 2.0, "dual": 1.0, "gap": 2 / 3, "violation": 5e-4, "error_bound": 1e-7}
+    counts = {"exact_rows": 3, "steps": 300, "outer_steps": 3, "rows_computed": 40, "bytes_held": 10**9}
+    seconds = {"check": 0.5, "layout": 1.0, "select": 2.0, "subproblem": 3.0, "tile": 4.0, "rows": 5.0, "exact": 6.0}
+    seconds |= {"other": 7.0, "total": 30.0}
+    words = {"status": "converged: the KKT violation is within tol", "converged": True, "device": "one"}
+    words |= {"layout": "dense", "working_set_size": 512, "dtype": "float32"}
+    return FitReport(**(numbers | counts | words | {"seconds": seconds} | changed))
+
+
+def test_the_new_fields_have_defaults() -> None:
+    assert (made().trace, made().selection) == ((), "")
+
+
+def test_it_is_frozen_and_pickles() -> None:
+    before = made(trace=TRACE, selection="16 rows, no cache: they are cheap")
+    after = pickle.loads(pickle.dumps(before))
+    assert after == before
+    assert all(isinstance(point, Point) for point in after.trace)
+    with pytest.raises(FrozenInstanceError):
+        before.trace = ()  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        after.seconds["total"] = 0.0
+
+
+def test_json_has_every_field() -> None:
+    before = made(trace=TRACE, selection="why")
+    read = json.loads(json.dumps(before.to_dict(), allow_nan=False))
+    assert list(read) == [field.name for field in fields(FitReport)]
+    assert [Point(**point) for point in read["trace"]] == list(TRACE)
+    assert FitReport(**read | {"trace": tuple(Point(**point) for point in read["trace"])}) == before
+
+
+def test_numbers_that_json_lacks_are_none() -> None:
+    point = Point(0.0, 0, 0, math.nan, -math.inf, math.inf, 1.0)
+    read = json.loads(json.dumps(made(gap=math.inf, violation=math.nan, trace=(point,)).to_dict(), allow_nan=False))
+    assert (read["gap"], read["violation"], read["primal"]) == (None, None, 2.0)
+    assert [read["trace"][0][name] for name in ("primal", "dual", "gap", "violation")] == [None, None, None, 1.0]
+
+
+def test_numpys_numbers_are_plain() -> None:
+    read = made(steps=np.int64(7), gap=np.float32(0.5), seconds={"total": np.float64(1.5)}).to_dict()
+    assert (read["steps"], read["gap"], read["seconds"]) == (7, 0.5, {"total": 1.5})
+    assert json.loads(json.dumps(read)) == read
+    assert read["converged"] is True
+    with pytest.raises(TypeError, match="expected a number"):
+        made(device=object()).to_dict()
+
+
+# Seconds by part
+
+
+def test_parts_are_sums_of_seconds() -> None:
+    assert report.by_part(made().seconds) == {
+        "clustering": 1.0, "selection": 2.0, "gram": 4.0, "subproblem": 3.0, "update": 5.0, "other": 15.0,
+    }  # fmt: skip
+    assert report.by_part({"cluster": 1.0, "gram": 2.0, "update": 3.0, "gap": 4.0}) == {
+        "clustering": 1.0, "selection": 0, "gram": 2.0, "subproblem": 0, "update": 3.0, "other": 4.0,
+    }  # fmt: skip
+
+
+def test_no_key_counts_twice() -> None:
+    keys = [key for of_part in PARTS.values() for key in of_part]
+    assert len(keys) == len(set(keys))
+    assert list(PARTS) == ["clustering", "selection", "gram", "subproblem", "update", "other"]
+
+
+KEYS = ["check", "layout", "cluster", "select", "subproblem", "tile", "gram", "rows", "update", "exact", "gap", "spam"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), st.floats(0, 1e6)), st.none() | st.floats(0, 1e6))
+def test_parts_sum_to_the_total(seconds: dict[str, float], unnamed: float | None) -> None:
+    """Keys of no part are "other", and so is what no key names."""
+    total = sum(seconds.values()) + (unnamed or 0.0)
+    parts = report.by_part(seconds if unnamed is None else seconds | {"total": total})
+    assert list(parts) == list(PARTS)
+    assert sum(parts.values()) == pytest.approx(total)
+    named = {key for of_part in PARTS.values() for key in of_part}
+    rest = sum(value for key, value in seconds.items() if key not in named) + (unnamed or 0.0)
+    assert parts["other"] == pytest.approx(rest, abs=1e-6)
+    assert min(parts.values()) >= 0
+
+
+# Progress
+
+
+@given(st.floats(0.1, 10), st.floats(1e-6, 1e-2), st.integers(2, 50))
+def test_time_left_of_an_exponential(rate: float, goal: float, looks: int) -> None:
+    """exp(-rate t) reaches the goal at log(1 / goal) / rate, wherever on its way it is looked at."""
+    end = math.log(1 / goal) / rate
+    course = Course(goal)
+    for t in np.linspace(0, 0.9 * end, looks):
+        course.add(t, math.exp(-rate * t))
+    assert course.left == pytest.approx(0.1 * end, rel=1e-6)
+    assert course.done == pytest.approx(0.9, rel=1e-6)
+    course.add(end, goal)
+    assert (course.left, course.done) == (0, 1)
+
+
+def test_time_left_follows_the_recent_slope() -> None:
+    """Fast at first and slow later: the early slope is forgotten."""
+    course = Course(1e-6)
+    for t in range(11):
+        course.add(t, 10.0 ** -min(t, 2 + t / 10))
+    assert course.left == pytest.approx(30, rel=0.05)
+
+
+def test_time_left_is_unknown_without_a_slope() -> None:
+    course = Course(1e-3)
+    assert (course.left, course.done) == (None, 0)
+    course.add(0.0, math.nan).add(0.0, math.inf)
+    assert (course.left, course.done) == (None, 0)
+    course.add(0.0, 1.0).add(1.0, 1.0).add(2.0, 5.0)
+    assert (course.left, course.done) == (None, 0)
+    assert Course(1e-3).add(0.0, 1e-4).left == 0
+    assert Course(1e-3).add(0.0, 1e-4).done == 1
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(-1, 1e3)), max_size=30))
+def test_the_bar_never_goes_back(looks: list[tuple[float, float]]) -> None:
+    course, done = Course(1e-3), 0.0
+    for seconds, value in sorted(looks):
+        before, done = done, course.add(seconds, value).done
+        assert 0 <= before <= done <= 1
+        assert course.left is None or course.left >= 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The last line of a terminal of 80 columns after a display has got some points."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def show(display: Callable[[], Display], *points: Point) -> str:
+        monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+        with display() as take:
+            assert take is not None
+            for point in points:
+                take(point)
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stderr.getvalue())
+        return [line for line in re.split("[\r\n]+", text) if line.strip()][-1]
+
+    return show
+
+
+@pytest.mark.parametrize(("gap_tol", "words"), [(1e-6, "gap 0.002"), (None, "violation 0.001")])
+def test_the_display_shows_the_last_point(shown: Callable[..., str], gap_tol: float | None, words: str) -> None:
+    line = shown(lambda: Display(True, tol=1e-6, gap_tol=gap_tol), *TRACE)
+    assert re.search(rf"{words}, 300 steps, 200 rows/s, 0:00:01 left +\d:\d\d:\d\d", line)
+
+
+def test_the_display_keeps_a_gap_that_is_not_evaluated_again(shown: Callable[..., str]) -> None:
+    again = Point(0.0, 5, 1, math.nan, math.nan, math.nan, 1.0)
+    assert "gap 2, 5 steps, 0 rows/s, - left" in shown(lambda: Display(True, 1e-6, gap_tol=1e-3), TRACE[0], again)
+
+
+def test_nothing_is_shown_to_who_did_not_ask_and_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted, stderr in ((False, Terminal()), (True, io.StringIO())):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with Display(wanted, tol=1e-3) as take:
+            assert take is None
+        assert stderr.getvalue() == ""
