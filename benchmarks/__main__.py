@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import environment, ladder, ladder_plot, table
+from benchmarks import environment, gtsvm, ladder, ladder_plot, table
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, SETS
 
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         result = json.loads(options.file.read_text())
         print(ladder.markdown(result) if result.get("kind") == "ladder" else table.markdown(result))
         return 0
-    return _ladder(options) if options.command == "ladder" else _fit(options)
+    return {"ladder": _ladder, "gtsvm": _gtsvm, "fit": _fit}[options.command](options)
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -64,6 +64,16 @@ def _ladder(options: argparse.Namespace) -> int:
         ladder_plot.draw(result, options.plot)
         console.print(f"drawn to {options.plot}", soft_wrap=True)
     return 0 if ladder.all_right(result) else 1
+
+
+def _gtsvm(options: argparse.Namespace) -> int:
+    measure, show = gtsvm.TABLES[options.table]
+    result = _head() | {"kind": "gtsvm", "table": options.table} | measure(options.sets, options.data, options.device)
+    console = _console()
+    console.print(show(result))
+    if options.out:
+        _write(result, options.out, "", console)
+    return 0
 
 
 def _head() -> dict[str, Any]:
@@ -141,6 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     rungs.add_argument("--sizes", choices=tuple(ladder.SIZES), default="full", help="full takes some minutes")
     rungs.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/ladder-DEVICE-DATE.json)")
     rungs.add_argument("--plot", type=Path, help="a picture to draw, .png; needs matplotlib")
+    paper = commands.add_parser("gtsvm", help="the tables of GTSVM's paper, ours beside the paper's figures")
+    paper.add_argument("--table", type=int, choices=tuple(gtsvm.TABLES), required=True, help="2: clustering")
+    paper.add_argument("--sets", type=_names(tuple(SETS)), default=list(gtsvm.SETS), help=f"of {', '.join(SETS)}")
+    paper.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED)}")
+    paper.add_argument("--device", help="as clsvm.SVC takes it")
+    paper.add_argument("--out", type=Path, help="a JSON file to write")
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
     return parser

@@ -172,3 +172,20 @@ SETS: dict[str, DataSet] = {
 }
 BUNDLED = ("synthetic20k", "breast_cancer", "digits8")
 """Sets that need no data folder."""
+
+MULTICLASS: dict[str, tuple[Callable[[Path], Split], float, float]] = {
+    "mnist": (_mnist, 0.5, 0.02),
+    "digits": (_bundled(load_digits), 0.5, 0.05),
+}
+"""Sets of more than two classes: how to make them, C and gamma. digits needs no folder."""
+
+
+def load_multiclass(name: str, folder: Path | None) -> Problem:
+    """The problem of that name in MULTICLASS, y and y_test being its labels as they come; errors as of ``load``."""
+    if name not in MULTICLASS:
+        raise ValueError(f"unknown data set {name!r} of several classes; there are {', '.join(MULTICLASS)}")
+    if folder is None and name != "digits":
+        raise ValueError(f"{name} is read from a folder: give it as --data DIR")
+    make, C, gamma = MULTICLASS[name]
+    X, y, X_test, y_test = make(folder or Path())
+    return Problem(name, X, np.asarray(y, np.float64), X_test, np.asarray(y_test, np.float64), C, gamma)

@@ -180,7 +180,7 @@ def dual_of(said: str) -> float:
 
 
 def test_kill_and_resume(tmp_path: Path) -> None:
-    """kill -9 at random moments, again and again: nothing is lost, and the end is the same. (CLSVM_KILLS: how often.)"""
+    """kill -9 at random moments, CLSVM_KILLS of them: nothing is lost, and the end is the same."""
     X, y = noisy(6000, 60, seed=3)
     data, state, model = (str(tmp_path / name) for name in ("data", "state", "model"))
     dump_svmlight_file(X, y, data, zero_based=False)
