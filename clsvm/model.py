@@ -44,17 +44,19 @@ class Support:
         self._rows: Rows | None = None
         self.buffers: tuple[Buffer, ...] = ()
         if len(self._pieces) * self._capacity * row <= budget // 4:
-            self._panels = [self._gathered(stream, piece, None) for piece in self._pieces]
+            self._panels = [self._gathered(stream, piece) for piece in self._pieces]
             self.buffers = tuple(buffer for panel, count in self._panels for buffer in (panel.values, panel.uu, count))
         elif plan.kind == "csr" and sp.issparse(vectors) and vectors.nnz * (4 + itemsize) + 32 * m <= budget // 4:
             self._rows = layout.build(stream, vectors, plan, dtype)
             self.buffers = self._rows.buffers()
         stream.finish()
 
-    def _gathered(self, stream: Stream, piece: slice, laid: Gram | None) -> tuple[Panel, Buffer]:
-        """A panel of a piece of them, from all their rows where those are laid out, and how many they are."""
+    def _gathered(
+        self, stream: Stream, piece: slice, laid: Gram | None = None, panel: Panel | None = None
+    ) -> tuple[Panel, Buffer]:
+        """A piece of them in a panel, new or given, from all their rows where those are laid out; and how many."""
         gram = laid or Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
-        panel = gram.panel(self._capacity)
+        panel = panel or gram.panel(self._capacity)
         positions = gram.rows.position[piece] if laid else gram.rows.position
         at, count = stream.upload(positions), stream.upload(np.array([len(positions)], np.int32))
         gram.gather(panel, at, count)
@@ -77,16 +79,17 @@ class Support:
             gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
             rows = gram.rows
             c = stream.zeros(8 * problems * rows.n_pad)
+            room = None if self._panels else gram.panel(self._capacity)
             for number, piece in enumerate(self._pieces):
-                panel, count = self._panels[number] if self._panels else self._gathered(stream, piece, laid)
+                panel, count = self._gathered(stream, piece, laid, room) if room else self._panels[number]
                 weights = np.zeros((problems, panel.capacity))
                 weights[:, : piece.stop - piece.start] = coefficients[:, piece]
                 D = stream.wide(weights)
                 gram.accumulate(panel, count, None, Update(problems, rows.n_pad, c, D, panel.capacity))
                 stream.finish()
-                stream.free(D, *(() if self._panels else (panel.values, panel.uu, count)))
+                stream.free(D, *((count,) if room else ()))
             out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-            stream.free(c, *_buffers(gram))
+            stream.free(c, *_buffers(gram), *((room.values, room.uu) if room else ()))
         return out
 
 

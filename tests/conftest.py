@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import clsvm
+from clsvm import cli
 from clsvm import device as devices
 
 os.environ["CLSVM_TUNED"] = os.path.join(
@@ -25,6 +29,12 @@ PROFILES = ("cpu", "gpu", "gpu-pair")
 def device(request: pytest.FixtureRequest) -> str:
     """Every usable device, or CLSVM_DEVICE's alone."""
     return request.param
+
+
+def thrifty(device: str) -> bool:
+    """Whether a device is spared what is many programs of a kind: a slow compiler's or the simulator's, unless
+    CLSVM_SWEEP is set. Intel's, the fastest, has them all."""
+    return not os.environ.get("CLSVM_SWEEP") and "Intel" not in devices.find(device).platform
 
 
 @pytest.fixture(params=PROFILES)
@@ -43,6 +53,31 @@ def data_folder() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("CLSVM_DATA names no folder with the real data sets")
     return Path(folder)
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """``clsvm ...`` in this process and an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["clsvm", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return Result(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 def noisy(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ import pytest
 from clsvm import Kernel, cli, datasets, kernels, libsvm, model_files
 from clsvm.estimators import SVC
 from clsvm.report import FitReport
+from tests.conftest import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_libsvm = pytest.mark.skipif(
@@ -30,29 +30,12 @@ needs_libsvm = pytest.mark.skipif(
 )
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
 @pytest.fixture
-def clsvm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, folder: Path) -> Command:
+def clsvm(command: Command, tmp_path: Path, folder: Path) -> Command:
     """Run a command in this process, in an empty folder that holds the sample's files."""
-    monkeypatch.chdir(tmp_path)
     for name in ("breast_cancer.train", "breast_cancer.test"):
         (tmp_path / name).symlink_to(folder / name)
-
-    def run(*args: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["clsvm", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Result(int(end.value.code or 0), *capsys.readouterr())
-
-    return run
+    return command
 
 
 @pytest.fixture(scope="module")

@@ -6,50 +6,32 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
 from ctypes.util import find_library
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
 import pytest
 
-from clsvm import Kernel, audit, cli, emit, kernels, layout, sources, variants
+from clsvm import Kernel, audit, emit, kernels, layout, sources, variants
 from clsvm import device as devices
 from clsvm.audit import Finding
 from clsvm.device import Stream
 from clsvm.estimators import SVC
 from clsvm.gram import Gram
 from clsvm.profiles import PROFILES
-from tests.conftest import noisy
+from tests.conftest import Command, noisy
 
 EXPRESSION = "exp(-gamma * sqdist) + c * dot"
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+def run(command: Command) -> Command:
     """``clsvm kernels ...`` in this process and an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["clsvm", "kernels", *map(str, args)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Result(int(end.value.code or 0), *capsys.readouterr())
-
-    return run
+    return partial(command, "kernels")
 
 
 # list, show, check

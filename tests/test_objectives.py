@@ -3,7 +3,6 @@ and Crammer and Singer's; every kernel function, dense and sparse."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from clsvm import SVC, kernels
 from clsvm import device as devices
 from tests import reference
+from tests.conftest import thrifty
 
 TOL = 1e-3
 NUMBERS: dict[str, float] = {"gamma": 0.3, "coef0": 0.5, "degree": 2, "alpha": 1.5}
@@ -110,8 +110,8 @@ def test_against_the_reference(
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", [name for name in kernels.BUILTIN if name not in PAPERS])
 def test_every_kernel_function(device: str, objective: str, name: str) -> None:
-    if "Intel" not in devices.find(device).platform and not os.environ.get("CLSVM_SWEEP"):
-        pytest.skip("one program a function and layout: the fastest compiler's device is enough")
+    if thrifty(device):
+        pytest.skip("one program a function and layout")
     kernel = make(name)
     for sparse in (False, True):
         X, y, weights = draw(5, 120, 6, 4 if objective == "Crammer-Singer" else 2, sparse, kernel.spec.nonnegative)
