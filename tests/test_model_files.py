@@ -23,6 +23,7 @@ from scipy import sparse
 
 import clsvm
 from clsvm import Kernel, kernels, libsvm, load_model, model_files, save_model
+from clsvm.estimators import SVC
 from clsvm.layout import Plan
 from clsvm.model import KernelModel
 
@@ -295,12 +296,17 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "negative count": ({"n_support": np.array([-1, 10], np.int32)}, r"n_support \[-1, 10\]"),
     "counts that overflow": ({"n_support": np.array([2**31 - 1, 2**31 - 1], np.int32)}, "n_support"),
     "long counts": ({"n_support": np.array([4, 5], np.int64)}, "n_support int64 .*, expected int32"),
-    "coefficients": ({"dual_coef": np.ones((2, 9))}, r"dual_coef float64 of shape \(2, 9\), expected .*\(1, 9\)"),
+    "coefficients": ({"dual_coef": np.ones((1, 8))}, r"dual_coef float64 of shape \(1, 8\), expected .*\(1, 9\)"),
+    "two problems, one offset": (
+        {"dual_coef": np.ones((2, 9))},
+        r"intercept float64 of shape \(1,\), expected .*\(2,\)",
+    ),
     "infinite coefficients": ({"dual_coef": np.full((1, 9), -np.inf)}, "dual_coef with a number that is not finite"),
     "two offsets": ({"intercept": np.zeros(2)}, r"intercept float64 of shape \(2,\)"),
-    "three classes": ({"classes": np.arange(3)}, r"classes int64 of shape \(3,\), expected two labels"),
-    "one class twice": ({"classes": np.array(["a", "a"])}, "expected two different labels in order"),
-    "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected two different"),
+    "three classes": ({"classes": np.arange(3)}, r"n_support int32 of shape \(2,\), expected .*\(3,\)"),
+    "one class": ({"classes": np.arange(1)}, r"classes int64 of shape \(1,\), expected two labels or more"),
+    "one class twice": ({"classes": np.array(["a", "a"])}, "expected different labels in order"),
+    "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected different"),
     "nan class": ({"classes": np.array([0, np.nan])}, "classes with a number that is not finite"),
     "unknown layout": ({"layout": np.array("spam")}, "layout 'spam', expected one that"),
     "short centre": ({"centre": np.zeros(3)}, r"centre float64 of shape \(3,\)"),
@@ -567,3 +573,16 @@ def test_what_libsvm_cannot_hold_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no kernel 'expression'"):
         libsvm.write_model(make_model(), tmp_path / "m")
     assert model_files.VERSION == 1
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_machine_of_crammer_and_singer(tmp_path: Path, k: int) -> None:
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, k, 90)
+    X = rng.normal(size=(90, 3)) + np.eye(k, 3)[y]
+    model = SVC(multi_class="crammer_singer").fit(X, np.array(["a", "b", "c", "d"])[y]).model_
+    save_model(model, tmp_path / "m")
+    again = load_model(tmp_path / "m")
+    np.testing.assert_array_equal(again.decision_function(X), model.decision_function(X))
+    assert again.decision_function(X).shape == (90, k)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
