@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import environment, gtsvm, ladder, ladder_plot, table
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, SETS
+from clsvm import device as devices
 
 RESULTS = Path(__file__).parent / "results"
 PEERS = ("libsvm", "onedal")
@@ -27,7 +28,10 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.command == "table":
         result = json.loads(options.file.read_text())
-        print(ladder.markdown(result) if result.get("kind") == "ladder" else table.markdown(result))
+        if result.get("kind") == "gtsvm":
+            _console().print(gtsvm.show(result))
+        else:
+            print(ladder.markdown(result) if result.get("kind") == "ladder" else table.markdown(result))
         return 0
     return {"ladder": _ladder, "gtsvm": _gtsvm, "fit": _fit}[options.command](options)
 
@@ -67,10 +71,12 @@ def _ladder(options: argparse.Namespace) -> int:
 
 
 def _gtsvm(options: argparse.Namespace) -> int:
-    measure, show = gtsvm.TABLES[options.table]
-    result = _head() | {"kind": "gtsvm", "table": options.table} | measure(options.sets, options.data, options.device)
+    measure, _ = gtsvm.FIGURES[options.figure] if options.figure else gtsvm.TABLES[options.table]
+    what = {"kind": "gtsvm", "figure" if options.figure else "table": options.figure or options.table}
+    found = measure(options.sets, options.data, options.device)
+    result = _head() | {"device": str(devices.find(options.device))} | what | found
     console = _console()
-    console.print(show(result))
+    console.print(gtsvm.show(result))
     if options.out:
         _write(result, options.out, "", console)
     return 0
@@ -152,7 +158,11 @@ def _parser() -> argparse.ArgumentParser:
     rungs.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/ladder-DEVICE-DATE.json)")
     rungs.add_argument("--plot", type=Path, help="a picture to draw, .png; needs matplotlib")
     paper = commands.add_parser("gtsvm", help="the tables of GTSVM's paper, ours beside the paper's figures")
-    paper.add_argument("--table", type=int, choices=tuple(gtsvm.TABLES), required=True, help="2: clustering")
+    which = paper.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--table", type=int, choices=tuple(gtsvm.TABLES), help="2: clustering, 3: two classes, 4: more classes"
+    )
+    which.add_argument("--figure", type=int, choices=tuple(gtsvm.FIGURES), help="2: where the time goes")
     paper.add_argument("--sets", type=_names(tuple(SETS)), default=list(gtsvm.SETS), help=f"of {', '.join(SETS)}")
     paper.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED)}")
     paper.add_argument("--device", help="as clsvm.SVC takes it")

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from rich.table import Table
 
-from benchmarks import sets, table
+from benchmarks import gtsvm_tables, sets, table
 from clsvm import cluster, layout
 from clsvm.device import Stream
 
@@ -93,5 +93,78 @@ def _beside(ours: float, paper: float | None) -> str:
     return text if paper is None else f"{text} / {paper:g}"
 
 
+def _binary(names: Sequence[str], folder: Path | None, device: Any) -> dict[str, Any]:
+    return gtsvm_tables.table3(device, folder, names)
+
+
+def _multiclass(names: Sequence[str], folder: Path | None, device: Any) -> dict[str, Any]:
+    """Table 4; without the data folder on scikit-learn's digits."""
+    return gtsvm_tables.table4(device, folder, ("mnist",) if folder else ("digits",))
+
+
+def _parts(names: Sequence[str], folder: Path | None, device: Any) -> dict[str, Any]:
+    return gtsvm_tables.figure2(device, folder, names, ("mnist",) if folder else ("digits",))
+
+
+def _shown(result: dict[str, Any], caption: str, heads: Sequence[str], rows: list[list[str]]) -> Table:
+    shown = Table(title=table.title(result), caption=caption, caption_justify="left")
+    for name in heads:
+        shown.add_column(name, justify="left" if name in ("set", "solver") else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def binary_table(result: dict[str, Any]) -> Table:
+    """Table 3 for the terminal: seconds to a gap of 0.01, ours and the peers'."""
+    ours = {one["set"]: one["seconds"] for one in result["rows"] if one["solver"] == "clsvm"}
+    rows = []
+    for one in result["rows"]:
+        paper = {"clsvm": "gtsvm"}.get(one["solver"], one["solver"])
+        rows.append([
+            f"{one['set']} {one['n']}x{one['d']}", f"{one['solver']} {one['form']}", f"{one['seconds']:.3g}",
+            f"{one['seconds'] / ours[one['set']]:.2f}", f"{one['tol']:.3g}", f"{one['gap']:.4f}", f"{one['dual']:.6g}",
+            f"{100 * one['test_error']:.2f}", f"{one['paper'].get(paper, '-')}",
+        ])  # fmt: skip
+    heads = ("set", "solver", "s", "of ours", "tol", "gap", "dual", "test error %", "paper's s")
+    return _shown(
+        result, "each at the loosest tolerance that reaches a gap of 0.01; a Tesla C1060's seconds", heads, rows
+    )
+
+
+def multiclass_table(result: dict[str, Any]) -> Table:
+    """Table 4 for the terminal."""
+    rows = [
+        [
+            f"{one['set']} {one['n']}x{one['d']}", f"{one['gap_tol']:g}", f"{one['seconds']:.3g}", f"{one['gap']:.4f}",
+            f"{one['dual']:.6g}", f"{one['violation']:.2g}", f"{one['n_support']}", f"{100 * one['test_error']:.2f}",
+            f"{one['paper'].get('gtsvm', '-')}",
+        ]
+        for one in result["rows"]
+    ]  # fmt: skip
+    heads = ("set", "asked", "s", "gap", "dual", "violation", "SVs", "test error %", "paper's s")
+    return _shown(result, "Crammer and Singer's machine; the paper's seconds are to a gap of 0.01", heads, rows)
+
+
+def parts_table(result: dict[str, Any]) -> Table:
+    """Figure 2 for the terminal: the share of each part."""
+    parts = list(result["rows"][0]["shares"])
+    rows = [
+        [one["set"], f"{one['seconds']:.3g}", *(f"{100 * one['shares'][part]:.0f} %" for part in parts)]
+        for one in result["rows"]
+    ]
+    return _shown(result, "gap 0.01, second fit", ("set", "s", *parts), rows)
+
+
 Measure = Callable[[Sequence[str], Path | None, Any], dict[str, Any]]
-TABLES: dict[int, tuple[Measure, Callable[[dict[str, Any]], Any]]] = {2: (clustering, clustering_table)}
+Show = Callable[[dict[str, Any]], Any]
+TABLES: dict[int, tuple[Measure, Show]] = {
+    2: (clustering, clustering_table), 3: (_binary, binary_table), 4: (_multiclass, multiclass_table)
+}  # fmt: skip
+FIGURES: dict[int, tuple[Measure, Show]] = {2: (_parts, parts_table)}
+
+
+def show(result: dict[str, Any]) -> Any:
+    """The table of a record that one of them measured."""
+    known = FIGURES[result["figure"]] if "figure" in result else TABLES[result["table"]]
+    return known[1](result)

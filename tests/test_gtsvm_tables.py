@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,12 @@ import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-import clsvm
-from benchmarks import check, gtsvm_tables, sets
+from benchmarks import check, gtsvm, gtsvm_tables, sets
+from benchmarks.__main__ import main
 from clsvm import report
 from tests import reference
 
 PEERS = ("libsvm", "onedal") if find_spec("sklearnex") else ("libsvm",)
-coupled = pytest.mark.skipif(
-    "multi_class" not in inspect.signature(clsvm.SVC).parameters, reason="SVC has no machine of several classes"
-)
 
 
 def test_the_loosest_tolerance_is_found() -> None:
@@ -119,7 +117,6 @@ def test_table_3_stops_everyone_at_the_gap() -> None:
         gtsvm_tables.table3(None, None, ["breast_cancer"], ["gpusvm"])
 
 
-@coupled
 def test_table_4_and_figure_2(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = sets.load_multiclass("digits", None)
     few = sets.Problem("digits", problem.X[:400], problem.y[:400], problem.X_test, problem.y_test, 0.5, 0.05)
@@ -144,3 +141,28 @@ def test_table_4_and_figure_2(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(row["shares"].values()) == pytest.approx(1)
         assert row["shares"]["update"] > 0
         assert row["seconds"] > 0
+
+
+@pytest.mark.parametrize("what", [("--table", "4"), ("--figure", "2")])
+def test_the_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, what: tuple[str, str]) -> None:
+    problem = sets.load_multiclass("digits", None)
+    few = replace(problem, X=problem.X[:200], y=problem.y[:200])
+    monkeypatch.setattr(gtsvm_tables, "load_multiclass", lambda name, folder: few)
+    out = tmp_path / "found.json"
+    assert main(["gtsvm", *what, "--sets", "breast_cancer", "--out", str(out)]) == 0
+    result = json.loads(out.read_text())
+    assert result["kind"] == "gtsvm"
+    assert result["rows"]
+    shown = capsys.readouterr().out
+    assert all(one["set"] in shown for one in result["rows"])
+
+
+def test_the_binary_table() -> None:
+    row = {"set": "a9a", "n": 3, "d": 2, "solver": "clsvm", "form": "dense", "seconds": 2.0, "tol": 0.1, "gap": 0.005}
+    row |= {"dual": 5.0, "test_error": 0.125, "paper": gtsvm_tables.TABLE_3["a9a"]}
+    head = {"date": "today", "device": "it", "machine": {"cpu": "c", "cores": 2}}
+    result = {"rows": [row, {**row, "solver": "libsvm", "seconds": 9.0}], **head}
+    shown = gtsvm.binary_table(result)
+    cells = [list(column.cells) for column in shown.columns]
+    assert cells[2:4] == [["2", "9"], ["1.00", "4.50"]]
+    assert cells[7:] == [["12.50", "12.50"], ["1.2", "61.0"]]
