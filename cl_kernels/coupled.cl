@@ -32,13 +32,14 @@ kernel void coupled(const int n, const int chunk, const int problems, global con
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * n + i;
       const wide fi = f[at], bi = b[at];
-      quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, q[at])));
+      const bool in = wide_less(bi, wide_of(0)) || wide_less(wide_of(0), bi);  // (f of padding rows may be any number)
+      quadratic = wide_add(quadratic, wide_pick(in, wide_mul(bi, wide_sub(fi, q[at])), wide_of(0)));
       linear = wide_add(linear, wide_mul(bi, q[at]));
       most = wide_max(most, fi);
       const bool here = wide_less(wide_of(0), hi[at]);
       own = wide_pick(here, fi, own), cap = wide_pick(here, hi[at], cap);
     }
-    const bool there = wide_less(wide_of(0), cap);  // (f of padding rows may be any number)
+    const bool there = wide_less(wide_of(0), cap);
     loss = wide_add(loss, wide_pick(there, wide_mul(cap, wide_sub(most, own)), wide_of(0)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);

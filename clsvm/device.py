@@ -134,6 +134,8 @@ _forked: set[int] = set()  # processes forked from one of those
 
 
 def _after_fork() -> None:
+    global _pool_lock
+    _pool_lock = threading.Lock()  # another thread of the parent may have held it
     if _used:
         _forked.add(os.getpid())
     _never_released.extend(kept.empty() for kept in list(_keeping))  # the parent's: not for this process to release
@@ -450,11 +452,13 @@ class Kept:
         return self._state[2]
 
     def get(self, stream: Stream) -> Any:
-        """What was kept under the stream's setting, counted as the stream's from here on; None where nothing was."""
+        """What was kept under the stream's setting, counted as the stream's from here on; None where nothing was, or
+        where it is more than half of what the stream may hold by now."""
         setting, value, nbytes = self._state
-        if setting != stream.setting:
+        if setting != stream.setting or nbytes > stream.limit // 2:
             return None
         stream.held += nbytes
+        stream.peak = max(stream.peak, stream.held)
         stream.reads.append(self)
         return value
 
@@ -472,7 +476,8 @@ class Kept:
     def empty(self) -> Any:
         """Forget the value, and return it."""
         (_, value, _), self._state = self._state, (None, None, 0)
-        _keeping.discard(self)
+        with _pool_lock:
+            _keeping.discard(self)
         return value
 
 

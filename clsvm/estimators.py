@@ -39,8 +39,8 @@ class SVC(ClassifierMixin, BaseEstimator):
         cannot reach tol (large unscaled features with a linear kernel, say), float64 is taken; the report says so
     memory_limit : bytes or text like "2GB"; default half of what is free on the device
     multi_class : "ovo" (two classes only as yet), or "crammer_singer": all classes in one problem without offsets
-        (GTSVM, equation 3); dual_coef_ is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k), and a step
-        of max_iter solves one row
+        (GTSVM, equation 3); dual_coef_ is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k) or for two
+        classes their difference (n,), and a step of max_iter solves one row
     bias : whether there is an offset; without one every row is by itself (GTSVM, section 2)
     max_time : seconds after which the solver stops, None: no limit
     warm_start : go on from the coefficients of the fit before, with another C, another kernel or further rows after
@@ -175,8 +175,10 @@ class SVC(ClassifierMixin, BaseEstimator):
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
         before, (count, n) = len(self.dual_coef_), problem.q.shape
-        if before != count or not np.array_equal(self.classes_, classes):
+        if not np.array_equal(self.classes_, classes):
             raise ValueError(f"warm_start: the fit before had the classes {self.classes_}, got {classes}")
+        if before != count:
+            raise ValueError("warm_start: the fit before was of another multi_class")
         if n < self.shape_fit_[0]:
             raise ValueError(
                 f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, and more"
@@ -203,7 +205,7 @@ class SVC(ClassifierMixin, BaseEstimator):
         self.support_vectors_ = X[support]
         self.n_support_ = np.bincount(index[support], minlength=len(classes)).astype(np.int32)
         self.dual_coef_ = solution.b[:, support]
-        self.intercept_ = -solution.rho
+        self.intercept_ = 0.0 - solution.rho
         self.n_iter_ = np.minimum(solution.steps[:1], np.iinfo(np.int32).max).astype(np.int32)
         self.fit_status_ = 0 if report.converged else 1
         self.shape_fit_ = X.shape
@@ -228,13 +230,14 @@ class SVC(ClassifierMixin, BaseEstimator):
         return self.dual_coef_ @ self.support_vectors_
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Decision values (n,) float64 of the rows of X: positive for classes_[1]; of Crammer and Singer's machine
-        (n, k). The same for a row in any batch."""
+        """Decision values (n,) float64 of the rows of X: positive for classes_[1]; (n, k) for more classes than two.
+        The same for a row in any batch."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         if sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        return self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
+        values = self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
+        return values[:, 1] - values[:, 0] if values.ndim == 2 and len(self.classes_) == 2 else values
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
@@ -252,6 +255,8 @@ class SVC(ClassifierMixin, BaseEstimator):
         _number("checkpoint_every", self.checkpoint_every, least=0)
         if self.multi_class not in ("ovo", "crammer_singer"):
             raise ValueError(f"multi_class must be 'ovo' or 'crammer_singer', got {self.multi_class!r}")
+        if not isinstance(self.bias, bool | np.bool_):
+            raise TypeError(f"bias must be True or False, got {self.bias!r}")
         if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
             raise TypeError(f"checkpoint must be the name of a file or None, got {self.checkpoint!r}")
         if self.cache_size != "auto":

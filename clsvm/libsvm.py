@@ -215,11 +215,11 @@ def _replaceable(path: PathLike) -> Path | None:
 
 
 def check_savable(kernel: str, classes: NDArray[Any], problems: int = 1) -> None:
-    """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and one machine for
-    each pair of classes."""
+    """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
+    problem of two classes."""
     if kernel not in _NAMES:
         raise ValueError(f"LIBSVM's model format has no kernel {kernel!r}; it holds {', '.join(_NAMES)}")
-    if problems != len(classes) * (len(classes) - 1) // 2:
+    if problems != 1 or len(classes) != 2:
         raise ValueError(f"LIBSVM's model format holds pairs of classes, got {len(classes)} classes in one machine")
     labels = np.asarray(classes)
     if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= _HIGHEST) & (labels == np.rint(labels))):

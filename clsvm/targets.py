@@ -25,7 +25,7 @@ def classes_of(y: Any, most: int | None = 2) -> tuple[NDArray[Any], NDArray[np.i
         raise ValueError(
             f"Only binary classification is supported. The type of the target is multiclass: got {len(classes)} "
             f"classes ({', '.join(map(str, classes[:5]))}{', ...' if len(classes) > 5 else ''}), expected 2; "
-            "multi_class='crammer_singer' takes more"
+            "Crammer and Singer's machine takes more (multi_class='crammer_singer', --crammer-singer)"
         )
     return classes, index
 

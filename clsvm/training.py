@@ -66,7 +66,7 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
     since: perf_counter() at which the fit began. float64 is taken where float32 cannot reach the tolerance. Raises
     ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit.
     """
-    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel) if options.checkpoint else None
+    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel) if options.checkpoint is not None else None
     if checkpoint and checkpoint.file.exists():
         start = checkpoint.read()
     start = None if start is None or not start.any() else problem.feasible(start)
@@ -91,7 +91,7 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
                 tol=options.tol,
                 gap_tol=options.gap_tol,
                 max_iter=min(options.max_iter, 2**62),
-                max_time=options.max_time,
+                max_time=None if options.max_time is None else options.max_time - (perf_counter() - since),
                 working_set=working_set,
                 cache_bytes=cache,
                 kernel_scale=scale,
@@ -105,6 +105,7 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
             solved = perf_counter()
         if solution.status is not Status.STALLED or last:
             break
+        start = problem.feasible(solution.b)
     if checkpoint:
         checkpoint.write(solution.b)
     primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
@@ -220,7 +221,8 @@ class Checkpoint:
                 version, b = int(content["clsvm_checkpoint"]), content["b"]
                 found = {name: str(content[name]) for name in self._of}
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise CheckpointError(f"{self.file} is no checkpoint of clsvm ({error})") from None
+            why = f" ({error})" if isinstance(error, OSError) else ""
+            raise CheckpointError(f"{self.file} is no checkpoint of clsvm{why}") from None
         if version != self.VERSION:
             raise CheckpointError(f"{self.file} is a checkpoint of version {version}, expected {self.VERSION}")
         for name, expected in self._of.items():

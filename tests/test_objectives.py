@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import cross_val_score
 
 from clsvm import SVC, kernels
 from clsvm import device as devices
@@ -201,3 +202,52 @@ def test_time_is_up(device: str) -> None:
     assert not model.fit_report_.converged
     with pytest.raises(ValueError, match="max_time must be > 0 and finite, got 0"):
         SVC(device=device, max_time=0).fit(X, y)
+
+
+def test_two_classes_by_crammer_and_singer(device: str) -> None:
+    """One decision value a row, as scikit-learn expects of a binary classifier."""
+    X, y, _ = draw(6, 150, 4, 2, False, False)
+    model = SVC(device=device, multi_class="crammer_singer").fit(X, y)
+    values = model.decision_function(X)
+    assert values.shape == (150,)
+    np.testing.assert_array_equal(model.predict(X), values > 0)
+    assert model.score(X, y) > 0.7
+    assert cross_val_score(model, X, y, scoring="roc_auc", cv=2, error_score="raise").min() > 0.6
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_padding_has_no_part_in_the_objective(device: str, objective: str) -> None:
+    """A function without a value at zero rows, which padding is."""
+    X, y, _ = draw(7, 61, 4, 3 if objective == "Crammer-Singer" else 2, False, False)
+    options: dict[str, Any] = {
+        "kernel": kernels.Kernel("dot / sqrt(xx * yy)"),
+        "gap_tol": 0.05,
+        **OBJECTIVES[objective],
+    }
+    report = SVC(device=device, tol=1e-6, **options).fit(X, y).fit_report_
+    assert 0 <= report.gap <= 0.05
+    assert "duality gap" in report.status
+
+
+def test_memory_limits_of_crammer_and_singer(device: str) -> None:
+    """What fits with less fits with more."""
+    X, y, _ = draw(8, 300, 5, 6, False, False)
+    done = []
+    for limit in range(100_000, 1_000_000, 60_000):
+        try:
+            report = SVC(device=device, multi_class="crammer_singer", memory_limit=limit).fit(X, y).fit_report_
+            assert report.bytes_held <= limit
+            done.append(True)
+        except ValueError as error:
+            assert "memory_limit" in str(error)
+            done.append(False)
+    assert done == sorted(done)
+    assert done[-1]
+
+
+def test_float32_gives_up_where_rounding_hides_the_tolerance(device: str) -> None:
+    X, y, _ = draw(9, 120, 5, 4, False, False)
+    if devices.find(device).fp64:
+        report = SVC(C=1e3, kernel="linear", device=device, multi_class="crammer_singer").fit(X, y).fit_report_
+        assert report.converged
+        assert report.dtype == "float64"

@@ -67,6 +67,8 @@ def test_warm_start_with_further_rows(device: str) -> None:
         model.fit(X[:300], y[:300])
     with pytest.raises(ValueError, match="warm_start: the fit before had the classes"):
         model.fit(X, np.where(y > 0, 5, 6))
+    with pytest.raises(ValueError, match="warm_start: the fit before was of another multi_class"):
+        model.set_params(multi_class="crammer_singer").fit(X, y)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -223,3 +225,16 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     assert none.stderr is not None
     assert none.returncode == 1
     assert "there is no checkpoint" in none.stderr.read()
+
+
+def test_three_classes_from_the_command_line(tmp_path: Path) -> None:
+    """LIBSVM's format cannot hold them, and ours is written."""
+    X, y = classes(90, 3)
+    data, model, out = (str(tmp_path / name) for name in ("data", "model", "out"))
+    dump_svmlight_file(X, y, data, zero_based=False)
+    done = run("train", "--crammer-singer", data, model)
+    assert done.stdout is not None
+    assert "clsvm's format (LIBSVM's model format holds pairs of classes" in done.stdout.read()
+    assert run("predict", data, model, out).returncode == 0
+    expected = SVC(multi_class="crammer_singer", gamma=1 / 6).fit(X, y).predict(X)
+    np.testing.assert_array_equal(np.loadtxt(out), expected)

@@ -27,6 +27,9 @@ class Coupled(Solver):
     def _shape(self) -> tuple[int, int]:
         return 1, self.problem.problems
 
+    def _besides(self, W: int, real: int) -> int:
+        return super()._besides(W, real) + real * (2 * W + 1) * self.P + 32 * self.n
+
     def _scratch(self) -> None:
         super()._scratch()
         stream, real = self.stream, np.dtype(self.gram.rows.dtype).itemsize

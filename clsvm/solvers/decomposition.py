@@ -43,6 +43,7 @@ Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 56  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
+HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 WHOLE = 16  # a working set is whole vectors of this many
 GAP_ROWS = (
@@ -103,14 +104,14 @@ class Solver:
         rows, profile, P = gram.rows, stream.profile, problem.problems
         self.n, self.P = rows.n_pad, P
         self.sets, self.each = self._shape()
-        self.W = self._working_set()
-        self.keep = self.W // 2
         self.chunks = max(1, min(profile.chunks, self.n // 64))
         self.chunk = -(-self.n // self.chunks)
         self.lo, self.hi, self.q, self.f = (
             stream.wide(self._padded(values)) for values in (problem.lo, problem.hi, problem.q, problem.q)
         )
         self.b = stream.wide(np.zeros((P, self.n)) if settings.start is None else self._padded(settings.start))
+        self.W = self._working_set()
+        self.keep = self.W // 2
         self._scratch()
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
@@ -133,11 +134,16 @@ class Solver:
         own, sets = VECTOR_STATE if stream.profile.shape == "vector" else 0, self.sets
         while unit < W:
             panel, tile = sets * W * rows.d * real, (sets * W) ** 2 * real
-            fits = (stream.limit - stream.held) // 2 >= 2 * panel + tile and max(panel, tile) <= stream.largest
+            room = (stream.limit - stream.held - self._besides(W, real)) // 2
+            fits = room >= 2 * panel + tile and max(panel, tile) <= stream.largest
             if fits and own * W <= stream.local_memory:
                 break
             W = max(1, W // 2 // unit) * unit
         return W
+
+    def _besides(self, W: int, real: int) -> int:
+        """Bytes that a working set of W needs besides panels and tile: what changed, of every problem."""
+        return 24 * self.P * W
 
     def _padded(self, values: Vector) -> Vector:
         """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
@@ -220,7 +226,9 @@ class Solver:
                     best, best_at = violation, outer
                 if outer - best_at > patience:  # the violation may go up and down for long while the dual still rises
                     level = float(self._objective(state.rho)[1].sum())
-                    patience = patience if level > last_level + 1e-9 * abs(level) else 0
+                    rises = level > last_level + 1e-9 * abs(level)
+                    hidden = s.exact is not None and self._bound(self._coefficients()) > HOPELESS * s.tol
+                    patience = patience if rises and not hidden else 0
                     best_at, last_level = outer, level
                 if (outer and int(state.steps.sum()) == before) or not patience:
                     status = Status.STALLED
