@@ -189,7 +189,7 @@ def test_decision_values_of_crammer_and_singer(device: str) -> None:
     assert model.n_support_.sum() == len(model.support_)
     assert model.intercept_.shape == (4,)
     assert not model.intercept_.any()
-    with pytest.raises(ValueError, match="multi_class='crammer_singer' takes more"):
+    with pytest.raises(ValueError, match="Crammer and Singer's machine takes more"):
         SVC(device=device).fit(X, names)
     with pytest.raises(ValueError, match="multi_class must be 'ovo' or 'crammer_singer', got 'all'"):
         SVC(device=device, multi_class="all").fit(X, names)
@@ -219,14 +219,10 @@ def test_two_classes_by_crammer_and_singer(device: str) -> None:
 def test_padding_has_no_part_in_the_objective(device: str, objective: str) -> None:
     """A function without a value at zero rows, which padding is."""
     X, y, _ = draw(7, 61, 4, 3 if objective == "Crammer-Singer" else 2, False, False)
-    options: dict[str, Any] = {
-        "kernel": kernels.Kernel("dot / sqrt(xx * yy)"),
-        "gap_tol": 0.05,
-        **OBJECTIVES[objective],
-    }
-    report = SVC(device=device, tol=1e-6, **options).fit(X, y).fit_report_
+    options: dict[str, Any] = {"kernel": kernels.Kernel("dot / sqrt(xx * yy)"), "gap_tol": 0.05, "tol": 1e-6}
+    report = SVC(device=device, **options, **OBJECTIVES[objective]).fit(X, y).fit_report_
     assert 0 <= report.gap <= 0.05
-    assert "duality gap" in report.status
+    assert all(np.isfinite(point.primal) for point in report.trace)
 
 
 def test_memory_limits_of_crammer_and_singer(device: str) -> None:
@@ -236,18 +232,22 @@ def test_memory_limits_of_crammer_and_singer(device: str) -> None:
     for limit in range(100_000, 1_000_000, 60_000):
         try:
             report = SVC(device=device, multi_class="crammer_singer", memory_limit=limit).fit(X, y).fit_report_
-            assert report.bytes_held <= limit
-            done.append(True)
+            done.append("fits" if report.bytes_held <= limit else f"held {report.bytes_held} of {limit}")
         except ValueError as error:
-            assert "memory_limit" in str(error)
-            done.append(False)
-    assert done == sorted(done)
-    assert done[-1]
+            done.append("refused" if "memory_limit" in str(error) else str(error))
+    fits = done.count("fits")
+    assert done == ["refused"] * (len(done) - fits) + ["fits"] * fits
+    assert fits
 
 
 def test_float32_gives_up_where_rounding_hides_the_tolerance(device: str) -> None:
-    X, y, _ = draw(9, 120, 5, 4, False, False)
-    if devices.find(device).fp64:
-        report = SVC(C=1e3, kernel="linear", device=device, multi_class="crammer_singer").fit(X, y).fit_report_
-        assert report.converged
-        assert report.dtype == "float64"
+    if thrifty(device):
+        pytest.skip("some seconds in float64")
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 6)), rng.integers(0, 4, 300)
+    X[:, 0] += y
+    options: dict[str, Any] = {"C": 1e3, "kernel": "linear", "multi_class": "crammer_singer", "working_set_size": 64}
+    report = SVC(device=device, **options).fit(X, y).fit_report_
+    assert report.converged
+    assert report.dtype == "float64"
+    assert report.dual == pytest.approx(296591.313, rel=1e-6)
