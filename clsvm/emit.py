@@ -196,7 +196,7 @@ def _launch(options: dict[str, str], product: str, kind: str, profile: Profile) 
     if profile.shape == "vector":
         each = number.get("GROUPS", 1)
         size = "groups" if each == 1 else f"groups / {each}, rounded up"
-        yield f"Launch: one dimension, global size {size}; local size left to the implementation (NULL)."
+        yield f"Launch: one dimension, global size {size}; local size 1."
         return
     items = number["UB"] if kind == "csr" else number["V"] // number["RX"] * (number["COLUMNS"] // number["RY"])
     yield f"Launch: two dimensions, global size (groups * {items}, blocks), local size ({items}, 1)."

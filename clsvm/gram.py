@@ -228,9 +228,9 @@ class Gram:
         if update:
             arguments += [update.problems, np.int64(update.n), update.c, update.D, update.capacity]
         size: tuple[int, ...]
-        local: tuple[int, ...] | None
-        if self.shape == "vector":
-            size, local = (-(-groups // tile.get("GROUPS", 1)),), None
+        local: tuple[int, ...]
+        if self.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
+            size, local = (-(-groups // tile.get("GROUPS", 1)),), (1,)
         else:
             items = panel.width if r.csr else r.lanes // tile["RX"] * (tile["COLUMNS"] // tile["RY"])
             size, local = (groups * items, blocks), (items, 1)

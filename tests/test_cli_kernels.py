@@ -138,7 +138,7 @@ class Header:
         self.numbers = dict(re.findall(r"^  ([ef]\d+) = (\S+)$", said, re.MULTILINE))
         self.options = re.search(r"Its options.*\n  (-D.*)\n", said)[1]  # type: ignore[index]
         launch = re.search(r"^Launch: (.*)$", said, re.MULTILINE)[1]  # type: ignore[index]
-        flat = re.fullmatch(r"one dimension, global size groups(?: / (\d+), rounded up)?; local size left .*", launch)
+        flat = re.fullmatch(r"one dimension, global size groups(?: / (\d+), rounded up)?; local size 1\.", launch)
         grouped = re.fullmatch(
             r"two dimensions, global size \(groups \* (\d+), blocks\), local size \(\1, 1\)\.", launch
         )
