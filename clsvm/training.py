@@ -6,11 +6,8 @@ What every estimator's fit has in common; it sees no labels.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import layout, model, solvers
+from clsvm import layout, libsvm, model, solvers
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError
 from clsvm.gram import Gram
@@ -30,7 +27,6 @@ from clsvm.report import FitReport, Status, relative_gap
 from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
-_HOPELESS = 100.0  # times tol: what the rounding of one kernel value may move f before float32 is not even tried
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
             laid = perf_counter()
             gram = Gram(stream, rows, kernel)
             scale = _rounding(stream, plan, X, gram, options.dtype)
-            if float(np.finfo(dtype).eps) * scale * largest > _HOPELESS * options.tol and not last:
+            if float(np.finfo(dtype).eps) * scale * largest > solvers.HOPELESS * options.tol and not last:
                 continue  # one coefficient's rounding would hide the tolerance
             working_set, cache, reason = choose(stream, gram, options.working_set_size, options.cache_size)
             settings = solvers.Settings(
@@ -239,17 +235,8 @@ class Checkpoint:
         """Replace the file by one with ``b``. Raises OSError."""
         content: dict[str, Any] = {"clsvm_checkpoint": np.int64(self.VERSION), "b": b}
         content |= {name: np.str_(value) for name, value in self._of.items()}
-        handle, scratch = tempfile.mkstemp(dir=self.file.parent, prefix=f".{self.file.name}-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.savez(stream, **content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(scratch, self.file)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(scratch)
-            raise
+        with libsvm.atomic_write(self.file) as stream:
+            np.savez(stream, **content)
 
 
 def _digest(*arrays: NDArray[Any]) -> str:

@@ -10,10 +10,7 @@ rows are one problem without bias whose gradient is -v. Inside the working set a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.device import Buffer
 from clsvm.solvers.decomposition import Solver, State, Vector
@@ -45,18 +42,13 @@ class Coupled(Solver):
         super()._extremes()
 
     def _solve_set(self) -> None:
-        state: tuple[Any, ...] = (self.f, self.b, self.hi, self.delta, self.counters)
-        sizes = self.n, self.P, self.W
-        self._subproblem(
-            (self.items,), (self.items,), *sizes, self.ws, self.Q, *state, *self._limits(), self.state
-        )  # fmt: skip
+        state = (self.f, self.b, self.hi, self.delta, self.counters)
+        size = (self.items,), (self.items,)
+        self._subproblem(*size, self.n, self.P, self.W, self.ws, self.Q, *state, *self._limits(), self.state)
 
-    def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
-        """Primal and dual objective of the one problem that all classes are."""
+    def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
         size, group = (self.group * self.chunks,), (self.group,)
         self._k["coupled"](size, group, self.n, self.chunk, self.P, self.f, self.b, self.hi, self.q, self.sums)
-        quadratic, linear, loss = self.stream.read_wide(self.sums, (1, self.chunks, 3)).sum(axis=1).T
-        return quadratic / 2 + loss, -(quadratic / 2 + linear)
 
     def _certify(self, state: State, tol: float) -> tuple[float, int]:
         shape = (self.P, self.n)
@@ -66,12 +58,12 @@ class Coupled(Solver):
             return worst, 0
         f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
 
-        def violations(at: NDArray[Any] | slice) -> Vector:
-            most = np.where(b[:, at] > lo[:, at], f[:, at], -np.inf).max(axis=0)
-            least = np.where(b[:, at] < hi[:, at], f[:, at], np.inf).min(axis=0)
+        def violations() -> Vector:
+            most = np.where(b > lo, f, -np.inf).max(axis=0)
+            least = np.where(b < hi, f, np.inf).min(axis=0)
             return np.maximum(np.where(np.isfinite(most) & np.isfinite(least), most - least, 0), 0)
 
-        at = np.flatnonzero(violations(slice(None)) > tol - 2 * bound)
+        at = np.flatnonzero(violations() > tol - 2 * bound)
         order = self.gram.rows.order
         at = at[order[at] >= 0]
         if not at.size:
@@ -80,4 +72,4 @@ class Coupled(Solver):
         coefficients[:, order[order >= 0]] = b[:, order >= 0]
         f[:, at] = self.settings.exact(order[at].astype(np.intp), coefficients) + q[:, at]
         self.stream.write_wide(self.f, f)
-        return float(violations(slice(None)).max()), int(at.size)
+        return float(violations().max()), int(at.size)

@@ -46,9 +46,7 @@ CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certifi
 HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 WHOLE = 16  # a working set is whole vectors of this many
-GAP_ROWS = (
-    512  # rows solved between two looks at the duality gap: a pass over a few numbers a row, 1 to 3 % of the time
-)
+GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
 
 
 @dataclass(frozen=True)
@@ -407,10 +405,14 @@ class Solver:
     def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
         """Primal and dual objective of each problem at offset rho."""
         buffer = self.stream.wide(rho)
-        self._over_rows("objective", self.f, self.b, self.lo, self.hi, self.q, buffer, self.sums)
-        quadratic, linear, loss = self.stream.read_wide(self.sums, (self.P, self.chunks, 3)).sum(axis=1).T
+        self._sum(buffer)
+        quadratic, linear, loss = self.stream.read_wide(self.sums, (self.sets, self.chunks, 3)).sum(axis=1).T
         self.stream.free(buffer)
         return quadratic / 2 + loss, -(quadratic / 2 + linear)
+
+    def _sum(self, rho: Buffer) -> None:
+        """Into ``sums``: what the objectives are made of, chunk by chunk."""
+        self._over_rows("objective", self.f, self.b, self.lo, self.hi, self.q, rho, self.sums)
 
     def _bound(self, b: Vector) -> float:
         """What rounding of the kernel values can have done to f at most, for coefficients b (problems, rows)."""
