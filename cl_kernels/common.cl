@@ -113,6 +113,13 @@ inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); 
 #endif
 #define STORED_ROW(s) (SLAB((s) / slab_rows) + (size_t)((s) - (s) / slab_rows * slab_rows) * ld)
 
+// What local memory needs between work-items; a work-item alone needs nothing.
+#if WG > 1
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE);
+#else
+#define SYNC
+#endif
+
 // Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total.
 inline int group_scan(int value, local int *scratch, int *total) {
 #if WG == 1

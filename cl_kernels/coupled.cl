@@ -2,7 +2,7 @@
 // signed coefficients b[p][i] with f[p] = K b[p] + q[p],
 //   minimise 1/2 sum_p b_p' K b_p + q_p' b_p,  lo <= b <= hi,  sum_p b[p][i] = 0 for every row i
 // A row's violation is max_p f[p][i] over b > lo less min_p f[p][i] over b < hi (GTSVM section 5.1: v_i from y- and y+).
-//   spread    view[i] = -(violation of row i): what select.cl chooses a working set by, as one problem without bias
+//   spread    view[i] = -(violation of row i): what a working set is chosen by, as one problem without bias
 //   coupled   sums for the objective, chunk by chunk: quadratic = sum b (f - q), linear = sum b q, and the loss
 //             sum_i hi_i (max_p f[p][i] - f[own][i]), own the problem with hi > 0 (equation 3)
 // A range of all rows; consecutive items on consecutive addresses.

@@ -112,8 +112,9 @@ class Gram:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
             gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
 
-    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer) -> None:
-        """out[u, v] = K(row u, row v) of a square panel's rows, (capacity, capacity) in the rows' dtype."""
+    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0) -> None:
+        """out[u, v] = K(row u, row v) of a square panel's rows, (capacity, capacity) in the rows' dtype, for all u and
+        v >= known, whole lane groups."""
         store = Store((out,), panel.capacity, panel.capacity, self._slot(panel.capacity))
         if self.rows.csr:
             head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms)
@@ -123,8 +124,8 @@ class Gram:
                 self._panel_at[panel.capacity] = self.stream.upload(at)
             at = self._panel_at[panel.capacity]
             head = (panel.values, at, at, at, panel.uu)
-        groups = panel.capacity // self.rows.lanes
-        self._launch("tile", (0, groups), panel.capacity // panel.width, 0, head, panel, count, store, None)
+        first, end = known // self.rows.lanes, panel.capacity // self.rows.lanes
+        self._launch("tile", (first, end - first), panel.capacity // panel.width, 0, head, panel, count, store, None)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""

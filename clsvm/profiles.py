@@ -28,6 +28,9 @@ class Profile:
     working_set: its largest size. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise.
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
+    step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
+    working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
+    sort_most: the most rows of a side that are chosen by sorting chunks, not by counting.
     """
 
     name: str
@@ -44,6 +47,11 @@ class Profile:
     csr_cost: float
     clustered_cost: float
     cache_cost: float
+    step_cost: float
+    look_cost: float
+    inner_step: float
+    inner_cost: float
+    sort_most: int
     wide: str = "double"
 
 
@@ -65,11 +73,16 @@ _CPU = Profile(
     tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 256), many=_vector(4, 5)),
     block=512,
     chunks=8,
-    working_set=1024,
+    working_set=2048,
     sync=1,
     csr_cost=3.3,
     clustered_cost=1.1,
     cache_cost=45.0,
+    step_cost=6e7,
+    look_cost=1000.0,
+    inner_step=3e3,
+    inner_cost=80.0,
+    sort_most=32,
 )
 _GPU = Profile(
     name="gpu",
@@ -90,6 +103,11 @@ _GPU = Profile(
     csr_cost=12.0,
     clustered_cost=1.1,
     cache_cost=8.0,
+    step_cost=1e9,
+    look_cost=300.0,
+    inner_step=5e7,
+    inner_cost=9e3,
+    sort_most=32,
 )
 PROFILES = {
     "cpu": _CPU,

@@ -150,7 +150,8 @@ def subproblem_items(profile: Profile, working_set: int) -> int:
 def subproblem(profile: Profile, dtype: str, working_set: int, constraint: Constraint = Constraint.BIAS) -> Variant:
     """What solves the dual over a working set of that size."""
     items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
-    options = [*layout.options(profile, dtype), f"-DWG={items}", f"-DEACH={-(-working_set // items)}"]
+    options = [*layout.options(profile, dtype), f"-DWG={items}"]
+    options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE)
     names = [f"subproblem_{profile.shape}"]
     if constraint is Constraint.COUPLED:
@@ -159,11 +160,13 @@ def subproblem(profile: Profile, dtype: str, working_set: int, constraint: Const
     return Variant(label, sources.cl(ground, *names), tuple(options), "subproblem")
 
 
-def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
-    """What chooses the working set and plans the row store; ``entry`` is the first of several kernels."""
-    options = [*layout.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
+def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS, quota: int = 0) -> Variant:
+    """What chooses the working set, by counting or, for a quota of rows from a side, by sorting, and plans the row
+    store; ``entry`` is the first of several kernels."""
+    options = [*layout.options(profile, dtype), f"-DWG={profile.group}"]
+    options += [f"-DSORT={1 << (quota + max(quota, profile.group) - 1).bit_length()}"] if quota else [f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (constraint is not Constraint.BIAS)
-    names = ("select", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
+    names = ("extremes", "sort" if quota else "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
     return Variant(
         f"{', '.join(names)} {constraint.name.lower()} {dtype}", sources.cl(*names), tuple(options), "extremes"
     )
@@ -173,6 +176,14 @@ def update(profile: Profile, dtype: str) -> Variant:
     """f += K D from rows of the store."""
     options = *layout.options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
     return Variant(f"update {dtype}", sources.cl("update"), options, "update")
+
+
+SQUARE = 16  # SIDE of carry.cl
+
+
+def carry(profile: Profile, dtype: str) -> Variant:
+    """The tile of a working set from the one before; ``entry`` is the first of two kernels."""
+    return Variant(f"carry {dtype}", sources.cl("carry"), (*layout.options(profile, dtype),), "carry")
 
 
 def back(profile: Profile, dtype: str) -> Variant:
@@ -203,8 +214,10 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             continue
         for constraint in Constraint:
             yield selection(profile, dtype, constraint)
+            yield selection(profile, dtype, constraint, profile.sort_most)
             yield subproblem(profile, dtype, profile.working_set, constraint)
         yield update(profile, dtype)
+        yield carry(profile, dtype)
         for given in ("float", "double"):
             options = *layout.options(profile, dtype), f"-DINPUT={given}"
             yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pack")

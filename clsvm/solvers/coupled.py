@@ -4,8 +4,8 @@ Solves:   minimise sum_p 1/2 b_p'K b_p + q_p'b_p,  b <= hi,  sum_p b_pi = 0 for 
 Given:    as decomposition.py; one working set of rows for all problems
 Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 2.2 and 5.1, equation 4; Crammer and Singer 2002
 
-A row's violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} is what the working set is chosen by: to select.cl the
-rows are one problem without bias whose gradient is -v. Inside the working set a row is solved exactly at a time.
+A row's violation v_i = max_p f_pi - min {f_pi : b_pi < hi_pi} is what the working set is chosen by: to the selection
+the rows are one problem without bias whose gradient is -v. Inside the working set a row is solved exactly at a time.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Coupled(Solver):
     def _solve_set(self) -> None:
         state = (self.f, self.b, self.hi, self.delta, self.counters)
         size = (self.items,), (self.items,)
-        self._subproblem(*size, self.n, self.P, self.W, self.ws, self.Q, *state, *self._limits(), self.state)
+        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, *state, *self._limits(), self.state)
 
     def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
-        size, group = (self.group * self.chunks,), (self.group,)
-        self._k["coupled"](size, group, self.n, self.chunk, self.P, self.f, self.b, self.hi, self.q, self.sums)
+        state = (self.f, self.b, self.hi, self.q)
+        self.selection.over_rows(self._k["coupled"], self.P, *state, self.sums)
 
     def _certify(self, state: State, tol: float) -> tuple[float, int]:
         shape = (self.P, self.n)

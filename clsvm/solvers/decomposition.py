@@ -10,8 +10,8 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
           the choice of pairs inside is LIBSVM's (WSS 2)
 
     until stopped:
-        ws   <- half of the last working set, and the rows with the largest violations      select.cl
-        Q    <- K(ws, ws)                                                                   gram.tile
+        ws   <- half of the last working set, and the rows with the largest violations      selection.py
+        Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the store or computed and stored         rowcache.cl, update.cl, gram
 
@@ -36,6 +36,7 @@ from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Store, Update
 from clsvm.report import Point, Status, relative_gap
 from clsvm.rowcache import RowCache
+from clsvm.solvers.selection import nbytes, selection
 from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
@@ -99,17 +100,16 @@ class Solver:
 
     def __init__(self, stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> None:
         self.stream, self.gram, self.problem, self.settings = stream, gram, problem, settings
-        rows, profile, P = gram.rows, stream.profile, problem.problems
+        rows, P = gram.rows, problem.problems
         self.n, self.P = rows.n_pad, P
         self.sets, self.each = self._shape()
-        self.chunks = max(1, min(profile.chunks, self.n // 64))
-        self.chunk = -(-self.n // self.chunks)
         self.lo, self.hi, self.q, self.f = (
             stream.wide(self._padded(values)) for values in (problem.lo, problem.hi, problem.q, problem.q)
         )
         self.b = stream.wide(np.zeros((P, self.n)) if settings.start is None else self._padded(settings.start))
         self.W = self._working_set()
         self.keep = self.W // 2
+        self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W)
         self._scratch()
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
@@ -140,8 +140,9 @@ class Solver:
         return W
 
     def _besides(self, W: int, real: int) -> int:
-        """Bytes that a working set of W needs besides panels and tile: what changed, of every problem."""
-        return 24 * self.P * W
+        """Bytes that a working set of W needs besides panels and tile: what changed, of every problem; the choice."""
+        chosen = nbytes(self.stream.profile, self.problem.constraint, self.sets, self.n, W)
+        return 24 * self.P * W + chosen
 
     def _padded(self, values: Vector) -> Vector:
         """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
@@ -150,18 +151,15 @@ class Solver:
         return padded
 
     def _scratch(self) -> None:
-        s, P, S, W, pieces = self.stream, self.P, self.sets, self.W, self.chunks
+        s, P, S, W = self.stream, self.P, self.sets, self.W
         self.panel, self.changed = self.gram.panel(W * S, square=True), self.gram.panel(W * S)
         room = self.changed.capacity
-        self.in_set, self.ws = s.zeros(S * self.n), s.upload(np.full(S * W, -1, np.int32))
         self.count = s.upload(np.array([S * W], np.int32))
         self.hits, self.misses = s.zeros(4), s.zeros(4)
         self.hit_slot, self.miss_row, self.miss_slot = (s.zeros(4 * room) for _ in range(3))
         self.hit_D, self.miss_D = s.zeros(8 * P * room), s.zeros(8 * P * room)
         self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
-        self.numbers, self.places = s.zeros(8 * 4 * S * pieces), s.zeros(4 * 4 * S * pieces)
-        self.sums, self.counts = s.zeros(8 * 3 * S * pieces), s.zeros(4 * 2 * variants.BINS * S * pieces)
-        self.ends, self.offsets = s.zeros(4 * 4 * S), s.zeros(4 * 4 * S * pieces)
+        self.sums = s.zeros(8 * 3 * S * self.selection.chunks)
         self.Q = s.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
 
     def _kernels(self) -> None:
@@ -169,9 +167,9 @@ class Solver:
         self.group, self.block = profile.group, profile.block
         self.items, constraint = variants.subproblem_items(profile, self.W), self.problem.constraint
         self._subproblem = stream.variant(variants.subproblem(profile, dtype, self.W, constraint))
-        names = ("extremes", "histogram", "threshold", "collect", "objective", "plan", *self._more)
-        self._k = {name: stream.variant(variants.selection(profile, dtype, constraint), name) for name in names}
+        self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", "plan", *self._more)}
         self._k["update"] = stream.variant(variants.update(profile, dtype))
+        self._k |= {name: stream.variant(variants.carry(profile, dtype), name) for name in ("carry", "mirror")}
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
 
@@ -262,16 +260,12 @@ class Solver:
             trace=tuple(self.trace),
         )
 
-    def _over_rows(self, name: str, *arguments: Any) -> None:
-        size, local_size = (self.group * self.chunks, self.sets), (self.group, 1)
-        self._k[name](size, local_size, self.n, self.chunk, *arguments)
-
     def _view(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
         """f, b, lo, hi (sets, n_pad) as the choice of working sets sees them."""
         return self.f, self.b, self.lo, self.hi
 
     def _extremes(self) -> None:
-        self._over_rows("extremes", *self._view(), self.numbers, self.places)
+        self.selection.look(self._view())
 
     def _coefficients(self) -> Vector:
         return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
@@ -321,30 +315,21 @@ class Solver:
 
     def _step(self, outer: int) -> None:
         """One working set: choose, solve, apply."""
-        P, W = self.P, self.W
-        keep = self.keep if outer else 0
-        quota = (W - keep) // 2 if self.problem.constraint is Constraint.BIAS else W - keep  # sides, or one side
-        view = self._view()
-        started = perf_counter()
-        self._over_rows("histogram", *view, self.in_set, self.numbers, self.places, self.counts)
-        one_group = (self.group * self.sets,), (self.group,)
-        self._k["threshold"](*one_group, self.chunks, quota, self.counts, self.ends, self.offsets)
-        chosen = (self.numbers, self.places, self.ends, self.offsets, quota, keep, W, self.ws)
-        self._over_rows("collect", *view, self.in_set, *chosen)
+        P, W, keep = self.P, self.W, self.keep if outer else 0
+        ws, started = self.selection.ws, perf_counter()
+        self.selection.choose(self._view(), keep)
         self._lap("select", started)
         started = perf_counter()
-        self.gram.gather(self.panel, self.ws, self.count)
-        self.gram.tile(self.panel, self.ws, self.count, self.Q)
+        self._tile(keep)
         self._lap("tile", started)
         started = perf_counter()
         self._solve_set()
         self._lap("subproblem", started)
         started = perf_counter()
         self._k["plan"](
-            (self.group,), (self.group,), self.n, self.sets, self.each, W, self.keep, self.cache.capacity, self.ws,
-            self.in_set,
-            self.delta, self.cache.slot_of, self.cache.owner, self.hits, self.hit_slot, self.hit_D, self.misses,
-            self.miss_row, self.miss_slot, self.miss_D, self.changed.capacity, self.counters,
+            (self.group,), (self.group,), self.n, self.sets, self.each, W, self.keep, self.cache.capacity, ws,
+            self.selection.in_set, self.delta, self.cache.slot_of, self.cache.owner, self.hits, self.hit_slot,
+            self.hit_D, self.misses, self.miss_row, self.miss_slot, self.miss_D, self.changed.capacity, self.counters,
         )  # fmt: skip
         store = None
         if self.cache.capacity:
@@ -360,6 +345,18 @@ class Solver:
         self.gram.accumulate(self.changed, self.misses, store, update)
         self._lap("rows", started)
 
+    def _tile(self, keep: int) -> None:
+        """Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and squares."""
+        ws, Q, W, half = self.selection.ws, self.Q, self.W, self.W // 2
+        self.gram.gather(self.panel, ws, self.count)
+        known = half if keep and self.sets == 1 and half % max(self.gram.rows.lanes, variants.SQUARE) == 0 else 0
+        squares = (known // variants.SQUARE, known // variants.SQUARE)
+        if known:
+            self._k["carry"](squares, None, W, half, Q)
+        self.gram.tile(self.panel, ws, self.count, Q, known)
+        if known:
+            self._k["mirror"](squares, None, W, half, Q)
+
     def _limits(self) -> tuple[Any, ...]:
         """tolerance, shrink, most steps, budget: when the subproblem is solved."""
         s = self.settings
@@ -370,7 +367,7 @@ class Solver:
         memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
         state = (self.f, self.b, self.lo, self.hi, self.delta, self.counters)
         size = (self.items * self.P,), (self.items,)
-        self._subproblem(*size, self.n, self.W, self.ws, self.Q, *state, *self._limits(), memory)
+        self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, *state, *self._limits(), memory)
 
     def _lap(self, part: str, started: float) -> None:
         """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them."""
@@ -381,9 +378,7 @@ class Solver:
         self.seconds[part] += perf_counter() - started
 
     def _read(self) -> State:
-        shape = (self.sets, self.chunks, 4)
-        numbers = self.stream.read_wide(self.numbers, shape)
-        places = self.stream.read(self.places, np.int32, shape)
+        numbers, places = self.selection.extremes()
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
         if self.problem.constraint is not Constraint.BIAS:  # every row by itself
@@ -406,13 +401,14 @@ class Solver:
         """Primal and dual objective of each problem at offset rho."""
         buffer = self.stream.wide(rho)
         self._sum(buffer)
-        quadratic, linear, loss = self.stream.read_wide(self.sums, (self.sets, self.chunks, 3)).sum(axis=1).T
+        quadratic, linear, loss = self.stream.read_wide(self.sums, (self.sets, self.selection.chunks, 3)).sum(axis=1).T
         self.stream.free(buffer)
         return quadratic / 2 + loss, -(quadratic / 2 + linear)
 
     def _sum(self, rho: Buffer) -> None:
         """Into ``sums``: what the objectives are made of, chunk by chunk."""
-        self._over_rows("objective", self.f, self.b, self.lo, self.hi, self.q, rho, self.sums)
+        state = (self.f, self.b, self.lo, self.hi, self.q)
+        self.selection.over_rows(self._k["objective"], *state, rho, self.sums)
 
     def _bound(self, b: Vector) -> float:
         """What rounding of the kernel values can have done to f at most, for coefficients b (problems, rows)."""

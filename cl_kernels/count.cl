@@ -1,103 +1,12 @@
-// The working set, chosen on the device by exact counting; nothing of length n is sorted or leaves the device.
-//
-// In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and f = gradient of the dual in b:
-//   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation M - m
-// A row's own violation is M - f_i (up) or f_i - m (low), of both the larger. The rows with the largest ones are taken,
-// a quota from each side, in four passes over pieces (chunks) of the rows, problem by problem in dimension 1:
-//   extremes   m, M and where they are; sums over the free rows for the offset
+// The working set by exact counting; nothing of length n is sorted or leaves the device. After extremes.cl:
 //   histogram  rows by side and by the logarithm of their violation (128 bins an octave)
 //   threshold  for each side the bin at which its quota ends, and each chunk's place in the output
 //   collect    rows of better bins, and in row order as many of the last bin as fit
-// Rows with in_set set (kept from the step before) and inert rows (lo = hi) never qualify.
-// NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them, and
-// all rows stand on one side.
+// A quota of rows with the largest violations is taken from each side. Rows with in_set set (kept from the step before)
+// and inert rows (lo = hi) never qualify. NO_BIAS: all rows stand on one side.
 #ifndef BINS
 #define BINS 2048  // bins a side, a multiple of WG
 #endif
-#define NUMBERS 4  // wide numbers a chunk: m, M, sum of f over free rows, -
-#define PLACES 4   // ints a chunk: where m is, where M is, how many free rows, -
-
-#if WG > 1
-// (value, index) of the group's smallest value, of equal values the smallest index, in all items
-inline void group_argmin(wide *value, int *index, local wide *values, local int *indices) {
-  const int lid = get_local_id(0);
-  values[lid] = *value, indices[lid] = *index;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = WG / 2; step > 0; step /= 2) {
-    if (lid < step) {
-      const wide a = values[lid], b = values[lid + step];
-      const int i = indices[lid], j = indices[lid + step];
-      const bool other = wide_less(b, a) || (!wide_less(a, b) && j < i);
-      values[lid] = wide_pick(other, b, a), indices[lid] = other ? j : i;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  *value = values[0], *index = indices[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-}
-inline wide group_sum(wide value, local wide *values) {
-  const int lid = get_local_id(0);
-  values[lid] = value;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = WG / 2; step > 0; step /= 2) {
-    if (lid < step) values[lid] = wide_add(values[lid], values[lid + step]);
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  const wide sum = values[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  return sum;
-}
-#else
-inline void group_argmin(wide *value, int *index, local wide *values, local int *indices) {}
-inline wide group_sum(wide value, local wide *values) { return value; }
-#endif
-
-kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                     global const wide *restrict lo, global const wide *restrict hi, global wide *restrict numbers,
-                     global int *restrict places) {
-  const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
-  const size_t base = (size_t)p * n;
-  local wide values[WG];
-  local int indices[WG];
-  wide m = WIDE_MAX, M = WIDE_MAX, sum = wide_of(0);  // M holds the smallest -f
-  int im = INT_MAX, iM = INT_MAX, free = 0;
-  const int end = min(n, (piece + 1) * chunk);
-  for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
-    const wide fi = f[base + i], bi = b[base + i];
-    const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
-    const wide a = wide_pick(up, fi, WIDE_MAX), c = wide_pick(low, wide_neg(fi), WIDE_MAX);
-    const bool first = wide_less(a, m), second = wide_less(c, M);
-    m = wide_pick(first, a, m), im = first ? i : im;
-    M = wide_pick(second, c, M), iM = second ? i : iM;
-    if (up && low) sum = wide_add(sum, fi), ++free;
-  }
-  group_argmin(&m, &im, values, indices);
-  group_argmin(&M, &iM, values, indices);
-  sum = group_sum(sum, values);
-  int total;
-  group_scan(free, indices, &total);
-  if (get_local_id(0) == 0) {
-    global wide *to = numbers + ((size_t)p * pieces + piece) * NUMBERS;
-    global int *at = places + ((size_t)p * pieces + piece) * PLACES;
-    to[0] = m, to[1] = wide_neg(M), to[2] = sum;
-    at[0] = im, at[1] = iM, at[2] = total;
-  }
-}
-
-// m and M over all chunks (every item that needs them adds the few chunks up again)
-typedef struct {
-  wide m, M;
-  int im, iM;
-} Extremes;
-
-inline Extremes combine(const int pieces, global const wide *numbers, global const int *places) {
-  Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
-  for (int k = 0; k < pieces; ++k) {
-    if (wide_less(numbers[k * NUMBERS], e.m)) e.m = numbers[k * NUMBERS], e.im = places[k * PLACES];
-    if (wide_less(e.M, numbers[k * NUMBERS + 1])) e.M = numbers[k * NUMBERS + 1], e.iM = places[k * PLACES + 1];
-  }
-  return e;
-}
 
 // side * BINS + bin of row i, or -1: bin 0 for the two extremes themselves, then by falling violation
 inline int bin_of(const int i, const wide fi, const bool up, const bool low, const Extremes e, const float scale) {
@@ -247,34 +156,5 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
       }
       better_at[side] += better_total, tie_at[side] += tie_total;
     }
-  }
-}
-
-// Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:
-//   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f))
-// with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2)
-//   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
-kernel EXPLICIT void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict q,
-                      global const wide *restrict rho, global wide *restrict sums) {
-  const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
-  const size_t base = (size_t)p * n;
-  local wide values[WG];
-  wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
-  const int end = min(n, (piece + 1) * chunk);
-  for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
-    const wide bi = b[base + i], qi = q[base + i];
-    const bool there = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
-    const wide fi = wide_pick(there, f[base + i], wide_of(0));  // (f of padding rows may be any number)
-    const wide slack = wide_sub(rho[p], fi);
-    quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
-    linear = wide_add(linear, wide_mul(bi, qi));
-    loss = wide_add(loss, wide_max(wide_mul(lo[base + i], slack), wide_mul(hi[base + i], slack)));
-  }
-  quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
-  loss = group_sum(loss, values);
-  if (get_local_id(0) == 0) {
-    global wide *to = sums + ((size_t)p * pieces + piece) * 3;
-    to[0] = quadratic, to[1] = linear, to[2] = loss;
   }
 }

@@ -1,0 +1,193 @@
+// What the host reads at every look, and what both ways of choosing a working set (count.cl, sort.cl) start from.
+//
+// In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and f = gradient of the dual in b:
+//   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation M - m
+// A row's own violation is M - f_i (up) or f_i - m (low), of both the larger.
+// NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them.
+//   extremes    m, M and where they are; sums over the free rows for the offset
+//   objective   what primal and dual are made of
+// Passes over pieces (chunks, multiples of 8) of the rows, problem by problem in dimension 1; consecutive items on consecutive addresses.
+#define NUMBERS 4  // wide numbers a chunk: m, M, sum of f over free rows, -
+#define PLACES 4   // ints a chunk: where m is, where M is, how many free rows, -
+
+#if WG > 1
+// (value, index) of the group's smallest value, of equal values the smallest index, in all items
+inline void group_argmin(wide *value, int *index, local wide *values, local int *indices) {
+  const int lid = get_local_id(0);
+  values[lid] = *value, indices[lid] = *index;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = WG / 2; step > 0; step /= 2) {
+    if (lid < step) {
+      const wide a = values[lid], b = values[lid + step];
+      const int i = indices[lid], j = indices[lid + step];
+      const bool other = wide_less(b, a) || (!wide_less(a, b) && j < i);
+      values[lid] = wide_pick(other, b, a), indices[lid] = other ? j : i;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  *value = values[0], *index = indices[0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+inline wide group_sum(wide value, local wide *values) {
+  const int lid = get_local_id(0);
+  values[lid] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = WG / 2; step > 0; step /= 2) {
+    if (lid < step) values[lid] = wide_add(values[lid], values[lid + step]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  const wide sum = values[0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return sum;
+}
+#else
+inline void group_argmin(wide *value, int *index, local wide *values, local int *indices) {}
+inline wide group_sum(wide value, local wide *values) { return value; }
+#endif
+
+// Rows that a work-item looks at together: AT_ONCE of them in vectors, or one.
+#if defined(VECTOR) && !defined(WIDE_PAIR)
+#define AT_ONCE 8
+typedef double8 some;
+typedef long8 which;
+#define LOAD(from, i) vload8(0, (from) + (i))
+#define LESS(a, b) isless(a, b)
+#define PICK(c, a, b) select(b, a, c)
+#define ONE_EACH(c) (-(c))
+#define ADD(a, b) ((a) + (b))
+#define NEG(a) (-(a))
+#define FRESH(in_set, i) (convert_long8(vload8(0, (in_set) + (i))) == 0)
+#else
+#define AT_ONCE 1
+typedef wide some;
+typedef int which;
+#define LOAD(from, i) (from)[i]
+#define LESS(a, b) wide_less(a, b)
+#define PICK(c, a, b) wide_pick(c, a, b)
+#define ONE_EACH(c) (c)
+#define ADD(a, b) wide_add(a, b)
+#define NEG(a) wide_neg(a)
+#define FRESH(in_set, i) (!(in_set)[i])
+#endif
+
+// What a work-item has seen of its rows. M holds the smallest -f.
+typedef struct {
+  some m, M, sum;
+  which im, iM, free;
+} Seen;
+
+inline Seen nothing_seen(void) {
+  const Seen s = {(some)WIDE_MAX, (some)WIDE_MAX, (some)wide_of(0), (which)INT_MAX, (which)INT_MAX, (which)0};
+  return s;
+}
+
+inline void see(Seen *s, const int i, const some f, const which up, const which low) {
+  const some a = PICK(up, f, (some)WIDE_MAX), c = PICK(low, NEG(f), (some)WIDE_MAX);
+  const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low;
+  s->m = PICK(first, a, s->m), s->im = first ? (which)i : s->im;
+  s->M = PICK(second, c, s->M), s->iM = second ? (which)i : s->iM;
+  s->sum = ADD(s->sum, PICK(both, f, (some)wide_of(0))), s->free += ONE_EACH(both);
+}
+
+// The smallest of a work-item's values, of equal ones the smallest index.
+inline void fold(const some v, const which i, wide *value, int *index) {
+#if AT_ONCE == 1
+  *value = v, *index = i;
+#else
+  double values[AT_ONCE];
+  long indices[AT_ONCE];
+  vstore8(v, 0, values), vstore8(i, 0, indices);
+  *value = WIDE_MAX, *index = INT_MAX;
+  for (int k = 0; k < AT_ONCE; ++k) {
+    const int at = (int)indices[k] + k;
+    if (values[k] < *value || (values[k] == *value && values[k] < WIDE_MAX && at < *index)) *value = values[k], *index = at;
+  }
+#endif
+}
+
+// The chunk's numbers and places, from what its work-items have seen.
+inline void tell(Seen s, local wide *values, local int *indices, global wide *numbers, global int *places) {
+  const size_t piece = (size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0);
+  wide m, M, sum;
+  int im, iM, free;
+  fold(s.m, s.im, &m, &im);
+  fold(s.M, s.iM, &M, &iM);
+#if AT_ONCE == 1
+  sum = s.sum, free = s.free;
+#else
+  const double4 four = s.sum.lo + s.sum.hi;
+  const long4 four_free = s.free.lo + s.free.hi;
+  sum = four.x + four.y + (four.z + four.w), free = (int)(four_free.x + four_free.y + four_free.z + four_free.w);
+#endif
+  group_argmin(&m, &im, values, indices);
+  group_argmin(&M, &iM, values, indices);
+  sum = group_sum(sum, values);
+  int total;
+  group_scan(free, indices, &total);
+  if (get_local_id(0) == 0) {
+    global wide *to = numbers + piece * NUMBERS;
+    global int *at = places + piece * PLACES;
+    to[0] = m, to[1] = wide_neg(M), to[2] = sum;
+    at[0] = im, at[1] = iM, at[2] = total;
+  }
+}
+
+kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+                     global const wide *restrict lo, global const wide *restrict hi, global wide *restrict numbers,
+                     global int *restrict places) {
+  const size_t base = (size_t)get_global_id(1) * n;
+  const int begin = get_group_id(0) * chunk, end = min(n, begin + chunk);
+  local wide values[WG];
+  local int indices[WG];
+  f += base, b += base, lo += base, hi += base;
+  Seen s = nothing_seen();
+  for (int i = begin + get_local_id(0) * AT_ONCE; i < end; i += WG * AT_ONCE) {
+    const some bi = LOAD(b, i);
+    see(&s, i, LOAD(f, i), LESS(bi, LOAD(hi, i)), LESS(LOAD(lo, i), bi));
+  }
+  tell(s, values, indices, numbers, places);
+}
+
+// m and M over all chunks (every item that needs them adds the few chunks up again)
+typedef struct {
+  wide m, M;
+  int im, iM;
+} Extremes;
+
+inline Extremes combine(const int pieces, global const wide *numbers, global const int *places) {
+  Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
+  for (int k = 0; k < pieces; ++k) {
+    if (wide_less(numbers[k * NUMBERS], e.m)) e.m = numbers[k * NUMBERS], e.im = places[k * PLACES];
+    if (wide_less(e.M, numbers[k * NUMBERS + 1])) e.M = numbers[k * NUMBERS + 1], e.iM = places[k * PLACES + 1];
+  }
+  return e;
+}
+
+// Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:
+//   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f))
+// with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2)
+//   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
+kernel EXPLICIT void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict q,
+                      global const wide *restrict rho, global wide *restrict sums) {
+  const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
+  const size_t base = (size_t)p * n;
+  local wide values[WG];
+  wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
+  const int end = min(n, (piece + 1) * chunk);
+  for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
+    const wide bi = b[base + i], qi = q[base + i];
+    const bool there = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
+    const wide fi = wide_pick(there, f[base + i], wide_of(0));  // (f of padding rows may be any number)
+    const wide slack = wide_sub(rho[p], fi);
+    quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
+    linear = wide_add(linear, wide_mul(bi, qi));
+    loss = wide_add(loss, wide_max(wide_mul(lo[base + i], slack), wide_mul(hi[base + i], slack)));
+  }
+  quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
+  loss = group_sum(loss, values);
+  if (get_local_id(0) == 0) {
+    global wide *to = sums + ((size_t)p * pieces + piece) * 3;
+    to[0] = quadratic, to[1] = linear, to[2] = loss;
+  }
+}

@@ -1,0 +1,131 @@
+"""Working sets chosen on the device: the rows that violate their optimum most, by counting or by sorting.
+
+Both take ``quota`` rows from each side (or from all, without a bias) that are not in the set yet, and write them behind
+the ``keep`` rows that stay. Nothing of length n is sorted or leaves the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm import variants
+from clsvm.device import Buffer, Stream
+from clsvm.profiles import Profile
+from clsvm.tasks import Constraint
+
+WHOLE = 8  # rows that a pass takes at a time in the vector shape
+
+View = tuple[Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets, n)
+
+
+def _chunks(profile: Profile, n: int) -> int:
+    return max(1, min(profile.chunks, n // 64))
+
+
+class Selection:
+    """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks.
+
+    ``numbers`` and ``places``: what was seen at the last look (extremes.cl). ``ws``: -1 where a set is not full.
+    """
+
+    def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
+        profile = stream.profile
+        self.stream, self.sets, self.n, self.W = stream, sets, n, W
+        self.sides = 2 if constraint is Constraint.BIAS else 1
+        self.most = W // self.sides  # of the first working set, which keeps nothing
+        self.group, self.chunks = profile.group, _chunks(profile, n)
+        self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
+        pieces = sets * self.chunks
+        self.in_set, self.ws = stream.zeros(sets * n), stream.upload(np.full(sets * W, -1, np.int32))
+        self.numbers, self.places = stream.zeros(8 * 4 * pieces), stream.zeros(4 * 4 * pieces)
+        self.program = variants.selection(profile, dtype, constraint, self._quota())
+        self._k = {name: stream.variant(self.program, name) for name in ("extremes", *self._names)}
+
+    _names: tuple[str, ...] = ()
+
+    def _quota(self) -> int:
+        """The largest quota that the program has to hold; 0: any."""
+        return 0
+
+    def over_rows(self, kernel: Any, *arguments: Any) -> None:
+        """A pass over the chunks of every problem's rows."""
+        kernel((self.group * self.chunks, self.sets), (self.group, 1), self.n, self.chunk, *arguments)
+
+    def look(self, view: View) -> None:
+        """Extremes and sums of the state as it is."""
+        self.over_rows(self._k["extremes"], *view, self.numbers, self.places)
+
+    def choose(self, view: View, keep: int) -> None:
+        """Fill the working set behind its first ``keep`` rows, after a look at the same state."""
+        raise NotImplementedError
+
+    def extremes(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """What was seen: numbers (sets, chunks, 4) and places (sets, chunks, 4)."""
+        shape = (self.sets, self.chunks, 4)
+        return self.stream.read_wide(self.numbers, shape), self.stream.read(self.places, np.int32, shape)
+
+    def _one_group(self) -> tuple[tuple[int], tuple[int]]:
+        return (self.group * self.sets,), (self.group,)
+
+
+class Counting(Selection):
+    """Four passes, whatever the quota (count.cl)."""
+
+    _names = ("histogram", "threshold", "collect")
+
+    def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
+        super().__init__(stream, dtype, constraint, sets, n, W)
+        pieces = sets * self.chunks
+        self.counts, self.ends = stream.zeros(4 * 2 * variants.BINS * pieces), stream.zeros(4 * 4 * sets)
+        self.offsets = stream.zeros(4 * 4 * pieces)
+
+    def choose(self, view: View, keep: int) -> None:
+        quota = (self.W - keep) // self.sides
+        self.over_rows(self._k["histogram"], *view, self.in_set, self.numbers, self.places, self.counts)
+        self._k["threshold"](*self._one_group(), self.chunks, quota, self.counts, self.ends, self.offsets)
+        chosen = (self.numbers, self.places, self.ends, self.offsets, quota, keep, self.W, self.ws)
+        self.over_rows(self._k["collect"], *view, self.in_set, *chosen)
+
+
+class Sorting(Selection):
+    """One pass, which is the look itself, for small quotas (sort.cl)."""
+
+    _names = ("shortlist", "choose")
+
+    def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
+        super().__init__(stream, dtype, constraint, sets, n, W)
+        listed = sets * self.chunks * self.sides * self.most
+        self.keys, self.rows = stream.zeros(8 * listed), stream.zeros(4 * listed)
+
+    def _quota(self) -> int:
+        return self.most
+
+    def look(self, view: View) -> None:
+        lists = (self.in_set, self.most, self.numbers, self.places, self.keys, self.rows)
+        self.over_rows(self._k["shortlist"], *view, *lists)
+
+    def choose(self, view: View, keep: int) -> None:
+        seen = (self.in_set, self.numbers, self.places, self.keys, self.rows)
+        quota = (self.W - keep) // self.sides
+        sizes = (self.n, self.chunks, self.most)
+        self._k["choose"](*self._one_group(), *sizes, *view[1:], *seen, quota, keep, self.W, self.ws)
+
+
+def kind_for(profile: Profile, constraint: Constraint, W: int) -> type[Counting] | type[Sorting]:
+    """The way that a device profile takes for a working set of W."""
+    quota = W // 2 if constraint is Constraint.BIAS else W
+    return Sorting if quota <= profile.sort_most else Counting
+
+
+def nbytes(profile: Profile, constraint: Constraint, sets: int, n: int, W: int) -> int:
+    """Device memory for choosing working sets of W, about."""
+    kind, pieces = kind_for(profile, constraint, W), sets * _chunks(profile, n)
+    return sets * (n + 4 * W) + pieces * (8 * variants.BINS if kind is Counting else 12 * W)
+
+
+def selection(stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> Selection:
+    """:func:`kind_for` the stream's profile, with its buffers."""
+    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W)
