@@ -8,7 +8,7 @@
 #define INDEX int
 #endif
 
-kernel EXPLICIT void gather_lanes(const int group0, const int groups, global const real *restrict values,
+kernel EXPLICIT void gather(const int group0, const int groups, global const real *restrict values,
                          global const long *restrict at, global const int *restrict columns_at,
                          global const int *restrict columns, const int dense, global const real *restrict xx,
                          const int d, global const int *restrict count, global const int *restrict rows,
@@ -22,17 +22,5 @@ kernel EXPLICIT void gather_lanes(const int group0, const int groups, global con
   global real *restrict to = panel + (size_t)(u / UB) * d * UB + u % UB;
   for (uint j = get_global_id(1); j < length; j += S)
     to[(size_t)(dense ? j : columns[begin + j]) * UB] = x[(size_t)j * V];
-  if (get_global_id(1) == 0) uu[u] = xx[i];
-}
-
-kernel EXPLICIT void gather_csr(global const long *restrict indptr, global const INDEX *restrict indices,
-                       global const real *restrict data, global const real *restrict xx, const int d,
-                       global const int *restrict count, global const int *restrict rows,
-                       global real *restrict panel, global real *restrict uu) {
-  const uint u = get_global_id(0), S = get_global_size(1);
-  const int i = u < (uint)count[0] ? rows[u] : -1;
-  if (i < 0) return;
-  global real *restrict to = panel + (size_t)(u / UB) * d * UB + u % UB;
-  for (long e = indptr[i] + get_global_id(1); e < indptr[i + 1]; e += S) to[(size_t)indices[e] * UB] = data[e];
   if (get_global_id(1) == 0) uu[u] = xx[i];
 }

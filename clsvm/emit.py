@@ -39,6 +39,10 @@ _ARGUMENTS = {
     "d": "number of features",
     "count": "[1] number of working vectors",
     "panel": "[capacity d] the working vectors",
+    "first": "the first working vector of the block",
+    "mark": "what is taken from the places",
+    "place": "[d] line of each feature in the block, mark more; mark where no working vector of the block has it",
+    "block": "[lines UB] the working vectors of one block",
     "uu": "[capacity] <u,u>",
     "K0": "output: the rows of K, one of ld values for each working vector",
     "slab_rows": "rows that K0 has room for",
@@ -151,7 +155,11 @@ def _layout(options: dict[str, str], product: str, kind: str) -> Iterator[str]:
         yield "  feature columns[columns_at[g] + j] of row i:  values[at[g] + j * V + i % V]"
     yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
     yield "what there is beyond their number is zero:"
-    yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
+    if kind != "csr":
+        yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
+        return
+    yield "  feature j of working vector u:  block[(place[j] - mark) * UB + u % UB]"
+    yield "Line 0 is zero, for features that no vector of the block has. One launch for each block, in turn."
 
 
 def _arguments(
@@ -200,7 +208,7 @@ def _launch(options: dict[str, str], product: str, kind: str, profile: Profile) 
         return
     items = number["UB"] if kind == "csr" else number["V"] // number["RX"] * (number["COLUMNS"] // number["RY"])
     yield f"Launch: two dimensions, global size (groups * {items}, blocks), local size ({items}, 1)."
-    if "UPDATE" in options:
+    if "UPDATE" in options or kind == "csr":
         yield "  blocks must be 1."
     else:
         yield f"  blocks: the work-groups that share a lane group's work, 1 to capacity / {number['UB']}."

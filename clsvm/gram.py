@@ -12,6 +12,7 @@ element-wise sum: in each layout).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,9 +27,10 @@ from clsvm.layout import Part, Rows
 from clsvm.profiles import shape_class
 
 
-@dataclass(frozen=True)
+@dataclass
 class Panel:
-    """Room for ``capacity`` working vectors: values in blocks of ``width``, squared norms."""
+    """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. Of CSR rows it holds one
+    block at a time, of the features that its vectors have (cl_kernels/scatter.cl), and which rows they are of what."""
 
     capacity: int
     width: int
@@ -36,6 +38,13 @@ class Panel:
     uu: Buffer
     nbytes: int
     shape: str  # profiles.shape_class of the number asked for
+    place: Buffer = None
+    base: int = 0  # places up to it are of earlier blocks
+    listed: tuple[Any, ...] = ()  # CSR: indptr, indices, data, norms, count, rows; alive until the products are done
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Every buffer of its own, to be given back."""
+        return tuple(buffer for buffer in (self.values, self.uu, self.place) if buffer is not None)
 
 
 class Store(NamedTuple):
@@ -71,6 +80,7 @@ class Gram:
             for argument, value in zip(kernel.spec.arguments, kernel.numbers, strict=True)
         )
         self._gathers: dict[str, DeviceKernel] = {}
+        self._scatter: tuple[DeviceKernel, ...] | None = None
         self._grams: dict[tuple[str, str], DeviceKernel] = {}
         self._slots: dict[int, Buffer] = {}
         self._panel_at: dict[int, Buffer] = {}
@@ -87,27 +97,40 @@ class Gram:
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """An empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
-        r, shape = self.rows, shape_class(max(3, capacity) if square else capacity)
-        width = variants.width(self.stream.profile, r.kind, r.dtype, shape)
+        stream, r, shape = self.stream, self.rows, shape_class(max(3, capacity) if square else capacity)
+        width = variants.width(stream.profile, r.kind, r.dtype, shape)
         capacity = -(-capacity // width) * width
-        nbytes = capacity * max(self.rows.d, 1) * self._real.itemsize
-        values, uu = self.stream.buffer(nbytes), self.stream.buffer(capacity * self._real.itemsize)
-        return Panel(capacity, width, values, uu, nbytes, shape)
+        nbytes = self.panel_bytes(capacity)
+        values, uu = stream.buffer(nbytes), stream.buffer(capacity * self._real.itemsize)
+        if not r.csr:
+            return Panel(capacity, width, values, uu, nbytes, shape)
+        stream.clear(values, width * self._real.itemsize)
+        return Panel(capacity, width, values, uu, nbytes, shape, stream.zeros(4 * r.d))
+
+    def panel_bytes(self, capacity: int) -> int:
+        """Of the values of a panel: all of lane groups; of CSR rows a block, with a line for every feature that its
+        vectors can have, and one of zeros."""
+        r = self.rows
+        if not r.csr:
+            return capacity * max(r.d, 1) * self._real.itemsize
+        return (1 + min(r.d, r.entries(self.width))) * self.width * self._real.itemsize
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """The rows at positions rows[0 .. count - 1] (int32, -1: none) into the panel; the rest of it zero."""
+        """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others with as
+        long ones made; the rest of it zero."""
         r = self.rows
+        if r.csr:
+            if panel.nbytes < self.panel_bytes(panel.capacity):
+                raise ValueError("the panel was made by shorter rows")
+            panel.listed = (*r.csr, self.norms, count, rows)
+            return
         self.stream.clear(panel.values, panel.nbytes)
         self.stream.clear(panel.uu, panel.capacity * self._real.itemsize)
         if panel.shape not in self._gathers:
-            made = variants.gather(self.stream.profile, r.kind, r.dtype, r.d, panel.shape)
+            made = variants.gather(self.stream.profile, r.dtype, r.d, panel.shape)
             self._gathers[panel.shape] = self.stream.variant(made)
         gather = self._gathers[panel.shape]
-        slices = 1 if self.shape == "vector" else 32
-        size = (panel.capacity, slices)
-        if r.csr:
-            gather(size, None, *r.csr, self.norms, r.d, count, rows, panel.values, panel.uu)
-            return
+        size = (panel.capacity, 1 if self.shape == "vector" else 32)
         for part in r.parts:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
             gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
@@ -116,16 +139,39 @@ class Gram:
         """out[u, v] = K(row u, row v) of a square panel's rows, (capacity, capacity) in the rows' dtype, for all u and
         v >= known, whole lane groups."""
         store = Store((out,), panel.capacity, panel.capacity, self._slot(panel.capacity))
-        if self.rows.csr:
-            head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms)
-        else:
-            if panel.capacity not in self._panel_at:
-                at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
-                self._panel_at[panel.capacity] = self.stream.upload(at)
-            at = self._panel_at[panel.capacity]
-            head = (panel.values, at, at, at, panel.uu)
         first, end = known // self.rows.lanes, panel.capacity // self.rows.lanes
-        self._launch("tile", (first, end - first), panel.capacity // panel.width, 0, head, panel, count, store, None)
+        span = first, end - first
+        if self.rows.csr:
+            for first, base in self._blocks(panel):
+                head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms, first, base)
+                self._launch("tile", span, 1, 0, head, panel, count, store, None)
+            return
+        if panel.capacity not in self._panel_at:
+            at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
+            self._panel_at[panel.capacity] = self.stream.upload(at)
+        at = self._panel_at[panel.capacity]
+        head = (panel.values, at, at, at, panel.uu, self.rows.d)
+        self._launch("tile", span, panel.capacity // panel.width, 0, head, panel, count, store, None)
+
+    def _blocks(self, panel: Panel) -> Iterator[tuple[int, int]]:
+        """(first working vector, base) of each block of a panel of CSR rows, which stands in it meanwhile."""
+        stream, r = self.stream, self.rows
+        *csr, norms, count, rows = panel.listed
+        if self._scatter is None:
+            made = variants.scatter(stream.profile, r.dtype, r.d)
+            self._scatter = stream.variant(made, "mark"), stream.variant(made, "fill")
+        mark, fill = self._scatter
+        size = (panel.width, 1 if self.shape == "vector" else 32)
+        lines = panel.nbytes // (panel.width * self._real.itemsize)
+        by_entry = int(lines - 1 < r.d)
+        for first in range(0, panel.capacity, panel.width):
+            if panel.base > 2**31 - 1 - 2 * lines:  # start again
+                stream.clear(panel.place, 4 * r.d)
+                panel.base = 0
+            mark(size, None, *csr[:2], count, rows, first, panel.base, by_entry, panel.place, panel.values)
+            fill(size, None, *csr, norms, count, rows, first, panel.base, panel.place, panel.values, panel.uu)
+            yield first, panel.base
+            panel.base += lines
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
@@ -190,12 +236,14 @@ class Gram:
     ) -> None:
         """The product over some lane groups; row ``base`` is the first of store and update."""
         r = self.rows
+        product = "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
         if part is None:
             assert r.csr
-            head: tuple[Any, ...] = (*r.csr, self.norms, self.norms)  # (the list of rows is not read)
-        else:
-            head = (part.values, r.at, r.columns_at, r.columns, self.norms)
-        product = "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
+            for block in self._blocks(panel):
+                head: tuple[Any, ...] = (*r.csr, self.norms, self.norms, *block)  # (the list of rows is not read)
+                self._launch(product, (first, groups), 1, base, head, panel, count, store, update)
+            return
+        head = (part.values, r.at, r.columns_at, r.columns, self.norms, r.d)
         self._launch(product, (first, groups), 1, base, head, panel, count, store, update)
 
     def _slot(self, capacity: int) -> Buffer:
@@ -223,7 +271,8 @@ class Gram:
             self._grams[key] = stream.variant(made)
         first, groups = span
         tile = {} if r.csr else variants.tile(stream.profile, product, r.kind, r.dtype, panel.shape)
-        arguments = [first, groups, base, *head, r.d, count, panel.values, panel.uu]
+        at = (panel.place,) if r.csr else ()
+        arguments = [first, groups, base, *head, count, *at, panel.values, panel.uu]
         if store:
             arguments += [*store.slabs, store.slab_rows, np.int64(store.ld), store.slot]
         if update:

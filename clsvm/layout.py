@@ -70,11 +70,17 @@ class Rows:
     columns_at: Buffer = None
     columns: Buffer = None
     csr: tuple[Buffer, Buffer, Buffer] | None = None  # indptr int64, indices, data
+    lengths: NDArray[np.int64] | None = None  # of the CSR rows, falling
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer it holds, to be given back."""
         made = (self.at, self.columns_at, self.columns, *(part.values for part in self.parts), *(self.csr or ()))
         return (self.xx, *(buffer for buffer in made if buffer is not None))
+
+    def entries(self, rows: int) -> int:
+        """The most entries that so many CSR rows can have together."""
+        assert self.lengths is not None
+        return int(self.lengths[:rows].sum())
 
     def describe(self) -> str:
         return f"{self.kind}, {self.stored / max(self.n, 1):.1f} cells a row of {self.d}, {self.lanes} lanes"
@@ -232,7 +238,8 @@ def _build_csr(stream: Stream, X: sp.csr_matrix, common: dict[str, Any], opts: l
     norms = stream.kernel(sources.cl("pack"), opts, "norms_csr")
     norms((common["n_pad"],), None, buffers[0], buffers[2], xx)
     _check_norms(stream, xx, common)
-    return Rows(**common, stored=int(X.indptr[-1]), xx=xx, csr=buffers)
+    lengths = -np.sort(-np.diff(indptr))
+    return Rows(**common, stored=int(X.indptr[-1]), xx=xx, csr=buffers, lengths=lengths)
 
 
 def _build_lanes(

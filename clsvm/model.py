@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +14,7 @@ from clsvm import kernels, layout
 from clsvm.device import Buffer, Kept, Stream
 from clsvm.gram import Gram, Panel, Update
 from clsvm.kernels import Kernel
-from clsvm.layout import Data, Plan, Rows
+from clsvm.layout import Data, Plan
 
 Vector = NDArray[np.float64]
 _CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
@@ -27,42 +27,41 @@ _TILE = 64  # a multiple of every layout's lanes and panel blocks
 class Support:
     """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
 
-    ``buffers`` may be kept for later calls: panels of all of them, else their CSR rows, from which a panel at a time is
-    gathered, within a quarter of the memory that is free; else there are none, and the support vectors pass through it
-    in each call. No value depends on which it is. The rows are what is clustered: with the parts exchanged, as GTSVM
-    has them (section 5.4), K has to be stored for its sums, which took twice as long with few features.
+    ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
+    their CSR rows; else there are none, and the support vectors pass through a panel in each call. No value depends on
+    which it is. The rows are what is clustered: with the parts exchanged, as GTSVM has them (section 5.4), K has to be
+    stored for its sums, which took twice as long with few features.
     """
 
     def __init__(self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self._single = plan if plan.kind == "csr" else replace(plan, kind="dense")  # read once: not worth clustering
-        (m, d), itemsize, budget = vectors.shape, np.dtype(dtype).itemsize, stream.limit - stream.held
-        row = max(1, d * itemsize)
-        self._capacity = min(_whole(m + _TILE - 1), _whole(min(_PANEL, budget // 8) // row))
+        m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
+        row, block = _row_bytes(plan, vectors, itemsize), 0
+        if plan.kind == "csr":  # a panel of them holds a block at a time (gram.Panel)
+            longest = np.sort(np.diff(sp.csr_matrix(vectors).indptr))[-_TILE:].sum()
+            block = int(min(vectors.shape[1], longest) + 1) * _TILE * itemsize + 4 * vectors.shape[1]
+        self._capacity = min(_whole(m + _TILE - 1), _whole(min(_PANEL, max(0, budget // 8 - block)) // row))
         self._pieces = [slice(begin, min(begin + self._capacity, m)) for begin in range(0, m, self._capacity)]
-        self._panels: list[tuple[Panel, Buffer]] = []
-        self._rows: Rows | None = None
+        self._kept: list[_Piece] = []
         self.buffers: tuple[Buffer, ...] = ()
-        if len(self._pieces) * self._capacity * row <= budget // 4:
-            self._panels = [self._gathered(stream, piece) for piece in self._pieces]
-            self.buffers = tuple(buffer for panel, count in self._panels for buffer in (panel.values, panel.uu, count))
-        elif plan.kind == "csr" and sp.issparse(vectors) and vectors.nnz * (4 + itemsize) + 32 * m <= budget // 4:
-            self._rows = layout.build(stream, vectors, plan, dtype)
-            self.buffers = self._rows.buffers()
+        if len(self._pieces) * (self._capacity * row + block) <= budget // 4:
+            self._kept = [self._gathered(stream, piece) for piece in self._pieces]
+            self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
         stream.finish()
 
-    def _gathered(
-        self, stream: Stream, piece: slice, laid: Gram | None = None, panel: Panel | None = None
-    ) -> tuple[Panel, Buffer]:
-        """A piece of them in a panel, new or given, from all their rows where those are laid out; and how many."""
-        gram = laid or Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
-        panel = panel or gram.panel(self._capacity)
-        positions = gram.rows.position[piece] if laid else gram.rows.position
-        at, count = stream.upload(positions), stream.upload(np.array([len(positions)], np.int32))
+    def _gathered(self, stream: Stream, piece: slice) -> _Piece:
+        """A piece of them in a panel of its own."""
+        gram = Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
+        panel = gram.panel(self._capacity)
+        at = stream.upload(gram.rows.position)
+        count = stream.upload(np.array([gram.rows.n], np.int32))
         gram.gather(panel, at, count)
+        if panel.listed:  # the panel is filled from the rows, a block at a time
+            return _Piece(panel, count, (*panel.buffers(), count, at, *_buffers(gram)))
         stream.finish()
-        stream.free(at, *(() if laid else _buffers(gram)))
-        return panel, count
+        stream.free(at, *_buffers(gram))
+        return _Piece(panel, count, (*panel.buffers(), count))
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients.
@@ -70,27 +69,41 @@ class Support:
         Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
         the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
         """
-        problems, (n, d) = len(coefficients), X.shape
+        problems, n = len(coefficients), X.shape[0]
         out = np.zeros((problems, n))
-        row = max(1, d * np.dtype(self.dtype).itemsize)
-        step = _whole(min(_CHUNK, (stream.limit - stream.held) // 4) // row) if self.plan.kind != "csr" else 1 << 16
-        laid = Gram(stream, self._rows, self.kernel) if self._rows else None
+        row = _row_bytes(self.plan, X, np.dtype(self.dtype).itemsize)
+        step = _whole(min(_CHUNK, (stream.limit - stream.held) // 4) // row)
         for start in range(0, n, step):
             gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
             rows = gram.rows
             c = stream.zeros(8 * problems * rows.n_pad)
-            room = None if self._panels else gram.panel(self._capacity)
             for number, piece in enumerate(self._pieces):
-                panel, count = self._gathered(stream, piece, laid, room) if room else self._panels[number]
-                weights = np.zeros((problems, panel.capacity))
+                part = self._kept[number] if self._kept else self._gathered(stream, piece)
+                weights = np.zeros((problems, part.panel.capacity))
                 weights[:, : piece.stop - piece.start] = coefficients[:, piece]
                 D = stream.wide(weights)
-                gram.accumulate(panel, count, None, Update(problems, rows.n_pad, c, D, panel.capacity))
+                update = Update(problems, rows.n_pad, c, D, part.panel.capacity)
+                gram.accumulate(part.panel, part.count, None, update)
                 stream.finish()
-                stream.free(D, *((count,) if room else ()))
+                stream.free(D, *(() if self._kept else part.buffers))
             out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-            stream.free(c, *_buffers(gram), *((room.values, room.uu) if room else ()))
+            stream.free(c, *_buffers(gram))
         return out
+
+
+class _Piece(NamedTuple):
+    """Working vectors in a panel, how many there are, and every buffer of theirs."""
+
+    panel: Panel
+    count: Buffer
+    buffers: tuple[Buffer, ...]
+
+
+def _row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
+    """Bytes of a row of X as it is laid out, about."""
+    if plan.kind == "csr":
+        return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
+    return max(1, X.shape[1] * itemsize)
 
 
 def _buffers(gram: Gram) -> tuple[Buffer, ...]:
@@ -154,21 +167,22 @@ def kernel_matrix(
         return out
     with Stream(device, memory_limit) as stream:
         plan = layout.choose(stream.profile, X, kernel.spec)
-        row = X.shape[1] * np.dtype(dtype).itemsize
-        budget = (stream.limit - stream.held) // 4
-        step = _whole(min(_CHUNK, budget) // max(1, row)) if plan.kind != "csr" else 1 << 16
-        capacity = min(_whole(Y.shape[0]), _whole(min(_PANEL, budget) // (row + step * np.dtype(dtype).itemsize)))
+        itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
+        step = _whole(min(_CHUNK, budget) // _row_bytes(plan, X, itemsize))
+        row = _row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
+        capacity = min(_whole(Y.shape[0]), _whole(min(_PANEL, budget) // row))
         for start in range(0, X.shape[0], step):
             rows = layout.build(stream, X[start : start + step], plan, dtype)
             gram = Gram(stream, rows, kernel)
-            panel = gram.panel(capacity)
-            for begin in range(0, Y.shape[0], panel.capacity):
-                right = layout.build(stream, Y[begin : begin + panel.capacity], plan, dtype)
-                K = gram.rows_of(panel, Gram(stream, right, kernel))
+            for begin in range(0, Y.shape[0], capacity):
+                right = layout.build(stream, Y[begin : begin + capacity], plan, dtype)
+                source = Gram(stream, right, kernel)
+                panel = source.panel(capacity)
+                K = gram.rows_of(panel, source)
                 K = K[:, rows.position] if plan.kind == "clustered" else K[:, : rows.n]
                 out[start : start + rows.n, begin : begin + right.n] = K.T
-                stream.free(*right.buffers())
-            stream.free(panel.values, panel.uu, *rows.buffers())
+                stream.free(*panel.buffers(), *_buffers(source))
+            stream.free(*_buffers(gram))
     return out
 
 

@@ -53,7 +53,7 @@ def width(profile: Profile, kind: str, dtype: str, shape: str) -> int:
     """Working vectors that stand side by side in a panel. Two stand alone: among empty ones a line of the cache would
     hold a single feature of them, and a long panel leaves the first-level cache to the rows that stream by."""
     if kind == "csr":
-        return profile.panel
+        return profile.panel * layout.lanes(profile, dtype) // profile.lanes
     return 2 if shape == "two" else layout.lanes(profile, dtype)
 
 
@@ -192,11 +192,16 @@ def back(profile: Profile, dtype: str) -> Variant:
     return Variant(f"back {dtype}", sources.cl("back"), options, "back")
 
 
-def gather(profile: Profile, kind: str, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """Working rows into a panel."""
-    family = "csr" if kind == "csr" else "lanes"
-    options = common_options(profile, kind, dtype, d, shape)
-    return Variant(f"gather {family} {dtype} {shape}", sources.cl("gather"), options, f"gather_{family}")
+def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
+    """Working rows into a panel, of lane groups."""
+    return Variant(
+        f"gather {dtype} {shape}", sources.cl("gather"), common_options(profile, "dense", dtype, d, shape), "gather"
+    )
+
+
+def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
+    """Working rows of CSR into a block of a panel; ``entry`` is the first of three kernels."""
+    return Variant(f"scatter {dtype}", sources.cl("scatter"), common_options(profile, "csr", dtype, d), "mark")
 
 
 def cluster_rows(profile: Profile, given: str) -> Variant:
@@ -222,5 +227,6 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             options = *layout.options(profile, dtype), f"-DINPUT={given}"
             yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pack")
         yield back(profile, dtype)
-        for kind, shape in (("dense", "many"), ("dense", "two"), ("csr", "many")):
-            yield gather(profile, kind, dtype, shape=shape)
+        for shape in ("many", "two"):
+            yield gather(profile, dtype, shape=shape)
+        yield scatter(profile, dtype)

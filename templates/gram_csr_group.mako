@@ -12,77 +12,75 @@
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
 // One work-group of UB items: V rows, ROWS at a time and one after another, item u reading lane u of a panel line for
 // every non-zero (consecutive items on consecutive addresses); the ROWS x UB products are turned in local memory so that items then
-// own rows. Blocks are dealt over the second dimension of the range (which must be 1 wide for UPDATE).
-//   u[j] = panel[(block d + j) UB + u % UB]
+// own rows. The block is of the working vectors from ``first`` on (scatter.cl).
+//   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const int *restrict rows,
-    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
-    global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+    global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict place,
+    global const real *restrict block, global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const size_t row = (size_t)(group0 + get_group_id(0)) * V, out = row - base;
   const int total = count[0];
   const int lid = get_local_id(0);
   local real tile[ROWS * (UB + 1)];
-  for (int u0 = get_group_id(1) * UB; u0 < total; u0 += get_num_groups(1) * UB) {
-    global const real *restrict block = panel + (size_t)u0 * d + lid;
-    const int here = min(UB, total - u0);
+  const int u0 = first, here = min(UB, total - u0);
+  block += lid;
 #pragma unroll 1  // (unrolled, the ends of all rows fill the scalar registers)
-    for (int r0 = 0; r0 < V; r0 += ROWS) {
+  for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
 #pragma unroll 1
-      for (int r = 0; r < ROWS; ++r) {
+    for (int r = 0; r < ROWS; ++r) {
 #ifdef LISTED
-        const int i = rows[row + r0 + r];
-        const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
+      const int i = rows[row + r0 + r];
+      const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
 #else
-        const long begin = indptr[row + r0 + r], end = indptr[row + r0 + r + 1];
+      const long begin = indptr[row + r0 + r], end = indptr[row + r0 + r + 1];
 #endif
-        real sum = 0;
+      real sum = 0;
 #ifdef ELEMENTWISE
-        real seen = 0;  // of the working vector's zero sum, the part that the row's own entries stand for
+      real seen = 0;  // of the working vector's zero sum, the part that the row's own entries stand for
 #endif
-        for (long e = begin; e < end; ++e) {
-          const real u = block[(size_t)indices[e] * UB];
-          sum = ADD_TERM(sum, data[e], u);
+      for (long e = begin; e < end; ++e) {
+        const real u = block[(size_t)max(place[indices[e]] - mark, 0) * UB];
+        sum = ADD_TERM(sum, data[e], u);
 #ifdef ELEMENTWISE
-          seen = ADD_TERM(seen, (real)0, u);
-#endif
-        }
-#ifdef ELEMENTWISE
-        sum += uu[u0 + lid] - seen;
-#endif
-        tile[r * (UB + 1) + lid] = sum;
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-      for (int r = lid; r < ROWS; r += UB) {
-#ifdef LISTED
-        const int i = rows[row + r0 + r];
-        const real x2 = i >= 0 ? xx[i] : (real)0;
-#else
-        const real x2 = xx[row + r0 + r];
-#endif
-#pragma unroll 1
-        for (int u = 0; u < here; ++u) {
-          const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
-          tile[r * (UB + 1) + u] = k;
-#ifdef STORE
-          const int s = slot[u0 + u];
-          STORED_ROW(s)[out + r0 + r] = k;
-#endif
-        }
-#ifdef UPDATE
-        for (int p = 0; p < problems; ++p) {
-          wide sum = c[(size_t)p * n + out + r0 + r];
-#pragma unroll 1
-          for (int u = 0; u < here; ++u)
-            sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
-          c[(size_t)p * n + out + r0 + r] = sum;
-        }
+        seen = ADD_TERM(seen, (real)0, u);
 #endif
       }
-      barrier(CLK_LOCAL_MEM_FENCE);
+#ifdef ELEMENTWISE
+      sum += uu[u0 + lid] - seen;
+#endif
+      tile[r * (UB + 1) + lid] = sum;
     }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int r = lid; r < ROWS; r += UB) {
+#ifdef LISTED
+      const int i = rows[row + r0 + r];
+      const real x2 = i >= 0 ? xx[i] : (real)0;
+#else
+      const real x2 = xx[row + r0 + r];
+#endif
+#pragma unroll 1
+      for (int u = 0; u < here; ++u) {
+        const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
+        tile[r * (UB + 1) + u] = k;
+#ifdef STORE
+        const int s = slot[u0 + u];
+        STORED_ROW(s)[out + r0 + r] = k;
+#endif
+      }
+#ifdef UPDATE
+      for (int p = 0; p < problems; ++p) {
+        wide sum = c[(size_t)p * n + out + r0 + r];
+#pragma unroll 1
+        for (int u = 0; u < here; ++u)
+          sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
+        c[(size_t)p * n + out + r0 + r] = sum;
+      }
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
   }
 }

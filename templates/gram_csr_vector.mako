@@ -8,19 +8,21 @@
 #define INDEX int  // type of a column number (ushort, int)
 #endif
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
-// One work-item: V rows one after another against panel blocks of UB vectors; every non-zero meets UB / V lines of
-// the panel, then V x V tiles are transposed so that rows stand in lanes.
-//   u[j] = panel[(block d + j) UB + u % UB]
+// One work-item: V rows one after another against a block of UB vectors (scatter.cl), the first of which is ``first``;
+// every non-zero meets UB / V vectors of the block, then V x V tiles are transposed so that rows stand in lanes.
+//   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const int *restrict rows,
-    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu
+    global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict place,
+    global const real *restrict block, global const real *restrict uu
     STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
   const int total = count[0];
+  if (first >= total) return;
   real norms[V];
   for (int r = 0; r < V; ++r) {
 #ifdef LISTED
@@ -31,66 +33,63 @@ kernel EXPLICIT void gram(
 #endif
   }
   const realv x2 = loadv(0, norms);
-  for (int b0 = 0; b0 < total; b0 += UB) {
-    global const real *restrict block = panel + (size_t)b0 * d;
-    real tile[UB * V] __attribute__((aligned(128)));
-    for (int r = 0; r < V; ++r) {
-      realv sum[UB / V];
+  real tile[UB * V] __attribute__((aligned(128)));
+  for (int r = 0; r < V; ++r) {
+    realv sum[UB / V];
 #pragma unroll
-      for (int v = 0; v < UB / V; ++v) sum[v] = (realv)(real)0;
+    for (int v = 0; v < UB / V; ++v) sum[v] = (realv)(real)0;
 #ifdef ELEMENTWISE
-      realv seen[UB / V];  // of the working vectors' zero sums, the part that the row's own entries stand for
+    realv seen[UB / V];  // of the working vectors' zero sums, the part that the row's own entries stand for
 #pragma unroll
-      for (int v = 0; v < UB / V; ++v) seen[v] = (realv)(real)0;
+    for (int v = 0; v < UB / V; ++v) seen[v] = (realv)(real)0;
 #endif
 #ifdef LISTED
-      const int i = rows[row + r];
-      const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
+    const int i = rows[row + r];
+    const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
 #else
-      const long begin = indptr[row + r], end = indptr[row + r + 1];
+    const long begin = indptr[row + r], end = indptr[row + r + 1];
 #endif
-      for (long e = begin; e < end; ++e) {
-        global const real *restrict line = block + (size_t)indices[e] * UB;
-        const realv x = (realv)data[e];
+    for (long e = begin; e < end; ++e) {
+      global const real *restrict line = block + (size_t)max(place[indices[e]] - mark, 0) * UB;
+      const realv x = (realv)data[e];
 #pragma unroll
-        for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+      for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
 #ifdef ELEMENTWISE
 #pragma unroll
-        for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
+      for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
 #endif
-      }
-#ifdef ELEMENTWISE
-#pragma unroll
-      for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + b0) - seen[v];
-#endif
-#pragma unroll
-      for (int v = 0; v < UB / V; ++v) storev(sum[v], 0, tile + (v * V + r) * V);
     }
-    for (int v = 0; v < UB / V; ++v) {
-      const int u0 = b0 + v * V;
-      if (u0 >= total) break;
-      realv k[V], t[V];
+#ifdef ELEMENTWISE
 #pragma unroll
-      for (int r = 0; r < V; ++r) k[r] = loadv(v * V + r, tile);
-      // transpose by log2(V) perfect shuffles
-      for (int stage = 1; stage < V; stage *= 4) {
+    for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + first) - seen[v];
+#endif
+#pragma unroll
+    for (int v = 0; v < UB / V; ++v) storev(sum[v], 0, tile + (v * V + r) * V);
+  }
+  for (int v = 0; v < UB / V; ++v) {
+    const int u0 = first + v * V;
+    if (u0 >= total) break;
+    realv k[V], t[V];
+#pragma unroll
+    for (int r = 0; r < V; ++r) k[r] = loadv(v * V + r, tile);
+    // transpose by log2(V) perfect shuffles
+    for (int stage = 1; stage < V; stage *= 4) {
+#pragma unroll
+      for (int r = 0; r < V / 2; ++r) {
+        t[2 * r].even = k[r].lo, t[2 * r].odd = k[r + V / 2].lo;
+        t[2 * r + 1].even = k[r].hi, t[2 * r + 1].odd = k[r + V / 2].hi;
+      }
+      if (2 * stage < V) {
 #pragma unroll
         for (int r = 0; r < V / 2; ++r) {
-          t[2 * r].even = k[r].lo, t[2 * r].odd = k[r + V / 2].lo;
-          t[2 * r + 1].even = k[r].hi, t[2 * r + 1].odd = k[r + V / 2].hi;
+          k[2 * r].even = t[r].lo, k[2 * r].odd = t[r + V / 2].lo;
+          k[2 * r + 1].even = t[r].hi, k[2 * r + 1].odd = t[r + V / 2].hi;
         }
-        if (2 * stage < V) {
+      } else {
 #pragma unroll
-          for (int r = 0; r < V / 2; ++r) {
-            k[2 * r].even = t[r].lo, k[2 * r].odd = t[r + V / 2].lo;
-            k[2 * r + 1].even = t[r].hi, k[2 * r + 1].odd = t[r + V / 2].hi;
-          }
-        } else {
-#pragma unroll
-          for (int r = 0; r < V; ++r) k[r] = t[r];
-        }
+        for (int r = 0; r < V; ++r) k[r] = t[r];
       }
-<%include file="finish_vector.mako"/>
     }
+<%include file="finish_vector.mako"/>
   }
 }

@@ -168,7 +168,25 @@ def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndar
     uu, xx = (U**2).sum(axis=1), (rows**2).sum(axis=1)
     if layout_ == "csr" and kernel.spec.element:
         uu = np.array([kernel_sum(kernel, row) for row in U])
-    made: dict[str, Any] = {"panel": panel, "uu": uu, "xx": xx, "d": d, "count": np.array([m]), "group0": 0, "base": 0}
+    line = 1 + np.random.default_rng(d).permutation(d)  # (every block has its own buffers)
+    line[~U.any(axis=0)] = 0
+    blocks = np.zeros((capacity // UB, d + 1, UB))
+    for b, block in enumerate(blocks):
+        block[line] = U[b * UB : (b + 1) * UB].T
+        block[0] = 0
+    made: dict[str, Any] = {
+        "panel": panel,
+        "blocks": blocks,
+        "place": line + 40,
+        "mark": 40,
+        "first": 0,
+        "uu": uu,
+        "xx": xx,
+        "d": d,
+        "count": np.array([m]),
+        "group0": 0,
+        "base": 0,
+    }
     made |= {"groups": n_pad // V, "slot": np.arange(m)[::-1], "slab_rows": m, "ld": n_pad + 3, "n": n_pad + 5}
     made |= {"columns": np.zeros(1), "columns_at": np.zeros(1), "rows": np.zeros(1), "capacity": capacity}
     if product == "tile":
@@ -219,12 +237,15 @@ def host(
     program = cl.Program(context, text).build()
     outputs: dict[str, tuple[cl.Buffer, np.ndarray]] = {}
     arguments: list[Any] = []
+    real = np.dtype(np.float32)
     for type_, name in head.arguments:
         dtype = np.dtype(DTYPES[type_.split()[-2 if "*" in type_ else -1]])
         if "*" not in type_:
             arguments.append(dtype.type(made[name]))
             continue
         shape = {"K0": (len(at), made["ld"]), "c": (2, made["n"])}.get(name)
+        if name == "block":
+            made[name], real = made["blocks"][0], dtype
         array = np.ones(shape, dtype) if shape else np.ascontiguousarray(made[name], dtype)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         buffer = cl.Buffer(context, flags, hostbuf=array if array.size else np.zeros(1, dtype))
@@ -233,10 +254,13 @@ def host(
             assert "const" not in type_
             outputs[name] = buffer, array
     groups = made["groups"]
-    if head.items:
-        program.gram(queue, (groups * head.items, 1), (head.items, 1), *arguments)
-    else:
-        program.gram(queue, (-(-groups // head.each),), None, *arguments)
+    size = ((groups * head.items, 1), (head.items, 1)) if head.items else ((-(-groups // head.each),), None)
+    names = [name for _, name in head.arguments]
+    for b, block in enumerate(made["blocks"]) if "block" in names else [(0, None)]:
+        if block is not None:
+            arguments[names.index("first")] = np.int32(b * head.UB)
+            cl.enqueue_copy(queue, arguments[names.index("block")], block.astype(real))
+        program.gram(queue, *size, *arguments)
     for buffer, array in outputs.values():
         cl.enqueue_copy(queue, array, buffer)
     queue.finish()
@@ -519,7 +543,16 @@ def test_audit_lists_the_worst_first(run: Command, monkeypatch: pytest.MonkeyPat
     assert ([target.name for target in targets], jobs) == (["gfx90a", "gfx906"], 3)
     labels = [label for label, _, _ in programs]
     assert len(set(labels)) == len(labels)
-    for part in ("rbf rows dense float32", "laplacian zero sums", "select", "update", "subproblem", "pack", "zero"):
+    for part in (
+        "rbf rows dense float32",
+        "laplacian zero sums",
+        "extremes, count",
+        "extremes, sort",
+        "update",
+        "subproblem",
+        "pack",
+        "zero",
+    ):
         assert any(label.startswith(part) for label in labels), part
     assert not any(label.startswith("poly") for label in labels)
     monkeypatch.setattr(audit, "audit", lambda *_: iter([finding("easy", 1)]))
@@ -576,7 +609,7 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
         "update",
         "subproblem",
         "pack",
-        "gather_lanes",
+        "gather",
         "zero",
         "plan",
         "back",

@@ -131,9 +131,9 @@ class Solver:
         W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
         own, sets = VECTOR_STATE if stream.profile.shape == "vector" else 0, self.sets
         while unit < W:
-            panel, tile = sets * W * rows.d * real, (sets * W) ** 2 * real
+            panel, tile = self.gram.panel_bytes(sets * W), (sets * W) ** 2 * real
             room = (stream.limit - stream.held - self._besides(W, real)) // 2
-            fits = room >= 2 * panel + tile and max(panel, tile) <= stream.largest
+            fits = room >= panel + tile and max(panel, tile) <= stream.largest
             if fits and own * W <= stream.local_memory:
                 break
             W = max(1, W // 2 // unit) * unit
@@ -152,8 +152,8 @@ class Solver:
 
     def _scratch(self) -> None:
         s, P, S, W = self.stream, self.P, self.sets, self.W
-        self.panel, self.changed = self.gram.panel(W * S, square=True), self.gram.panel(W * S)
-        room = self.changed.capacity
+        self.panel = self.gram.panel(W * S, square=True)  # of the working set, then of what changed of it
+        room = self.panel.capacity
         self.count = s.upload(np.array([S * W], np.int32))
         self.hits, self.misses = s.zeros(4), s.zeros(4)
         self.hit_slot, self.miss_row, self.miss_slot = (s.zeros(4 * room) for _ in range(3))
@@ -273,14 +273,14 @@ class Solver:
     def _gradients(self, b: Vector) -> None:
         """f += K b, a panel of rows at a time."""
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
-        for first in range(0, len(support), self.changed.capacity):
-            some = support[first : first + self.changed.capacity]
-            weights = np.zeros((self.P, self.changed.capacity))
+        for first in range(0, len(support), self.panel.capacity):
+            some = support[first : first + self.panel.capacity]
+            weights = np.zeros((self.P, self.panel.capacity))
             weights[:, : len(some)] = b[:, some]
             at, count = s.upload(gram.rows.position[some]), s.upload(np.array([len(some)], np.int32))
             D = s.wide(weights)
-            gram.gather(self.changed, at, count)
-            gram.accumulate(self.changed, count, None, Update(self.P, self.n, self.f, D, self.changed.capacity))
+            gram.gather(self.panel, at, count)
+            gram.accumulate(self.panel, count, None, Update(self.P, self.n, self.f, D, self.panel.capacity))
             s.finish()
             s.free(at, count, D)
 
@@ -329,20 +329,20 @@ class Solver:
         self._k["plan"](
             (self.group,), (self.group,), self.n, self.sets, self.each, W, self.keep, self.cache.capacity, ws,
             self.selection.in_set, self.delta, self.cache.slot_of, self.cache.owner, self.hits, self.hit_slot,
-            self.hit_D, self.misses, self.miss_row, self.miss_slot, self.miss_D, self.changed.capacity, self.counters,
+            self.hit_D, self.misses, self.miss_row, self.miss_slot, self.miss_D, self.panel.capacity, self.counters,
         )  # fmt: skip
         store = None
         if self.cache.capacity:
             store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.miss_slot)
             self._k["update"](
                 (-(-self.n // self.block),), None, *store.slabs, store.slab_rows, np.int64(self.n), self.hit_slot, P,
-                np.int64(self.n), self.f, self.hit_D, self.changed.capacity, self.hits,
+                np.int64(self.n), self.f, self.hit_D, self.panel.capacity, self.hits,
             )  # fmt: skip
         self._lap("update", started)
         started = perf_counter()
-        self.gram.gather(self.changed, self.miss_row, self.misses)
-        update = Update(P, self.n, self.f, self.miss_D, self.changed.capacity)
-        self.gram.accumulate(self.changed, self.misses, store, update)
+        self.gram.gather(self.panel, self.miss_row, self.misses)
+        update = Update(P, self.n, self.f, self.miss_D, self.panel.capacity)
+        self.gram.accumulate(self.panel, self.misses, store, update)
         self._lap("rows", started)
 
     def _tile(self, keep: int) -> None:

@@ -1,0 +1,42 @@
+// Working rows of a list, in CSR, as a block of UB vectors that holds only the features which they have:
+//   u[j] = block[line UB + u - first],  line = place[j] - base,  uu[u] = |u|^2,  u = first .. first + UB - 1
+// A place of base or less is of an earlier block: line 0, which is zero, stands for features that none of them has. Two
+// passes in turn, ranges (UB, S), item (u, s) on the entries s, s + S, ... of row rows[first + u]; u beyond count[0] and
+// rows[u] < 0 stay zero:
+//   mark   gives every feature a line and clears it: its own number, or that of one of its entries among all of theirs,
+//          whichever needs fewer lines (by_entry)
+//   fill   values and norms
+#ifndef UB
+#define UB 64
+#endif
+#ifndef INDEX
+#define INDEX int
+#endif
+#define ROW const int at = first + get_global_id(0), i = at < count[0] ? rows[at] : -1;
+#define ENTRIES(e) for (long e = indptr[i] + get_global_id(1); e < indptr[i + 1]; e += get_global_size(1))
+
+kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX *restrict indices,
+                 global const int *restrict count, global const int *restrict rows, const int first, const int base,
+                 const int by_entry, volatile global int *place, global real *restrict block) {
+  ROW
+  if (i < 0) return;
+  long before = 1 - indptr[i];  // entries of the rows in front of this one, and line 0
+  for (int k = first; k < at; ++k)
+    if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
+  ENTRIES(e) {
+    volatile global int *here = place + indices[e];
+    const int line = by_entry ? (int)(before + e) : 1 + indices[e], old = *here;
+    if (old > base || atomic_cmpxchg(here, old, base + line) != old) continue;  // another one's
+    for (int u = 0; u < UB; ++u) block[(size_t)line * UB + u] = 0;
+  }
+}
+
+kernel EXPLICIT void fill(global const long *restrict indptr, global const INDEX *restrict indices,
+                 global const real *restrict data, global const real *restrict xx, global const int *restrict count,
+                 global const int *restrict rows, const int first, const int base, global const int *restrict place,
+                 global real *restrict block, global real *restrict uu) {
+  ROW
+  uu[at] = i >= 0 ? xx[i] : (real)0;
+  if (i < 0) return;
+  ENTRIES(e) block[(size_t)(place[indices[e]] - base) * UB + get_global_id(0)] = data[e];
+}
