@@ -9,13 +9,14 @@
 #endif
 
 // side * BINS + bin of row i, or -1: bin 0 for the two extremes themselves, then by falling violation
-inline int bin_of(const int i, const wide fi, const bool up, const bool low, const Extremes e, const float scale) {
+inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low, const Extremes e, const float scale) {
+  const wide right = right_of(fi, bi, kink), left = left_of(fi, bi, kink);
 #ifdef NO_BIAS
   const int side = 0;
-  const float v = (float)wide_real(up && wide_less(fi, wide_of(0)) ? wide_neg(fi) : low ? fi : wide_of(0));
+  const float v = (float)wide_real(up && wide_less(right, wide_of(0)) ? wide_neg(right) : low ? left : wide_of(0));
 #else
-  const float vu = up ? (float)wide_real(wide_sub(e.M, fi)) : -1.0f;
-  const float vl = low ? (float)wide_real(wide_sub(fi, e.m)) : -1.0f;
+  const float vu = up ? (float)wide_real(wide_sub(e.M, right)) : -1.0f;
+  const float vl = low ? (float)wide_real(wide_sub(left, e.m)) : -1.0f;
   const int side = vl > vu;
   const float v = side ? vl : vu;
 #endif
@@ -35,7 +36,7 @@ inline float scale_of(const Extremes e) {
 }
 
 kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                      global const wide *restrict lo, global const wide *restrict hi,
+                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
                       global const int *restrict places, global int *restrict counts) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
@@ -49,8 +50,8 @@ kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i];
     const bool fresh = !in_set[base + i];
-    const int bin = bin_of(i, f[base + i], fresh && wide_less(bi, hi[base + i]), fresh && wide_less(lo[base + i], bi),
-                           e, scale);
+    const bool up = fresh && wide_less(bi, hi[base + i]), low = fresh && wide_less(lo[base + i], bi);
+    const int bin = bin_of(i, f[base + i], bi, kink[0], up, low, e, scale);
 #if WG == 1
     if (bin >= 0) ++bins[bin];
 #else
@@ -117,7 +118,8 @@ kernel EXPLICIT void threshold(const int pieces, const int quota, global const i
 
 // ws[p][keep + side quota ...] = the chosen rows; the last bin's ties come after the better rows
 kernel EXPLICIT void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                    global const wide *restrict lo, global const wide *restrict hi, global uchar *restrict in_set,
+                    global const wide *restrict lo, global const wide *restrict hi,
+                    global const wide *restrict kink, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
                     global const int *restrict ends, global const int *restrict offsets, const int quota,
                     const int keep, const int W, global int *restrict ws) {
@@ -139,7 +141,8 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
     int bin = -1;
     if (i < end && !in_set[base + i]) {
       const wide bi = b[base + i];
-      bin = bin_of(i, f[base + i], wide_less(bi, hi[base + i]), wide_less(lo[base + i], bi), e, scale);
+      const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
+      bin = bin_of(i, f[base + i], bi, kink[0], up, low, e, scale);
     }
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;

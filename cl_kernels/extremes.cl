@@ -2,7 +2,8 @@
 //
 // In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and f = gradient of the dual in b:
 //   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation M - m
-// A row's own violation is M - f_i (up) or f_i - m (low), of both the larger.
+// A row's own violation is M - f_i (up) or f_i - m (low), of both the larger. With a kink f_i is the derivative to the
+// right of b_i where it is up, to the left where it is low (common.cl).
 // NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them.
 //   extremes    m, M and where they are; sums over the free rows for the offset
 //   objective   what primal and dual are made of
@@ -81,12 +82,16 @@ inline Seen nothing_seen(void) {
   return s;
 }
 
-inline void see(Seen *s, const int i, const some f, const which up, const which low) {
-  const some a = PICK(up, f, (some)WIDE_MAX), c = PICK(low, NEG(f), (some)WIDE_MAX);
-  const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low;
+#define RIGHT(f, b, kink) PICK(LESS(b, (some)wide_of(0)), ADD(f, NEG(kink)), ADD(f, kink))
+#define LEFT(f, b, kink) PICK(LESS((some)wide_of(0), b), ADD(f, kink), ADD(f, NEG(kink)))
+
+// right, left: the derivatives on either side. Rows count for the offset where these are one and nothing holds them.
+inline void see(Seen *s, const int i, const some right, const some left, const which up, const which low) {
+  const some a = PICK(up, right, (some)WIDE_MAX), c = PICK(low, NEG(left), (some)WIDE_MAX);
+  const which first = LESS(a, s->m), second = LESS(c, s->M), both = up && low && !LESS(left, right);
   s->m = PICK(first, a, s->m), s->im = first ? (which)i : s->im;
   s->M = PICK(second, c, s->M), s->iM = second ? (which)i : s->iM;
-  s->sum = ADD(s->sum, PICK(both, f, (some)wide_of(0))), s->free += ONE_EACH(both);
+  s->sum = ADD(s->sum, PICK(both, right, (some)wide_of(0))), s->free += ONE_EACH(both);
 }
 
 // The smallest of a work-item's values, of equal ones the smallest index.
@@ -133,8 +138,8 @@ inline void tell(Seen s, local wide *values, local int *indices, global wide *nu
 }
 
 kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                     global const wide *restrict lo, global const wide *restrict hi, global wide *restrict numbers,
-                     global int *restrict places) {
+                     global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
+                     global wide *restrict numbers, global int *restrict places) {
   const size_t base = (size_t)get_global_id(1) * n;
   const int begin = get_group_id(0) * chunk, end = min(n, begin + chunk);
   local wide values[WG];
@@ -142,8 +147,8 @@ kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *r
   f += base, b += base, lo += base, hi += base;
   Seen s = nothing_seen();
   for (int i = begin + get_local_id(0) * AT_ONCE; i < end; i += WG * AT_ONCE) {
-    const some bi = LOAD(b, i);
-    see(&s, i, LOAD(f, i), LESS(bi, LOAD(hi, i)), LESS(LOAD(lo, i), bi));
+    const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)kink[0];
+    see(&s, i, RIGHT(fi, bi, k), LEFT(fi, bi, k), LESS(bi, LOAD(hi, i)), LESS(LOAD(lo, i), bi));
   }
   tell(s, values, indices, numbers, places);
 }
@@ -164,12 +169,13 @@ inline Extremes combine(const int pieces, global const wide *numbers, global con
 }
 
 // Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:
-//   quadratic = sum b (f - q), linear = sum b q, loss = sum max(lo (rho - f), hi (rho - f))
-// with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2)
+//   quadratic = sum b (f - q), linear = sum b q + kink |b|, loss = sum max(lo (rho - f + kink), hi (rho - f - kink), 0)
+// with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2, where sum b = 0)
 //   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
 kernel EXPLICIT void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict q,
-                      global const wide *restrict rho, global wide *restrict sums) {
+                      global const wide *restrict lo, global const wide *restrict hi,
+                      global const wide *restrict kink, global const wide *restrict q, global const wide *restrict rho,
+                      global wide *restrict sums) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
   const size_t base = (size_t)p * n;
   local wide values[WG];
@@ -181,8 +187,10 @@ kernel EXPLICIT void objective(const int n, const int chunk, global const wide *
     const wide fi = wide_pick(there, f[base + i], wide_of(0));  // (f of padding rows may be any number)
     const wide slack = wide_sub(rho[p], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
-    linear = wide_add(linear, wide_mul(bi, qi));
-    loss = wide_add(loss, wide_max(wide_mul(lo[base + i], slack), wide_mul(hi[base + i], slack)));
+    linear = wide_add(linear, wide_add(wide_mul(bi, qi), wide_mul(wide_max(bi, wide_neg(bi)), kink[0])));
+    const wide under = wide_mul(lo[base + i], wide_add(slack, kink[0]));
+    const wide over = wide_mul(hi[base + i], wide_sub(slack, kink[0]));
+    loss = wide_add(loss, wide_max(wide_max(under, over), wide_of(0)));
   }
   quadratic = group_sum(quadratic, values), linear = group_sum(linear, values);
   loss = group_sum(loss, values);

@@ -69,7 +69,7 @@ inline void offer(List *l, const int quota, const some key, const int i, local i
 }
 
 kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
-                     global const wide *restrict lo, global const wide *restrict hi,
+                     global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
                      global const uchar *restrict in_set, const int quota, global wide *restrict numbers,
                      global int *restrict places, global wide *restrict keys, global int *restrict rows) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
@@ -84,17 +84,17 @@ kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *
   f += base, b += base, lo += base, hi += base, in_set += base;
   for (int i0 = begin; i0 < end; i0 += WG * AT_ONCE) {
     const int i = i0 + lid * AT_ONCE;
-    some fi = (some)wide_of(0), key0 = (some)WIDE_MAX, key1 = (some)WIDE_MAX;  // (WIDE_MAX is never added)
+    some key0 = (some)WIDE_MAX, key1 = (some)WIDE_MAX;  // (WIDE_MAX is never added)
     if (i < end) {
-      const some bi = LOAD(b, i);
-      fi = LOAD(f, i);
+      const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)kink[0];
+      const some right = RIGHT(fi, bi, k), left = LEFT(fi, bi, k);
       const which up = LESS(bi, LOAD(hi, i)), low = LESS(LOAD(lo, i), bi), fresh = FRESH(in_set, i);
-      see(&s, i, fi, up, low);
+      see(&s, i, right, left, up, low);
 #ifdef NO_BIAS
-      const which rising = up && LESS(fi, (some)wide_of(0)), falling = low && LESS((some)wide_of(0), fi);
-      key0 = PICK(fresh && (rising || falling), PICK(rising, fi, NEG(fi)), key0);
+      const which rising = up && LESS(right, (some)wide_of(0)), falling = low && LESS((some)wide_of(0), left);
+      key0 = PICK(fresh && (rising || falling), PICK(rising, right, NEG(left)), key0);
 #else
-      key0 = PICK(fresh && up, fi, key0), key1 = PICK(fresh && low, NEG(fi), key1);
+      key0 = PICK(fresh && up, right, key0), key1 = PICK(fresh && low, NEG(left), key1);
 #endif
     }
     offer(&lists[0], quota, key0, i, indices);
@@ -109,8 +109,9 @@ kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *
 }
 
 // One work-group a problem; ws[p][keep + side quota ...] = the chosen rows, of which each list held ``listed``.
-kernel EXPLICIT void choose(const int n, const int pieces, const int listed, global const wide *restrict b,
-                     global const wide *restrict lo, global const wide *restrict hi, global uchar *restrict in_set,
+kernel EXPLICIT void choose(const int n, const int pieces, const int listed, global const wide *restrict f,
+                     global const wide *restrict b, global const wide *restrict lo, global const wide *restrict hi,
+                     global const wide *restrict kink, global uchar *restrict in_set,
                      global const wide *restrict numbers, global const int *restrict places,
                      global const wide *restrict keys, global const int *restrict rows, const int quota, const int keep,
                      const int W, global int *restrict ws) {
@@ -130,8 +131,8 @@ kernel EXPLICIT void choose(const int n, const int pieces, const int listed, glo
       if (wanted) {
         value = keys[from];
 #ifndef NO_BIAS
-        const wide fi = side ? wide_neg(value) : value, bi = b[base + i];
-        const wide rise = wide_sub(e.M, fi), fall = wide_sub(fi, e.m);
+        const wide fi = f[base + i], bi = b[base + i];
+        const wide rise = wide_sub(e.M, right_of(fi, bi, kink[0])), fall = wide_sub(left_of(fi, bi, kink[0]), e.m);
         const bool both = wide_less(bi, hi[base + i]) && wide_less(lo[base + i], bi), fell = wide_less(rise, fall);
         wanted = wide_less(wide_of(0), side ? fall : rise) && (!both || fell == (side == 1));
 #endif

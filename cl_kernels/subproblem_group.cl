@@ -12,7 +12,7 @@
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
     global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
-    global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
+    global const wide *restrict hi, global const wide *restrict kink, global wide *restrict delta, global long *restrict counters,
     const float tolerance, const float shrink, const int most, const long budget, local wide *restrict unused) {
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
@@ -21,6 +21,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   local real gains[WG];
   local int indices[WG];
   local wide pair[4];  // room of i, room of j, f_i, f_j
+  const wide kinked = kink[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH], B0[EACH];
   real diagonal[EACH];
   for (int e = 0; e < EACH; ++e) {
@@ -44,9 +45,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       const int k = e * WG + lid;
       if (k < W) {
         if (steps > 0) F[e] = wide_add(F[e], wide_mul(t, wide_of(Q[(size_t)i * W + k])));
-        const real now = wide_real(F[e]);
-        const bool moves = now < 0 ? wide_less(B[e], H[e]) : wide_less(L[e], B[e]);
-        const real gap = moves ? fabs(now) : (real)0, gain = -gap * gap / fmax(diagonal[e], (real)TAU);
+        const real right = wide_real(right_of(F[e], B[e], kinked)), left = wide_real(left_of(F[e], B[e], kinked));
+        const real gap = right < 0 && wide_less(B[e], H[e]) ? -right : left > 0 && wide_less(L[e], B[e]) ? left : (real)0;
+        const real gain = -gap * gap / fmax(diagonal[e], (real)TAU);
         if (-gap < most_gap) most_gap = -gap, ignored = k;
         if (gain < best) best = gain, chosen = k;
       }
@@ -58,7 +59,12 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
     i = chosen;
     for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid == i) pair[0] = wide_sub(H[e], B[e]), pair[1] = wide_sub(L[e], B[e]), pair[2] = F[e];
+      if (e * WG + lid == i) {
+        const wide right = right_of(F[e], B[e], kinked);
+        const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]);
+        pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[1] = wide_sub(bottom_of(B[e], L[e]), B[e]);
+        pair[2] = wide_pick(rises, right, left_of(F[e], B[e], kinked));
+      }
     barrier(CLK_LOCAL_MEM_FENCE);
     const wide most_up = pair[0], least = pair[1];
     t = wide_neg(wide_div(pair[2], wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU))));
@@ -66,7 +72,10 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const bool full = !wide_less(t, most_up), empty = !wide_less(least, t);
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < EACH; ++e)
-      if (e * WG + lid == i) B[e] = wide_pick(empty, L[e], wide_pick(full, H[e], wide_add(B[e], t)));
+      if (e * WG + lid == i) {
+        const wide bottom = bottom_of(B[e], L[e]), top = top_of(B[e], H[e]);
+        B[e] = wide_pick(empty, bottom, wide_pick(full, top, wide_add(B[e], t)));
+      }
     ++steps;
   }
 #else
@@ -80,8 +89,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
           const wide dq = wide_sub(wide_of(Q[(size_t)i * W + k]), wide_of(Q[(size_t)j * W + k]));
           F[e] = wide_add(F[e], wide_mul(t, dq));
         }
-        const wide a = wide_pick(wide_less(B[e], H[e]), F[e], WIDE_MAX);
-        const wide c = wide_pick(wide_less(L[e], B[e]), wide_neg(F[e]), WIDE_MAX);
+        const wide a = wide_pick(wide_less(B[e], H[e]), right_of(F[e], B[e], kinked), WIDE_MAX);
+        const wide c = wide_pick(wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], kinked)), WIDE_MAX);
         if (wide_less(a, m)) m = a, chosen = k;
         if (wide_less(c, M)) M = c, ignored = k;
       }
@@ -99,7 +108,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k < W && wide_less(L[e], B[e])) {
-        const real gap = wide_real(wide_sub(F[e], m));
+        const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), m));
         const real curve = fmax(Qii + diagonal[e] - (real)2 * Q[(size_t)i * W + k], (real)TAU);
         const real gain = gap > 0 ? -gap * gap / curve : (real)0;
         if (gain < best) best = gain, partner = k;
@@ -110,8 +119,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     j = partner;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
-      if (k == i) pair[0] = wide_sub(H[e], B[e]), pair[2] = F[e];
-      if (k == j) pair[1] = wide_sub(B[e], L[e]), pair[3] = F[e];
+      if (k == i) pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], kinked);
+      if (k == j) pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], kinked);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     const wide sum = wide_add(wide_of(Qii), wide_of(Q[(size_t)j * W + j]));
@@ -124,8 +133,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
-      if (k == i) B[e] = wide_pick(full_i, H[e], wide_add(B[e], t));
-      if (k == j) B[e] = wide_pick(full_j, L[e], wide_sub(B[e], t));
+      if (k == i) B[e] = wide_pick(full_i, top_of(B[e], H[e]), wide_add(B[e], t));
+      if (k == j) B[e] = wide_pick(full_j, bottom_of(B[e], L[e]), wide_sub(B[e], t));
     }
     ++steps;
   }

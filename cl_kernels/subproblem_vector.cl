@@ -6,11 +6,15 @@
 // Here f is kept in the type of Q, less the middle of its extremes: what may move lies near 0, where floats are dense,
 // and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
+// What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
+#define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
+#define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
 
 kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global real *restrict Q,
                        global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
-                       global const wide *restrict hi, global wide *restrict delta, global long *restrict counters,
+                       global const wide *restrict hi, global const wide *restrict kink, global wide *restrict delta,
+                       global long *restrict counters,
                        const float tolerance, const float shrink, const int most, const long budget,
                        local wide *restrict memory) {
   const int p = get_global_id(0);
@@ -18,6 +22,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
   local double *B = memory, *L = B + W, *H = L + W;
   local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W;
+  const double e = kink[0];
   double lowest = INFINITY, highest = -INFINITY;
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
@@ -26,8 +31,8 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     const double fk = i >= 0 ? f[base + i] : 0;
     B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
     delta[k] = B[k];
-    if (B[k] < H[k]) lowest = fmin(lowest, fk);
-    if (B[k] > L[k]) highest = fmax(highest, fk);
+    if (B[k] < H[k]) lowest = fmin(lowest, right_of(fk, B[k], e));
+    if (B[k] > L[k]) highest = fmax(highest, left_of(fk, B[k], e));
   }
 #ifdef NO_BIAS
   const double middle = 0;  // f itself says how far a row is from its optimum
@@ -37,8 +42,8 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
     F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle);
-    up[k] = B[k] < H[k] ? 0 : INFINITY;
-    low[k] = B[k] > L[k] ? 0 : -INFINITY;
+    up[k] = UP(k);
+    low[k] = LOW(k);
     diagonal[k] = Q[(size_t)k * W + k];
   }
   const long left = budget - counters[0];
@@ -70,10 +75,11 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || !(largest > 0) || steps >= limit) break;
     i = first_place(best, largest, where, lanes);
-    const double least = L[i] - B[i], most_up = H[i] - B[i];
-    t = fmin(fmax(-(double)F[i] / fmax((double)diagonal[i], TAU), least), most_up);
-    B[i] = t == least ? L[i] : t == most_up ? H[i] : B[i] + t;
-    up[i] = B[i] < H[i] ? 0 : INFINITY, low[i] = B[i] > L[i] ? 0 : -INFINITY;
+    const double bottom = bottom_of(B[i], L[i]), top = top_of(B[i], H[i]), least = bottom - B[i], most_up = top - B[i];
+    const double slope = F[i] + up[i] < 0 ? (double)F[i] + up[i] : (double)F[i] + low[i];
+    t = fmin(fmax(-slope / fmax((double)diagonal[i], TAU), least), most_up);
+    B[i] = t == least ? bottom : t == most_up ? top : B[i] + t;
+    up[i] = UP(i), low[i] = LOW(i);
     ++steps;
   }
 #else
@@ -117,12 +123,12 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     if (!(largest > 0)) break;  // gains below the smallest number
     j = first_place(best, largest, where, lanes);
     const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Qi[j], TAU);
-    const double room_i = H[i] - B[i], room_j = B[j] - L[j];
-    t = fmin(((double)F[j] - (double)F[i]) / curve, fmin(room_i, room_j));
-    B[i] = t == room_i ? H[i] : B[i] + t;
-    B[j] = t == room_j ? L[j] : B[j] - t;
-    up[i] = B[i] < H[i] ? 0 : INFINITY, low[i] = B[i] > L[i] ? 0 : -INFINITY;
-    up[j] = B[j] < H[j] ? 0 : INFINITY, low[j] = B[j] > L[j] ? 0 : -INFINITY;
+    const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom;
+    t = fmin(((double)F[j] + low[j] - ((double)F[i] + up[i])) / curve, fmin(room_i, room_j));
+    B[i] = t == room_i ? top : B[i] + t;
+    B[j] = t == room_j ? bottom : B[j] - t;
+    up[i] = UP(i), low[i] = LOW(i);
+    up[j] = UP(j), low[j] = LOW(j);
     ++steps;
   }
 #endif

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = [
     "SVC",
+    "SVR",
     "BuildError",
     "ClsvmError",
     "DeviceError",
     "Kernel",
+    "OneClassSVM",
     "__version__",
     "devices",
     "kernel_matrix",
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
     from clsvm import plots
     from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
-    from clsvm.estimators import SVC
+    from clsvm.estimators import SVC, SVR, OneClassSVM
     from clsvm.kernels import Kernel
     from clsvm.model import kernel_matrix
     from clsvm.model_files import load_model, save_model
 
 _HOMES = {
     "SVC": "estimators",
+    "SVR": "estimators",
+    "OneClassSVM": "estimators",
     "Kernel": "kernels",
     "kernel_matrix": "model",
     "load_model": "model_files",

@@ -1,4 +1,4 @@
-"""The command ``clsvm``: train, predict with the flags of LIBSVM's svm-train, svm-predict; kernels; sample; devices.
+"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; kernels; tune; sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
 files, device, Ctrl-C), 2 the command line is wrong. What is slow to import is imported where it is used.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clsvm import cli_kernels, cli_tune
+from clsvm import cli_kernels, cli_scale, cli_tune
 from clsvm.cli_common import (
     Device,
     Element,
@@ -48,6 +48,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(cli_kernels.app, name="kernels")
+app.command(cls=LibsvmCommand)(cli_scale.scale)
 app.command()(cli_tune.tune)
 
 

@@ -231,6 +231,7 @@ class Stream:
         self.held = self.peak = 0
         self.reads: list[Kept] = []  # what is kept beyond this stream and counted in ``held``
         self.local_memory = self._device.local_mem_size
+        self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
         # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
@@ -356,6 +357,10 @@ class Stream:
         buffer = self.buffer(nbytes)
         self.clear(buffer, nbytes)
         return buffer
+
+    def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
+        """``nbytes`` of a buffer from byte ``first`` on, which is aligned as the device wants it (at most 512)."""
+        return buffer.get_sub_region(first, max(1, nbytes))
 
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Zero the first ``nbytes`` of a buffer, rounded up to 64 as buffers are."""

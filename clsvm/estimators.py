@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import warnings
-from numbers import Integral, Real
 from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+from sklearn.base import ClassifierMixin, OutlierMixin, RegressorMixin
+from sklearn.utils.multiclass import _ovr_decision_function
+from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from clsvm import budget, kernels, layout, model, targets, tasks, training
-from clsvm import device as devices
-from clsvm.kernel_records import BUILTIN
+from clsvm import several, targets, tasks, training
 from clsvm.kernels import Kernel
+from clsvm.machine import Machine, check_values, number
+from clsvm.model import pairs, votes
+from clsvm.solvers.batch import Member
 
-_LOOK = 20  # rows on which a kernel function is tried before anything else
+Vector = NDArray[np.float64]
 
 
-class SVC(ClassifierMixin, BaseEstimator):
-    """C-support vector classification on an OpenCL device: of two classes, or of more by Crammer and Singer's machine.
+class SVC(ClassifierMixin, Machine):
+    """C-support vector classification on an OpenCL device: of two classes; of more by a machine for each
+    pair, all pairs side by side, or by Crammer and Singer's machine.
 
-    Parameters are scikit-learn's SVC's where it has them: C, kernel (a name of clsvm.kernels.BUILTIN or a Kernel),
-    degree, gamma ("scale", "auto" or a number), coef0, tol (KKT violation), cache_size (MB, or "auto": a share of
-    memory_limit), class_weight, max_iter (pair steps, -1: no limit), verbose, random_state (kept for the interface;
-    the solver uses no random numbers). Beyond them:
+    C, class_weight, decision_function_shape, break_ties, random_state (kept for the interface; the solver uses no
+    random numbers), and those of :class:`clsvm.machine.Machine`. Beyond scikit-learn's:
 
-    device : None, "gpu", "cpu", part of a platform's or device's name, "name:index", a pyopencl Device or CommandQueue
-    working_set_size : int or "auto" (the device profile's)
-    gap_tol : stop as soon as the relative duality gap is this small, None: tol alone decides
-    dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way. Where float32 values
-        cannot reach tol (large unscaled features with a linear kernel, say), float64 is taken; the report says so
-    memory_limit : bytes or text like "2GB"; default half of what is free on the device
-    multi_class : "ovo" (two classes only as yet), or "crammer_singer": all classes in one problem without offsets
-        (GTSVM, equation 3); dual_coef_ is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k) or for two
-        classes their difference (n,), and a step of max_iter solves one row
+    multi_class : "ovo", or "crammer_singer": all classes in one problem without offsets (GTSVM, equation 3); dual_coef_
+        is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k) or for two classes their difference (n,), and
+        a step of max_iter solves one row
     bias : whether there is an offset; without one every row is by itself (GTSVM, section 2)
-    max_time : seconds after which the solver stops, None: no limit
-    warm_start : go on from the coefficients of the fit before, with another C, another kernel or further rows after
-        those that it had
-    checkpoint : a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the end and
-        when interrupted; one of other data, C or kernel is refused with a CheckpointError
 
-    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (2,) int32, dual_coef_
-    (1, n_SV) float64, intercept_ (1,), classes_, class_weight_, n_iter_ (1,) int32, fit_status_ (0, or 1 where it did
-    not converge), shape_fit_, n_features_in_, fit_report_ (:class:`clsvm.report.FitReport`), model_, coef_ (linear).
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (k,) int32, dual_coef_
+    (k - 1, n_SV) float64, intercept_ (pairs,), classes_, class_weight_, n_iter_ (pairs,) int32, fit_status_ (0, or 1
+    where it did not converge), shape_fit_, n_features_in_, fit_report_ (:class:`clsvm.report.FitReport`), model_, coef_
+    (linear).
     """
 
     def __init__(
@@ -61,11 +47,14 @@ class SVC(ClassifierMixin, BaseEstimator):
         degree: int = 3,
         gamma: float | str = "scale",
         coef0: float = 0.0,
+        shrinking: bool = True,
         tol: float = 1e-3,
         cache_size: float | str = "auto",
         class_weight: Any = None,
         verbose: bool = False,
         max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
         random_state: Any = None,
         device: Any = None,
         working_set_size: int | str = "auto",
@@ -84,11 +73,14 @@ class SVC(ClassifierMixin, BaseEstimator):
         self.degree = degree
         self.gamma = gamma
         self.coef0 = coef0
+        self.shrinking = shrinking
         self.tol = tol
         self.cache_size = cache_size
         self.class_weight = class_weight
         self.verbose = verbose
         self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
         self.random_state = random_state
         self.device = device
         self.working_set_size = working_set_size
@@ -102,33 +94,6 @@ class SVC(ClassifierMixin, BaseEstimator):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.classifier_tags.multi_class = self.multi_class == "crammer_singer"
-        return tags
-
-    def __sklearn_clone__(self) -> Any:
-        shell = copy.copy(self)  # pyopencl's objects cannot be copied, as clone would: the clone gets the same ones
-        return super(SVC, shell).__sklearn_clone__().set_params(device=self.device)
-
-    def set_params(self, **params: Any) -> Self:
-        """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change."""
-        inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
-        super().set_params(**params)
-        if inner:
-            if not isinstance(self.kernel, Kernel):
-                raise ValueError(f"{next(iter(inner))} needs a Kernel, kernel is {self.kernel!r}")
-            self.kernel = self.kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inner.items()})
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        if state.get("device") is not None and not isinstance(state["device"], str):
-            info = devices.find(state["device"])  # a pyopencl object does not travel: its index on this machine does
-            state = {**state, "device": str(info.index)}
-        return state
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, and labels y (n,); sample_weight (n,) scales C.
 
@@ -137,193 +102,264 @@ class SVC(ClassifierMixin, BaseEstimator):
         """
         started = perf_counter()
         self._check_numbers()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        X = layout.canonical(X)
-        coupled = self.multi_class == "crammer_singer"
-        classes, index = targets.classes_of(y, most=None if coupled else 2)
+        X, y = self._rows_and_targets(X, y)
+        classes, index = targets.classes_of(y)
         weights, bounds = targets.boxes(self.C, self.class_weight, sample_weight, X, classes, index)
         kernel = self._kernel(X)
-        _check_values(kernel, X)
-        if coupled:
+        check_values(kernel, X)
+        before = getattr(self, "classes_", classes)
+        if self.warm_start and not np.array_equal(before, classes):
+            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
+        self.classes_, self.class_weight_ = classes, weights
+        if self.multi_class == "ovo" and len(classes) > 2:
+            self._fit_pairs(X, kernel, index, bounds, started)
+            return self
+        if self.multi_class == "crammer_singer":
             problem = tasks.crammer_singer(index, bounds, len(classes))
         else:
             problem = tasks.c_svc(np.where(index == 1, 1.0, -1.0)[None], bounds[None], bool(self.bias))
-        trained = training.train(X, problem, kernel, self._options(), self._start(classes, problem), started)
-        self._keep(X, kernel, trained, classes, index, weights)
-        if not trained.report.converged:
-            warnings.warn(f"{trained.report.status} ({trained.report})", ConvergenceWarning, stacklevel=2)
+        start = self._before((problem.problems, problem.n))
+        trained = training.train(X, problem, kernel, self._options(), start, started)
+        solution = trained.solution
+        support = _by_class(solution.b.any(axis=0), index)
+        self.n_iter_ = _counts(solution.steps[:1])
+        self._keep(X, kernel, trained, support, solution.b[:, support], 0.0 - solution.rho, classes, index)
         return self
 
-    def _options(self) -> training.Options:
-        return training.Options(
-            tol=float(self.tol),
-            gap_tol=self.gap_tol,
-            max_iter=int(self.max_iter),
-            max_time=self.max_time,
-            working_set_size=self.working_set_size,
-            cache_size=self.cache_size,
-            dtype=self.dtype,
-            device=self.device,
-            memory_limit=self.memory_limit,
-            verbose=self.verbose,
-            checkpoint=self.checkpoint,
-            checkpoint_every=float(self.checkpoint_every),
-        )
+    def _fit_pairs(self, X: Any, kernel: Kernel, index: NDArray[np.intp], bounds: Vector, started: float) -> None:
+        """A machine for each pair of classes."""
+        for name in ("warm_start", "checkpoint"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
+        k, n = len(self.classes_), len(index)
+        of_class = [np.flatnonzero(index == i) for i in range(k)]
+        members = []
+        for i, j in pairs(k):
+            rows = np.sort(np.concatenate([of_class[i], of_class[j]]))
+            signs = np.where(index[rows] == i, 1.0, -1.0)[None]
+            members.append(Member(rows, tasks.c_svc(signs, bounds[rows][None], bool(self.bias))))
+        trained = several.train(X, members, kernel, self._options(), started)
+        coefficients = np.zeros((k - 1, n))
+        for (i, j), member, b in zip(pairs(k), members, trained.b, strict=True):
+            first = index[member.rows] == i
+            coefficients[j - 1, member.rows[first]] = b[first]
+            coefficients[i, member.rows[~first]] = b[~first]
+        support = _by_class(coefficients.any(axis=0), index)
+        self.n_iter_ = _counts(trained.steps)
+        self._keep(X, kernel, trained, support, coefficients[:, support], 0.0 - trained.rho, self.classes_, index)
 
-    def _start(self, classes: NDArray[Any], problem: tasks.Problem) -> NDArray[np.float64] | None:
-        """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""
-        if not self.warm_start or not hasattr(self, "dual_coef_"):
-            return None
-        before, (count, n) = len(self.dual_coef_), problem.q.shape
-        if not np.array_equal(self.classes_, classes):
-            raise ValueError(f"warm_start: the fit before had the classes {self.classes_}, got {classes}")
-        if before != count:
-            raise ValueError("warm_start: the fit before was of another multi_class")
-        if n < self.shape_fit_[0]:
-            raise ValueError(
-                f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, and more"
-            )
-        start = np.zeros((count, n))
-        start[:, self.support_] = self.dual_coef_
-        return start
-
-    def _keep(
-        self,
-        X: Any,
-        kernel: Kernel,
-        trained: training.Trained,
-        classes: NDArray[Any],
-        index: NDArray[np.intp],
-        weights: NDArray[np.float64],
-    ) -> None:
-        """The learnt attributes: support vectors by class, then by row, as scikit-learn has them."""
-        solution, report = trained.solution, trained.report
-        support = np.flatnonzero(solution.b.any(axis=0))
-        support = support[np.argsort(index[support], kind="stable")]
-        self.classes_, self.class_weight_ = classes, weights
-        self.support_ = support.astype(np.int32)
-        self.support_vectors_ = X[support]
-        self.n_support_ = np.bincount(index[support], minlength=len(classes)).astype(np.int32)
-        self.dual_coef_ = solution.b[:, support]
-        self.intercept_ = 0.0 - solution.rho
-        self.n_iter_ = np.minimum(solution.steps[:1], np.iinfo(np.int32).max).astype(np.int32)
-        self.fit_status_ = 0 if report.converged else 1
-        self.shape_fit_ = X.shape
-        self.fit_report_ = report
-        self.model_ = model.KernelModel(
-            kernel=kernel,
-            support_vectors=self.support_vectors_,
-            dual_coef=self.dual_coef_,
-            intercept=self.intercept_,
-            classes=classes,
-            n_support=self.n_support_,
-            plan=trained.plan,
-            dtype=report.dtype,
-        )
-
-    @property
-    def coef_(self) -> Any:
-        """(1, d) weights of the features, for kernel="linear"."""
-        check_is_fitted(self)
-        if self.model_.kernel.name != "linear":
-            raise AttributeError("coef_ is only available when using a linear kernel")
-        return self.dual_coef_ @ self.support_vectors_
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Decision values (n,) float64 of the rows of X: positive for classes_[1]; (n, k) for more classes than two.
-        The same for a row in any batch."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        if sp.issparse(X) and not sp.issparse(self.support_vectors_):
-            raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        values = self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
-        return values[:, 1] - values[:, 0] if values.ndim == 2 and len(self.classes_) == 2 else values
+    def decision_function(self, X: Any) -> Vector:
+        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
+        for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
+        values = self._decision_values(X)
+        if values.ndim == 2 and len(self.classes_) == 2:
+            return np.asarray(values[:, 1] - values[:, 0])
+        if self.model_.of_pairs and self.decision_function_shape == "ovr":
+            return np.asarray(_ovr_decision_function(values < 0, -values, len(self.classes_)))
+        return values
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
-        values = self.decision_function(X)
-        chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
-        predicted: NDArray[Any] = self.classes_[chosen.astype(np.intp)]
+        """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
+        break_ties the largest decision value decides between as many pairs."""
+        check_is_fitted(self)
+        ties = self.break_ties and self.model_.of_pairs
+        if ties and self.decision_function_shape == "ovo":
+            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        values = self.decision_function(X) if ties or not self.model_.of_pairs else self._decision_values(X)
+        if self.model_.of_pairs and not ties:
+            chosen = votes(values, len(self.classes_)).argmax(axis=1)
+        else:
+            chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
+        predicted: NDArray[Any] = self.classes_[np.asarray(chosen, np.intp)]
         return predicted
 
+    def _coef(self) -> Any:
+        """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""
+        if not self.model_.of_pairs:
+            return super()._coef()
+        ends = np.cumsum(self.n_support_)
+        part = [slice(end - size, end) for end, size in zip(ends, self.n_support_, strict=True)]
+        rows, dual = self.support_vectors_, self.dual_coef_
+        made = [dual[j - 1, part[i]] @ rows[part[i]] + dual[i, part[j]] @ rows[part[j]] for i, j in pairs(len(ends))]
+        return np.stack(made)
+
     def _check_numbers(self) -> None:
-        _number("C", self.C, above=0)
-        _number("tol", self.tol, above=0)
-        for name in ("gap_tol", "max_time"):
-            if (value := getattr(self, name)) is not None:
-                _number(name, value, above=0)
-        _number("checkpoint_every", self.checkpoint_every, least=0)
+        number("C", self.C, above=0)
+        super()._check_numbers()
         if self.multi_class not in ("ovo", "crammer_singer"):
             raise ValueError(f"multi_class must be 'ovo' or 'crammer_singer', got {self.multi_class!r}")
+        if self.decision_function_shape not in ("ovr", "ovo"):
+            raise ValueError(f"decision_function_shape must be 'ovr' or 'ovo', got {self.decision_function_shape!r}")
         if not isinstance(self.bias, bool | np.bool_):
             raise TypeError(f"bias must be True or False, got {self.bias!r}")
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
-            raise TypeError(f"checkpoint must be the name of a file or None, got {self.checkpoint!r}")
-        if self.cache_size != "auto":
-            _number("cache_size", self.cache_size, least=0)
-        _number("max_iter", self.max_iter, least=-1, kind=Integral)
-        if self.working_set_size != "auto":
-            _number("working_set_size", self.working_set_size, least=2, kind=Integral)
-        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
-            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
-        budget.parse_bytes(self.memory_limit)
         check_random_state(self.random_state)
-        if isinstance(self.kernel, str):
-            kernels.make(self.kernel)
-        elif not isinstance(self.kernel, Kernel):
-            raise TypeError(f"kernel must be a name ({', '.join(BUILTIN)}) or a Kernel, got {self.kernel!r}")
-
-    def _kernel(self, X: Any) -> Kernel:
-        """The kernel function with its numbers, which the dtype of its values has to hold."""
-        kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
-        if words := kernel.beyond(self.dtype):
-            asked = f" (of gamma={self.gamma!r})" if words.startswith("gamma=") and isinstance(self.gamma, str) else ""
-            raise ValueError(training.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
-        return kernel
-
-    def _named_kernel(self, kernel: str, X: Any) -> Kernel:
-        """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
-        names, gamma = {p.name for p in BUILTIN[kernel].parameters}, self.gamma
-        if isinstance(gamma, str):
-            if gamma not in ("scale", "auto"):
-                raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
-            variance = _variance(X) if gamma == "scale" and "gamma" in names else 1.0
-            if not np.isfinite(variance):
-                raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give a number")
-            gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
-        given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
-        kernels.make("poly", **given)
-        return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
 
 
-def _number(
-    name: str, value: Any, above: float | None = None, least: float | None = None, kind: type[Any] = Real
-) -> None:
-    expected = f"> {above}" if above is not None else f">= {least}"
-    if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
-        word = "an integer" if kind is Integral else "a number"
-        raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
-    if not -np.inf < value < np.inf or (above is not None and value <= above) or (least is not None and value < least):
-        raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
+class SVR(RegressorMixin, Machine):
+    """Epsilon-support vector regression on an OpenCL device.
+
+    C, epsilon (half width of the tube in which errors are free), and those of :class:`clsvm.machine.Machine`. Beyond
+    scikit-learn's:
+
+    bias : whether there is an offset
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_, coef_
+    (linear).
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        shrinking: bool = True,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        bias: bool = True,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.C = C
+        self.epsilon = epsilon
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.bias = bias
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, and targets y (n,); sample_weight (n,) scales C. Raises and warns as
+        :meth:`SVC.fit`."""
+        started = perf_counter()
+        self._check_numbers()
+        number("C", self.C, above=0)
+        number("epsilon", self.epsilon, least=0)
+        if not isinstance(self.bias, bool | np.bool_):
+            raise TypeError(f"bias must be True or False, got {self.bias!r}")
+        X, y = self._rows_and_targets(X, y, y_numeric=True)
+        y = targets.numbers_of(y)
+        problem = tasks.epsilon_svr(y, self.C * targets.weights_of(sample_weight, X), self.epsilon, bool(self.bias))
+        self._fit_one(X, problem, started)
+        return self
+
+    def predict(self, X: Any) -> Vector:
+        """The value (n,) float64 at each row of X, the same in any batch."""
+        return self._decision_values(X)
 
 
-def _check_values(kernel: Kernel, X: Any) -> None:
-    """A kernel function that is not for such rows: said before the work, from a few of them."""
-    kernel.check_domain(X)
-    few = X[:: -(-X.shape[0] // _LOOK)]
-    K = kernel(few)
-    with np.errstate(over="ignore"):
-        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # (else refused by its norms)
-    if held and np.isnan(K).any():
-        raise ValueError(f"{kernel!r} is nan for some rows of X")
-    if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
-        raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
+class OneClassSVM(OutlierMixin, Machine):
+    """One-class support vector machine on an OpenCL device: a boundary around most of the rows.
+
+    nu (of (0, 1]: at most that share of the rows outside, at least that share support vectors), and those
+    of :class:`clsvm.machine.Machine`.
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), offset_, n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_,
+    coef_ (linear).
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        nu: float = 0.5,
+        shrinking: bool = True,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.nu = nu
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse; sample_weight (n,) are the bounds of the coefficients. y is not used.
+        Raises and warns as :meth:`SVC.fit`."""
+        started = perf_counter()
+        self._check_numbers()
+        number("nu", self.nu, above=0)
+        if self.nu > 1:
+            raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
+        X = self._rows(X, reset=True)
+        self._fit_one(X, tasks.one_class(float(self.nu), targets.weights_of(sample_weight, X)), started)
+        self.offset_ = -self.intercept_
+        return self
+
+    def decision_function(self, X: Any) -> Vector:
+        """Signed distance (n,) float64 to the boundary, positive inside."""
+        return self._decision_values(X)
+
+    def score_samples(self, X: Any) -> Vector:
+        """decision_function + offset_, (n,)."""
+        return np.asarray(self.decision_function(X) + self.offset_)
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """+1 (n,) for a row of X inside the boundary, -1 outside."""
+        return np.where(self.decision_function(X) > 0, 1, -1)
 
 
-def _variance(X: Any) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not sp.issparse(X):
-            return float(X.var(dtype=np.float64))
-        cells, data = X.shape[0] * X.shape[1], X.data.astype(np.float64)
-        mean = data.sum() / cells
-        return float((np.square(data - mean).sum() + (cells - len(data)) * mean**2) / cells)
+def _by_class(used: Any, index: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The rows used, by class, then by row, as scikit-learn has them."""
+    support = np.flatnonzero(used)
+    return np.asarray(support[np.argsort(index[support], kind="stable")])
+
+
+def _counts(steps: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.minimum(steps, np.iinfo(np.int32).max).astype(np.int32)

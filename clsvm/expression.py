@@ -42,7 +42,7 @@ class Function(NamedTuple):
 
 
 FUNCTIONS = {
-    "exp": Function(np.exp, "exp({})", 1),
+    "exp": Function(np.exp, "exponential({})", 1),
     "expm1": Function(np.expm1, "expm1({})", 1),
     "log": Function(np.log, "log({})", 1),
     "log1p": Function(np.log1p, "log1p({})", 1),

@@ -13,7 +13,7 @@ element-wise sum: in each layout).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ class Panel:
     nbytes: int
     shape: str  # profiles.shape_class of the number asked for
     place: Buffer = None
-    base: int = 0  # places up to it are of earlier blocks
+    base: list[int] = field(default_factory=lambda: [0])  # places up to it are of earlier blocks
     listed: tuple[Any, ...] = ()  # CSR: indptr, indices, data, norms, count, rows; alive until the products are done
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -82,7 +82,7 @@ class Gram:
         self._gathers: dict[str, DeviceKernel] = {}
         self._scatter: tuple[DeviceKernel, ...] | None = None
         self._grams: dict[tuple[str, str], DeviceKernel] = {}
-        self._slots: dict[int, Buffer] = {}
+        self._slots: dict[tuple[int, int], Buffer] = {}
         self._panel_at: dict[int, Buffer] = {}
         self.norms = self._zero_sums() if rows.csr and kernel.spec.element else rows.xx
 
@@ -106,6 +106,19 @@ class Gram:
             return Panel(capacity, width, values, uu, nbytes, shape)
         stream.clear(values, width * self._real.itemsize)
         return Panel(capacity, width, values, uu, nbytes, shape, stream.zeros(4 * r.d))
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
+        stream, itemsize = self.stream, self._real.itemsize
+        values, listed = panel.values, panel.listed
+        if listed:
+            *csr, _, rows = listed
+            listed = (*csr, count, stream.part(rows, 4 * first, 4 * capacity))
+        else:
+            row = panel.nbytes // panel.capacity
+            values = stream.part(values, first * row, capacity * row)
+        uu = stream.part(panel.uu, first * itemsize, capacity * itemsize)
+        return replace(panel, capacity=capacity, values=values, uu=uu, listed=listed)
 
     def panel_bytes(self, capacity: int) -> int:
         """Of the values of a panel: all of lane groups; of CSR rows a block, with a line for every feature that its
@@ -135,23 +148,42 @@ class Gram:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
             gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
 
-    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0) -> None:
-        """out[u, v] = K(row u, row v) of a square panel's rows, (capacity, capacity) in the rows' dtype, for all u and
-        v >= known, whole lane groups."""
-        store = Store((out,), panel.capacity, panel.capacity, self._slot(panel.capacity))
+    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
+        """out[offset + u, v] = K(row u, row v) of a square panel's rows, rows of ``capacity`` values in the rows'
+        dtype, for all u and v >= known, whole lane groups."""
+        store = Store((out,), offset + panel.capacity, panel.capacity, self._slot(panel.capacity, offset))
+        self._tile("tile", panel, rows, panel, count, known, store, None)
+
+    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
+        self._tile("tile update", panel, rows, right, count, 0, None, update)
+
+    def _tile(
+        self,
+        product: str,
+        panel: Panel,
+        rows: Buffer,
+        right: Panel,
+        count: Buffer,
+        known: int,
+        store: Store | None,
+        update: Update | None,
+    ) -> None:
+        """A product whose rows are those of a panel, from ``known`` on."""
         first, end = known // self.rows.lanes, panel.capacity // self.rows.lanes
         span = first, end - first
         if self.rows.csr:
-            for first, base in self._blocks(panel):
-                head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms, first, base)
-                self._launch("tile", span, 1, 0, head, panel, count, store, None)
+            for block in self._blocks(right):
+                head: tuple[Any, ...] = (*self.rows.csr, rows, self.norms, *block)
+                self._launch(product, span, 1, 0, head, right, count, store, update)
             return
         if panel.capacity not in self._panel_at:
             at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
             self._panel_at[panel.capacity] = self.stream.upload(at)
         at = self._panel_at[panel.capacity]
         head = (panel.values, at, at, at, panel.uu, self.rows.d)
-        self._launch("tile", span, panel.capacity // panel.width, 0, head, panel, count, store, None)
+        blocks = 1 if update else right.capacity // right.width
+        self._launch(product, span, blocks, 0, head, right, count, store, update)
 
     def _blocks(self, panel: Panel) -> Iterator[tuple[int, int]]:
         """(first working vector, base) of each block of a panel of CSR rows, which stands in it meanwhile."""
@@ -165,13 +197,14 @@ class Gram:
         lines = panel.nbytes // (panel.width * self._real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, panel.capacity, panel.width):
-            if panel.base > 2**31 - 1 - 2 * lines:  # start again
+            if panel.base[0] > 2**31 - 1 - 2 * lines:  # start again
                 stream.clear(panel.place, 4 * r.d)
-                panel.base = 0
-            mark(size, None, *csr[:2], count, rows, first, panel.base, by_entry, panel.place, panel.values)
-            fill(size, None, *csr, norms, count, rows, first, panel.base, panel.place, panel.values, panel.uu)
-            yield first, panel.base
-            panel.base += lines
+                panel.base[0] = 0
+            base = panel.base[0]
+            mark(size, None, *csr[:2], count, rows, first, base, by_entry, panel.place, panel.values)
+            fill(size, None, *csr, norms, count, rows, first, base, panel.place, panel.values, panel.uu)
+            yield first, base
+            panel.base[0] += lines
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
@@ -246,11 +279,11 @@ class Gram:
         head = (part.values, r.at, r.columns_at, r.columns, self.norms, r.d)
         self._launch(product, (first, groups), 1, base, head, panel, count, store, update)
 
-    def _slot(self, capacity: int) -> Buffer:
-        """0, 1, 2, ...: working vector u is kept in row u."""
-        if capacity not in self._slots:
-            self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
-        return self._slots[capacity]
+    def _slot(self, capacity: int, offset: int = 0) -> Buffer:
+        """offset, offset + 1, ...: working vector u is kept in row offset + u."""
+        if (capacity, offset) not in self._slots:
+            self._slots[capacity, offset] = self.stream.upload(np.arange(offset, offset + capacity, dtype=np.int32))
+        return self._slots[capacity, offset]
 
     def _launch(
         self,

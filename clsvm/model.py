@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +35,9 @@ class Support:
     stored for its sums, which took twice as long with few features.
     """
 
-    def __init__(self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str) -> None:
+    def __init__(
+        self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str, ends: Sequence[int] = ()
+    ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self._single = plan if plan.kind == "csr" else replace(plan, kind="dense")  # read once: not worth clustering
         m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
@@ -42,11 +46,14 @@ class Support:
             longest = np.sort(np.diff(sp.csr_matrix(vectors).indptr))[-_TILE:].sum()
             block = int(min(vectors.shape[1], longest) + 1) * _TILE * itemsize + 4 * vectors.shape[1]
         self._capacity = min(_whole(m + _TILE - 1), _whole(min(_PANEL, max(0, budget // 8 - block)) // row))
-        self._pieces = [slice(begin, min(begin + self._capacity, m)) for begin in range(0, m, self._capacity)]
+        self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
+        for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
+            for begin in range(first, end, self._capacity):
+                self._pieces.append((slice(begin, min(begin + self._capacity, end)), group))
         self._kept: list[_Piece] = []
         self.buffers: tuple[Buffer, ...] = ()
         if len(self._pieces) * (self._capacity * row + block) <= budget // 4:
-            self._kept = [self._gathered(stream, piece) for piece in self._pieces]
+            self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
             self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
         stream.finish()
 
@@ -64,30 +71,33 @@ class Support:
         return _Piece(panel, count, (*panel.buffers(), count))
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients.
+        """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; where the
+        support vectors were given ``ends`` of groups, those of each group one after another, (groups * problems, n).
 
         Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
         the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
         """
         problems, n = len(coefficients), X.shape[0]
-        out = np.zeros((problems, n))
-        row = _row_bytes(self.plan, X, np.dtype(self.dtype).itemsize)
+        out = np.zeros((self._groups * problems, n))
+        row = _row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
         step = _whole(min(_CHUNK, (stream.limit - stream.held) // 4) // row)
         for start in range(0, n, step):
             gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
             rows = gram.rows
-            c = stream.zeros(8 * problems * rows.n_pad)
-            for number, piece in enumerate(self._pieces):
+            sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
+            for number, (piece, group) in enumerate(self._pieces):
                 part = self._kept[number] if self._kept else self._gathered(stream, piece)
                 weights = np.zeros((problems, part.panel.capacity))
                 weights[:, : piece.stop - piece.start] = coefficients[:, piece]
                 D = stream.wide(weights)
-                update = Update(problems, rows.n_pad, c, D, part.panel.capacity)
+                update = Update(problems, rows.n_pad, sums[group], D, part.panel.capacity)
                 gram.accumulate(part.panel, part.count, None, update)
                 stream.finish()
                 stream.free(D, *(() if self._kept else part.buffers))
-            out[:, start : start + step] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-            stream.free(c, *_buffers(gram))
+            for group, c in enumerate(sums):
+                here = out[group * problems : (group + 1) * problems, start : start + step]
+                here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
+            stream.free(*sums, *_buffers(gram))
         return out
 
 
@@ -208,13 +218,31 @@ def dense(X: Data) -> NDArray[np.float64]:
     return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
 
 
+def pairs(k: int) -> list[tuple[int, int]]:
+    """(0, 1), (0, 2), ..., (1, 2), ...: the pairs of k classes in the order of their problems."""
+    return list(combinations(range(k), 2))
+
+
+def votes(values: Vector, k: int) -> NDArray[np.intp]:
+    """How many pairs each class wins, (n, k), by their decision values (n, pairs)."""
+    won = np.zeros((len(values), k), np.intp)
+    for p, (i, j) in enumerate(pairs(k)):
+        first = values[:, p] > 0
+        won[:, i] += first
+        won[:, j] += ~first
+    return won
+
+
 @dataclass(frozen=True)
 class KernelModel:
-    """A kernel machine: of two classes with one problem, or of k classes with a problem each.
+    """A kernel machine: of two classes with one problem, of k classes with a problem each or one for each pair, or one
+    without classes (regression, one-class).
 
     support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
     (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;
-    classes (2,) or (k,) sorted; n_support int32, one for each class.
+    classes (2,), (k,) sorted or (0,); n_support int32, one for each class. Of pairs (:func:`pairs`, y = +1 for the
+    first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a vector's coefficients against each other
+    class in order; intercept is (k (k - 1) / 2,).
     plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
 
     The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
@@ -234,7 +262,7 @@ class KernelModel:
 
     def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
         """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two
-        classes with one problem, else (n, problems).
+        classes or none with one problem, else (n, problems) or (n, pairs).
 
         Raises ValueError where X has another number of features, or negative values and the kernel function is not for
         them, or memory_limit is too small for one tile.
@@ -246,19 +274,29 @@ class KernelModel:
         with Stream(device, memory_limit) as stream:
             support = self._kept.get(stream) or self._laid_out(stream)
             c = support.responses(stream, X, self.dual_coef)
+        if self.of_pairs:
+            k = len(self.classes)
+            parts = c.reshape(k, k - 1, -1)
+            c = np.stack([parts[i, j - 1] + parts[j, i] for i, j in pairs(k)])
         values: Vector = np.add(c.T, self.intercept, order="C")
-        return values[:, 0] if self._binary else values
+        return values[:, 0] if self._single else values
 
     @property
-    def _binary(self) -> bool:
-        return len(self.dual_coef) == 1 and len(self.classes) == 2
+    def of_pairs(self) -> bool:
+        """Whether there is a problem for each pair of classes."""
+        return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
+
+    @property
+    def _single(self) -> bool:
+        return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
 
     def _laid_out(self, stream: Stream) -> Support:
         """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
         self._kept.empty()
         vectors = self.support_vectors
         plan = self.plan or layout.choose(stream.profile, vectors, self.kernel.spec)
-        support = Support(stream, self.kernel, plan, vectors, self._precision(stream, plan))
+        ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
+        support = Support(stream, self.kernel, plan, vectors, self._precision(stream, plan), ends)
         if support.buffers:
             for array in (vectors.data, vectors.indices, vectors.indptr) if sp.issparse(vectors) else (vectors,):
                 array.flags.writeable = False  # else the device's would differ from the host's
@@ -274,7 +312,13 @@ class KernelModel:
         return self.dtype if small or stream.profile.wide == "pair" else "float64"
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
-        """The class of each row: classes[1] where the decision value is positive, or that of the largest one."""
+        """The class of each row: classes[1] where the decision value is positive, or that of the largest one, or of the
+        most pairs (of equally many the first). The decision value itself where there are no classes."""
         values = self.decision_function(X, device, memory_limit)
-        predicted: NDArray[Any] = self.classes[(values > 0).astype(np.intp) if self._binary else values.argmax(axis=1)]
+        if not len(self.classes):
+            return values
+        index = (values > 0).astype(np.intp) if self._single else values.argmax(axis=1)
+        if self.of_pairs:
+            index = votes(values, len(self.classes)).argmax(axis=1)
+        predicted: NDArray[Any] = self.classes[index]
         return predicted

@@ -13,21 +13,27 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d
 Vector = NDArray[np.float64]
 
 
-def classes_of(y: Any, most: int | None = 2) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """(classes (k,) sorted, index of each row's class (n,)). Raises ValueError unless there are two classes to ``most``
-    (None: any number)."""
+def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """(classes (k,) sorted, index of each row's class (n,)). Raises ValueError for fewer than two classes."""
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)
     classes, index = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
-    if most is not None and len(classes) > most:
-        raise ValueError(
-            f"Only binary classification is supported. The type of the target is multiclass: got {len(classes)} "
-            f"classes ({', '.join(map(str, classes[:5]))}{', ...' if len(classes) > 5 else ''}), expected 2; "
-            "Crammer and Singer's machine takes more (multi_class='crammer_singer', --crammer-singer)"
-        )
     return classes, index
+
+
+def numbers_of(y: Any) -> Vector:
+    """Targets (n,) as float64."""
+    return np.asarray(column_or_1d(y, warn=True), np.float64)
+
+
+def weights_of(sample_weight: Any, X: Any) -> Vector:
+    """Weights of the rows (n,), ones by default, negative ones 0. Raises ValueError where none is left."""
+    rows = np.ones(X.shape[0]) if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if not (rows > 0).any():
+        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    return np.maximum(rows, 0)
 
 
 def boxes(
@@ -39,11 +45,9 @@ def boxes(
     """
     labels = classes[index]
     weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=labels), np.float64)
-    rows = np.ones(len(index)) if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
-    if not (rows > 0).any():
-        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    rows = weights_of(sample_weight, X)
     with np.errstate(over="ignore"):
-        bounds: Vector = C * weights[index] * np.maximum(rows, 0)
+        bounds: Vector = C * weights[index] * rows
     if not np.isfinite(bounds).all():
         raise ValueError(f"C * class_weight * sample_weight must be finite, got C={C!r}, class_weight={class_weight!r}")
     if len(np.unique(index[bounds > 0])) < len(classes):

@@ -2,10 +2,12 @@
 
 In signed coefficients b (one for each row of each problem; b_i = y_i a_i for classification):
 
-    minimise 1/2 b'Kb + q'b   subject to   lo <= b <= hi  and the constraint
+    minimise 1/2 b'Kb + q'b + kink sum_i |b_i|   subject to   lo <= b <= hi, lo <= 0 <= hi, and the constraint
 
-with gradient f = K b + q, offset rho and decision values K b - rho. The primal that belongs to it has the loss
-max(lo (rho - f), hi (rho - f)) for each row, or, where problems are coupled, hi_i (max_p f_pi - f_own,i).
+with gradient f = K b + q, offset rho and decision values K b - rho. The primal that belongs to it has for each row the
+loss max(lo (rho - f + kink), hi (rho - f - kink), 0), or, where problems are coupled, hi_i (max_p f_pi - f_own,i), and
+the term - rho total where sum b = total. The kink is what the two coefficients of a row in epsilon-SVR come to when
+they are one: in place of 2n variables over n rows there are n, and no pair of equal columns.
 """
 
 from __future__ import annotations
@@ -22,23 +24,33 @@ Vector = NDArray[np.float64]
 class Constraint(enum.Enum):
     """What the coefficients of a problem have to add up to."""
 
-    BIAS = "sum_i b_pi = 0 for every problem p, the dual of an offset that costs nothing"
+    BIAS = "sum_i b_pi = total for every problem p, the dual of an offset that costs nothing"
     NONE = "nothing: the offset is 0"
     COUPLED = "sum_p b_pi = 0 for every row i: one problem a class (Crammer and Singer), offsets 0"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Problems over one set of rows: lo, hi, q, each (problems, n) float64; a row with lo = hi = 0 is not in it."""
+    """Problems over one set of rows: lo, hi, q, each (problems, n) float64; a row with lo = hi = 0 is not in it.
+
+    start: feasible coefficients (problems, n), which say what ``total`` is; None: zeros.
+    """
 
     lo: Vector
     hi: Vector
     q: Vector
     constraint: Constraint = Constraint.BIAS
+    kink: float = 0.0
+    start: Vector | None = None
 
     @property
     def problems(self) -> int:
         return int(self.q.shape[0])
+
+    @property
+    def total(self) -> Vector:
+        """What the coefficients of each problem add up to, (problems,)."""
+        return np.zeros(self.problems) if self.start is None else np.asarray(self.start.sum(axis=1))
 
     @property
     def n(self) -> int:
@@ -50,7 +62,9 @@ class Problem:
         Clipped; then what adds up to too much is scaled down to what stands against it.
         """
         b = np.clip(b, self.lo, self.hi)
-        if self.constraint is Constraint.BIAS:
+        if self.start is not None:
+            b = np.stack([_filled(*row) for row in zip(b, self.hi, self.total, strict=True)])
+        elif self.constraint is Constraint.BIAS:
             up, down = np.maximum(b, 0), np.minimum(b, 0)
             above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
             both = np.minimum(above, below)
@@ -78,3 +92,24 @@ def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
     problem a class, b_pi = alpha_i^(p) <= C_i where p is i's class, else <= 0 (and so >= -C_i)."""
     own = np.arange(classes)[:, None] == index
     return Problem(np.broadcast_to(-C, own.shape).copy(), own * C, -own.astype(np.float64), Constraint.COUPLED)
+
+
+def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:
+    """epsilon-SVR: targets y (n,), C (n,) of each row. b = alpha - alpha*, of which one is 0 at the optimum."""
+    box = C[None].astype(np.float64)
+    return Problem(-box, box, -y[None].astype(np.float64), Constraint.BIAS if bias else Constraint.NONE, float(epsilon))
+
+
+def one_class(nu: float, weights: Vector) -> Problem:
+    """One-class SVM (Schoelkopf et al. 2001, as LIBSVM scales it): 0 <= b <= weights (n,), sum b = nu sum weights."""
+    hi = weights[None].astype(np.float64)
+    start = _filled(np.zeros_like(weights), weights, nu * weights.sum())[None]
+    return Problem(np.zeros_like(hi), hi, np.zeros_like(hi), start=start)
+
+
+def _filled(b: Vector, hi: Vector, total: float) -> Vector:
+    """b (n,), 0 <= b <= hi, with sum ``total``: scaled down to it, or what is missing laid on the first rows."""
+    b = b * min(1.0, total / b.sum()) if b.sum() > 0 else b
+    room = np.cumsum(hi - b)
+    missing = max(0.0, total - b.sum())
+    return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))

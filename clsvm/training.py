@@ -66,9 +66,9 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
     checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel) if options.checkpoint is not None else None
     if checkpoint and checkpoint.file.exists():
         start = checkpoint.read()
-    start = None if start is None or not start.any() else problem.feasible(start)
+    start = None if start is None or not start.any() else problem.feasible(start)  # (else the problem's own)
     checked = perf_counter()
-    largest = float(problem.hi.max())
+    largest = float(np.maximum(problem.hi, -problem.lo).max())
     for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
         with (
             Stream(options.device, options.memory_limit) as stream,
@@ -80,7 +80,7 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
             stream.finish()
             laid = perf_counter()
             gram = Gram(stream, rows, kernel)
-            scale = _rounding(stream, plan, X, gram, options.dtype)
+            scale = rounding(stream, plan, X, gram, options.dtype)
             if float(np.finfo(dtype).eps) * scale * largest > solvers.HOPELESS * options.tol and not last:
                 continue  # one coefficient's rounding would hide the tolerance
             working_set, cache, reason = choose(stream, gram, options.working_set_size, options.cache_size)
@@ -204,7 +204,7 @@ def _exact(options: Options, stream: Stream, plan: layout.Plan, X: Any, kernel: 
     return exact
 
 
-def _rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> float:
+def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> float:
     """The rounding error of kernel values in units of eps. Raises ValueError where they are too large for a dtype."""
     kernel, dtype = gram.kernel, gram.rows.dtype
     if kernel.spec.element:
@@ -232,7 +232,7 @@ class Checkpoint:
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
         self._of = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),
-            "labels": _digest(problem.q, np.asarray([problem.constraint.name])),
+            "labels": _digest(problem.q, np.asarray([problem.constraint.name]), np.asarray([problem.kink])),
             "C and weights": _digest(problem.lo, problem.hi),
             "kernel": repr(kernel),
         }

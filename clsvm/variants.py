@@ -4,6 +4,7 @@
     update   c += K(X, U) D, nothing stored         UPDATE
     both     the two in one pass                    STORE, UPDATE   (with ``back.cl``: forward and back)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
+    tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
 
 A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
 """
@@ -35,6 +36,7 @@ PRODUCTS = {
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
     "tile": Product(("-DSTORE",), tile=True),
+    "tile update": Product(("-DUPDATE",), tile=True),
 }
 LAYOUTS = ("dense", "clustered", "csr")
 
@@ -178,6 +180,14 @@ def update(profile: Profile, dtype: str) -> Variant:
     return Variant(f"update {dtype}", sources.cl("update"), options, "update")
 
 
+RESPOND = 4  # VECTORS of respond.cl
+
+
+def respond(profile: Profile, dtype: str) -> Variant:
+    """f = K b + q of problems that are solved whole."""
+    return Variant(f"respond {dtype}", sources.cl("respond"), (*layout.options(profile, dtype),), "respond")
+
+
 SQUARE = 16  # SIDE of carry.cl
 
 
@@ -223,6 +233,7 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             yield subproblem(profile, dtype, profile.working_set, constraint)
         yield update(profile, dtype)
         yield carry(profile, dtype)
+        yield respond(profile, dtype)
         for given in ("float", "double"):
             options = *layout.options(profile, dtype), f"-DINPUT={given}"
             yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pack")

@@ -30,8 +30,11 @@ ORDER = [
     {"solvers"},
     {"nystrom", "model", "tune", "libsvm", "model_files"},
     {"training"},
+    {"several"},
+    {"machine"},
     {"estimators"},
-    {"model_selection", "datasets", "dask", "cli", "cli_common", "cli_kernels", "cli_tune", "plots", "__init__"},
+    {"model_selection", "datasets", "dask", "cli", "cli_common", "cli_kernels", "cli_scale", "cli_tune"}
+    | {"plots", "__init__"},
     {"__main__"},
 ]
 # ... and, inside its group, what stands here: importer and imported.
@@ -51,7 +54,9 @@ WITHIN = {
     ("cli_kernels", "cli_common"),
     ("cli", "cli_common"),
     ("cli", "cli_kernels"),
+    ("cli", "cli_scale"),
     ("cli", "cli_tune"),
+    ("cli_scale", "cli_common"),
     ("cli_tune", "cli_common"),
     ("cli", "datasets"),
     ("cli", "plots"),

@@ -51,7 +51,7 @@ def chosen(
         in_set = np.zeros(n, np.uint8)
         in_set[kept] = 1
         made.ws, made.in_set = stream.upload(first), stream.upload(in_set)
-        view = tuple(stream.wide(values) for values in of)
+        view = (*(stream.wide(values) for values in of), stream.wide(np.zeros(1)))
         made.look(view)  # type: ignore[arg-type]
         made.choose(view, len(kept))  # type: ignore[arg-type]
         ws = stream.read(made.ws, np.int32, W)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from clsvm.device import Stream
 from clsvm.gram import Gram
+from clsvm.solvers import batch
 from clsvm.solvers.coupled import Coupled
 from clsvm.solvers.decomposition import HOPELESS, Settings, Solution, Solver
 from clsvm.tasks import Constraint, Problem
 
-__all__ = ["HOPELESS", "Settings", "Solution", "solve"]
+__all__ = ["HOPELESS", "Settings", "Solution", "batch", "solve"]
 
 
 def solve(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solution:

@@ -14,6 +14,7 @@ import numpy as np
 
 from clsvm.device import Buffer
 from clsvm.solvers.decomposition import Solver, State, Vector
+from clsvm.solvers.selection import View
 
 
 class Coupled(Solver):
@@ -31,11 +32,11 @@ class Coupled(Solver):
         super()._scratch()
         stream, real = self.stream, np.dtype(self.gram.rows.dtype).itemsize
         self.state = stream.zeros(real * (2 * self.W + 1) * self.P)
-        self.view = stream.zeros(8 * self.n), *(stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
+        b, lo, hi = (stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
+        self.view = stream.zeros(8 * self.n), b, lo, hi, self.kink
 
-    def _view(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
-        view, b, lo, hi = self.view
-        return view, b, lo, hi
+    def _view(self) -> View:
+        return self.view
 
     def _extremes(self) -> None:
         self._k["spread"]((self.n,), None, self.n, self.P, self.f, self.b, self.lo, self.hi, self.view[0])
@@ -54,7 +55,7 @@ class Coupled(Solver):
         shape = (self.P, self.n)
         b = self.stream.read_wide(self.b, shape)
         bound, worst = self._bound(b), float(state.violation.max())
-        if self.settings.exact is None or bound <= tol / 10:
+        if self.settings.exact is None or bound <= tol / 10 or worst + 2 * bound <= tol:
             return worst, 0
         f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
 

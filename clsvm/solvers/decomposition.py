@@ -1,7 +1,7 @@
 """Decomposition: the dual of kernel SVMs by working sets chosen, solved and applied on the device.
 
-Solves:   minimise 1/2 b'Kb + q'b,  lo <= b <= hi,  sum b = 0 or free, for several problems over one set of rows
-          (coupled.py: problems that are coupled row by row)
+Solves:   minimise 1/2 b'Kb + q'b + kink sum |b|,  lo <= b <= hi,  sum b fixed or free, for several problems over one
+          set of rows (coupled.py: problems that are coupled row by row)
 Given:    products with K (gram), the problems (tasks), tolerances
 Returns:  b, f = Kb + q, rho, and how it ended
 Stops:    violation max_low f - min_up f <= tol, or the relative duality gap <= gap_tol, or max_iter steps, or max_time
@@ -36,7 +36,7 @@ from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Store, Update
 from clsvm.report import Point, Status, relative_gap
 from clsvm.rowcache import RowCache
-from clsvm.solvers.selection import nbytes, selection
+from clsvm.solvers.selection import View, nbytes, selection
 from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
@@ -45,6 +45,7 @@ SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 56  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
+NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 WHOLE = 16  # a working set is whole vectors of this many
 GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
@@ -92,6 +93,11 @@ class Solution:
     trace: tuple[Point, ...]
 
 
+def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
+    """The derivatives of the dual to the right and to the left of b, as common.cl has them."""
+    return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
+
+
 class Solver:
     """The state of a solve on the device, and one method for each stage of a step.
 
@@ -106,7 +112,9 @@ class Solver:
         self.lo, self.hi, self.q, self.f = (
             stream.wide(self._padded(values)) for values in (problem.lo, problem.hi, problem.q, problem.q)
         )
-        self.b = stream.wide(np.zeros((P, self.n)) if settings.start is None else self._padded(settings.start))
+        start = problem.start if settings.start is None else settings.start
+        self.b = stream.wide(np.zeros((P, self.n)) if start is None else self._padded(start))
+        self.kink = stream.wide(np.array([problem.kink]))
         self.W = self._working_set()
         self.keep = self.W // 2
         self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W)
@@ -118,8 +126,8 @@ class Solver:
         parts = ("select", "subproblem", "tile", "rows", "update", "gap", "exact")
         self.seconds = dict.fromkeys(parts, 0.0)
         self.trace: list[Point] = []
-        if settings.start is not None:
-            self._gradients(settings.start)
+        if start is not None:
+            self._gradients(start)
 
     def _shape(self) -> tuple[int, int]:
         return self.problem.problems, 1
@@ -186,14 +194,16 @@ class Solver:
         s, began = self.settings, perf_counter()
         before, best, best_at = -1, np.inf, 0
         patience, last_level = 200 + 50 * self.n // self.W, -np.inf
-        kept = began
+        kept, near = began, 0
         while True:
             self._extremes()
             if outer % self.stream.profile.sync == 0:
                 state = self._read()
                 violation = float(state.violation.max())
                 gap = self._watch(state, outer, began)
-                if violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol):
+                close = violation <= s.tol and near < NEAR and not self._sure(violation)
+                near += close
+                if not close and (violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol)):
                     status = Status.TOLERANCE if violation <= s.tol else Status.GAP
                     started = perf_counter()
                     worst, evaluated = self._certify(state, s.tol if violation <= s.tol else violation)
@@ -260,9 +270,9 @@ class Solver:
             trace=tuple(self.trace),
         )
 
-    def _view(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
-        """f, b, lo, hi (sets, n_pad) as the choice of working sets sees them."""
-        return self.f, self.b, self.lo, self.hi
+    def _view(self) -> View:
+        """f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
+        return self.f, self.b, self.lo, self.hi, self.kink
 
     def _extremes(self) -> None:
         self.selection.look(self._view())
@@ -365,7 +375,7 @@ class Solver:
 
     def _solve_set(self) -> None:
         memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
-        state = (self.f, self.b, self.lo, self.hi, self.delta, self.counters)
+        state = (self.f, self.b, self.lo, self.hi, self.kink, self.delta, self.counters)
         size = (self.items * self.P,), (self.items,)
         self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, *state, *self._limits(), memory)
 
@@ -403,11 +413,14 @@ class Solver:
         self._sum(buffer)
         quadratic, linear, loss = self.stream.read_wide(self.sums, (self.sets, self.selection.chunks, 3)).sum(axis=1).T
         self.stream.free(buffer)
-        return quadratic / 2 + loss, -(quadratic / 2 + linear)
+        primal = quadratic / 2 + loss
+        if self.problem.constraint is Constraint.BIAS:
+            primal -= rho * self.problem.total
+        return primal, -(quadratic / 2 + linear)
 
     def _sum(self, rho: Buffer) -> None:
         """Into ``sums``: what the objectives are made of, chunk by chunk."""
-        state = (self.f, self.b, self.lo, self.hi, self.q)
+        state = (self.f, self.b, self.lo, self.hi, self.kink, self.q)
         self.selection.over_rows(self._k["objective"], *state, rho, self.sums)
 
     def _bound(self, b: Vector) -> float:
@@ -415,22 +428,33 @@ class Solver:
         eps = float(np.finfo(self.gram.rows.dtype).eps)
         return eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
 
+    def _sure(self, violation: float) -> bool:
+        """Whether a few steps more cannot spare the float64 certificate, or need not: what rounding of K hides is too
+        much for that, or nothing, or within tol with the violation."""
+        tol = self.settings.tol
+        if self.settings.exact is None or violation <= CLOSE * tol:
+            return True
+        hidden = 2 * self._bound(self._coefficients())
+        return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol
+
     def _certify(self, state: State, tol: float) -> tuple[float, int]:
         """(violation, rows evaluated): f replaced in float64 where the bound of its error reaches tol / 10."""
         shape = (self.P, self.n)
         b = self.stream.read_wide(self.b, shape)
         bound = self._bound(b)
         worst = float(state.violation.max())
-        if self.settings.exact is None or bound <= tol / 10:
+        if self.settings.exact is None or bound <= tol / 10 or worst + 2 * bound <= tol:
             return worst, 0
         f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
         order, evaluated, worst = self.gram.rows.order, 0, 0.0
         for p in range(self.P):
             up, low = b[p] < hi[p], b[p] > lo[p]
+            right, left = sides(f[p], b[p], self.problem.kink)
             if self.problem.constraint is Constraint.NONE:
-                band = (up & (-f[p] > tol - 2 * bound)) | (low & (f[p] > tol - 2 * bound))
+                band = (up & (-right > tol - 2 * bound)) | (low & (left > tol - 2 * bound))
             else:
-                band = (up & (f[p] <= state.m[p] + 2 * bound)) | (low & (f[p] >= state.M[p] - 2 * bound)) | (up & low)
+                band = (up & (right <= state.m[p] + 2 * bound)) | (low & (left >= state.M[p] - 2 * bound))
+                band |= up & low & (left == right)
             at = np.flatnonzero(band)
             if not at.size:
                 continue
@@ -438,10 +462,11 @@ class Solver:
             coefficients[order[order >= 0]] = b[p][order >= 0]
             f[p, at] = self.settings.exact(order[at].astype(np.intp), coefficients[None])[0] + q[p, at]
             evaluated += at.size
+            right, left = sides(f[p], b[p], self.problem.kink)
             if self.problem.constraint is Constraint.NONE:
-                worst = max(worst, float((-f[p][up]).max(initial=0)), float(f[p][low].max(initial=0)))
+                worst = max(worst, float((-right[up]).max(initial=0)), float(left[low].max(initial=0)))
             elif up.any() and low.any():
-                worst = max(worst, float(f[p][low].max() - f[p][up].min()))
+                worst = max(worst, float(left[low].max() - right[up].min()))
         self.stream.write_wide(self.f, f)
         return worst, evaluated
 

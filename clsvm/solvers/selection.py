@@ -18,7 +18,7 @@ from clsvm.tasks import Constraint
 
 WHOLE = 8  # rows that a pass takes at a time in the vector shape
 
-View = tuple[Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets, n)
+View = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets, n), and the kink
 
 
 def _chunks(profile: Profile, n: int) -> int:
@@ -111,7 +111,7 @@ class Sorting(Selection):
         seen = (self.in_set, self.numbers, self.places, self.keys, self.rows)
         quota = (self.W - keep) // self.sides
         sizes = (self.n, self.chunks, self.most)
-        self._k["choose"](*self._one_group(), *sizes, *view[1:], *seen, quota, keep, self.W, self.ws)
+        self._k["choose"](*self._one_group(), *sizes, *view, *seen, quota, keep, self.W, self.ws)
 
 
 def kind_for(profile: Profile, constraint: Constraint, W: int) -> type[Counting] | type[Sorting]:

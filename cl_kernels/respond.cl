@@ -1,0 +1,30 @@
+// f[p][i] = q[p][i] + sum_k b[p][k] Q[p][k][i] for problems p that are solved whole, Q of each W x W and symmetric.
+// A work-item owns COLUMNS columns of one problem (vector shape: whole vectors, in registers) or one column (group shape:
+// consecutive items on consecutive addresses). Rows of Q whose coefficient is 0 are not read.
+#define VECTORS 4
+kernel EXPLICIT void respond(const int W, global const real *restrict Q, global const wide *restrict b,
+                    global const wide *restrict q, global wide *restrict f) {
+  const size_t base = (size_t)get_global_id(1) * W;
+  Q += base * W, b += base, q += base, f += base;
+#ifdef VECTOR
+  const int first = get_global_id(0) * VECTORS, end = min(first + VECTORS, W / V);
+  widev sum[VECTORS];
+  for (int v = 0; v < VECTORS; ++v) sum[v] = first + v < end ? loadv(first + v, q) : (widev)0;
+  for (int k = 0; k < W; ++k) {
+    if (b[k] == 0) continue;
+    for (int v = 0; v < VECTORS; ++v)
+      if (first + v < end) sum[v] = fma(to_widev(loadv(first + v, Q + (size_t)k * W)), (widev)b[k], sum[v]);
+  }
+  for (int v = 0; v < VECTORS; ++v)
+    if (first + v < end) storev(sum[v], first + v, f);
+#else
+  const int i = get_global_id(0);
+  if (i >= W) return;
+  wide sum = q[i];
+  for (int k = 0; k < W; ++k) {
+    const wide d = b[k];
+    if (wide_less(d, wide_of(0)) || wide_less(wide_of(0), d)) sum = wide_add(sum, wide_mul(wide_of(Q[(size_t)k * W + i]), d));
+  }
+  f[i] = sum;
+#endif
+}

@@ -1,0 +1,282 @@
+"""What every estimator shares: parameters and their checks, the kernel function, the fit's options, decision values."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from clsvm import budget, kernels, layout, several, tasks, training
+from clsvm import device as devices
+from clsvm.kernel_records import BUILTIN
+from clsvm.kernels import Kernel
+from clsvm.model import KernelModel
+from clsvm.report import FitReport
+
+_LOOK = 20  # rows on which a kernel function is tried before anything else
+_DTYPES = [np.float64, np.float32]
+
+
+class Machine(BaseEstimator):
+    """A kernel machine under scikit-learn's contract; tasks are its subclasses.
+
+    The parameters that all of them have are kernel, degree, gamma ("scale", "auto" or a number), coef0, tol (KKT
+    violation), max_iter (pair steps, -1: no limit), verbose as scikit-learn's; kernel is a name of
+    clsvm.kernels.BUILTIN or a Kernel; cache_size is in MB, or "auto": a share of memory_limit; shrinking is taken and
+    has no effect. Beyond them:
+
+    device : None, "gpu", "cpu", part of a platform's or device's name, "name:index", a pyopencl Device or CommandQueue
+    working_set_size : int or "auto": what costs least by the device's measured rates
+    gap_tol : stop as soon as the relative duality gap is this small, None: tol alone decides
+    dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way. Where float32 values
+        cannot reach tol (large unscaled features with a linear kernel, say), float64 is taken; the report says so
+    memory_limit : bytes or text like "2GB"; default half of what is free on the device
+    max_time : seconds after which the solver stops, None: no limit
+    warm_start : go on from the coefficients of the fit before, with another C, another kernel or further rows after
+        those that it had
+    checkpoint : a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the end and
+        when interrupted; one of other data, C or kernel is refused with a CheckpointError
+    """
+
+    kernel: Any
+    degree: Any
+    gamma: Any
+    coef0: Any
+    tol: Any
+    cache_size: Any
+    max_iter: Any
+    verbose: Any
+    device: Any
+    working_set_size: Any
+    gap_tol: Any
+    dtype: Any
+    memory_limit: Any
+    max_time: Any
+    warm_start: Any
+    checkpoint: Any
+    checkpoint_every: Any
+    model_: KernelModel
+    fit_report_: FitReport
+    n_iter_: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __sklearn_clone__(self) -> Any:
+        shell = copy.copy(self)  # pyopencl's objects cannot be copied, as clone would: the clone gets the same ones
+        return super(Machine, shell).__sklearn_clone__().set_params(device=self.device)
+
+    def set_params(self, **params: Any) -> Self:
+        """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change."""
+        inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
+        super().set_params(**params)
+        if inner:
+            if not isinstance(self.kernel, Kernel):
+                raise ValueError(f"{next(iter(inner))} needs a Kernel, kernel is {self.kernel!r}")
+            self.kernel = self.kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inner.items()})
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if state.get("device") is not None and not isinstance(state["device"], str):
+            info = devices.find(state["device"])  # a pyopencl object does not travel: its index on this machine does
+            state = {**state, "device": str(info.index)}
+        return state
+
+    def _rows(self, X: Any, reset: bool = False) -> Any:
+        """X as the layouts read it, after scikit-learn's checks."""
+        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=_DTYPES, order="C")
+        return layout.canonical(X)
+
+    def _rows_and_targets(self, X: Any, y: Any, **checks: Any) -> tuple[Any, NDArray[Any]]:
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_DTYPES, order="C", **checks)
+        return layout.canonical(X), y
+
+    def _options(self) -> training.Options:
+        return training.Options(
+            tol=float(self.tol),
+            gap_tol=self.gap_tol,
+            max_iter=int(self.max_iter),
+            max_time=self.max_time,
+            working_set_size=self.working_set_size,
+            cache_size=self.cache_size,
+            dtype=self.dtype,
+            device=self.device,
+            memory_limit=self.memory_limit,
+            verbose=self.verbose,
+            checkpoint=self.checkpoint,
+            checkpoint_every=float(self.checkpoint_every),
+        )
+
+    def _before(self, shape: tuple[int, int]) -> NDArray[np.float64] | None:
+        """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""
+        if not self.warm_start or not hasattr(self, "dual_coef_"):
+            return None
+        before, (count, n) = len(self.dual_coef_), shape
+        if before != count:
+            raise ValueError("warm_start: the fit before was of another multi_class")
+        if n < self.shape_fit_[0]:
+            raise ValueError(
+                f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, and more"
+            )
+        start = np.zeros((count, n))
+        start[:, self.support_] = self.dual_coef_
+        return start
+
+    def _keep(
+        self,
+        X: Any,
+        kernel: Kernel,
+        trained: training.Trained | several.Several,
+        support: NDArray[np.intp],
+        dual_coef: NDArray[np.float64],
+        intercept: NDArray[np.float64],
+        classes: NDArray[Any],
+        index: NDArray[np.intp],
+    ) -> None:
+        """The learnt attributes that every task has; warns where the fit did not converge. index: each row's class."""
+        report = trained.report
+        self.support_ = support.astype(np.int32)
+        self.support_vectors_ = X[support]
+        self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
+        self.dual_coef_, self.intercept_ = dual_coef, intercept
+        self.fit_status_ = 0 if report.converged else 1
+        self.shape_fit_ = X.shape
+        self.fit_report_ = report
+        self.model_ = KernelModel(
+            kernel=kernel,
+            support_vectors=self.support_vectors_,
+            dual_coef=dual_coef,
+            intercept=intercept,
+            classes=classes,
+            n_support=self._n_support,
+            plan=trained.plan,
+            dtype=report.dtype,
+        )
+        if not report.converged:
+            warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=4)
+
+    def _fit_one(self, X: Any, problem: tasks.Problem, started: float) -> None:
+        """Train the one problem of a task without classes."""
+        kernel = self._kernel(X)
+        check_values(kernel, X)
+        start = self._before((1, problem.n))
+        trained = training.train(X, problem, kernel, self._options(), start, started)
+        solution = trained.solution
+        support = np.flatnonzero(solution.b[0])
+        self.n_iter_ = int(min(solution.steps[0], np.iinfo(np.int32).max))
+        one = np.zeros(problem.n, np.intp)
+        self._keep(X, kernel, trained, support, solution.b[:, support], 0.0 - solution.rho, np.zeros(0), one)
+
+    @property
+    def n_support_(self) -> NDArray[np.int32]:
+        """Support vectors of each class (k,) int32; of all rows (1,) where there are none."""
+        check_is_fitted(self)
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """(problems, d) weights of the features, for kernel="linear"."""
+        check_is_fitted(self)
+        if self.model_.kernel.name != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        return self._coef()
+
+    def _coef(self) -> Any:
+        return self.dual_coef_ @ self.support_vectors_
+
+    def _decision_values(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=_DTYPES, order="C")
+        if sp.issparse(X) and not sp.issparse(self.support_vectors_):
+            raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
+        return self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
+
+    def _check_numbers(self) -> None:
+        """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
+        number("tol", self.tol, above=0)
+        for name in ("gap_tol", "max_time"):
+            if (value := getattr(self, name)) is not None:
+                number(name, value, above=0)
+        number("checkpoint_every", self.checkpoint_every, least=0)
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint must be the name of a file or None, got {self.checkpoint!r}")
+        if self.cache_size != "auto":
+            number("cache_size", self.cache_size, least=0)
+        number("max_iter", self.max_iter, least=-1, kind=Integral)
+        if self.working_set_size != "auto":
+            number("working_set_size", self.working_set_size, least=2, kind=Integral)
+        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
+        budget.parse_bytes(self.memory_limit)
+        if isinstance(self.kernel, str):
+            kernels.make(self.kernel)
+        elif not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be a name ({', '.join(BUILTIN)}) or a Kernel, got {self.kernel!r}")
+
+    def _kernel(self, X: Any) -> Kernel:
+        """The kernel function with its numbers, which the dtype of its values has to hold."""
+        kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
+        if words := kernel.beyond(self.dtype):
+            asked = f" (of gamma={self.gamma!r})" if words.startswith("gamma=") and isinstance(self.gamma, str) else ""
+            raise ValueError(training.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
+        return kernel
+
+    def _named_kernel(self, kernel: str, X: Any) -> Kernel:
+        """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
+        names, gamma = {p.name for p in BUILTIN[kernel].parameters}, self.gamma
+        if isinstance(gamma, str):
+            if gamma not in ("scale", "auto"):
+                raise ValueError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
+            variance = _variance(X) if gamma == "scale" and "gamma" in names else 1.0
+            if not np.isfinite(variance):
+                raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give a number")
+            gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
+        given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+        kernels.make("poly", **given)
+        return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
+
+
+def number(
+    name: str, value: Any, above: float | None = None, least: float | None = None, kind: type[Any] = Real
+) -> None:
+    """Raises TypeError or ValueError unless ``value`` is a finite number in its bounds."""
+    expected = f"> {above}" if above is not None else f">= {least}"
+    if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
+        word = "an integer" if kind is Integral else "a number"
+        raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
+    if not -np.inf < value < np.inf or (above is not None and value <= above) or (least is not None and value < least):
+        raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
+
+
+def check_values(kernel: Kernel, X: Any) -> None:
+    """A kernel function that is not for such rows: said before the work, from a few of them."""
+    kernel.check_domain(X)
+    few = X[:: -(-X.shape[0] // _LOOK)]
+    K = kernel(few)
+    with np.errstate(over="ignore"):
+        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # (else refused by its norms)
+    if held and np.isnan(K).any():
+        raise ValueError(f"{kernel!r} is nan for some rows of X")
+    if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
+        raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
+
+
+def _variance(X: Any) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not sp.issparse(X):
+            return float(X.var(dtype=np.float64))
+        cells, data = X.shape[0] * X.shape[1], X.data.astype(np.float64)
+        mean = data.sum() / cells
+        return float((np.square(data - mean).sum() + (cells - len(data)) * mean**2) / cells)

@@ -1,0 +1,265 @@
+"""Many small problems at a time: each is its own working set, with all of its kernel matrix on the device.
+
+Solves:   the problems of decomposition.py, one for each :class:`Member`, over some rows each of one data set
+Given:    products with K over all rows (gram); rows and problem of each member
+Returns:  b, f, rho, objectives, violation of each
+
+A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
+f = K b + q. What the subproblem left, because its f is in kernel precision or because it ran out of steps, is solved
+again from there. Where the rounding of K could hide more than half of the tolerance, f comes from float64 products with
+the support vectors, and is what the violation is judged by. One-vs-one pairs, folds and subsets of rows in general are
+such members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm import variants
+from clsvm.device import Buffer, Stream, local
+from clsvm.gram import Gram, Panel, Update
+from clsvm.solvers.decomposition import VECTOR_STATE, sides
+from clsvm.tasks import Constraint, Problem
+
+Vector = NDArray[np.float64]
+UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
+STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
+ROUNDS = 50  # times that a batch is taken up again before what does not converge is left
+AT_ONCE = 2  # members for each compute unit
+TILES = 0.25  # share of the memory that is left, for the tiles of a batch
+
+
+@dataclass(frozen=True)
+class Member:
+    """rows (m,) of the data set, and the problem over them (one, m rows). start: (m,) coefficients to begin with."""
+
+    rows: NDArray[np.intp]
+    problem: Problem
+    start: Vector | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """b, f (m,) and what they come to; error_bound: of f, from the rounding of K."""
+
+    b: Vector
+    f: Vector
+    rho: float
+    primal: float
+    dual: float
+    violation: float
+    steps: int
+    error_bound: float
+
+
+def largest(stream: Stream) -> int:
+    """The most rows of a member that the device takes whole."""
+    W = stream.profile.working_set
+    if stream.profile.shape == "vector":
+        W = min(W, stream.local_memory // VECTOR_STATE)
+    room = int(TILES * (stream.limit - stream.held))
+    while W > UNIT and min(room, stream.largest) < 8 * W * W:
+        W //= 2
+    return W
+
+
+def solve(
+    stream: Stream,
+    gram: Gram,
+    members: Sequence[Member],
+    tol: float,
+    max_iter: int,
+    kernel_scale: float,
+    watch: Callable[[int, Outcome], bool] = lambda place, outcome: True,
+    exact: Callable[[], Gram] | None = None,
+) -> list[Outcome | None]:
+    """The outcome of each member, in order. watch is told of each as it comes (place, outcome); where it says False the
+    rest is left, None. max_iter: pair steps of a member, -1 for no limit. exact: makes the same products in float64.
+    Members are at most :func:`largest` rows."""
+    found: list[Outcome | None] = [None] * len(members)
+    order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
+    batches = list(_batches(stream, gram, order, [len(member.rows) for member in members]))
+    itemsize = np.dtype(gram.rows.dtype).itemsize
+    widths = [_width(stream, gram, len(members[places[0]].rows)) for places in batches]
+    Q = stream.buffer(itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)))
+    for places, W in zip(batches, widths, strict=True):
+        batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact)
+        going = True
+        for place, outcome in zip(places, batch.run(tol, max_iter), strict=True):
+            found[place] = outcome
+            going = watch(place, outcome) and going
+        batch.free()
+        if not going:
+            break
+    stream.free(Q)
+    return found
+
+
+def _width(stream: Stream, gram: Gram, rows: int) -> int:
+    """W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a program."""
+    unit = max(gram.width, UNIT) if stream.profile.shape == "vector" else max(gram.width, stream.profile.group)
+    return -(-rows // unit) * unit
+
+
+def _batches(stream: Stream, gram: Gram, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """Members of falling size, as many at a time as the compute units want and a share of the memory holds."""
+    itemsize = np.dtype(gram.rows.dtype).itemsize
+    first = 0
+    while first < len(order):
+        W = _width(stream, gram, sizes[order[first]])
+        panel = W * gram.rows.d * itemsize * (not gram.rows.csr)
+        room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
+        count = max(1, min(AT_ONCE * stream.compute_units, room))
+        yield order[first : first + count]
+        first += count
+
+
+class _Batch:
+    """Some members on the device, their tiles in Q."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        gram: Gram,
+        members: Sequence[Member],
+        W: int,
+        Q: Buffer,
+        kernel_scale: float,
+        exact: Callable[[], Gram] | None,
+    ) -> None:
+        self.stream, self.gram, self.members, self.W, self.Q = stream, gram, members, W, Q
+        self.eps, self.exact = float(np.finfo(gram.rows.dtype).eps) * kernel_scale, exact
+        problem, B = members[0].problem, len(members)
+        self.constraint, self.kink, self.B = problem.constraint, problem.kink, B
+        self.lo, self.hi, self.q, self.b = (np.zeros((B, W)) for _ in range(4))
+        ws, self.places = np.full((B, W), -1, np.int32), np.full((B, W), -1, np.int32)
+        for p, member in enumerate(members):
+            m = len(member.rows)
+            ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
+            for array, of in ((self.lo, "lo"), (self.hi, "hi"), (self.q, "q")):
+                array[p, :m] = getattr(member.problem, of)[0]
+            start = member.problem.start if member.start is None else member.start
+            if start is not None:
+                self.b[p, :m] = start
+        self.ws, self.each, self.all = (
+            stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [W], [B * W])
+        )
+        self.state = [stream.wide(array) for array in (self.q, self.b, self.lo, self.hi, np.array([self.kink]))]
+        self.linear = stream.wide(self.q)
+        self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
+        self._tiles()
+
+    def _tiles(self) -> None:
+        stream, W = self.stream, self.W
+        panel, at = self._gathered(self.gram, self.places, self.all)
+        for p in range(self.B):
+            part, rows = self.gram.part(panel, p * W, W, self.each), stream.part(at, 4 * p * W, 4 * W)
+            self.gram.tile(part, rows, self.each, self.Q, offset=p * W)
+        stream.finish()
+        stream.free(at, *panel.buffers())
+
+    def _gathered(self, gram: Gram, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
+        """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""
+        panel, at = gram.panel(places.size, square=True), self.stream.upload(places.ravel())
+        gram.gather(panel, at, count)
+        return panel, at
+
+    def free(self) -> None:
+        self.stream.free(self.ws, self.each, self.all, *self.state, self.linear, self.delta, self.counters)
+
+    def run(self, tol: float, max_iter: int) -> list[Outcome]:
+        stream, B, W = self.stream, self.B, self.W
+        profile, dtype = stream.profile, self.gram.rows.dtype
+        items = variants.subproblem_items(profile, W)
+        subproblem = stream.variant(variants.subproblem(profile, dtype, W, self.constraint))
+        memory = local(VECTOR_STATE * W if items == 1 else 8)
+        budget = np.int64(max_iter if max_iter >= 0 else 2**62)
+        limits = (np.float32(STOP * tol), np.float32(0), 100 * W, budget)
+        before, exact = np.full(B, -1), False
+        if self.b.any():
+            self._respond()
+        for _ in range(ROUNDS):
+            subproblem(
+                (items * B,), (items,), W, W, self.ws, self.Q, *self.state, self.delta, self.counters, *limits, memory
+            )
+            self.b = stream.read_wide(self.state[1], (B, W))
+            self._respond_exactly() if exact else self._respond()
+            steps = stream.read(self.counters, np.int64, (B, 4))[:, 0]
+            violation, rho = self._violations()
+            hidden = 2 * self._bound() if self.exact and not exact else np.zeros(B)  # of the violation
+            if hidden.any() and (violation <= tol).all() and (hidden > (1 - STOP) * tol).any():
+                exact, before = True, np.full(B, -1)
+                self._respond_exactly()
+                violation, rho = self._violations()
+                hidden = np.zeros(B)
+            if not ((violation + hidden > tol) & (steps > before) & (steps < budget)).any():
+                break
+            before = steps
+        bound = np.zeros(B) if exact else self._bound()
+        return [self._outcome(p, violation[p], rho[p], int(steps[p]), float(bound[p])) for p in range(B)]
+
+    def _bound(self) -> Vector:
+        """Of f, from the rounding of K."""
+        return np.asarray(self.eps * np.abs(self.b).sum(axis=1))
+
+    def _respond(self) -> None:
+        """f from the tiles."""
+        stream, (B, W) = self.stream, self.b.shape
+        vectors = variants.RESPOND * self.gram.rows.lanes
+        columns = -(-W // vectors) if stream.profile.shape == "vector" else W
+        respond = stream.variant(variants.respond(stream.profile, self.gram.rows.dtype))
+        respond((columns, B), None, W, self.Q, self.state[1], self.linear, self.state[0])
+        self.f = stream.read_wide(self.state[0], (B, W))
+
+    def _respond_exactly(self) -> None:
+        """f from float64 products of a member's rows with its support vectors."""
+        assert self.exact
+        stream, gram, B, W = self.stream, self.exact(), self.B, self.W
+        used = [np.flatnonzero(row) for row in self.b]
+        S = -(-max(1, *map(len, used)) // UNIT) * UNIT
+        S = -(-S // gram.width) * gram.width
+        places, weights, counts = np.full((B, S), -1, np.int32), np.zeros((B, S)), np.zeros((B, UNIT), np.int32)
+        for p, support in enumerate(used):
+            counts[p] = len(support)
+            places[p, : len(support)] = self.places[p, support]
+            weights[p, : len(support)] = self.b[p, support]
+        everything = stream.upload(np.array([B * max(S, W)], np.int32))
+        (panel, at), (right, of) = (self._gathered(gram, which, everything) for which in (self.places, places))
+        D, c, count = stream.wide(weights), stream.wide(self.q), stream.upload(counts.ravel())
+        for p in range(B):
+            here = stream.part(count, 4 * p * UNIT, 4 * UNIT)
+            rows = stream.part(at, 4 * p * W, 4 * W)
+            left, vectors = gram.part(panel, p * W, W, self.each), gram.part(right, p * S, S, here)
+            sums, parts = stream.part(c, 8 * p * W, 8 * W), stream.part(D, 8 * p * S, 8 * S)
+            gram.respond(left, rows, vectors, here, Update(1, W, sums, parts, S))
+        self.f = stream.read_wide(c, (B, W))
+        stream.write_wide(self.state[0], self.f)
+        stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
+
+    def _violations(self) -> tuple[Vector, Vector]:
+        """Violation and offset of each member."""
+        right, left = sides(self.f, self.b, self.kink)
+        up, low = self.b < self.hi, self.b > self.lo
+        if self.constraint is Constraint.NONE:
+            worst = np.maximum(np.where(up, -right, 0).max(axis=1), np.where(low, left, 0).max(axis=1))
+            return np.maximum(worst, 0), np.zeros(self.B)
+        m, M = np.where(up, right, np.inf).min(axis=1), np.where(low, left, -np.inf).max(axis=1)
+        free = up & low & (left == right)
+        with np.errstate(invalid="ignore"):
+            middle = np.where(np.isfinite(m) & np.isfinite(M), (m + M) / 2, np.where(np.isfinite(m), m, M))
+            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, 0)
+        rho = np.where(free.any(axis=1), np.where(free, right, 0).sum(axis=1) / np.maximum(free.sum(axis=1), 1), middle)
+        return np.maximum(violation, 0), np.where(np.isfinite(rho), rho, 0.0)
+
+    def _outcome(self, p: int, violation: float, rho: float, steps: int, bound: float) -> Outcome:
+        m = len(self.members[p].rows)
+        b, f, q, lo, hi = (array[p, :m].copy() for array in (self.b, self.f, self.q, self.lo, self.hi))
+        quadratic, slack = float(b @ (f - q)), rho - f
+        loss = float(np.maximum(np.maximum(lo * (slack + self.kink), hi * (slack - self.kink)), 0).sum())
+        dual = -(quadratic / 2 + float(q @ b) + self.kink * float(np.abs(b).sum()))
+        primal = quadratic / 2 + loss - rho * float(b.sum()) * (self.constraint is Constraint.BIAS)
+        return Outcome(b, f, rho, primal, dual, violation, steps, bound)

@@ -1,0 +1,394 @@
+"""``clsvm scale``: what it prints and keeps, by hand and byte for byte as svm-scale where that is installed."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from clsvm import cli_scale
+from tests.conftest import Command, Result
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = "1 1:1 3:0.1 5:3\n-1 1:2 2:5 4:0 5:3\n0.1 3:1e-3 5:3 7:7\n"
+SCALED = "1 2:-1 3:1 7:-1 \n-1 1:1 2:1 3:-1 7:-1 \n0.10000000000000001 1:-1 2:-1 3:-0.98 7:1 \n"
+RANGES = "x\n-1 1\n1 0 2\n2 0 5\n3 0 0.10000000000000001\n7 0 7\n"
+needs_libsvm = pytest.mark.skipif(
+    not shutil.which("svm-scale"), reason="LIBSVM's svm-scale is not installed (Debian: libsvm-tools)"
+)
+
+
+@pytest.fixture
+def clsvm(command: Command, tmp_path: Path) -> Command:
+    """Run a command in a folder that holds the data."""
+    (tmp_path / "data").write_text(DATA)
+    return command
+
+
+# By hand
+
+
+def test_features_go_to_the_limits_and_constant_ones_go(clsvm: Command) -> None:
+    """Feature 4 holds a written zero, 5 is constant, 6 is in no row; absent values are 0."""
+    code, out, err = clsvm("scale", "data")
+    assert (code, out) == (0, SCALED)
+    assert (
+        err == "clsvm: warning: 11 values are not zero, 10 were in data; "
+        "where no value is negative, -l 0 keeps zeros as they are\n"
+    )
+
+
+def test_zeros_that_stay_are_left_out(clsvm: Command) -> None:
+    expected = "1 1:1.5 3:3 \n-1 1:3 2:3 \n0.10000000000000001 3:0.03 7:3 \n"
+    assert clsvm("scale", "-l", "0", "-u", "3", "data") == Result(0, expected, "")
+
+
+def test_the_ends_are_exact(clsvm: Command, tmp_path: Path) -> None:
+    """-0.1 + (0.2 + 0.1) * 1 is not 0.2: labels have all their digits."""
+    assert -0.1 + (0.2 + 0.1) != 0.2
+    (tmp_path / "data").write_text("1\n2\n3\n")
+    expected = "-0.10000000000000001 \n0.050000000000000017 \n0.20000000000000001 \n"
+    assert clsvm("scale", "-y", "-0.1", "0.2", "data").out == expected
+
+
+def test_targets_are_scaled_if_asked(clsvm: Command) -> None:
+    result = clsvm("scale", "-l", "0", "-y", "-1", "3", "data")
+    assert [line.split()[0] for line in result.out.splitlines()] == ["3", "-1", "1.2000000000000002"]
+
+
+def test_equal_targets_go_to_the_lower_limit(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("7 1:1\n7 1:2\n")
+    assert clsvm("scale", "-y", "-5", "-2", "data").out == "-5 1:-1 \n-5 1:1 \n"
+
+
+def test_ranges_are_kept_and_used_again(clsvm: Command, tmp_path: Path) -> None:
+    first = clsvm("scale", "-s", "ranges", "data")
+    assert (tmp_path / "ranges").read_text() == RANGES
+    assert clsvm("scale", "-r", "ranges", "data").out == first.out == SCALED
+    assert (tmp_path / "ranges").read_text() == RANGES
+    first = clsvm("scale", "-y", "0", "1", "-l", "0", "-u", "0.1", "-s", "ranges", "data")
+    head = "y\n0 1\n-1 1\nx\n0 0.10000000000000001\n"
+    assert (tmp_path / "ranges").read_text() == head + RANGES.removeprefix("x\n-1 1\n")
+    assert clsvm("scale", "-r", "ranges", "-l", "5", "-u", "6", "-y", "7", "8", "data").out == first.out
+
+
+def test_targets_by_the_data_where_the_ranges_have_none(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "ranges").write_text("x\n0 1\n")
+    result = clsvm("scale", "-r", "ranges", "-y", "0", "10", "data")
+    assert result.out == "10 \n0 \n5.5 \n"
+
+
+def test_features_without_a_range_are_left_out_with_a_warning(clsvm: Command, tmp_path: Path) -> None:
+    """A constant one (5) is left out anyway; one that is only in the ranges (9) is 0 in every row."""
+    (tmp_path / "ranges").write_text("x\n0 1\n3 0 0.2\n7 2 2\n9 -1 3\n")
+    code, out, err = clsvm("scale", "-r", "ranges", "data")
+    assert (code, out) == (0, "1 3:0.5 9:0.25 \n-1 9:0.25 \n0.10000000000000001 3:0.005 9:0.25 \n")
+    assert err == "clsvm: warning: ranges does not have features 1, 2 of data: left out\n"
+    (tmp_path / "data").write_text("1 1:2 12:3\n2 " + " ".join(f"{i}:{i}" for i in range(1, 14)))
+    (tmp_path / "ranges").write_text("x\n0 1\n1 1 2\n")
+    assert clsvm("scale", "-r", "ranges", "data").err == (
+        "clsvm: warning: ranges does not have features 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more of data: left out\n"
+    )
+
+
+def test_rows_beyond_the_ranges_go_beyond_the_limits(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "ranges").write_text("y\n0 1\n0 0.5\nx\n0 1\n1 1 1.5\n")
+    result = clsvm("scale", "-r", "ranges", "data")
+    assert [line.split()[:2] for line in result.out.splitlines()] == [
+        ["2"],
+        ["-2", "1:2"],
+        ["0.20000000000000001", "1:-2"],
+    ]
+
+
+def test_data_may_be_compressed(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "data.gz").write_bytes(gzip.compress(DATA.encode()))
+    assert clsvm("scale", "data.gz").out == SCALED
+
+
+def test_very_many_features_cost_nothing(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("1 1:1 2147483647:2\n2 9:4\n")
+    clsvm("scale", "data")  # imports
+    tracemalloc.start()
+    try:
+        result = clsvm("scale", "-s", "ranges", "data")
+        again = clsvm("scale", "-r", "ranges", "data")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.out == again.out == "1 1:1 9:-1 2147483647:1 \n2 1:-1 9:1 2147483647:-1 \n"
+    assert peak < 20 << 20
+
+
+def test_no_more_values_are_held_at_a_time_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 30 rows of 3 full and some sparse values; a row that is too long stands alone."""
+    monkeypatch.setattr(cli_scale, "_CELLS", 10)
+    values = sparse.random(30, 40, 0.1, random_state=0).toarray()
+    values[7, 3:] = 1.0
+    X = sparse.csr_matrix(values)
+    low = np.where(np.arange(40) < 3, 2.0, 0.0)
+    ranges = cli_scale.Ranges(0.0, 1.0, np.arange(40), low, np.full(40, 3.0), None)
+    blocks = list(cli_scale._rows(X, np.zeros(30), ranges))
+    assert sum(text.count(b"\n") for text, _ in blocks) == 30
+    assert all(values <= 10 or text.count(b"\n") == 1 for text, values in blocks)
+    assert all(values == text.count(b":") for text, values in blocks)
+    assert max(values for _, values in blocks) == 40
+
+
+def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("".join(f"{i} 1:{i} 2:{i}\n" for i in range(20000)))
+    code = "import clsvm.cli_scale; clsvm.cli_scale._CELLS = 100; from clsvm.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "scale", tmp_path / "data"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"0 1:-1 2:-1 \n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 1
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_an_error(unbuffered: str, tmp_path: Path) -> None:
+    """A limit on the file's size stands for the disk: without buffers a write there takes a part and says so."""
+    resource = pytest.importorskip("resource")
+    (tmp_path / "data").write_text("".join(f"{i} 1:{i} 2:{i}\n" for i in range(2000)))
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9999, {resource.RLIM_INFINITY})); "
+        "from clsvm.cli import main; main()"
+    )
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.run(
+            [sys.executable, "-c", code, "scale", tmp_path / "data"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=out,
+            stderr=subprocess.PIPE,
+        )
+    assert (process.returncode, process.stderr) == (1, b"clsvm: error: [Errno 27] File too large\n")
+
+
+# As svm-scale
+
+
+NUMBERS = st.integers(-3, 3) | st.floats(-1e3, 1e3).map(lambda v: round(v, 6)) | st.sampled_from([1e30, -1e-30, 0.1])
+ROWS = st.lists(
+    st.tuples(NUMBERS, st.dictionaries(st.integers(1, 8), NUMBERS, max_size=8)), min_size=1, max_size=6
+).map(
+    lambda rows: "".join(
+        " ".join([f"{label + 0.0!r}", *(f"{i}:{v + 0.0!r}" for i, v in sorted(row.items()))]) + "\n"
+        for label, row in rows
+    )
+)
+# Debian's svm-scale rounds the limits of its command line to float32; those of a range file are float64 in both.
+LIMITS = st.sampled_from([("-1", "1"), ("0", "1"), ("-0.25", "0.7578125"), ("-5", "-2"), ("1e0", "1e3"), ("-1", "0")])
+
+
+def peer(*words: str | Path, cwd: Path) -> Result:
+    done = subprocess.run(["svm-scale", *map(str, words)], cwd=cwd, capture_output=True, text=True)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def same(ours: Result, theirs: Result) -> None:
+    """Codes, texts, and what the warnings count: features without a range, values that are not zero."""
+    assert ours[:2] == theirs[:2]
+    stray = re.findall(r"feature index (\d+)", theirs.err)
+    said = re.search(r"does not have features? ([\d, ]+) of", ours.err)
+    assert (said[1].split(", ") if said else []) == stray
+    counts = re.findall(r"#nonzeros (\d+)", theirs.err)
+    told = re.search(r"(\d+) values are not zero, (\d+) were", ours.err)
+    assert ([told[2], told[1]] if told else []) == counts
+
+
+@needs_libsvm
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(train=ROWS, test=ROWS, x=LIMITS, y=st.none() | LIMITS, cells=st.sampled_from([1, 5, 1 << 18]))
+@example(train="1\n2\n", test="1 1:1\n", x=("-1", "1"), y=None, cells=5)
+@example(train="1 1:2\n3 2:1 4:-1\n", test="1 3:1\n2 4:5\n", x=("0", "1"), y=("0", "1"), cells=5)
+def test_as_svm_scale(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    train: str,
+    test: str,
+    x: tuple[str, str],
+    y: tuple[str, str] | None,
+    cells: int,
+) -> None:
+    """Scaled and kept; then restored from one's own and from the other's file, other rows among them."""
+    monkeypatch.setattr(cli_scale, "_CELLS", cells)
+    (tmp_path / "train").write_text(train)
+    (tmp_path / "test").write_text(test)
+    flags = ["-l", x[0], "-u", x[1], *(("-y", *y) if y else ())]
+    same(command("scale", *flags, "train"), peer(*flags, "train", cwd=tmp_path))
+    same(command("scale", *flags, "-s", "ours", "train"), peer(*flags, "-s", "theirs", "train", cwd=tmp_path))
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    for data in ("train", "test"):
+        labels = [*target_flags(y), data]
+        if spans(tmp_path, y):
+            same(command("scale", "-r", "theirs", *labels), peer("-r", "ours", *labels, cwd=tmp_path))
+
+
+def target_flags(y: tuple[str, str] | None) -> tuple[str, ...]:
+    """None where the file has the targets' limits, else some."""
+    return () if y else ("-y", "0", "9")
+
+
+def spans(folder: Path, y: tuple[str, str] | None) -> bool:
+    """Whether other targets can be scaled: svm-scale divides by zero where the file's are all the same."""
+    if y is None:
+        return True
+    low, high = (folder / "ours").read_text().splitlines()[2].split()
+    return low != high
+
+
+@needs_libsvm
+@pytest.mark.parametrize("flags", [[], ["-l", "0"], ["-y", "0", "1"]], ids=" ".join)
+def test_as_svm_scale_over_several_blocks(command: Command, tmp_path: Path, flags: list[str]) -> None:
+    """Dense, signed and sparse columns side by side, at the size of block that is shipped."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(4000, 60)) * rng.choice([1e-6, 1.0, 1e6], 60)
+    thin = np.where(rng.random((4000, 60)) < 0.05, rng.random((4000, 60)), 0.0)
+    values = np.stack([dense, thin], axis=2).reshape(4000, -1)
+    with (tmp_path / "data").open("w") as stream:
+        for i, row in enumerate(values):
+            stream.write(" ".join([str(i % 7), *(f"{j}:{v!r}" for j, v in enumerate(row.tolist(), 1) if v)]) + "\n")
+    assert values.size > cli_scale._CELLS
+    same(command("scale", *flags, "data"), peer(*flags, "data", cwd=tmp_path))
+
+
+# Bad input
+
+
+WRONG = {
+    "-l above -u": (["-l", "2"], "-u: got 1, expected a number above 2, the lower limit"),
+    "-l at -u": (["-l", "1"], "-u: got 1, expected a number above 1"),
+    "-l without end": (["-l", "-inf"], "-l: got -inf, expected a finite number"),
+    "-u without end": (["-u", "inf"], "-u: got inf, expected a number above -1"),
+    "-u not a number": (["-u", "nan"], "-u: got nan"),
+    "-u text": (["-u", "one"], "Invalid value for -u"),
+    "-l glued": (["-l0"], "got -l0, expected a flag and its value as two words: -l 0"),
+    "-y turned": (["-y", "1", "0"], "-y: got 0, expected a second number above 1, the first"),
+    "-y equal": (["-y", "-1", "-1"], "-y: got -1, expected a second number above -1"),
+    "-y without end": (["-y", "-inf", "0"], "-y: got -inf, expected two finite numbers"),
+    "-y with one number": (["-y", "1"], "missing argument 'file'"),
+    "-y text": (["-y", "1", "two"], "-y: got '1 two', expected two numbers, such as 0 1"),
+    "-y at the end": (["data", "-y", "1"], "-y"),
+    "-r with -s": (["-r", "a", "-s", "b"], "-s: expected one of -s and -r, got both"),
+    "two files": (["data"], "unexpected extra argument"),
+    "no such flag": (["-q", "1"], "No such option: -q"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_command_line(name: str, clsvm: Command, tmp_path: Path) -> None:
+    words, message = WRONG[name]
+    code, out, err = clsvm("scale", *words, "data")
+    assert (code, out) == (2, "")
+    said = re.sub("'(-.)'", r"\1", " ".join(err.split()))  # flags stand in quotes or not
+    assert message.lower() in said.lower()
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_no_file_at_all(clsvm: Command) -> None:
+    code, _, err = clsvm("scale")
+    assert code == 2
+    assert "missing argument 'file'" in err.lower()
+
+
+BROKEN = {
+    "empty": ("", "line 1: got the end of the file, expected x or y"),
+    "other text": ("svm_type c_svc\n", "line 1: got 'svm_type c_svc', expected x or y"),
+    "no limits": ("x\n", "line 2: got the end of the file, expected the features' lower and upper limit"),
+    "one limit": ("x\n1\n", "line 2: got '1', expected the features' lower and upper limit"),
+    "equal limits": (
+        "x\n1 1\n",
+        "line 2: got 1 and 1, expected the features' lower and upper limit, the second the larger",
+    ),
+    "no x": ("y\n0 1\n0 1\n1 0 2\n", "line 4: got '1 0 2', expected x"),
+    "ends after y": ("y\n0 1\n0 1\n", "line 4: got the end of the file, expected x"),
+    "targets' limits": ("y\n1 0\n", "line 2: got 1 and 0, expected the targets' lower and upper limit, the second"),
+    "targets' ends": ("y\n0 1\n2 1\n", "line 3: got 2 and 1, expected the targets' minimum and maximum, the second"),
+    "text": ("x\n0 1\n\n1 0 z\n", "line 4: got '1 0 z', expected a feature's number, minimum and maximum"),
+    "two numbers": ("x\n0 1\n1 0\n", "line 3: got '1 0', expected a feature's number"),
+    "four numbers": ("x\n0 1\n1 0 1 2\n", "line 3: got '1 0 1 2', expected a feature's number"),
+    "not finite": ("x\n0 1\n1 0 inf\n", "line 3: got '1 0 inf', expected a feature's number"),
+    "turned": ("x\n0 1\n1 3 2\n", "line 3: got minimum 3 above maximum 2, expected a minimum and a maximum"),
+    "number 0": ("x\n0 1\n0 3 4\n", "line 3: got feature 0, expected 1 to 2147483647, ascending"),
+    "not whole": ("x\n0 1\n1.5 3 4\n", "line 3: got feature 1.5, expected 1 to"),
+    "too high": ("x\n0 1\n2147483648 3 4\n", "line 3: got feature 2147483648, expected 1 to 2147483647"),
+    "twice": ("x\n0 1\n4 3 4\n4 1 2\n", "line 4: got feature 4 after 4, expected 5 to 2147483647, ascending"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_range_file(name: str, clsvm: Command, tmp_path: Path) -> None:
+    text, message = BROKEN[name]
+    (tmp_path / "ranges").write_text(text)
+    code, out, err = clsvm("scale", "-r", "ranges", "data")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"clsvm: error: ranges, {message}")
+
+
+def test_a_range_file_that_is_not_text(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "ranges").write_bytes(bytes(range(256)) * 4)
+    code, out, err = clsvm("scale", "-r", "ranges", "data")
+    assert (code, out) == (1, "")
+    assert err.startswith("clsvm: error: ranges, line 1: got ")
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["none"], "none"), (["-r", "none", "data"], "none"), (["-s", "none/ranges", "data"], "none/ranges")],
+    ids=["data", "-r", "-s"],
+)
+def test_files_that_cannot_be_opened(words: list[str], name: str, clsvm: Command) -> None:
+    code, out, err = clsvm("scale", *words)
+    assert (code, out) == (1, "")
+    assert re.match(rf"clsvm: error: {name}: (No such file|there is no such folder)", err)
+
+
+def test_broken_data_leave_no_range_file(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("1 1:1\n2 1:x\n")
+    code, out, err = clsvm("scale", "-s", "ranges", "data")
+    assert (code, out) == (1, "")
+    assert err == "clsvm: error: data, line 2: got value 'x' of index 1, expected a finite number\n"
+    assert not (tmp_path / "ranges").exists()
+
+
+OVERFLOWS = {
+    "span": ("0 3:-1e308\n0 3:1e308\n", "", [], "-1e+308 ... 1e+308 in feature 3, expected values that scale from"),
+    "limits": ("0 3:1\n0 3:2\n", "", ["-l", "-1e308", "-u", "1e308"], "1 ... 2 in feature 3"),
+    "beyond": ("0 1:0 3:1e10\n", "x\n0 1\n3 0 1e-300\n", [], "1e+10 ... 1e+10 in feature 3"),
+    "zero": ("0 1:0\n", "x\n0 1e300\n4 1e10 1.0000000001e10\n", [], "0 ... 0 in feature 4"),
+    "targets": ("-1e308\n1e308\n", "", ["-y", "0", "1"], "targets that scale from -1e+308 ... 1e+308"),
+    "targets that were equal": ("3\n4\n", "y\n0 1\n3 3\nx\n0 1\n", [], "got target 4, expected targets"),
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_values_that_overflow(name: str, clsvm: Command, tmp_path: Path) -> None:
+    data, ranges, flags, message = OVERFLOWS[name]
+    (tmp_path / "data").write_text(data)
+    (tmp_path / "ranges").write_text(ranges)
+    code, out, err = clsvm("scale", *flags, *(["-r", "ranges"] if ranges else []), "data")
+    assert (code, out) == (1, "")
+    assert err.startswith("clsvm: error: data: got ")
+    assert message in err
