@@ -26,13 +26,13 @@ inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, co
   return side * BINS + bin;
 }
 
-inline float scale_of(const Extremes e) {
+inline float violation_of(const Extremes e) {
 #ifdef NO_BIAS
   const float violation = (float)wide_real(wide_max(e.M, wide_neg(e.m)));
 #else
   const float violation = (float)wide_real(wide_sub(e.M, e.m));
 #endif
-  return violation > 0 ? 1.0f / violation : 0.0f;
+  return isfinite(violation) ? violation : 0.0f;  // (no row on one of the sides)
 }
 
 kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
@@ -44,14 +44,20 @@ kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *
   local int bins[2 * BINS];
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
-  const Extremes e = combine(pieces, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES);
-  const float scale = scale_of(e);
+  Extremes e[GROUPS];
+  float scale = 0;
+  for (int g = 0; g < GROUPS; ++g) {
+    const size_t from = (size_t)p * pieces * GROUPS;
+    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES);
+    scale = fmax(scale, violation_of(e[g]));
+  }
+  scale = scale > 0 ? 1.0f / scale : 0.0f;
   const int end = scale > 0 ? min(n, (piece + 1) * chunk) : 0;
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i];
     const bool fresh = !in_set[base + i];
     const bool up = fresh && wide_less(bi, hi[base + i]), low = fresh && wide_less(lo[base + i], bi);
-    const int bin = bin_of(i, f[base + i], bi, kink[0], up, low, e, scale);
+    const int bin = bin_of(i, f[base + i], bi, kink[0], up, low, e[GROUPS == 2 && wide_less(lo[base + i], wide_of(0))], scale);
 #if WG == 1
     if (bin >= 0) ++bins[bin];
 #else
@@ -126,8 +132,14 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
   local int scratch[WG];
-  const Extremes e = combine(pieces, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES);
-  const float scale = scale_of(e);
+  Extremes e[GROUPS];
+  float scale = 0;
+  for (int g = 0; g < GROUPS; ++g) {
+    const size_t from = (size_t)p * pieces * GROUPS;
+    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES);
+    scale = fmax(scale, violation_of(e[g]));
+  }
+  scale = scale > 0 ? 1.0f / scale : 0.0f;
   int better_at[2], tie_at[2], last[2], ties[2];
   for (int side = 0; side < 2; ++side) {
     global const int *from = offsets + ((size_t)p * 2 + side) * 2 * pieces;
@@ -142,7 +154,7 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
     if (i < end && !in_set[base + i]) {
       const wide bi = b[base + i];
       const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
-      bin = bin_of(i, f[base + i], bi, kink[0], up, low, e, scale);
+      bin = bin_of(i, f[base + i], bi, kink[0], up, low, e[GROUPS == 2 && wide_less(lo[base + i], wide_of(0))], scale);
     }
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;

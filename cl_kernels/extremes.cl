@@ -5,11 +5,18 @@
 // A row's own violation is M - f_i (up) or f_i - m (low), of both the larger. With a kink f_i is the derivative to the
 // right of b_i where it is up, to the left where it is low (common.cl).
 // NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them.
+// SPLIT: rows that may be positive (hi > 0) and rows that may be negative (lo < 0) are groups with a sum of their own each
+// (nu-SVC, nu-SVR); m, M and the offset are those of the row's group.
 //   extremes    m, M and where they are; sums over the free rows for the offset
 //   objective   what primal and dual are made of
 // Passes over pieces (chunks, multiples of 8) of the rows, problem by problem in dimension 1; consecutive items on consecutive addresses.
 #define NUMBERS 4  // wide numbers a chunk: m, M, sum of f over free rows, -
 #define PLACES 4   // ints a chunk: where m is, where M is, how many free rows, -
+#ifdef SPLIT
+#define GROUPS 2  // each with its own numbers and places, one after the other in a chunk's
+#else
+#define GROUPS 1
+#endif
 
 #if WG > 1
 // (value, index) of the group's smallest value, of equal values the smallest index, in all items
@@ -111,8 +118,8 @@ inline void fold(const some v, const which i, wide *value, int *index) {
 }
 
 // The chunk's numbers and places, from what its work-items have seen.
-inline void tell(Seen s, local wide *values, local int *indices, global wide *numbers, global int *places) {
-  const size_t piece = (size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0);
+inline void tell(Seen s, const int g, local wide *values, local int *indices, global wide *numbers, global int *places) {
+  const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
   wide m, M, sum;
   int im, iM, free;
   fold(s.m, s.im, &m, &im);
@@ -145,12 +152,19 @@ kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *r
   local wide values[WG];
   local int indices[WG];
   f += base, b += base, lo += base, hi += base;
-  Seen s = nothing_seen();
+  Seen s[GROUPS];
+  for (int g = 0; g < GROUPS; ++g) s[g] = nothing_seen();
   for (int i = begin + get_local_id(0) * AT_ONCE; i < end; i += WG * AT_ONCE) {
-    const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)kink[0];
-    see(&s, i, RIGHT(fi, bi, k), LEFT(fi, bi, k), LESS(bi, LOAD(hi, i)), LESS(LOAD(lo, i), bi));
+    const some fi = LOAD(f, i), bi = LOAD(b, i), k = (some)kink[0], bottom = LOAD(lo, i), top = LOAD(hi, i);
+    const which up = LESS(bi, top), low = LESS(bottom, bi);
+#ifdef SPLIT
+    const which mine[2] = {LESS((some)wide_of(0), top), LESS(bottom, (some)wide_of(0))};
+#else
+    const which mine[1] = {up || low};
+#endif
+    for (int g = 0; g < GROUPS; ++g) see(&s[g], i, RIGHT(fi, bi, k), LEFT(fi, bi, k), up && mine[g], low && mine[g]);
   }
-  tell(s, values, indices, numbers, places);
+  for (int g = 0; g < GROUPS; ++g) tell(s[g], g, values, indices, numbers, places);
 }
 
 // m and M over all chunks (every item that needs them adds the few chunks up again)
@@ -159,9 +173,9 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-inline Extremes combine(const int pieces, global const wide *numbers, global const int *places) {
+inline Extremes combine(const int pieces, const int g, global const wide *numbers, global const int *places) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
-  for (int k = 0; k < pieces; ++k) {
+  for (int k = g; k < pieces * GROUPS; k += GROUPS) {
     if (wide_less(numbers[k * NUMBERS], e.m)) e.m = numbers[k * NUMBERS], e.im = places[k * PLACES];
     if (wide_less(e.M, numbers[k * NUMBERS + 1])) e.M = numbers[k * NUMBERS + 1], e.iM = places[k * PLACES + 1];
   }
@@ -185,7 +199,8 @@ kernel EXPLICIT void objective(const int n, const int chunk, global const wide *
     const wide bi = b[base + i], qi = q[base + i];
     const bool there = wide_less(lo[base + i], wide_of(0)) || wide_less(wide_of(0), hi[base + i]);
     const wide fi = wide_pick(there, f[base + i], wide_of(0));  // (f of padding rows may be any number)
-    const wide slack = wide_sub(rho[p], fi);
+    const int g = GROUPS == 2 && wide_less(lo[base + i], wide_of(0));
+    const wide slack = wide_sub(rho[p * GROUPS + g], fi);
     quadratic = wide_add(quadratic, wide_mul(bi, wide_sub(fi, qi)));
     linear = wide_add(linear, wide_add(wide_mul(bi, qi), wide_mul(wide_max(bi, wide_neg(bi)), kink[0])));
     const wide under = wide_mul(lo[base + i], wide_add(slack, kink[0]));

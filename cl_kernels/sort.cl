@@ -100,7 +100,7 @@ kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *
     offer(&lists[0], quota, key0, i, indices);
     if (SIDES == 2) offer(&lists[SIDES - 1], quota, key1, i, indices);
   }
-  tell(s, values, indices, numbers, places);
+  tell(s, 0, values, indices, numbers, places);
   for (int side = 0; side < SIDES; ++side) {
     sort(&lists[side], quota);
     const size_t to = (((size_t)p * pieces + piece) * SIDES + side) * quota;
@@ -119,7 +119,7 @@ kernel EXPLICIT void choose(const int n, const int pieces, const int listed, glo
   const size_t base = (size_t)p * n;
   local wide key[SORT];
   local int row[SORT], scratch[WG];
-  const Extremes e = combine(pieces, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES);
+  const Extremes e = combine(pieces, 0, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES);
   for (int side = 0; side < SIDES; ++side) {
     List list = {key, row, 0, WIDE_MAX};
     for (int c0 = 0; c0 < pieces * listed; c0 += WG) {

@@ -3,11 +3,19 @@
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
 // Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
 // consecutive items on consecutive addresses. A step is two arg-reductions by select in local memory.
+// SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 #ifndef EACH
 #define EACH 1  // rows of the working set an item owns
 #endif
 #define TAU 1e-12f  // smallest curvature of a pair (LIBSVM's)
+#ifdef SPLIT
+#define GROUPS 2
+#define GROUP(lo) (int)wide_less(lo, wide_of(0))
+#else
+#define GROUPS 1
+#define GROUP(lo) 0
+#endif
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -20,6 +28,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   local wide values[WG];
   local real gains[WG];
   local int indices[WG];
+#if GROUPS == 2
+  local int group_of_j;
+#endif
   local wide pair[4];  // room of i, room of j, f_i, f_j
   const wide kinked = kink[0];
   wide F[EACH], B[EACH], L[EACH], H[EACH], B0[EACH];
@@ -80,36 +91,41 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   }
 #else
   for (;;) {
-    wide m = WIDE_MAX, M = WIDE_MAX;  // M holds the smallest -f over low
-    int chosen = INT_MAX, ignored = INT_MAX;
-    for (int e = 0; e < EACH; ++e) {
-      const int k = e * WG + lid;
-      if (k < W) {
-        if (steps > 0) {
-          const wide dq = wide_sub(wide_of(Q[(size_t)i * W + k]), wide_of(Q[(size_t)j * W + k]));
-          F[e] = wide_add(F[e], wide_mul(t, dq));
+    wide m[GROUPS], M[GROUPS];  // M holds the smallest -f over low
+    int first[GROUPS];
+    float violation = -INFINITY;
+    for (int g = 0; g < GROUPS; ++g) {
+      m[g] = M[g] = WIDE_MAX;
+      int ignored = first[g] = INT_MAX;
+      for (int e = 0; e < EACH; ++e) {
+        const int k = e * WG + lid;
+        if (k < W) {
+          if (steps > 0 && g == 0) {
+            const wide dq = wide_sub(wide_of(Q[(size_t)i * W + k]), wide_of(Q[(size_t)j * W + k]));
+            F[e] = wide_add(F[e], wide_mul(t, dq));
+          }
+          const bool mine = GROUP(L[e]) == g;
+          const wide a = wide_pick(mine && wide_less(B[e], H[e]), right_of(F[e], B[e], kinked), WIDE_MAX);
+          const wide c = wide_pick(mine && wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], kinked)), WIDE_MAX);
+          if (wide_less(a, m[g])) m[g] = a, first[g] = k;
+          if (wide_less(c, M[g])) M[g] = c, ignored = k;
         }
-        const wide a = wide_pick(wide_less(B[e], H[e]), right_of(F[e], B[e], kinked), WIDE_MAX);
-        const wide c = wide_pick(wide_less(L[e], B[e]), wide_neg(left_of(F[e], B[e], kinked)), WIDE_MAX);
-        if (wide_less(a, m)) m = a, chosen = k;
-        if (wide_less(c, M)) M = c, ignored = k;
       }
+      ARGMIN(m[g], first[g], values, indices, wide_less, wide_pick)
+      ARGMIN(M[g], ignored, values, indices, wide_less, wide_pick)
+      if (first[g] < INT_MAX && ignored < INT_MAX) violation = fmax(violation, -(float)wide_real(wide_add(M[g], m[g])));
     }
-    ARGMIN(m, chosen, values, indices, wide_less, wide_pick)
-    ARGMIN(M, ignored, values, indices, wide_less, wide_pick)
-    const float violation = chosen < INT_MAX && ignored < INT_MAX ? -(float)wide_real(wide_add(M, m)) : -INFINITY;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
-    i = chosen;
 
-    const real Qii = Q[(size_t)i * W + i];
     real best = 0;  // holds the smallest negated gain
     int partner = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
-      const int k = e * WG + lid;
-      if (k < W && wide_less(L[e], B[e])) {
-        const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), m));
-        const real curve = fmax(Qii + diagonal[e] - (real)2 * Q[(size_t)i * W + k], (real)TAU);
+      const int k = e * WG + lid, g = GROUP(L[e]);
+      if (k < W && first[g] < INT_MAX && wide_less(L[e], B[e])) {
+        const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), m[g]));
+        const real own = Q[(size_t)first[g] * W + first[g]];
+        const real curve = fmax(own + diagonal[e] - (real)2 * Q[(size_t)first[g] * W + k], (real)TAU);
         const real gain = gap > 0 ? -gap * gap / curve : (real)0;
         if (gain < best) best = gain, partner = k;
       }
@@ -117,12 +133,21 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     ARGMIN(best, partner, gains, indices, REAL_LESS, REAL_PICK)
     if (partner == INT_MAX) break;  // gains below the smallest number
     j = partner;
+#if GROUPS == 2
+    for (int e = 0; e < EACH; ++e)
+      if (e * WG + lid == j) group_of_j = GROUP(L[e]);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    i = first[group_of_j];
+#else
+    i = first[0];
+#endif
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k == i) pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], kinked);
       if (k == j) pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], kinked);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
+    const real Qii = Q[(size_t)i * W + i];
     const wide sum = wide_add(wide_of(Qii), wide_of(Q[(size_t)j * W + j]));
     const wide cross = wide_of((real)2 * Q[(size_t)i * W + j]);
     const wide curve = wide_max(wide_sub(sum, cross), wide_of(TAU));

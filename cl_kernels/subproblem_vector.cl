@@ -5,11 +5,22 @@
 // the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
 // Here f is kept in the type of Q, less the middle of its extremes: what may move lies near 0, where floats are dense,
 // and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
+// SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 // What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
 #define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
+// The best step of the pair i, j, within their bounds.
+#define PAIR_STEP \
+    const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Q[(size_t)i * W + j], TAU); \
+    const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom; \
+    t = fmin(((double)F[j] + low[j] - ((double)F[i] + up[i])) / curve, fmin(room_i, room_j)); \
+    B[i] = t == room_i ? top : B[i] + t; \
+    B[j] = t == room_j ? bottom : B[j] - t; \
+    up[i] = UP(i), low[i] = LOW(i); \
+    up[j] = UP(j), low[j] = LOW(j); \
+    ++steps;
 
 kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global real *restrict Q,
                        global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
@@ -21,7 +32,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
   local double *B = memory, *L = B + W, *H = L + W;
-  local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W;
+  local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W, *other = diagonal + W;
   const double e = kink[0];
   double lowest = INFINITY, highest = -INFINITY;
   for (int k = 0; k < W; ++k) {
@@ -45,6 +56,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     up[k] = UP(k);
     low[k] = LOW(k);
     diagonal[k] = Q[(size_t)k * W + k];
+    other[k] = L[k] < 0 ? -1 : 1;  // (the group, where there are two)
   }
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;
@@ -81,6 +93,55 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     B[i] = t == least ? bottom : t == most_up ? top : B[i] + t;
     up[i] = UP(i), low[i] = LOW(i);
     ++steps;
+  }
+#elif defined(SPLIT)
+  for (;;) {
+    global const real *restrict Qi = Q + (size_t)i * W;
+    global const real *restrict Qj = Q + (size_t)j * W;
+    const rvec move = (rvec)(real)t;
+    rvec m[2] = {INFINITY, INFINITY}, M[2] = {-INFINITY, -INFINITY};
+    ivec at[2] = {0, 0};
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec now = fma(move, load(k, Qi) - load(k, Qj), load(k, F));
+      store(now, k, F);
+      const ivec mine[2] = {isgreater(load(k, other), (rvec)(real)0), isless(load(k, other), (rvec)(real)0)};
+      for (int g = 0; g < 2; ++g) {
+        const rvec a = select((rvec)INFINITY, now + load(k, up), mine[g]);
+        const ivec less = isless(a, m[g]);
+        m[g] = select(m[g], a, less);
+        at[g] = select(at[g], (ivec)(k), less);
+        M[g] = max(M[g], select((rvec)-INFINITY, now + load(k, low), mine[g]));
+      }
+    }
+    real least[2], most_low, violation = -INFINITY;
+    int first[2];
+    for (int g = 0; g < 2; ++g) {
+      FOLD(REAL, min, m[g], least[g])
+      FOLD(REAL, max, M[g], most_low)
+      if (isfinite(least[g]) && isfinite(most_low)) violation = fmax(violation, most_low - least[g]);
+      first[g] = isfinite(least[g]) ? first_place(m[g], least[g], at[g], lanes) : 0;
+    }
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
+    if (!(violation > stop) || steps >= limit) break;
+
+    rvec best = 0;
+    ivec where = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const ivec mine = isgreater(load(k, other), (rvec)(real)0);
+      const rvec from = select((rvec)least[1], (rvec)least[0], mine);
+      const rvec row = select(load(k, Q + (size_t)first[1] * W), load(k, Q + (size_t)first[0] * W), mine);
+      const rvec own = select((rvec)diagonal[first[1]], (rvec)diagonal[first[0]], mine);
+      const rvec gap = max(load(k, F) + load(k, low) - from, (rvec)(real)0);
+      const rvec gain = gap * gap / max(own + load(k, diagonal) - (real)2 * row, (rvec)(real)TAU);
+      const ivec more = isgreater(gain, best);
+      best = select(best, gain, more);
+      where = select(where, (ivec)(k), more);
+    }
+    real largest;
+    FOLD(REAL, max, best, largest)
+    if (!(largest > 0)) break;  // gains below the smallest number
+    j = first_place(best, largest, where, lanes), i = first[other[j] < 0];
+    PAIR_STEP
   }
 #else
   for (;;) {
@@ -122,14 +183,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     FOLD(REAL, max, best, largest)
     if (!(largest > 0)) break;  // gains below the smallest number
     j = first_place(best, largest, where, lanes);
-    const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Qi[j], TAU);
-    const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom;
-    t = fmin(((double)F[j] + low[j] - ((double)F[i] + up[i])) / curve, fmin(room_i, room_j));
-    B[i] = t == room_i ? top : B[i] + t;
-    B[j] = t == room_j ? bottom : B[j] - t;
-    up[i] = UP(i), low[i] = LOW(i);
-    up[j] = UP(j), low[j] = LOW(j);
-    ++steps;
+    PAIR_STEP
   }
 #endif
   for (int k = 0; k < W; ++k) {

@@ -12,6 +12,8 @@ __all__ = [
     "ClsvmError",
     "DeviceError",
     "Kernel",
+    "NuSVC",
+    "NuSVR",
     "OneClassSVM",
     "__version__",
     "devices",
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from clsvm import plots
     from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
-    from clsvm.estimators import SVC, SVR, OneClassSVM
+    from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
     from clsvm.kernels import Kernel
     from clsvm.model import kernel_matrix
     from clsvm.model_files import load_model, save_model
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "SVC": "estimators",
     "SVR": "estimators",
+    "NuSVC": "estimators",
+    "NuSVR": "estimators",
     "OneClassSVM": "estimators",
     "Kernel": "kernels",
     "kernel_matrix": "model",

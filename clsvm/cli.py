@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,17 +23,23 @@ from clsvm.cli_common import (
     Element,
     LibsvmCommand,
     Param,
+    accuracy,
     console,
     dtype_name,
     ending,
     kernel_of,
     numbers,
+    regression_scores,
     reporting,
     require,
     warn,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from clsvm.estimators import SVC, SVR, OneClassSVM
     from clsvm.model import KernelModel
     from clsvm.report import FitReport
 
@@ -126,7 +132,9 @@ def train(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
     model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
-    svm_type: Annotated[int, typer.Option("-s", help="Type: 0 (C-SVC); others are not supported yet.")] = 0,
+    svm_type: Annotated[
+        int, typer.Option("-s", help="Type: 0 C-SVC, 2 one-class, 3 epsilon-SVR; 1 and 4 are not supported yet.")
+    ] = 0,
     name: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +155,8 @@ def train(
     element: Element = None,
     param: Param = None,
     cost: Annotated[float, typer.Option("-c", help="C: the weight of the loss.")] = 1.0,
+    nu: Annotated[float, typer.Option("-n", help="nu of one-class: the share of the rows outside, about.")] = 0.5,
+    epsilon: Annotated[float, typer.Option("-p", help="epsilon of epsilon-SVR: errors up to it are free.")] = 0.1,
     weights: Annotated[
         list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
     ] = None,
@@ -156,6 +166,9 @@ def train(
     ] = None,
     shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
     probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
+    folds: Annotated[
+        int | None, typer.Option("-v", help="Cross-validation: so many folds, and no model is written.")
+    ] = None,
     quiet: Quiet = False,
     device: Device = None,
     gap_tol: Annotated[
@@ -195,8 +208,14 @@ def train(
     ] = None,
 ) -> None:
     """Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."""
-    if svm_type != 0:
-        raise typer.BadParameter(f"got {svm_type}, expected 0 (C-SVC): others are not supported yet", param_hint="-s")
+    if svm_type not in (0, 2, 3):
+        words = "nu-SVC and nu-SVR are not supported yet" if svm_type in (1, 4) else "there is no other type"
+        expected = "0 (C-SVC), 2 (one-class) or 3 (epsilon-SVR)"
+        raise typer.BadParameter(f"got {svm_type}, expected {expected}: {words}", param_hint="-s")
+    if coupled and svm_type != 0:
+        raise typer.BadParameter(f"it is for classes (-s 0), got -s {svm_type}", param_hint="--crammer-singer")
+    if no_bias and svm_type == 2:
+        raise typer.BadParameter("a one-class machine (-s 2) has an offset", param_hint="--no-bias")
     if probability != 0:
         raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
     require("-h", shrinking, shrinking in (0, 1), "0 or 1")
@@ -205,11 +224,17 @@ def train(
     require("-r", coef0, True, "a finite number")
     require("-c", cost, cost > 0, "a number above 0")
     require("-e", tol, tol > 0, "a number above 0")
+    require("-n", nu, 0 < nu <= 1, "a number above 0, at most 1")
+    require("-p", epsilon, epsilon >= 0, "0 or more")
+    require("-v", folds, folds is not None and folds >= 2, "2 or more folds")
     require("-m", cache, cache is not None and cache > 0, "a number above 0")
     require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
     require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
     require("--max-time", max_time, max_time is not None and max_time > 0, "a number above 0")
     require("--checkpoint-every", checkpoint_every, checkpoint_every >= 0, "0 or more")
+    files = {"--report": report, "--plot": plot, "--checkpoint": checkpoint, "--resume": resume}
+    if stray := [flag for flag, path in files.items() if folds is not None and path is not None]:
+        raise typer.BadParameter("it goes without -v, which keeps none of its fits", param_hint=stray[0])
     if resume is not None and checkpoint not in (None, resume):
         raise typer.BadParameter("what is resumed is the checkpoint: give one of the two", param_hint="--resume")
     expression = function is not None or element is not None
@@ -227,12 +252,14 @@ def train(
         from sklearn.exceptions import ConvergenceWarning
 
         from clsvm import libsvm
-        from clsvm.estimators import SVC
+        from clsvm.estimators import SVC, SVR, OneClassSVM
 
         if resume is not None and not Path(resume).is_file():
             raise FileNotFoundError(f"--resume: there is no checkpoint {resume!r}")
-        for out in filter(None, (target, plot, report, checkpoint, resume)):
+        for out in filter(None, (target, plot, report, checkpoint, resume) if folds is None else ()):
             libsvm.check_writable(out)
+        if folds is not None and model is not None:
+            warn(f"-v writes no model: {model} stays as it is")
         if checkpoint is not None and resume is None and Path(checkpoint).exists():
             raise FileExistsError(f"--checkpoint: {checkpoint!r} exists; go on from it with --resume, or delete it")
         if plot is not None:
@@ -241,21 +268,23 @@ def train(
             figure = plots.figure()
         X, y = libsvm.read_problem(file)
         classes, index = np.unique(y, return_inverse=True)
-        for label in sorted(by_label.keys() - set(classes.tolist())):
-            warn(f"no row has the label {label} of -w{label}")
+        for label in sorted(by_label.keys() - set(classes.tolist() if svm_type == 0 else ())):
+            warn(f"no row has the label {label} of -w{label}" if svm_type == 0 else f"-w{label} is for classes (-s 0)")
             del by_label[label]
-        numbered = (len(classes) == 2 or coupled) and bool(
-            (classes != np.rint(classes)).any()
-        )  # labels that SVC takes for values
-        class_weight = {i: by_label.get(label, 1.0) for i, label in enumerate(classes)} if numbered else by_label
+        row_weights = np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
+        numbered = svm_type == 0 and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
+        targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
         if "gamma" in kernel.params and not gamma and "gamma" not in params:
             kernel = kernel.set_params(gamma=1.0 / X.shape[1])
-        estimator = SVC(
-            C=cost,
+        estimator: SVC | SVR | OneClassSVM
+        if svm_type == 0:
+            estimator = SVC(C=cost, multi_class="crammer_singer" if coupled else "ovo", bias=not no_bias)
+        else:
+            estimator = OneClassSVM(nu=nu) if svm_type == 2 else SVR(C=cost, epsilon=epsilon, bias=not no_bias)
+        estimator.set_params(
             kernel=kernel,
             tol=tol,
             cache_size="auto" if cache is None else cache,
-            class_weight=class_weight or None,
             max_iter=max_iter,
             verbose=not quiet and sys.stderr.isatty(),
             device=device,
@@ -263,17 +292,24 @@ def train(
             gap_tol=gap_tol,
             dtype=dtype,
             memory_limit=memory_limit,
-            multi_class="crammer_singer" if coupled else "ovo",
-            bias=not no_bias,
             max_time=max_time,
             checkpoint=resume or checkpoint,
             checkpoint_every=checkpoint_every,
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
-        estimator.fit(X, index if numbered else y)
+        if folds is not None:
+            predicted = _held_out(estimator, X, targets, row_weights, folds)
+            if svm_type == 3:
+                error, correlation = regression_scores(predicted, y)
+                typer.echo(f"Cross Validation Mean squared error = {error:g}")
+                typer.echo(f"Cross Validation Squared correlation coefficient = {correlation:g}")
+            else:
+                typer.echo(f"Cross Validation Accuracy = {accuracy(predicted, targets)[0]:g}%")
+            return
+        estimator.fit(X, targets, sample_weight=row_weights)
         if not estimator.fit_report_.converged:
             warn(estimator.fit_report_.status)
-        fitted = replace(estimator.model_, classes=classes)
+        fitted = replace(estimator.model_, classes=classes) if svm_type == 0 else estimator.model_
         form = _write(fitted, target)
         if report is not None:
             with libsvm.atomic_write(report) as stream:
@@ -291,12 +327,46 @@ def train(
                     typer.echo(f"{word:<17}{path}")
 
 
+def _held_out(
+    estimator: SVC | SVR | OneClassSVM,
+    X: Any,
+    y: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    folds: int,
+) -> NDArray[np.float64]:
+    """What a model of the other folds predicts for each row. Folds are shuffled, the same ones every time; of classes
+    each has its share of every one, unless there are more folds than rows of any."""
+    import numpy as np
+    from sklearn.base import clone, is_classifier
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    if folds > len(y):
+        warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
+        folds = len(y)
+    classes, index, sizes = np.unique(y, return_inverse=True, return_counts=True)
+    of_classes = is_classifier(estimator) and len(classes) > 1
+    splitter = StratifiedKFold if of_classes and folds <= sizes.max() else KFold
+    predicted = np.zeros(len(y))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class")  # such a class is in fewer folds
+        parts = list(splitter(folds, shuffle=True, random_state=0).split(X, index))
+    for number, (train, test) in enumerate(parts, 1):
+        if of_classes and (y[train] == y[train[0]]).all():
+            predicted[test] = y[train[0]]  # one class is left
+            continue
+        fold = clone(estimator).fit(X[train], y[train], sample_weight=None if weights is None else weights[train])
+        if not fold.fit_report_.converged:
+            warn(f"fold {number}: {fold.fit_report_.status}")
+        predicted[test] = fold.predict(X[test])
+    return predicted
+
+
 def _write(model: KernelModel, target: str) -> str:
     """Write the model in LIBSVM's format where that can hold it, else in ours; which one, in words."""
     from clsvm import libsvm, model_files
 
     try:
-        libsvm.check_savable(model.kernel.name, model.classes, len(model.dual_coef))
+        libsvm.check_savable(model)
     except ValueError as reason:
         model_files.save_model(model, target)
         return f"clsvm's format ({reason})"
@@ -307,17 +377,21 @@ def _write(model: KernelModel, target: str) -> str:
 def _training_lines(
     model: KernelModel, report: FitReport, rows: int, cost: float, weights: dict[int, float]
 ) -> Iterator[str]:
-    """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say."""
+    """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say. Of pairs they
+    are the totals alone."""
     import numpy as np
 
-    alpha = np.abs(model.dual_coef).max(axis=0)  # (of coupled problems each row's own)
-    box = cost * np.repeat([weights.get(label, 1.0) for label in model.classes], model.n_support)
+    alpha = np.abs(model.dual_coef).max(axis=0, initial=0)  # (of coupled problems each row's own)
     yield f"optimization finished, #iter = {report.steps}"
-    if not weights:
-        yield f"nu = {alpha.sum() / (cost * rows):f}"
-    yield f"obj = {-report.dual:f}, rho = {-float(model.intercept[0]):f}"
-    yield f"nSV = {len(alpha)}, nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
-    yield f"Total nSV = {len(alpha)}"
+    if not model.of_pairs:
+        by_class = [weights.get(label, 1.0) for label in model.classes] or [1.0]
+        box = np.repeat(by_class, model.n_support) * (1.0 if model.task == "one_class" else cost)
+        if not weights and model.task != "one_class":
+            yield f"nu = {alpha.sum() / (cost * rows):f}"
+        yield f"obj = {0.0 - report.dual:f}, rho = {0.0 - float(model.intercept[0]):f}"
+        yield f"nSV = {len(alpha)}, nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
+    if model.task == "c_svc":
+        yield f"Total nSV = {len(alpha)}"
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     yield ""
@@ -337,36 +411,40 @@ def predict(
     ctx: typer.Context,
     test: Annotated[str, typer.Argument(help="Test data, svmlight text; may be .gz, .bz2 or .xz.")],
     model: Annotated[str, typer.Argument(help="A model of 'clsvm train', clsvm.save_model or svm-train.")],
-    output: Annotated[str | None, typer.Argument(help="Where the predicted labels go, one a line.")] = None,
+    output: Annotated[str | None, typer.Argument(help="Where the predictions go, one a line.")] = None,
     probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
     quiet: Quiet = False,
     device: Device = None,
     memory_limit: MemoryLimit = None,
 ) -> None:
-    """Predict the labels of TEST by MODEL and print the accuracy."""
+    """Predict the labels or values of TEST by MODEL and print the accuracy, or the error."""
     if probability != 0:
         raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
     with reporting(ctx):
-        import numpy as np
-
         from clsvm import libsvm, model_files
 
         if output is not None:
             libsvm.check_writable(output)
         fitted = model_files.load_model(model)
         X, y = libsvm.read_problem(test)
-        if X.shape[1] > (known := fitted.support_vectors.shape[1]):
+        if X.shape[1] > (known := fitted.support_vectors.shape[1]) and fitted.support_vectors.shape[0]:
             warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
         fitted, X = libsvm.match_columns(fitted, X)
         labels = fitted.predict(X, device=device, memory_limit=memory_limit)
+        values = fitted.task in ("epsilon_svr", "nu_svr")
         if output is not None:
+            words = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
             with libsvm.atomic_write(output) as stream:
-                stream.write("".join(f"{_label(label)}\n" for label in labels.tolist()).encode())
+                stream.write("".join(f"{word}\n" for word in words).encode())
         if labels.dtype.kind == "U":
             warn(f"no accuracy: the labels of {model} are text, those of {test} numbers")
+        elif not quiet and values:
+            error, correlation = regression_scores(labels, y)
+            typer.echo(f"Mean squared error = {error:g} (regression)")
+            typer.echo(f"Squared correlation coefficient = {correlation:g} (regression)")
         elif not quiet:
-            right, total = int(np.count_nonzero(labels == y)), len(labels)
-            typer.echo(f"Accuracy = {right / total * 100:g}% ({right}/{total}) (classification)")
+            percent, shown = accuracy(labels, y)
+            typer.echo(f"Accuracy = {percent:g}% ({shown}) (classification)")
 
 
 def _label(label: bool | int | float | str) -> str:

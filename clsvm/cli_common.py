@@ -17,15 +17,12 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
 
     from clsvm.kernels import Kernel
 
-_LATER = {
-    "-v": "cross validation",
-    "-n": "nu-SVC, nu-SVR and one-class (nu)",
-    "-p": "regression (epsilon of its loss)",
-}
 FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
 _DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # of an expression's parameters of these names
 _PIPE = 1 << 14  # characters of a line where no terminal sets its width
@@ -42,8 +39,6 @@ class LibsvmCommand(TyperCommand):
         words, i = list(args), 0
         while i < len(words) and words[i] != "--":
             word = words[i]
-            if training and word in _LATER:
-                raise typer.BadParameter(f"{_LATER[word]} is not supported yet", ctx, param_hint=word)
             if training and word.startswith("-w"):
                 if i + 1 == len(words):
                     raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
@@ -87,6 +82,22 @@ def reporting(ctx: typer.Context) -> Iterator[None]:
 def warn(text: str) -> None:
     """One line on stderr."""
     typer.echo(f"clsvm: warning: {text}", err=True)
+
+
+def accuracy(predicted: NDArray[Any], y: NDArray[Any]) -> tuple[float, str]:
+    """(Share of right labels in percent, how many of how many)."""
+    right, total = int((predicted == y).sum()), len(y)
+    return right / total * 100, f"{right}/{total}"
+
+
+def regression_scores(predicted: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """(Mean squared error, squared correlation coefficient: nan where predictions or targets are all the same)."""
+    import numpy as np
+
+    error = float(np.square(predicted - y).mean())
+    if not (np.ptp(predicted) and np.ptp(y)):
+        return error, float("nan")
+    return error, float(np.corrcoef(predicted, y)[0, 1] ** 2)
 
 
 def require(flag: str, value: float | None, ok: bool, expected: str) -> None:

@@ -21,7 +21,124 @@ from clsvm.solvers.batch import Member
 Vector = NDArray[np.float64]
 
 
-class SVC(ClassifierMixin, Machine):
+class _Classifier(ClassifierMixin, Machine):
+    """What SVC and NuSVC have in common: everything but the dual problem of two classes."""
+
+    class_weight: Any
+    decision_function_shape: Any
+    break_ties: Any
+    random_state: Any
+    _scale = 1.0  # of the coefficients' bounds
+    _together = False  # whether all classes are one problem
+
+    def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
+        """The dual problem of signs (n,) and bounds (n,)."""
+        raise NotImplementedError
+
+    def _machine(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
+        """Coefficients (problems, n) and offsets (problems,) of the machine, from those of the problem."""
+        return b, rho[:, 0]
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, and labels y (n,); sample_weight (n,) scales C.
+
+        Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
+        machine fails; warns with ConvergenceWarning where the tolerance was not reached.
+        """
+        started = perf_counter()
+        self._check_numbers()
+        X, y = self._rows_and_targets(X, y)
+        classes, index = targets.classes_of(y)
+        weights, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, X, classes, index)
+        kernel = self._kernel(X)
+        check_values(kernel, X)
+        before = getattr(self, "classes_", classes)
+        if self.warm_start and not np.array_equal(before, classes):
+            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
+        self.classes_, self.class_weight_ = classes, weights
+        if not self._together and len(classes) > 2:
+            self._fit_pairs(X, kernel, index, bounds, started)
+            return self
+        if self._together:
+            problem = tasks.crammer_singer(index, bounds, len(classes))
+        else:
+            problem = self._problem(np.where(index == 1, 1.0, -1.0), bounds)
+        start = self._before((problem.problems, problem.n))
+        trained = training.train(X, problem, kernel, self._options(), start, started)
+        solution = trained.solution
+        b, rho = self._machine(solution.b, solution.rho)
+        support = _by_class(b.any(axis=0), index)
+        self.n_iter_ = _counts(solution.steps[:1])
+        self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
+        return self
+
+    def _fit_pairs(self, X: Any, kernel: Kernel, index: NDArray[np.intp], bounds: Vector, started: float) -> None:
+        """A machine for each pair of classes."""
+        for name in ("warm_start", "checkpoint"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
+        k, n = len(self.classes_), len(index)
+        of_class = [np.flatnonzero(index == i) for i in range(k)]
+        members = []
+        for i, j in pairs(k):
+            rows = np.sort(np.concatenate([of_class[i], of_class[j]]))
+            members.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
+        trained = several.train(X, members, kernel, self._options(), started)
+        coefficients = np.zeros((k - 1, n))
+        intercept = np.zeros(len(members))
+        for p, ((i, j), member) in enumerate(zip(pairs(k), members, strict=True)):
+            (b,), (rho,) = self._machine(trained.b[p][None], trained.rho[p][None])
+            first = index[member.rows] == i
+            coefficients[j - 1, member.rows[first]] = b[first]
+            coefficients[i, member.rows[~first]] = b[~first]
+            intercept[p] = 0.0 - rho
+        support = _by_class(coefficients.any(axis=0), index)
+        self.n_iter_ = _counts(trained.steps)
+        self._keep(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
+
+    def decision_function(self, X: Any) -> Vector:
+        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
+        for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
+        values = self._decision_values(X)
+        if values.ndim == 2 and len(self.classes_) == 2:
+            return np.asarray(values[:, 1] - values[:, 0])
+        if self.model_.of_pairs and self.decision_function_shape == "ovr":
+            return np.asarray(_ovr_decision_function(values < 0, -values, len(self.classes_)))
+        return values
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
+        break_ties the largest decision value decides between as many pairs."""
+        check_is_fitted(self)
+        ties = self.break_ties and self.model_.of_pairs
+        if ties and self.decision_function_shape == "ovo":
+            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        values = self.decision_function(X) if ties or not self.model_.of_pairs else self._decision_values(X)
+        if self.model_.of_pairs and not ties:
+            chosen = votes(values, len(self.classes_)).argmax(axis=1)
+        else:
+            chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
+        predicted: NDArray[Any] = self.classes_[np.asarray(chosen, np.intp)]
+        return predicted
+
+    def _coef(self) -> Any:
+        """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""
+        if not self.model_.of_pairs:
+            return super()._coef()
+        ends = np.cumsum(self.n_support_)
+        part = [slice(end - size, end) for end, size in zip(ends, self.n_support_, strict=True)]
+        rows, dual = self.support_vectors_, self.dual_coef_
+        made = [dual[j - 1, part[i]] @ rows[part[i]] + dual[i, part[j]] @ rows[part[j]] for i, j in pairs(len(ends))]
+        return np.stack(made)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        if self.decision_function_shape not in ("ovr", "ovo"):
+            raise ValueError(f"decision_function_shape must be 'ovr' or 'ovo', got {self.decision_function_shape!r}")
+        check_random_state(self.random_state)
+
+
+class SVC(_Classifier):
     """C-support vector classification on an OpenCL device: of two classes; of more by a machine for each
     pair, all pairs side by side, or by Crammer and Singer's machine.
 
@@ -38,6 +155,8 @@ class SVC(ClassifierMixin, Machine):
     where it did not converge), shape_fit_, n_features_in_, fit_report_ (:class:`clsvm.report.FitReport`), model_, coef_
     (linear).
     """
+
+    _task = "c_svc"
 
     def __init__(
         self,
@@ -94,105 +213,103 @@ class SVC(ClassifierMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and labels y (n,); sample_weight (n,) scales C.
+    @property
+    def _scale(self) -> float:  # type: ignore[override]
+        return self.C
 
-        Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
-        machine fails; warns with ConvergenceWarning where the tolerance was not reached.
-        """
-        started = perf_counter()
-        self._check_numbers()
-        X, y = self._rows_and_targets(X, y)
-        classes, index = targets.classes_of(y)
-        weights, bounds = targets.boxes(self.C, self.class_weight, sample_weight, X, classes, index)
-        kernel = self._kernel(X)
-        check_values(kernel, X)
-        before = getattr(self, "classes_", classes)
-        if self.warm_start and not np.array_equal(before, classes):
-            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
-        self.classes_, self.class_weight_ = classes, weights
-        if self.multi_class == "ovo" and len(classes) > 2:
-            self._fit_pairs(X, kernel, index, bounds, started)
-            return self
-        if self.multi_class == "crammer_singer":
-            problem = tasks.crammer_singer(index, bounds, len(classes))
-        else:
-            problem = tasks.c_svc(np.where(index == 1, 1.0, -1.0)[None], bounds[None], bool(self.bias))
-        start = self._before((problem.problems, problem.n))
-        trained = training.train(X, problem, kernel, self._options(), start, started)
-        solution = trained.solution
-        support = _by_class(solution.b.any(axis=0), index)
-        self.n_iter_ = _counts(solution.steps[:1])
-        self._keep(X, kernel, trained, support, solution.b[:, support], 0.0 - solution.rho, classes, index)
-        return self
+    @property
+    def _together(self) -> bool:  # type: ignore[override]
+        return self.multi_class == "crammer_singer"
 
-    def _fit_pairs(self, X: Any, kernel: Kernel, index: NDArray[np.intp], bounds: Vector, started: float) -> None:
-        """A machine for each pair of classes."""
-        for name in ("warm_start", "checkpoint"):
-            if getattr(self, name):
-                raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
-        k, n = len(self.classes_), len(index)
-        of_class = [np.flatnonzero(index == i) for i in range(k)]
-        members = []
-        for i, j in pairs(k):
-            rows = np.sort(np.concatenate([of_class[i], of_class[j]]))
-            signs = np.where(index[rows] == i, 1.0, -1.0)[None]
-            members.append(Member(rows, tasks.c_svc(signs, bounds[rows][None], bool(self.bias))))
-        trained = several.train(X, members, kernel, self._options(), started)
-        coefficients = np.zeros((k - 1, n))
-        for (i, j), member, b in zip(pairs(k), members, trained.b, strict=True):
-            first = index[member.rows] == i
-            coefficients[j - 1, member.rows[first]] = b[first]
-            coefficients[i, member.rows[~first]] = b[~first]
-        support = _by_class(coefficients.any(axis=0), index)
-        self.n_iter_ = _counts(trained.steps)
-        self._keep(X, kernel, trained, support, coefficients[:, support], 0.0 - trained.rho, self.classes_, index)
-
-    def decision_function(self, X: Any) -> Vector:
-        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
-        for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
-        values = self._decision_values(X)
-        if values.ndim == 2 and len(self.classes_) == 2:
-            return np.asarray(values[:, 1] - values[:, 0])
-        if self.model_.of_pairs and self.decision_function_shape == "ovr":
-            return np.asarray(_ovr_decision_function(values < 0, -values, len(self.classes_)))
-        return values
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
-        break_ties the largest decision value decides between as many pairs."""
-        check_is_fitted(self)
-        ties = self.break_ties and self.model_.of_pairs
-        if ties and self.decision_function_shape == "ovo":
-            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
-        values = self.decision_function(X) if ties or not self.model_.of_pairs else self._decision_values(X)
-        if self.model_.of_pairs and not ties:
-            chosen = votes(values, len(self.classes_)).argmax(axis=1)
-        else:
-            chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
-        predicted: NDArray[Any] = self.classes_[np.asarray(chosen, np.intp)]
-        return predicted
-
-    def _coef(self) -> Any:
-        """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""
-        if not self.model_.of_pairs:
-            return super()._coef()
-        ends = np.cumsum(self.n_support_)
-        part = [slice(end - size, end) for end, size in zip(ends, self.n_support_, strict=True)]
-        rows, dual = self.support_vectors_, self.dual_coef_
-        made = [dual[j - 1, part[i]] @ rows[part[i]] + dual[i, part[j]] @ rows[part[j]] for i, j in pairs(len(ends))]
-        return np.stack(made)
+    def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
+        return tasks.c_svc(signs[None], bounds[None], bool(self.bias))
 
     def _check_numbers(self) -> None:
         number("C", self.C, above=0)
         super()._check_numbers()
         if self.multi_class not in ("ovo", "crammer_singer"):
             raise ValueError(f"multi_class must be 'ovo' or 'crammer_singer', got {self.multi_class!r}")
-        if self.decision_function_shape not in ("ovr", "ovo"):
-            raise ValueError(f"decision_function_shape must be 'ovr' or 'ovo', got {self.decision_function_shape!r}")
         if not isinstance(self.bias, bool | np.bool_):
             raise TypeError(f"bias must be True or False, got {self.bias!r}")
-        check_random_state(self.random_state)
+
+
+class NuSVC(_Classifier):
+    """nu-support vector classification on an OpenCL device; more than two classes by a machine for each pair.
+
+    nu (of (0, 1]: at most that share of the rows errs, at least that share are support vectors), class_weight (of the
+    bounds of the coefficients), decision_function_shape, break_ties, random_state as :class:`SVC`'s, and the parameters
+    of :class:`clsvm.machine.Machine`. gap_tol is of the problem before its coefficients are scaled.
+
+    Attributes after fit: those of :class:`SVC`.
+    """
+
+    _task = "nu_svc"
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Any = None,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.nu = nu
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
+        return tasks.nu_svc(signs, float(self.nu), bounds)
+
+    def _machine(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
+        """Scaled so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
+        r = (rho[:, 0] - rho[:, 1]) / 2
+        r = np.where(r > 0, r, 1.0)
+        return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
+
+    def _check_numbers(self) -> None:
+        number("nu", self.nu, above=0)
+        if self.nu > 1:
+            raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
+        super()._check_numbers()
 
 
 class SVR(RegressorMixin, Machine):
@@ -207,6 +324,8 @@ class SVR(RegressorMixin, Machine):
     (1, n_SV) float64, intercept_ (1,), n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_, coef_
     (linear).
     """
+
+    _task = "epsilon_svr"
 
     def __init__(
         self,
@@ -275,6 +394,82 @@ class SVR(RegressorMixin, Machine):
         return self._decision_values(X)
 
 
+class NuSVR(RegressorMixin, Machine):
+    """nu-support vector regression on an OpenCL device: nu of (0, 1] in place of the tube's width, which is found.
+
+    C, nu (at most that share of the rows outside the tube, at least that share support vectors), and those of
+    :class:`clsvm.machine.Machine`. The problem is over the rows twice, alpha and alpha*, and takes as much memory.
+
+    Attributes after fit: those of :class:`SVR`.
+    """
+
+    _task = "nu_svr"
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        C: float = 1.0,
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.nu = nu
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, and targets y (n,); sample_weight (n,) scales C. Raises and warns as
+        :meth:`SVC.fit`."""
+        started = perf_counter()
+        self._check_numbers()
+        number("C", self.C, above=0)
+        number("nu", self.nu, above=0)
+        if self.nu > 1:
+            raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
+        X, y = self._rows_and_targets(X, y, y_numeric=True)
+        y = targets.numbers_of(y)
+        problem = tasks.nu_svr(y, self.C * targets.weights_of(sample_weight, X), float(self.nu))
+        self._fit_one(X, problem, started)
+        return self
+
+    def predict(self, X: Any) -> Vector:
+        """The value (n,) float64 at each row of X, the same in any batch."""
+        return self._decision_values(X)
+
+
 class OneClassSVM(OutlierMixin, Machine):
     """One-class support vector machine on an OpenCL device: a boundary around most of the rows.
 
@@ -285,6 +480,8 @@ class OneClassSVM(OutlierMixin, Machine):
     (1, n_SV) float64, intercept_ (1,), offset_, n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_,
     coef_ (linear).
     """
+
+    _task = "one_class"
 
     def __init__(
         self,

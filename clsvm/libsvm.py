@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
+import io
 import lzma
 import os
 import secrets
@@ -26,7 +27,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clsvm import kernels
-from clsvm.model import KernelModel
+from clsvm.layout import Plan
+from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
 PathLike = str | os.PathLike[str]
 T = TypeVar("T", int, float)
@@ -96,8 +98,12 @@ def _load(stream: BinaryIO, n_features: int | None) -> tuple[sparse.csr_matrix, 
     return sparse.csr_matrix(parts, shape=X.shape), y
 
 
-def _diagnose(path: PathLike, n_features: int | None, cause: Exception, skip: int = 0, first: str = "label") -> str:
-    """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed."""
+def _diagnose(
+    path: PathLike, n_features: int | None, cause: Exception, skip: int = 0, first: str = "label", count: int = 1
+) -> str:
+    """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
+
+    A row begins with ``count`` numbers, which are called ``first``."""
     rows, number = 0, skip
     if not os.path.isfile(path):  # a pipe cannot be read twice
         return f"{path}: {cause}"
@@ -106,7 +112,7 @@ def _diagnose(path: PathLike, n_features: int | None, cause: Exception, skip: in
             for number, line in enumerate(stream, 1):
                 if number <= skip:
                     continue
-                if fault := _fault(line, n_features, first):
+                if fault := _fault(line, n_features, first, count):
                     return f"{path}, line {number}: {fault}"
                 rows += bool(line.split(b"#")[0].split())
         except _DAMAGE as error:
@@ -116,12 +122,15 @@ def _diagnose(path: PathLike, n_features: int | None, cause: Exception, skip: in
     return f"{path}: {cause}"
 
 
-def _fault(line: bytes, n_features: int | None, first: str) -> str | None:
+def _fault(line: bytes, n_features: int | None, first: str, count: int) -> str | None:
     words = line.split(b"#")[0].split()
-    if words and not _finite(words[0]):
-        return f"got {first} {_shown(words[0])}, expected a finite number"
+    for word in words[:count]:
+        if not _finite(word):
+            return f"got {first} {_shown(word)}, expected a finite number"
+    if words and len(words) < count:
+        return f"got {len(words)} numbers ({first}s), expected {count}"
     last = 0
-    for position, word in enumerate(words[1:]):
+    for position, word in enumerate(words[count:]):
         index, colon, value = word.partition(b":")
         if position == 0 and index == b"qid" and colon:
             continue
@@ -214,103 +223,129 @@ def _replaceable(path: PathLike) -> Path | None:
 # Models: written
 
 
-def check_savable(kernel: str, classes: NDArray[Any], problems: int = 1) -> None:
+def check_savable(model: KernelModel) -> None:
     """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
-    problem of two classes."""
-    if kernel not in _NAMES:
-        raise ValueError(f"LIBSVM's model format has no kernel {kernel!r}; it holds {', '.join(_NAMES)}")
-    if problems != 1 or len(classes) != 2:
-        raise ValueError(f"LIBSVM's model format holds pairs of classes, got {len(classes)} classes in one machine")
-    labels = np.asarray(classes)
+    problem of two classes or none, or one for each pair of classes."""
+    if model.kernel.name not in _NAMES:
+        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {', '.join(_NAMES)}")
+    labels, problems = np.asarray(model.classes), len(model.dual_coef)
+    k = len(labels)
+    if model.task not in TASKS or (model.task in CLASSIFIERS) != (k >= 2):
+        raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
+    if problems != max(1, k - 1):
+        raise ValueError(f"LIBSVM's model format holds pairs of classes, got {k} classes in one machine")
     if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= _HIGHEST) & (labels == np.rint(labels))):
         raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
 
 
 def write_model(model: KernelModel, path: PathLike) -> None:
-    """Write a binary ``model`` (see :class:`clsvm.model.KernelModel`) as svm-train would, for svm-predict to read.
+    """Write a ``model`` (see :class:`clsvm.model.KernelModel`) as svm-train would, for svm-predict to read.
 
-    Source: svm_save_model of LIBSVM. The first label is the positive class, here ``classes[1]``, and rho is
-    -intercept. Values stand in the shortest form that reads back to the same float64 (LIBSVM keeps 8 digits). Where
-    the last column is empty one explicit zero keeps it, so that the number of features survives.
+    Source: svm_save_model of LIBSVM. rho is -intercept. Of two classes the first label is the positive class, here
+    ``classes[1]``; more stand in their order. Values stand in the shortest form that reads back to the same float64
+    (LIBSVM keeps 8 digits). Where the last column is empty one explicit zero keeps it, so that the number of features
+    survives (unless there are no support vectors).
 
     Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite) and OSError.
     """
-    check_savable(model.kernel.name, model.classes, len(model.dual_coef))
-    params, first = model.kernel.params, int(model.n_support[0])
-    order = np.r_[first : int(model.n_support.sum()), 0:first]
+    check_savable(model)
+    params, counts, labels = model.kernel.params, model.n_support, np.asarray(model.classes)
+    order = np.arange(int(counts.sum()))
+    if len(labels) == 2:
+        order, counts, labels = np.roll(order, -counts[0]), counts[::-1], labels[::-1]
     vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
     vectors.sum_duplicates()
-    coef = np.asarray(model.dual_coef, dtype=np.float64).reshape(-1)[order]
-    if not all(np.isfinite(part).all() for part in (vectors.data, coef, model.intercept)):
+    coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
+    rho = 0.0 - np.asarray(model.intercept, dtype=np.float64)
+    if not all(np.isfinite(part).all() for part in (vectors.data, coef, rho)):
         raise ValueError("the model holds numbers that are not finite; it was not written")
-    head = ["svm_type c_svc", f"kernel_type {_NAMES[model.kernel.name]}"]
+    head = [f"svm_type {model.task}", f"kernel_type {_NAMES[model.kernel.name]}"]
     if "degree" in params:
         if params["degree"] != int(params["degree"]):
             raise ValueError(f"LIBSVM's model format needs an integer degree, got {params['degree']!r}")
         head.append(f"degree {int(params['degree'])}")
     head += [f"{name} {params[name]:.17g}" for name in ("gamma", "coef0") if name in params]
-    head += ["nr_class 2", f"total_sv {len(coef)}", f"rho {0.0 - float(model.intercept[0]):.17g}"]
-    head.append(f"label {int(model.classes[1])} {int(model.classes[0])}")
-    head.append(f"nr_sv {int(model.n_support[1])} {first}")
+    head += [f"nr_class {len(labels) or 2}", f"total_sv {len(coef)}", f"rho {_digits(rho)}"]
+    if len(labels):
+        head.append(f"label {' '.join(str(int(label)) for label in labels)}")
+        head.append(f"nr_sv {' '.join(str(count) for count in counts)}")
     with atomic_write(path) as stream:
         stream.write("\n".join([*head, "SV", ""]).encode())
         for row in range(len(coef)):
             begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])
             cells = zip((vectors.indices[begin:end] + 1).tolist(), vectors.data[begin:end].tolist(), strict=True)
-            words = [f"{coef[row]:.17g}", *(f"{index}:{value!r}" for index, value in cells)]
+            words = [_digits(coef[row]), *(f"{index}:{value!r}" for index, value in cells)]
             if row == 0 and vectors.shape[1] and not np.any(vectors.indices == vectors.shape[1] - 1):
                 words.append(f"{vectors.shape[1]}:0")
             stream.write((" ".join(words) + " \n").encode())
+
+
+def _digits(values: NDArray[np.float64]) -> str:
+    return " ".join(f"{value:.17g}" for value in values.tolist())
 
 
 # Models: read
 
 
 def read_model(path: PathLike) -> KernelModel:
-    """Read a binary C-SVC model that svm-train or :func:`write_model` wrote; see :class:`clsvm.model.KernelModel`.
+    """Read a model of any svm_type that svm-train or :func:`write_model` wrote; see :class:`clsvm.model.KernelModel`.
 
-    Source: svm_load_model of LIBSVM. Classes come back sorted, int64; where the file's first label is the smaller one
-    the signs are turned. Support vectors are CSR (n_SV, d) float64, d being the highest index in the file (see
-    :func:`match_columns`). Probability estimates are read over.
+    Source: svm_load_model of LIBSVM. Labels are int64. Two come back sorted: where the file's first is the smaller one
+    the signs are turned. More keep their order, which decides between classes with as many votes. Support vectors are
+    CSR (n_SV, d) float64, d being the highest index in the file (see :func:`match_columns`). Probability estimates are
+    read over.
 
-    Raises OSError, and ValueError with the line: a damaged file, more than two classes, another svm_type, a
-    precomputed kernel.
+    Raises OSError, and ValueError with the line: a damaged file, a precomputed kernel.
     """
     with open(path, "rb") as stream:
         header = _Header(path, stream)
-        kind = header.word("svm_type")
-        if kind != "c_svc":
-            header.fault("svm_type", f"svm_type {kind}", "c_svc: other types are not supported yet")
+        task = header.word("svm_type")
+        if task not in TASKS:
+            header.fault("svm_type", f"svm_type {task}", ", ".join(TASKS))
         name = header.word("kernel_type")
         if name not in _KERNELS:
             reason = "precomputed kernels are not supported yet" if name == "precomputed" else ", ".join(_KERNELS)
             header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {reason}")
-        (nr_class,) = header.numbers("nr_class", int, 1)
-        if nr_class != 2:
-            header.fault("nr_class", f"{nr_class} classes", "2: other numbers of classes are not supported yet")
+        (k,) = header.numbers("nr_class", int, 1)
+        if k < 2 or (k > 2 and task not in CLASSIFIERS):
+            header.fault("nr_class", f"{k} classes", "2 or more" if task in CLASSIFIERS else f"2, as {task} has it")
         kernel = _kernel(header, _KERNELS[name])
         (total,) = header.numbers("total_sv", int, 1)
-        (rho,) = header.numbers("rho", float, 1)
-        labels, counts = header.numbers("label", int, 2), header.numbers("nr_sv", int, 2)
-        if labels[0] == labels[1] or max(map(abs, labels)) > _HIGHEST:
-            header.fault("label", f"labels {labels[0]} and {labels[1]}", "two different 32-bit integers")
-        if min(counts) < 0 or sum(counts) != total:
-            header.fault("nr_sv", f"{counts[0]} + {counts[1]}", f"two counts whose sum is total_sv, {total}")
-        vectors, coef = _support_vectors(header, stream, total)
-    sign, order = 1.0, np.arange(total)
-    if labels[0] > labels[1]:
-        order = np.roll(order, -counts[0])
-        labels, counts = labels[::-1], counts[::-1]
-    else:
-        sign = -1.0
+        rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
+        labels, counts = _labels(header, k, total) if task in CLASSIFIERS else ([], [total])
+        if min(counts) < 0:
+            header.fault("total_sv", f"total_sv {total}", "0 or more")
+        for key in {"label", "nr_sv"} & header.lines.keys() if not labels else ():
+            header.fault(key, key, f"none of {task}")
+        vectors, coef = _support_vectors(header, stream, total, k - 1)
+    if len(labels) == 2:
+        if labels[0] > labels[1]:
+            order = np.roll(np.arange(total), -counts[0])
+            vectors, coef = vectors[order], coef[:, order]
+            labels, counts = labels[::-1], counts[::-1]
+        else:
+            coef, rho = -coef, -rho
     return KernelModel(
         kernel=kernel,
-        support_vectors=vectors[order],
-        dual_coef=sign * coef[order][np.newaxis],
-        intercept=np.array([-sign * rho]),
-        classes=np.array(labels, dtype=np.int64),
+        support_vectors=vectors,
+        dual_coef=coef,
+        intercept=-rho,
+        classes=np.array(labels, dtype=np.int64 if labels else np.float64),
         n_support=np.array(counts, dtype=np.int32),
+        plan=None if total else Plan("dense", np.zeros(0), "no support vectors"),
+        task=task,
     )
+
+
+def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
+    """The labels and how many support vectors each has."""
+    labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
+    if len(set(labels)) < k or max(map(abs, labels)) > _HIGHEST:
+        header.fault("label", f"labels {' '.join(map(str, labels))}"[:200], f"{k} different 32-bit integers")
+    if min(counts) < 0 or sum(counts) != total:
+        shown = " + ".join(map(str, counts))[:200]
+        header.fault("nr_sv", shown, f"{k} counts whose sum is total_sv, {total}")
+    return labels, counts
 
 
 class _Header:
@@ -370,17 +405,46 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
     return kernels.make(name, **params)
 
 
-def _support_vectors(header: _Header, stream: BinaryIO, total: int) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """The lines below SV: coef then index:value. LIBSVM ends each by a line break, so a cut file is noticed."""
+def _support_vectors(
+    header: _Header, stream: BinaryIO, total: int, count: int
+) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """The lines below SV, ``count`` coefficients then index:value: (vectors (total, d), coefficients (count, total)).
+
+    LIBSVM ends each by a line break, so a cut file is noticed.
+    """
     below = header.end + 1
+    if not total:
+        if line := stream.readline():
+            header.fail(below, f"got {_shown(line.rstrip())}, expected the end of the file: total_sv is 0")
+        return sparse.csr_matrix((0, 0)), np.zeros((count, 0))
     try:
-        vectors, coef = _load(stream, None)
+        if count == 1:
+            vectors, first = _load(stream, None)
+            coef = first[np.newaxis]
+        else:
+            coef, rest = _split(stream, count)
+            vectors, _ = _load(rest, None)
     except (ValueError, OverflowError) as error:
-        raise ValueError(_diagnose(header.path, None, error, header.end, "coefficient")) from None
-    if len(coef) != total:
+        raise ValueError(_diagnose(header.path, None, error, header.end, "coefficient", count)) from None
+    if coef.shape[1] != total:
         said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
-        header.fail(below + min(len(coef), total), f"got {len(coef)} support vectors, expected {said}")
+        header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {said}")
     stream.seek(-1, os.SEEK_END)
     if stream.read(1) != b"\n":
         header.fail(below + total - 1, "got a line with no line break, expected one: the file seems cut short")
     return vectors, coef
+
+
+def _split(stream: BinaryIO, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
+    """The coefficients that rows begin with, (count, rows), and the rows with a 0 in their place. Raises ValueError."""
+    found, rest = [], io.BytesIO()
+    for line in stream:
+        words = line.split(b"#")[0].split(None, count)
+        if words:
+            found.append([float(word) for word in words[:count]])
+            rest.write(b"0 " + b"".join(words[count:]) + b"\n")
+    rest.seek(0)
+    coef = np.array(found).reshape(-1, count)  # (ValueError where one row has fewer)
+    if not np.isfinite(coef).all():
+        raise ValueError("a coefficient that is not finite")
+    return np.ascontiguousarray(coef.T), rest

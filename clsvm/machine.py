@@ -67,6 +67,7 @@ class Machine(BaseEstimator):
     model_: KernelModel
     fit_report_: FitReport
     n_iter_: Any
+    _task: str  # of clsvm.model.TASKS
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -163,21 +164,27 @@ class Machine(BaseEstimator):
             n_support=self._n_support,
             plan=trained.plan,
             dtype=report.dtype,
+            task=self._task,
         )
         if not report.converged:
             warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=4)
 
     def _fit_one(self, X: Any, problem: tasks.Problem, started: float) -> None:
-        """Train the one problem of a task without classes."""
+        """Train the one problem of a task without classes, over the rows of X or over these twice."""
         kernel = self._kernel(X)
         check_values(kernel, X)
-        start = self._before((1, problem.n))
-        trained = training.train(X, problem, kernel, self._options(), start, started)
+        n = X.shape[0]
+        rows = X if problem.n == n else sp.vstack([X, X], "csr") if sp.issparse(X) else np.concatenate([X, X])
+        start = self._before((1, n))
+        if start is not None and problem.n != n:
+            start = np.concatenate([np.maximum(start, 0), np.minimum(start, 0)], axis=1)
+        trained = training.train(rows, problem, kernel, self._options(), start, started)
         solution = trained.solution
-        support = np.flatnonzero(solution.b[0])
+        b = solution.b[0, :n] + solution.b[0, n:] if problem.n != n else solution.b[0]
+        support = np.flatnonzero(b)
         self.n_iter_ = int(min(solution.steps[0], np.iinfo(np.int32).max))
-        one = np.zeros(problem.n, np.intp)
-        self._keep(X, kernel, trained, support, solution.b[:, support], 0.0 - solution.rho, np.zeros(0), one)
+        one, rho = np.zeros(n, np.intp), solution.rho.mean(axis=1)  # (of two groups the middle is the offset)
+        self._keep(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:

@@ -233,6 +233,10 @@ def votes(values: Vector, k: int) -> NDArray[np.intp]:
     return won
 
 
+CLASSIFIERS = ("c_svc", "nu_svc")  # LIBSVM's words: with classes, and
+TASKS = (*CLASSIFIERS, "one_class", "epsilon_svr", "nu_svr")  # without
+
+
 @dataclass(frozen=True)
 class KernelModel:
     """A kernel machine: of two classes with one problem, of k classes with a problem each or one for each pair, or one
@@ -240,9 +244,10 @@ class KernelModel:
 
     support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
     (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;
-    classes (2,), (k,) sorted or (0,); n_support int32, one for each class. Of pairs (:func:`pairs`, y = +1 for the
-    first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a vector's coefficients against each other
-    class in order; intercept is (k (k - 1) / 2,).
+    classes (2,), (k,) sorted or (0,); n_support int32, one for each class, or of all (1,). task: one of TASKS.
+    Of pairs (:func:`pairs`, y = +1 for the first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a
+    vector's coefficients against each other class in order; intercept is (k (k - 1) / 2,); classes are in any order,
+    which decides between as many votes.
     plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
 
     The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
@@ -258,6 +263,7 @@ class KernelModel:
     n_support: NDArray[np.int32]
     plan: Plan | None = None
     dtype: str = "float32"
+    task: str = "c_svc"
     _kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
 
     def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
@@ -313,10 +319,11 @@ class KernelModel:
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
         """The class of each row: classes[1] where the decision value is positive, or that of the largest one, or of the
-        most pairs (of equally many the first). The decision value itself where there are no classes."""
+        most pairs (of equally many the first). Where there are no classes the decision value itself, of one_class +1
+        where it is positive and -1 elsewhere."""
         values = self.decision_function(X, device, memory_limit)
         if not len(self.classes):
-            return values
+            return np.where(values > 0, 1, -1) if self.task == "one_class" else values
         index = (values > 0).astype(np.intp) if self._single else values.argmax(axis=1)
         if self.of_pairs:
             index = votes(values, len(self.classes)).argmax(axis=1)

@@ -6,7 +6,9 @@ version 1:
     format, version       "clsvm model", 1
     kernel                Kernel.record() as JSON: read back through the checks of Kernel.from_record
     dtype                 of kernel values, "float32" or "float64"
-    dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k
+    task                  what it is for, one of clsvm.model.TASKS
+    dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k; or one for each pair
+                          of k > 2 classes: (k - 1, n_SV), (k (k - 1) / 2,); or without classes p = 1, k = 0, (1,)
     support_vectors (n_SV, d)             dense, or
     data, indices, indptr, shape (2,)     CSR
     layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
@@ -33,11 +35,11 @@ from clsvm import libsvm
 from clsvm.kernels import Kernel
 from clsvm.layout import Plan
 from clsvm.libsvm import PathLike
-from clsvm.model import KernelModel
+from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
 FORMAT, VERSION = "clsvm model", 1
 _COMMON = (
-    *("format", "version", "kernel", "dtype", "dual_coef", "intercept", "classes", "n_support"),
+    *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
     *("layout", "centre", "reason"),  # always there: what damage leaves out would otherwise go unnoticed
 )
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
@@ -53,7 +55,7 @@ _HIGHEST = 2**31 - 1  # of column numbers
 
 
 def save_model(model: KernelModel, path: PathLike) -> None:
-    """Write a binary ``model`` with any kernel function and labels to ``path``, complete or not at all.
+    """Write a ``model`` with any kernel function and labels to ``path``, complete or not at all.
 
     Labels are numbers, truth values or text; an array of objects is written as text if all of them are.
     Raises ValueError for a model that :func:`load_model` would refuse, and OSError.
@@ -89,6 +91,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
     """What goes into the file, little-endian and contiguous."""
     record = json.dumps(model.kernel.record())
     made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
+    made["task"] = model.task
     made |= {"dual_coef": model.dual_coef, "intercept": model.intercept, "classes": _labels(model.classes)}
     made["n_support"] = np.asarray(model.n_support, np.int32)
     vectors = model.support_vectors
@@ -205,25 +208,33 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     except ValueError as error:
         file.require(False, f"support vectors that do not fit ({error})", "others")
     counts, classes, dual_coef = (file.arrays[name] for name in ("n_support", "classes", "dual_coef"))
-    k = classes.size
-    file.require(classes.ndim == 1 and k >= 2, _shown("classes", classes), "two labels or more")
-    counts = file.array("n_support", "int32", (k,))
+    k, task = classes.size, file.text("task")
+    file.require(task in TASKS, f"task {task[:40]!r}", ", ".join(TASKS))
+    fits, words = (k >= 2, "two labels or more") if task in CLASSIFIERS else (k == 0, f"no labels: it is of {task}")
+    file.require(classes.ndim == 1 and fits, _shown("classes", classes), words)
+    counts = file.array("n_support", "int32", (max(1, k),))
     fits = counts.min() >= 0 and int(counts.sum(dtype=np.int64)) == n
     file.require(fits, f"n_support {counts.tolist()}"[:200], f"counts whose sum is the number of support vectors, {n}")
     if classes.dtype.kind != "U":
         file.array("classes", classes.dtype.name, (k,))
-    ordered = bool((classes[:-1] < classes[1:]).all())
-    file.require(ordered, f"classes {classes.tolist()!r}"[:200], "different labels in order")
-    problems = 1 if k == 2 and dual_coef.shape[:1] == (1,) else k
+    problems = offsets = k
+    if of_pairs := k > 2 and dual_coef.shape[:1] == (k - 1,):
+        problems, offsets = k - 1, k * (k - 1) // 2
+    elif k == 0 or (k == 2 and dual_coef.shape[:1] == (1,)):
+        problems = offsets = 1
+    fits = len(np.unique(classes)) == k if of_pairs else bool((classes[:-1] < classes[1:]).all())
+    words = "different labels" if of_pairs else "different labels in order"
+    file.require(fits, f"classes {classes.tolist()!r}"[:200], words)
     return KernelModel(
         kernel=kernel,
         support_vectors=vectors,
         dual_coef=file.array("dual_coef", "float64", (problems, n)),
-        intercept=file.array("intercept", "float64", (problems,)),
+        intercept=file.array("intercept", "float64", (offsets,)),
         classes=classes,
         n_support=counts,
         plan=_plan(file, kernel, d),
         dtype=dtype,
+        task=task,
     )
 
 

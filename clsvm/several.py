@@ -26,7 +26,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Several:
-    """Coefficients (m,) of each problem, offset and pair steps of each, in order; one report of them all."""
+    """Coefficients (m,) of each problem, offsets (problems, groups) and pair steps of each, in order; one report."""
 
     b: list[Vector]
     rho: Vector
@@ -80,7 +80,8 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel, options: Options, s
         with Stream(options.device, options.memory_limit) as stream:
             record.plan = layout.choose(stream.profile, X, kernel.spec)
     b = [found[place].b if place in found else np.zeros(len(member.rows)) for place, member in enumerate(members)]
-    rho = np.array([found[place].rho if place in found else 0.0 for place in range(len(members))])
+    none = np.zeros(members[0].problem.groups)
+    rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])
     steps = np.array([found[place].steps if place in found else 0 for place in range(len(members))], np.int64)
     return Several(b, rho, steps, _report(found, len(members), record, options, since), record.plan)
 
@@ -160,8 +161,8 @@ def _unclustered(stream: Stream, plan: layout.Plan, X: Any) -> layout.Plan:
 
 def _outcome(one: training.Trained) -> Outcome:
     s = one.solution
-    rho, primal, dual, violation = (float(array[0]) for array in (s.rho, s.primal, s.dual, s.violation))
-    return Outcome(s.b[0], s.f[0], rho, primal, dual, violation, int(s.steps[0]), s.error_bound)
+    primal, dual, violation = (float(array[0]) for array in (s.primal, s.dual, s.violation))
+    return Outcome(s.b[0], s.f[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound)
 
 
 def _report(found: dict[int, Outcome], count: int, record: _Record, options: Options, since: float) -> FitReport:

@@ -26,6 +26,7 @@ class Constraint(enum.Enum):
 
     BIAS = "sum_i b_pi = total for every problem p, the dual of an offset that costs nothing"
     NONE = "nothing: the offset is 0"
+    SPLIT = "the sum of the rows with hi > 0 and that of the rows with lo < 0, for every problem p (nu-SVC, nu-SVR)"
     COUPLED = "sum_p b_pi = 0 for every row i: one problem a class (Crammer and Singer), offsets 0"
 
 
@@ -48,9 +49,17 @@ class Problem:
         return int(self.q.shape[0])
 
     @property
+    def groups(self) -> int:
+        """Groups of rows with an offset each."""
+        return 2 if self.constraint is Constraint.SPLIT else 1
+
+    @property
     def total(self) -> Vector:
-        """What the coefficients of each problem add up to, (problems,)."""
-        return np.zeros(self.problems) if self.start is None else np.asarray(self.start.sum(axis=1))
+        """What the coefficients of each group of each problem add up to, (problems, groups)."""
+        start = np.zeros_like(self.q) if self.start is None else self.start
+        if self.groups == 1:
+            return np.asarray(start.sum(axis=1, keepdims=True))
+        return np.stack([np.maximum(start, 0).sum(axis=1), np.minimum(start, 0).sum(axis=1)], axis=1)
 
     @property
     def n(self) -> int:
@@ -63,7 +72,10 @@ class Problem:
         """
         b = np.clip(b, self.lo, self.hi)
         if self.start is not None:
-            b = np.stack([_filled(*row) for row in zip(b, self.hi, self.total, strict=True)])
+            totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
+            b = np.stack([_filled(*row) for row in zip(up, np.maximum(self.hi, 0), totals[0], strict=True)])
+            if self.groups == 2:
+                b -= np.stack([_filled(*row) for row in zip(down, np.maximum(-self.lo, 0), -totals[1], strict=True)])
         elif self.constraint is Constraint.BIAS:
             up, down = np.maximum(b, 0), np.minimum(b, 0)
             above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
@@ -105,6 +117,30 @@ def one_class(nu: float, weights: Vector) -> Problem:
     hi = weights[None].astype(np.float64)
     start = _filled(np.zeros_like(weights), weights, nu * weights.sum())[None]
     return Problem(np.zeros_like(hi), hi, np.zeros_like(hi), start=start)
+
+
+def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
+    """nu-SVC (Schoelkopf et al. 2000, as LIBSVM scales it): signs (n,) +1 or -1, weights (n,); |b| <= weights, the
+    coefficients of each class add up to nu / 2 of all weights. Raises ValueError where a class has not that much."""
+    box, half = signs * weights, nu * weights.sum() / 2
+    least = min(weights[signs > 0].sum(), weights[signs < 0].sum())
+    if half > least * (1 + 1e-12):
+        raise ValueError(
+            f"specified nu is infeasible: got nu={nu:g}, at most {2 * least / weights.sum():g} for these rows"
+        )
+    return _split(np.minimum(box, 0), np.maximum(box, 0), np.zeros_like(box), half)
+
+
+def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
+    """nu-SVR: targets y (n,), C (n,) of each row; over the rows twice (2 n): alpha, then -alpha*, each of which adds up
+    to nu / 2 of all C."""
+    zero = np.zeros_like(C)
+    return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)
+
+
+def _split(lo: Vector, hi: Vector, q: Vector, half: float) -> Problem:
+    start = _filled(np.zeros_like(hi), hi, half) - _filled(np.zeros_like(lo), -lo, half)
+    return Problem(lo[None], hi[None], q[None].astype(np.float64), Constraint.SPLIT, start=start[None])
 
 
 def _filled(b: Vector, hi: Vector, total: float) -> Vector:

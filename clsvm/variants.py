@@ -154,7 +154,7 @@ def subproblem(profile: Profile, dtype: str, working_set: int, constraint: Const
     items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
     options = [*layout.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
-    options += ["-DNO_BIAS"] * (constraint is Constraint.NONE)
+    options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = [f"subproblem_{profile.shape}"]
     if constraint is Constraint.COUPLED:
         names = ["row_threshold", f"coupled_{profile.shape}"]
@@ -167,7 +167,8 @@ def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.
     store; ``entry`` is the first of several kernels."""
     options = [*layout.options(profile, dtype), f"-DWG={profile.group}"]
     options += [f"-DSORT={1 << (quota + max(quota, profile.group) - 1).bit_length()}"] if quota else [f"-DBINS={BINS}"]
-    options += ["-DNO_BIAS"] * (constraint is not Constraint.BIAS)
+    options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
+    options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = ("extremes", "sort" if quota else "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
     return Variant(
         f"{', '.join(names)} {constraint.name.lower()} {dtype}", sources.cl(*names), tuple(options), "extremes"
@@ -229,7 +230,8 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             continue
         for constraint in Constraint:
             yield selection(profile, dtype, constraint)
-            yield selection(profile, dtype, constraint, profile.sort_most)
+            if constraint is not Constraint.SPLIT:
+                yield selection(profile, dtype, constraint, profile.sort_most)
             yield subproblem(profile, dtype, profile.working_set, constraint)
         yield update(profile, dtype)
         yield carry(profile, dtype)

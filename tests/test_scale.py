@@ -49,9 +49,11 @@ def test_features_go_to_the_limits_and_constant_ones_go(clsvm: Command) -> None:
     )
 
 
-def test_zeros_that_stay_are_left_out(clsvm: Command) -> None:
+def test_zeros_that_stay_are_left_out(clsvm: Command, tmp_path: Path) -> None:
     expected = "1 1:1.5 3:3 \n-1 1:3 2:3 \n0.10000000000000001 3:0.03 7:3 \n"
     assert clsvm("scale", "-l", "0", "-u", "3", "data") == Result(0, expected, "")
+    (tmp_path / "data").write_text("1 1:0\n2 1:4\n")
+    assert clsvm("scale", "-l", "0", "data") == Result(0, "1 \n2 1:1 \n", "")
 
 
 def test_the_ends_are_exact(clsvm: Command, tmp_path: Path) -> None:
@@ -350,7 +352,7 @@ def test_a_broken_range_file(name: str, clsvm: Command, tmp_path: Path) -> None:
 
 
 def test_a_range_file_that_is_not_text(clsvm: Command, tmp_path: Path) -> None:
-    (tmp_path / "ranges").write_bytes(bytes(range(256)) * 4)
+    (tmp_path / "ranges").write_bytes(bytes(range(128, 256)) * 9)
     code, out, err = clsvm("scale", "-r", "ranges", "data")
     assert (code, out) == (1, "")
     assert err.startswith("clsvm: error: ranges, line 1: got ")

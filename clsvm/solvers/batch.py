@@ -44,11 +44,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Outcome:
-    """b, f (m,) and what they come to; error_bound: of f, from the rounding of K."""
+    """b, f (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K."""
 
     b: Vector
     f: Vector
-    rho: float
+    rho: Vector
     primal: float
     dual: float
     violation: float
@@ -145,6 +145,8 @@ class _Batch:
             start = member.problem.start if member.start is None else member.start
             if start is not None:
                 self.b[p, :m] = start
+        split = self.constraint is Constraint.SPLIT
+        self._groups = [self.lo >= 0, self.lo < 0] if split else [np.ones_like(self.lo, dtype=bool)]
         self.ws, self.each, self.all = (
             stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [W], [B * W])
         )
@@ -200,7 +202,7 @@ class _Batch:
                 break
             before = steps
         bound = np.zeros(B) if exact else self._bound()
-        return [self._outcome(p, violation[p], rho[p], int(steps[p]), float(bound[p])) for p in range(B)]
+        return [self._outcome(p, float(violation[p]), rho[p], int(steps[p]), float(bound[p])) for p in range(B)]
 
     def _bound(self) -> Vector:
         """Of f, from the rounding of K."""
@@ -241,25 +243,31 @@ class _Batch:
         stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
 
     def _violations(self) -> tuple[Vector, Vector]:
-        """Violation and offset of each member."""
+        """Violation (B,) and offsets (B, groups) of the members."""
         right, left = sides(self.f, self.b, self.kink)
         up, low = self.b < self.hi, self.b > self.lo
         if self.constraint is Constraint.NONE:
             worst = np.maximum(np.where(up, -right, 0).max(axis=1), np.where(low, left, 0).max(axis=1))
-            return np.maximum(worst, 0), np.zeros(self.B)
-        m, M = np.where(up, right, np.inf).min(axis=1), np.where(low, left, -np.inf).max(axis=1)
-        free = up & low & (left == right)
-        with np.errstate(invalid="ignore"):
-            middle = np.where(np.isfinite(m) & np.isfinite(M), (m + M) / 2, np.where(np.isfinite(m), m, M))
-            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, 0)
-        rho = np.where(free.any(axis=1), np.where(free, right, 0).sum(axis=1) / np.maximum(free.sum(axis=1), 1), middle)
-        return np.maximum(violation, 0), np.where(np.isfinite(rho), rho, 0.0)
+            return np.maximum(worst, 0), np.zeros((self.B, 1))
+        violation, rho = np.zeros(self.B), np.zeros((self.B, len(self._groups)))
+        for g, mine in enumerate(self._groups):
+            m = np.where(up & mine, right, np.inf).min(axis=1)
+            M = np.where(low & mine, left, -np.inf).max(axis=1)
+            free = up & low & mine & (left == right)
+            both = np.isfinite(m) & np.isfinite(M)
+            with np.errstate(invalid="ignore"):
+                middle = np.where(both, (m + M) / 2, np.where(np.isfinite(m), m, M))
+                violation = np.maximum(violation, np.where(both, M - m, 0))
+            count = free.sum(axis=1)
+            rho[:, g] = np.where(count > 0, np.where(free, right, 0).sum(axis=1) / np.maximum(count, 1), middle)
+        return violation, np.where(np.isfinite(rho), rho, 0.0)
 
-    def _outcome(self, p: int, violation: float, rho: float, steps: int, bound: float) -> Outcome:
+    def _outcome(self, p: int, violation: float, rho: Vector, steps: int, bound: float) -> Outcome:
         m = len(self.members[p].rows)
         b, f, q, lo, hi = (array[p, :m].copy() for array in (self.b, self.f, self.q, self.lo, self.hi))
-        quadratic, slack = float(b @ (f - q)), rho - f
+        at = sum(offset * mine[p, :m] for offset, mine in zip(rho, self._groups, strict=True))
+        quadratic, slack = float(b @ (f - q)), at - f
         loss = float(np.maximum(np.maximum(lo * (slack + self.kink), hi * (slack - self.kink)), 0).sum())
         dual = -(quadratic / 2 + float(q @ b) + self.kink * float(np.abs(b).sum()))
-        primal = quadratic / 2 + loss - rho * float(b.sum()) * (self.constraint is Constraint.BIAS)
+        primal = quadratic / 2 + loss - float(at @ b)
         return Outcome(b, f, rho, primal, dual, violation, steps, bound)

@@ -42,7 +42,7 @@ from clsvm.tasks import Constraint, Problem
 Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
-VECTOR_STATE = 56  # bytes of local memory for each row of the working set in the vector shape's subproblem
+VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
@@ -74,7 +74,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Solution:
-    """b, f (problems, n) and rho, primal, dual, violation, steps (problems,), float64."""
+    """b, f (problems, n), rho (problems, groups) and primal, dual, violation, steps (problems,), float64."""
 
     b: Vector
     f: Vector
@@ -390,15 +390,15 @@ class Solver:
     def _read(self) -> State:
         numbers, places = self.selection.extremes()
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
-        m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
-        if self.problem.constraint is not Constraint.BIAS:  # every row by itself
-            violation = np.maximum(np.maximum(-m, M), 0)
-            return State(m, M, np.zeros(self.P), violation, counters[: self.sets, 0], int(counters[0, 1]))
+        m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
+        if self.problem.constraint in (Constraint.NONE, Constraint.COUPLED):  # every row by itself
+            violation = np.maximum(np.maximum(-m, M), 0)[:, 0]
+            return State(m, M, np.zeros((self.P, 1)), violation, counters[: self.sets, 0], int(counters[0, 1]))
         free = places[..., 2].sum(axis=1)
         with np.errstate(invalid="ignore"):
             middle = np.where(np.isfinite(m) & np.isfinite(M), (m + M) / 2, np.where(np.isfinite(m), m, M))
             rho = np.where(free > 0, numbers[..., 2].sum(axis=1) / np.maximum(free, 1), middle)
-            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf)
+            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf).max(axis=1)
         rho = np.where(np.isfinite(rho), rho, 0.0)
         return State(m, M, rho, np.maximum(violation, 0.0), counters[: self.sets, 0], int(counters[0, 1]))
 
@@ -414,8 +414,8 @@ class Solver:
         quadratic, linear, loss = self.stream.read_wide(self.sums, (self.sets, self.selection.chunks, 3)).sum(axis=1).T
         self.stream.free(buffer)
         primal = quadratic / 2 + loss
-        if self.problem.constraint is Constraint.BIAS:
-            primal -= rho * self.problem.total
+        if self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT):
+            primal -= (rho.reshape(self.P, -1) * self.problem.total).sum(axis=1)
         return primal, -(quadratic / 2 + linear)
 
     def _sum(self, rho: Buffer) -> None:
@@ -427,6 +427,10 @@ class Solver:
         """What rounding of the kernel values can have done to f at most, for coefficients b (problems, rows)."""
         eps = float(np.finfo(self.gram.rows.dtype).eps)
         return eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
+
+    def _group(self, lo: Vector) -> NDArray[np.intp]:
+        """Which group each row is of."""
+        return (lo < 0).astype(np.intp) * (self.problem.groups - 1)
 
     def _sure(self, violation: float) -> bool:
         """Whether a few steps more cannot spare the float64 certificate, or need not: what rounding of K hides is too
@@ -453,7 +457,8 @@ class Solver:
             if self.problem.constraint is Constraint.NONE:
                 band = (up & (-right > tol - 2 * bound)) | (low & (left > tol - 2 * bound))
             else:
-                band = (up & (right <= state.m[p] + 2 * bound)) | (low & (left >= state.M[p] - 2 * bound))
+                g = self._group(lo[p])
+                band = (up & (right <= state.m[p][g] + 2 * bound)) | (low & (left >= state.M[p][g] - 2 * bound))
                 band |= up & low & (left == right)
             at = np.flatnonzero(band)
             if not at.size:
@@ -465,15 +470,17 @@ class Solver:
             right, left = sides(f[p], b[p], self.problem.kink)
             if self.problem.constraint is Constraint.NONE:
                 worst = max(worst, float((-right[up]).max(initial=0)), float(left[low].max(initial=0)))
-            elif up.any() and low.any():
-                worst = max(worst, float(left[low].max() - right[up].min()))
+            for group in range(self.problem.groups) if self.problem.constraint is not Constraint.NONE else ():
+                rises, falls = (rows & (self._group(lo[p]) == group) for rows in (up, low))
+                if rises.any() and falls.any():
+                    worst = max(worst, float(left[falls].max() - right[rises].min()))
         self.stream.write_wide(self.f, f)
         return worst, evaluated
 
 
 @dataclass(frozen=True)
 class State:
-    """What the host reads back: m, M, rho, violation, steps (problems,), and rows computed."""
+    """What the host reads back: m, M, rho (problems, groups), violation, steps (problems,), and rows computed."""
 
     m: Vector
     M: Vector

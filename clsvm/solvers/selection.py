@@ -34,13 +34,14 @@ class Selection:
     def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
         profile = stream.profile
         self.stream, self.sets, self.n, self.W = stream, sets, n, W
-        self.sides = 2 if constraint is Constraint.BIAS else 1
+        self.sides = 2 if constraint in (Constraint.BIAS, Constraint.SPLIT) else 1
+        self.groups = 2 if constraint is Constraint.SPLIT else 1
         self.most = W // self.sides  # of the first working set, which keeps nothing
         self.group, self.chunks = profile.group, _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         pieces = sets * self.chunks
         self.in_set, self.ws = stream.zeros(sets * n), stream.upload(np.full(sets * W, -1, np.int32))
-        self.numbers, self.places = stream.zeros(8 * 4 * pieces), stream.zeros(4 * 4 * pieces)
+        self.numbers, self.places = (stream.zeros(size * 4 * self.groups * pieces) for size in (8, 4))
         self.program = variants.selection(profile, dtype, constraint, self._quota())
         self._k = {name: stream.variant(self.program, name) for name in ("extremes", *self._names)}
 
@@ -63,8 +64,8 @@ class Selection:
         raise NotImplementedError
 
     def extremes(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """What was seen: numbers (sets, chunks, 4) and places (sets, chunks, 4)."""
-        shape = (self.sets, self.chunks, 4)
+        """What was seen: numbers and places (sets, chunks, groups, 4)."""
+        shape = (self.sets, self.chunks, self.groups, 4)
         return self.stream.read_wide(self.numbers, shape), self.stream.read(self.places, np.int32, shape)
 
     def _one_group(self) -> tuple[tuple[int], tuple[int]]:
@@ -117,7 +118,7 @@ class Sorting(Selection):
 def kind_for(profile: Profile, constraint: Constraint, W: int) -> type[Counting] | type[Sorting]:
     """The way that a device profile takes for a working set of W."""
     quota = W // 2 if constraint is Constraint.BIAS else W
-    return Sorting if quota <= profile.sort_most else Counting
+    return Sorting if quota <= profile.sort_most and constraint is not Constraint.SPLIT else Counting
 
 
 def nbytes(profile: Profile, constraint: Constraint, sets: int, n: int, W: int) -> int:

@@ -1,0 +1,718 @@
+"""Classification of more than two classes by pairs, regression and one-class machines: every claim of a fit recomputed
+in float64, and held against scikit-learn's SVC, SVR and OneClassSVM."""
+
+from __future__ import annotations
+
+import copy
+import lzma
+import pickle
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.svm
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris, load_svmlight_file
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from clsvm import SVC, SVR, OneClassSVM, layout, several, training
+from clsvm import device as devices
+from clsvm.model import pairs, votes
+from clsvm.solvers import batch
+from tests import reference
+
+TOL = 1e-4
+FINE = 1e-5  # scikit-learn's tolerance here
+KERNELS: dict[str, dict[str, Any]] = {
+    "rbf": {"gamma": 0.3},
+    "linear": {},
+    "poly": {"gamma": 0.3, "coef0": 0.5, "degree": 2},
+    "sigmoid": {"gamma": 0.01, "coef0": 0.0},  # nearly positive definite: else there is more than one optimum
+}
+IRIS = load_iris(return_X_y=True)
+DIABETES = load_diabetes(return_X_y=True)[0] * 20, load_diabetes(return_X_y=True)[1] / 80
+
+_VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated ones too, as in scikit-learn's"
+
+
+@parametrize_with_checks(
+    [SVR(), OneClassSVM()],
+    expected_failed_checks=lambda _: {
+        "check_sample_weight_equivalence_on_dense_data": _VARIANCE,
+        "check_sample_weight_equivalence_on_sparse_data": _VARIANCE,
+    },
+)
+def test_scikit_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+class Dual(NamedTuple):
+    """minimise 1/2 b'Kb + q'b + kink sum |b|, lo <= b <= hi, sum b = total (None: free), as written down here again."""
+
+    lo: np.ndarray
+    hi: np.ndarray
+    q: np.ndarray
+    kink: float = 0.0
+    total: float | None = 0.0
+
+    def value(self, K: np.ndarray, b: np.ndarray) -> float:
+        """What is maximised."""
+        return -float(b @ K @ b / 2 + self.q @ b + self.kink * np.abs(b).sum())
+
+    def slopes(self, K: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+        """The largest where a coefficient can shrink, the least where one can grow: the offset lies between them."""
+        f = K @ b + self.q
+        grow = np.where(b < self.hi, f + np.where(b >= 0, self.kink, -self.kink), np.inf)
+        shrink = np.where(b > self.lo, f + np.where(b > 0, self.kink, -self.kink), -np.inf)
+        return float(shrink.max()), float(grow.min())
+
+    def violation(self, K: np.ndarray, b: np.ndarray) -> float:
+        """How much the steepest feasible direction descends: along a pair of coefficients, or along one."""
+        shrink, grow = self.slopes(K, b)
+        return max(0.0, max(-grow, shrink) if self.total is None else shrink - grow)
+
+    def open(self, K: np.ndarray, b: np.ndarray) -> float:
+        """How wide the range is in which every offset is optimal: where all coefficients stand on a bound."""
+        shrink, grow = self.slopes(K, b)
+        return min(max(0.0, grow - shrink), 1e9)
+
+    def check(self, K: np.ndarray, b: np.ndarray, tol: float, rounding: float = 1e-12) -> None:
+        """Boxes to the bit, the sum to ``rounding`` of all coefficients, the violation within tol."""
+        assert (self.lo <= b).all()
+        assert (b <= self.hi).all()
+        if self.total is not None:
+            assert abs(b.sum() - self.total) <= rounding * (self.hi - self.lo).sum()
+        assert self.violation(K, b) <= 1.2 * tol
+
+
+def spread(model: Any, n: int) -> np.ndarray:
+    """dual_coef_ (problems, n) over all rows, of either library."""
+    dual = model.dual_coef_.toarray() if sp.issparse(model.dual_coef_) else model.dual_coef_
+    b = np.zeros((len(dual), n))
+    b[:, model.support_] = dual
+    return b
+
+
+def of_pairs(model: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(rows, coefficients) of each pair of classes, from the layout that scikit-learn documents for dual_coef_."""
+    b, k, found = spread(model, len(y)), len(model.classes_), []
+    for i, j in pairs(k):
+        rows = np.flatnonzero(np.isin(y, model.classes_[[i, j]]))
+        found.append((rows, np.where(y[rows] == model.classes_[i], b[j - 1, rows], b[i, rows])))
+    return found
+
+
+def gram(kernel: str, A: Any, B: Any) -> np.ndarray:
+    A, B = (np.asarray(part.toarray() if sp.issparse(part) else part, np.float64) for part in (A, B))
+    return pairwise_kernels(A, B, metric=kernel, **KERNELS[kernel])
+
+
+def problem_of(model: Any, y: Any, weights: np.ndarray) -> Dual:
+    """Of a regression or a one-class machine."""
+    if isinstance(model, SVR):
+        C = model.C * weights
+        return Dual(-C, C, -np.asarray(y, np.float64), model.epsilon, 0.0 if model.bias else None)
+    return Dual(np.zeros_like(weights), weights, np.zeros_like(weights), total=model.nu * weights.sum())
+
+
+def same_optimum(mine: float, best: float) -> None:
+    assert mine == pytest.approx(best, rel=1e-5, abs=1e-7)
+
+
+small = settings(
+    max_examples=6, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+problems = given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(8, 90),
+    d=st.integers(1, 6),
+    weighted=st.booleans(),
+    number=st.sampled_from([0.3, 1.0, 10.0]),
+    flag=st.booleans(),
+)
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+both_forms = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+
+
+def draw(seed: int, n: int, d: int, k: int, sparse: bool) -> tuple[Any, np.ndarray, np.random.Generator]:
+    """Rows around the centres of k classes, each of which has a row at least."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    y[:k] = np.arange(k)
+    X = rng.normal(size=(n, d)) + np.eye(k, d)[y]
+    X *= rng.random((n, d)) < (0.5 if sparse else 1.0)
+    return sp.csr_matrix(X) if sparse else X, y, rng
+
+
+def check_pairs(
+    model: SVC, X: Any, y: np.ndarray, bounds: np.ndarray, kernel: str, rounding: float = 1e-12
+) -> tuple[float, np.ndarray]:
+    """Each pair from scratch; returns the sum of their dual objectives, and how far each pair's offset is open."""
+    total, open_ = 0.0, []
+    assert model.fit_report_.converged
+    for (i, _), (rows, b) in zip(pairs(len(model.classes_)), of_pairs(model, y), strict=True):
+        signs = np.where(y[rows] == model.classes_[i], 1.0, -1.0)
+        box, K = signs * bounds[rows], gram(kernel, X[rows], X[rows])
+        dual = Dual(np.minimum(box, 0), np.maximum(box, 0), -signs, total=0.0 if model.bias else None)
+        dual.check(K, b, model.tol, rounding)
+        total += dual.value(K, b)
+        open_.append(dual.open(K, b))
+    assert model.fit_report_.dual == pytest.approx(total, rel=1e-5)
+    return total, np.array(open_)
+
+
+@every_kernel
+@both_forms
+@small
+@problems
+def test_pairs(
+    device: str, kernel: str, sparse: bool, seed: int, n: int, d: int, weighted: bool, number: float, flag: bool
+) -> None:
+    k = 3 + seed % 3
+    X, y, rng = draw(seed, n, d, k, sparse)
+    weights = rng.choice([0.5, 1.0, 2.0], n) if weighted else None
+    of_class: Any = [None, "balanced", {0: 2.0, 2: 0.5}][seed % 3] if flag else None
+    options: dict[str, Any] = {"C": number, "kernel": kernel, "class_weight": of_class, **KERNELS[kernel]}
+    model = SVC(**options, tol=TOL, device=device).fit(X, y, weights)
+    theirs = sklearn.svm.SVC(**options, tol=FINE).fit(X, y, weights)
+    rows = np.ones(n) if weights is None else weights
+    np.testing.assert_allclose(model.class_weight_, theirs.class_weight_)
+    bounds = number * rows * model.class_weight_[y]
+    mine, offsets = check_pairs(model, X, y, bounds, kernel)
+    best = 0.0
+    for at, b in of_pairs(theirs, y):
+        best += float(np.abs(b).sum() - b @ gram(kernel, X[at], X[at]) @ b / 2)
+    same_optimum(mine, best)
+    model.decision_function_shape = theirs.decision_function_shape = "ovo"
+    values, expected = model.decision_function(X), theirs.decision_function(X)
+    near = 5e-3 * max(1.0, number) + offsets
+    assert (np.abs(values - expected) <= near).all()
+    clear = (np.abs(expected) > near).all(axis=1)
+    np.testing.assert_array_equal(model.predict(X)[clear], theirs.predict(X)[clear])
+
+
+@every_kernel
+@both_forms
+@small
+@problems
+def test_pairs_without_an_offset(
+    device: str, kernel: str, sparse: bool, seed: int, n: int, d: int, weighted: bool, number: float, flag: bool
+) -> None:
+    """scikit-learn has none: against the plain solver of tests/reference.py."""
+    X, y, rng = draw(seed, n, d, 3, sparse)
+    bounds = number * (rng.choice([0.5, 1.0, 2.0], n) if weighted else np.ones(n))
+    model = SVC(C=number, kernel=kernel, bias=False, tol=TOL, device=device, **KERNELS[kernel])
+    model.fit(X, y, bounds / number)
+    mine, best = check_pairs(model, X, y, bounds, kernel)[0], 0.0
+    assert not model.intercept_.any()
+    if kernel == "sigmoid":
+        return  # the plain solver wants a duality gap
+    for i, j in pairs(3):
+        rows = np.flatnonzero((y == i) | (y == j))
+        K, signs = gram(kernel, X[rows], X[rows]), np.where(y[rows] == i, 1.0, -1.0)
+        best += reference.binary(K, signs, bounds[rows], bias=False, gap=1e-7).dual
+    same_optimum(mine, best)
+
+
+def without_offset(dual: Dual, K: np.ndarray) -> float:
+    """The best objective of a regression without an offset, with a coefficient for each side of the tube."""
+    n = len(K)
+
+    def minimised(a: np.ndarray) -> tuple[float, np.ndarray]:
+        b = a[:n] - a[n:]
+        f = K @ b + dual.q
+        return b @ (f + dual.q) / 2 + dual.kink * a.sum(), np.concatenate([f, -f]) + dual.kink
+
+    box = [(0.0, bound) for bound in (*dual.hi, *-dual.lo)]
+    options = {"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 40}
+    return -float(minimize(minimised, np.zeros(2 * n), jac=True, method="L-BFGS-B", bounds=box, options=options).fun)
+
+
+@every_kernel
+@both_forms
+@small
+@problems
+def test_regression(
+    device: str, kernel: str, sparse: bool, seed: int, n: int, d: int, weighted: bool, number: float, flag: bool
+) -> None:
+    X, y, rng = draw(seed, n, d, 3, sparse)
+    y = y + 0.3 * rng.normal(size=n)
+    weights = rng.choice([0.5, 1.0, 2.0], n) if weighted else None
+    epsilon = [0.0, 0.1, 0.4][seed % 3]
+    options: dict[str, Any] = {"C": number, "kernel": kernel, "epsilon": epsilon, **KERNELS[kernel]}
+    model = SVR(**options, tol=TOL, bias=flag, device=device).fit(X, y, weights)
+    K, b = gram(kernel, X, X), spread(model, n)[0]
+    dual = problem_of(model, y, np.ones(n) if weights is None else weights)
+    dual.check(K, b, TOL)
+    mine = dual.value(K, b)
+    assert model.fit_report_.converged
+    assert model.fit_report_.dual == pytest.approx(mine, rel=1e-5)
+    np.testing.assert_allclose(model.predict(X), K @ b + model.intercept_, atol=1e-4 * max(1.0, number))
+    if not flag:
+        assert model.intercept_ == 0
+        same_optimum(mine, without_offset(dual, K))
+        return
+    theirs = sklearn.svm.SVR(**options, tol=FINE).fit(X, y, weights)
+    same_optimum(mine, dual.value(K, spread(theirs, n)[0]))
+    np.testing.assert_allclose(model.predict(X), theirs.predict(X), atol=5e-3 * max(1.0, number) + dual.open(K, b))
+
+
+@every_kernel
+@both_forms
+@small
+@problems
+def test_one_class(
+    device: str, kernel: str, sparse: bool, seed: int, n: int, d: int, weighted: bool, number: float, flag: bool
+) -> None:
+    X, _, rng = draw(seed, n, d, 2, sparse)
+    weights = rng.choice([0.5, 1.0, 2.0], n) if weighted else None
+    nu = {0.3: 0.05, 1.0: 0.3, 10.0: 1.0 if flag else 0.8}[number]
+    options: dict[str, Any] = {"nu": nu, "kernel": kernel, **KERNELS[kernel]}
+    model = OneClassSVM(**options, tol=TOL, device=device).fit(X, sample_weight=weights)
+    theirs = sklearn.svm.OneClassSVM(**options, tol=FINE).fit(X, sample_weight=weights)
+    K, b = gram(kernel, X, X), spread(model, n)[0]
+    dual = problem_of(model, None, np.ones(n) if weights is None else weights)
+    dual.check(K, b, TOL)
+    assert model.fit_report_.converged
+    assert model.fit_report_.dual == pytest.approx(dual.value(K, b), rel=1e-5, abs=1e-7)
+    same_optimum(dual.value(K, b), dual.value(K, spread(theirs, n)[0]))
+    mine, expected = model.decision_function(X), theirs.decision_function(X)
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(mine, K @ b - model.offset_, atol=1e-5 * scale)
+    near = 5e-4 * scale + dual.open(K, b)
+    np.testing.assert_allclose(mine, expected, atol=near)
+    clear = np.abs(expected) > near
+    np.testing.assert_array_equal(model.predict(X)[clear], theirs.predict(X)[clear])
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("task", ["pairs", "regression", "one-class"])
+def test_in_both_shapes(device: str, profile: str, task: str) -> None:
+    """On every kind of device: kernels as a CPU, a GPU and a GPU without double have them."""
+    slow = devices.find(device).platform == "Oclgrind"
+    if slow and profile == "gpu-pair":
+        pytest.skip("pairs of floats differ in arithmetic alone")
+    n, tol, rounding = 20 if slow else 150, 0.3 if slow else 1e-3, 1e-5 if profile == "gpu-pair" else 1e-12
+    X, y, _ = draw(1, n, 3, 3, False)
+    options: dict[str, Any] = {"tol": tol, "device": device, "working_set_size": 32, **KERNELS["rbf"]}
+    if task == "pairs":
+        model: Any = SVC(**options).fit(X, y)
+        check_pairs(model, X, y, np.ones(n), "rbf", rounding)
+        assert (model.predict(X) == y).mean() > 0.6
+        return
+    model = (SVR if task == "regression" else OneClassSVM)(**options).fit(X, y.astype(float))
+    K, b, dual = gram("rbf", X, X), spread(model, n)[0], problem_of(model, y, np.ones(n))
+    dual.check(K, b, tol, rounding)
+    assert model.fit_report_.converged
+    assert model.fit_report_.dual == pytest.approx(dual.value(K, b), rel=1e-5)
+    values = model.predict(X) if task == "regression" else model.decision_function(X)
+    np.testing.assert_allclose(values, K @ b + model.intercept_, atol=1e-4)
+
+
+def same_kind(ours: Any, theirs: Any, names: str) -> None:
+    """The same type, dtype and number of dimensions; shapes may differ by a support vector or two."""
+    for name in names.split():
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        assert type(mine) is type(other), name
+        if isinstance(other, np.ndarray):
+            assert (mine.dtype, mine.ndim) == (other.dtype, other.ndim), name
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1, 2]), np.array(["c", "a", "b"]), np.array([2.0, -1.0, 7.0])], ids=str)
+@every_kernel
+def test_attributes_of_pairs(kernel: str, labels: np.ndarray) -> None:
+    X, y = IRIS[0], labels[IRIS[1]]
+    options: dict[str, Any] = {"kernel": kernel, **KERNELS[kernel]}
+    ours, theirs = SVC(**options, tol=FINE).fit(X, y), sklearn.svm.SVC(**options, tol=FINE).fit(X, y)
+    same_kind(
+        ours, theirs, "support_ support_vectors_ n_support_ dual_coef_ intercept_ classes_ class_weight_ n_iter_ "
+        "fit_status_ shape_fit_ n_features_in_",
+    )  # fmt: skip
+    for name in ("classes_", "n_support_", "support_", "support_vectors_"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    np.testing.assert_allclose(ours.dual_coef_, theirs.dual_coef_, atol=2e-3)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-3)
+    assert ours.n_iter_.shape == theirs.n_iter_.shape == (3,)
+    assert (ours.fit_status_, ours.shape_fit_, ours.n_features_in_) == (0, (150, 4), 4)
+    assert hasattr(ours, "coef_") == hasattr(theirs, "coef_") == (kernel == "linear")
+    if kernel == "linear":
+        assert ours.coef_.shape == (3, 4)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-3)
+        ours.decision_function_shape = "ovo"
+        np.testing.assert_allclose(X @ ours.coef_.T + ours.intercept_, ours.decision_function(X), atol=1e-4)
+        sparse = SVC(**options, tol=FINE).fit(sp.csr_matrix(X), y)
+        np.testing.assert_allclose(sparse.coef_, ours.coef_, atol=1e-3)
+
+
+@pytest.mark.parametrize("task", ["SVR", "OneClassSVM"])
+@every_kernel
+def test_attributes_without_classes(task: str, kernel: str) -> None:
+    X, y = DIABETES
+    options: dict[str, Any] = {"kernel": kernel, **KERNELS[kernel]}
+    ours: Any = {"SVR": SVR, "OneClassSVM": OneClassSVM}[task](**options, tol=FINE).fit(X, y)
+    theirs = getattr(sklearn.svm, task)(**options, tol=FINE).fit(X, y)
+    same_kind(
+        ours, theirs, "support_ support_vectors_ n_support_ dual_coef_ intercept_ n_iter_ fit_status_ shape_fit_ "
+        "n_features_in_" + " offset_" * (task == "OneClassSVM"),
+    )  # fmt: skip
+    assert len(set(ours.support_) ^ set(theirs.support_)) <= 2
+    assert (np.diff(ours.support_) > 0).all()
+    np.testing.assert_array_equal(ours.support_vectors_, X[ours.support_])
+    assert ours.dual_coef_.shape == (1, len(ours.support_))
+    np.testing.assert_array_equal(ours.n_support_, [len(ours.support_)])
+    assert ours.intercept_.shape == theirs.intercept_.shape == (1,)
+    assert (ours.fit_status_, ours.shape_fit_, ours.n_features_in_) == (0, (442, 10), 10)
+    assert ours.n_iter_ == ours.fit_report_.steps > 0
+    scale = float(np.abs(theirs.predict(X)).max() if task == "SVR" else np.abs(theirs.decision_function(X)).max())
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3 * scale)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-3 * scale if task == "SVR" else 0)
+    assert hasattr(ours, "coef_") == hasattr(theirs, "coef_") == (kernel == "linear")
+    if kernel == "linear":
+        assert ours.coef_.shape == theirs.coef_.shape == (1, 10)
+        values = ours.predict(X) if task == "SVR" else ours.decision_function(X)
+        np.testing.assert_allclose(X @ ours.coef_[0] + ours.intercept_, values, atol=1e-5 * scale)
+    if task == "SVR":
+        assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=1e-4)
+        return
+    np.testing.assert_array_equal(ours.offset_, -ours.intercept_)
+    np.testing.assert_array_equal(ours.score_samples(X), ours.decision_function(X) + ours.offset_)
+    np.testing.assert_allclose(ours.score_samples(X), theirs.score_samples(X), atol=1e-3 * scale)
+    np.testing.assert_array_equal(clone(ours).fit_predict(X), ours.predict(X))
+    np.testing.assert_array_equal(np.unique(ours.predict(X)), [-1, 1])
+
+
+def cyclic() -> tuple[np.ndarray, np.ndarray]:
+    """Five classes in heaps that overlap, so that some rows have as many votes for two of them."""
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 5, 200)
+    return rng.normal(size=(200, 2)) + np.stack([np.cos(y), np.sin(y)], axis=1), y
+
+
+def test_shapes_of_decision_values_and_ties() -> None:
+    X, y = cyclic()
+    ours, theirs = SVC(tol=FINE).fit(X, y), sklearn.svm.SVC(tol=FINE).fit(X, y)
+    grid = np.random.default_rng(3).normal(size=(3000, 2)) * 1.5
+    assert ours.decision_function(grid).shape == (3000, 5)
+    np.testing.assert_allclose(ours.decision_function(grid), theirs.decision_function(grid), atol=1e-3)
+    plain = ours.predict(grid)
+    assert (plain != theirs.predict(grid)).mean() < 2e-3
+    for model in (ours, theirs):
+        model.set_params(decision_function_shape="ovo")
+    values = ours.decision_function(grid)
+    assert values.shape == (3000, 10)
+    np.testing.assert_allclose(values, theirs.decision_function(grid), atol=1e-3)
+    np.testing.assert_array_equal(ours.predict(grid), plain)
+    for model in (ours, theirs):
+        with pytest.raises(ValueError, match="break_ties must be False when decision_function_shape is 'ovo'"):
+            model.set_params(break_ties=True).predict(grid)
+        model.set_params(decision_function_shape="ovr")
+    broken = ours.predict(grid)
+    assert (broken != theirs.predict(grid)).mean() < 2e-3
+    np.testing.assert_array_equal(broken, ours.decision_function(grid).argmax(axis=1))
+    most = votes(values, 5)
+    tied = (most == most.max(axis=1, keepdims=True)).sum(axis=1) > 1
+    assert (broken != plain).any()
+    assert not (broken != plain)[~tied].any()
+
+
+def of_each_task() -> list[tuple[Any, Any, Any]]:
+    """(estimator, X, y) of each."""
+    return [(SVC(C=3, gamma=0.3), *IRIS), (SVR(gamma=0.1), *DIABETES), (OneClassSVM(gamma=0.1), DIABETES[0], None)]
+
+
+TASKS = pytest.mark.parametrize(("estimator", "X", "y"), of_each_task(), ids=["pairs", "regression", "one-class"])
+
+
+def values_of(model: Any, X: Any) -> np.ndarray:
+    return model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)
+
+
+def equal(one: Any, other: Any, X: Any) -> None:
+    """Models the same to the last bit."""
+    for name in ("support_", "dual_coef_", "intercept_", "n_iter_", "n_support_"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(values_of(one, X), values_of(other, X))
+
+
+@TASKS
+def test_copies(estimator: Any, X: Any, y: Any) -> None:
+    model = clone(estimator).fit(X, y)
+    for made in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        equal(made, model, X)
+        np.testing.assert_array_equal(made.predict(X), model.predict(X))
+        assert made.fit_report_ == model.fit_report_
+    fresh = clone(model)
+    assert fresh.get_params() == model.get_params()
+    assert not hasattr(fresh, "model_")
+    equal(fresh.fit(X, y), model, X)
+
+
+@both_forms
+@TASKS
+def test_a_row_does_not_depend_on_its_batch(estimator: Any, X: Any, y: Any, sparse: bool) -> None:
+    X = sp.csr_matrix(X) if sparse else X
+    model = clone(estimator).fit(X, y)
+    together = values_of(model, X)
+    assert len(np.unique(together)) > 50
+    for size in (1, 7):
+        apart = [values_of(model, X[i : i + size]) for i in range(0, 70, size)]
+        np.testing.assert_array_equal(np.concatenate(apart), together[:70])
+    backwards = np.arange(len(together))[::-1]
+    np.testing.assert_array_equal(values_of(model, X[backwards]), together[::-1])
+
+
+def test_inside_scikit_learn() -> None:
+    X, y = IRIS
+    ours, theirs = make_pipeline(StandardScaler(), SVC()), make_pipeline(StandardScaler(), sklearn.svm.SVC())
+    np.testing.assert_allclose(cross_val_score(ours, X, y, cv=3), cross_val_score(theirs, X, y, cv=3), atol=0.021)
+    grid = {"svc__C": [0.001, 1, 10], "svc__gamma": [0.1, 1.0]}
+    search = GridSearchCV(ours, grid, cv=3, n_jobs=2).fit(X, y)
+    expected = GridSearchCV(theirs, grid, cv=3).fit(X, y)
+    mine, other = (found.cv_results_["mean_test_score"] for found in (search, expected))
+    assert np.ptp(mine) > 0.02
+    np.testing.assert_allclose(mine, other, atol=0.015)
+    assert search.best_score_ > 0.95
+    line = make_pipeline(StandardScaler(), SVR(C=3))
+    same = make_pipeline(StandardScaler(), sklearn.svm.SVR(C=3))
+    np.testing.assert_allclose(cross_val_score(line, *DIABETES), cross_val_score(same, *DIABETES), atol=2e-3)
+
+
+def test_four_threads_at_once() -> None:
+    jobs = [*of_each_task(), (SVC(C=0.5, kernel="linear"), *IRIS)]
+    expected = [clone(estimator).fit(X, y) for estimator, X, y in jobs]
+    got: list[Any] = [None] * 8
+    start = threading.Barrier(4)
+
+    def work(i: int) -> None:
+        estimator, X, y = jobs[i]
+        start.wait()
+        for turn in range(2):
+            got[4 * turn + i] = clone(estimator).fit(X, y)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for i in range(8):
+        equal(got[i], expected[i % 4], jobs[i % 4][1])
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+@TASKS
+def test_max_iter_says_that_it_did_not_converge(estimator: Any, X: Any, y: Any, steps: int) -> None:
+    model = clone(estimator).set_params(max_iter=steps, tol=1e-6)
+    with pytest.warns(ConvergenceWarning, match="not converged: max_iter was reached before the tolerance"):
+        model.fit(X, y)
+    report = model.fit_report_
+    assert (model.fit_status_, report.converged) == (1, False)
+    assert report.violation > model.tol
+    assert np.max(model.n_iter_) == steps
+    assert np.isfinite(values_of(model, X)).all()
+
+
+@TASKS
+def test_time_is_up(estimator: Any, X: Any, y: Any) -> None:
+    model = clone(estimator).set_params(max_time=1e-9, tol=1e-9)
+    with pytest.warns(ConvergenceWarning, match="not converged: max_time was over before the tolerance was reached"):
+        model.fit(X, y)
+    assert (model.fit_status_, model.fit_report_.converged) == (1, False)
+    assert model.predict(X).shape == (len(X),)
+
+
+@TASKS
+def test_an_interrupted_fit_leaves_the_model_as_it_was(
+    estimator: Any, X: Any, y: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, before = clone(estimator).fit(X, y), clone(estimator).fit(X, y)
+    told: list[Any] = []
+
+    def interrupts(display: Any) -> Any:
+        def show(point: Any) -> None:
+            told.append(point)
+            raise KeyboardInterrupt
+
+        return show
+
+    for module in (training, several):
+        monkeypatch.setattr(module.Display, "__enter__", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[::-1] * 2, None if y is None else y[::-1])
+    assert len(told) == 1
+    monkeypatch.undo()
+    equal(model, before, X)
+    equal(model.fit(X, y), before, X)
+
+
+@TASKS
+def test_memory_limits(estimator: Any, X: Any, y: Any) -> None:
+    """What fits with less fits with more; the rest is refused in words, with nothing learnt."""
+    done = []
+    for limit in (1000, 30_000, 60_000, 120_000, 250_000, 500_000, 1_000_000, 4_000_000):
+        model = clone(estimator).set_params(memory_limit=limit)
+        try:
+            report = model.fit(X, y).fit_report_
+            done.append("fits" if report.bytes_held <= limit else f"held {report.bytes_held} of {limit}")
+        except ValueError as error:
+            assert not hasattr(model, "model_")
+            done.append("refused" if f"memory_limit of {limit} bytes is too small" in str(error) else str(error))
+    fits = done.count("fits")
+    assert done == ["refused"] * (len(done) - fits) + ["fits"] * fits
+    assert 0 < fits < len(done)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@both_forms
+def test_large_pairs_go_through_the_decomposition(monkeypatch: pytest.MonkeyPatch, sparse: bool, bias: bool) -> None:
+    """All of them, or those of the two larger classes, beside the small ones."""
+    X, y, rng = draw(4, 300, 4, 3, sparse)
+    y[(y == 2) & (rng.random(300) < 0.6)] = 1
+    weights = rng.choice([0.5, 1.0, 2.0], 300)
+    options: dict[str, Any] = {"C": 3, "tol": TOL, "bias": bias, **KERNELS["rbf"]}
+    whole = SVC(**options).fit(X, y, weights)
+    assert "3 problems of up to" in whole.fit_report_.selection
+    expected = check_pairs(whole, X, y, 3 * weights, "rbf")[0]
+    sizes = sorted(len(rows) for rows, _ in of_pairs(whole, y))
+    for most, count in ((16, 3), (sizes[1], 1)):
+        monkeypatch.setattr(batch, "largest", lambda stream, most=most: most)
+        model = SVC(**options).fit(X, y, weights)
+        assert f"{3 - count} problems" in model.fit_report_.selection
+        assert f"{count} by decomposition" in model.fit_report_.selection
+        assert check_pairs(model, X, y, 3 * weights, "rbf")[0] == pytest.approx(expected, rel=1e-5)
+        np.testing.assert_allclose(model.intercept_, whole.intercept_, atol=1e-3)
+        np.testing.assert_allclose(model.decision_function(X), whole.decision_function(X), atol=1e-3)
+        assert model.n_iter_.shape == (3,)
+        assert (model.n_iter_ > 0).all()
+
+
+def test_float64_is_asked_where_rounding_could_hide_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large C: f of float32 kernel values is too rough for tol, and is computed again from float64 ones."""
+    X, y, _ = draw(6, 240, 4, 3, False)
+    built: list[str] = []
+    real = layout.build
+
+    def build(stream: Any, X: Any, plan: Any, dtype: str, *rest: Any) -> Any:
+        built.append(dtype)
+        return real(stream, X, plan, dtype, *rest)
+
+    monkeypatch.setattr(layout, "build", build)
+    for C, asked in ((0.1, False), (300.0, True)):
+        built.clear()
+        model = SVC(C=C, tol=TOL, **KERNELS["rbf"]).fit(X, y)
+        assert ("float64" in built) == asked
+        mine = check_pairs(model, X, y, np.full(240, C), "rbf")[0]
+        if asked:
+            assert model.fit_report_.error_bound == 0
+        exact = SVC(C=C, tol=TOL, dtype="float64", **KERNELS["rbf"]).fit(X, y)
+        assert mine == pytest.approx(exact.fit_report_.dual, rel=1e-6)
+        np.testing.assert_allclose(model.intercept_, exact.intercept_, atol=1e-3)
+
+
+def test_weights_of_zero_are_no_rows() -> None:
+    X, y = IRIS
+    weights = np.random.default_rng(0).integers(-1, 3, 150).astype(float)
+    used = weights > 0
+    options: dict[str, Any] = {"gamma": 0.3, "tol": 1e-6, "dtype": "float64"}
+    for made, target in ((SVC, y), (SVR, X[:, 0] + y), (OneClassSVM, None)):
+        part = None if target is None else target[used]
+        model: Any = made(**options).fit(X, target, sample_weight=weights)
+        expected = made(**options).fit(X[used], part, sample_weight=weights[used])
+        assert (weights[model.support_] > 0).all()
+        np.testing.assert_allclose(values_of(model, X), values_of(expected, X), atol=1e-5)
+        for bad, match in ((np.zeros(150), "non-zero number|zero or negative"), (np.full(150, np.nan), "NaN")):
+            with pytest.raises(ValueError, match=match):
+                made().fit(X, target, sample_weight=bad)
+    with pytest.raises(ValueError, match="positive weights belong to the same class"):
+        SVC().fit(X, y, (y != 1) * 1.0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "error", "match"),
+    [
+        (SVC(warm_start=True), ValueError, "warm_start is for one problem: two classes, or multi_class="),
+        (SVC(checkpoint="state"), ValueError, "checkpoint is for one problem"),
+        (SVC(break_ties=True, decision_function_shape="all"), ValueError, "decision_function_shape must be 'ovr' or"),
+        (SVR(epsilon=-0.1), ValueError, "epsilon must be >= 0 and finite, got -0.1"),
+        (SVR(epsilon="a"), TypeError, "epsilon must be a number >= 0, got 'a'"),
+        (SVR(C=0), ValueError, "C must be > 0 and finite, got 0"),
+        (SVR(bias=None), TypeError, "bias must be True or False, got None"),
+        (OneClassSVM(nu=0), ValueError, "nu must be > 0 and finite, got 0"),
+        (OneClassSVM(nu=1.01), ValueError, "nu must be > 0 and <= 1, got 1.01"),
+        (OneClassSVM(tol=0), ValueError, "tol must be > 0 and finite, got 0"),
+    ],
+    ids=str,
+)
+def test_bad_parameters(estimator: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        estimator.fit(*IRIS)
+    assert not hasattr(estimator, "model_")
+
+
+def test_corners() -> None:
+    """Nothing to learn from is no reason to fail; numbers as scikit-learn has them."""
+    X, y = IRIS
+    same = np.full((30, 2), 0.5)
+    cases: list[tuple[str, dict[str, Any], Any, Any]] = [
+        ("SVR", {}, X, np.full(150, 3.0)),
+        ("SVR", {"epsilon": 100.0}, X, y.astype(float)),
+        ("SVR", {}, same, np.arange(30.0)),
+        ("SVR", {}, X[:1], [2.0]),
+        ("OneClassSVM", {}, X[:1], None),
+        ("OneClassSVM", {"nu": 1.0}, X, None),
+        ("OneClassSVM", {}, same, None),
+        ("SVC", {}, X[[0, 60, 120]], [0, 1, 2]),
+        ("SVC", {}, same, np.arange(30) % 3),
+        ("SVC", {}, X, y == 0),
+    ]
+    for name, options, rows, target in cases:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ours = {"SVC": SVC, "SVR": SVR, "OneClassSVM": OneClassSVM}[name](**options).fit(rows, target)
+        theirs = getattr(sklearn.svm, name)(**options, tol=FINE).fit(rows, target)
+        np.testing.assert_allclose(values_of(ours, rows), values_of(theirs, rows), atol=5e-3, err_msg=name)
+
+
+def load(file: Path, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+    with lzma.open(file) as stream:
+        X, y = load_svmlight_file(stream, n_features=n_features, zero_based=False)
+    return X.toarray(), y
+
+
+def test_pendigits(data_folder: Path) -> None:
+    X, y = load(data_folder / "pendigits.xz", 16)
+    X_test, y_test = load(data_folder / "pendigits.t.xz", 16)
+    options: dict[str, Any] = {"C": 10, "gamma": 2}
+    ours, theirs = SVC(**options).fit(X / 100, y), sklearn.svm.SVC(**options).fit(X / 100, y)
+    assert ours.fit_report_.converged
+    assert (ours.predict(X_test / 100) == theirs.predict(X_test / 100)).mean() >= 0.999
+    assert ours.score(X_test / 100, y_test) == pytest.approx(theirs.score(X_test / 100, y_test), abs=1e-3)
+    np.testing.assert_allclose(ours.n_support_, theirs.n_support_, rtol=0.05, atol=2)
+    assert ours.n_support_.sum() == pytest.approx(theirs.n_support_.sum(), rel=0.01)
+
+
+def test_abalone(data_folder: Path) -> None:
+    X, y = load(data_folder / "abalone.xz", 8)
+    X = StandardScaler().fit_transform(X)
+    ours, theirs = SVR(C=10).fit(X[::2], y[::2]), sklearn.svm.SVR(C=10).fit(X[::2], y[::2])
+    assert ours.fit_report_.converged
+    assert ours.score(X[1::2], y[1::2]) == pytest.approx(theirs.score(X[1::2], y[1::2]), abs=1e-3)
+    assert ours.score(X[1::2], y[1::2]) > 0.5
+    np.testing.assert_allclose(ours.predict(X[1::2]), theirs.predict(X[1::2]), atol=0.02)
+    assert len(ours.support_) == pytest.approx(len(theirs.support_), rel=0.01)
+    inside, expected = OneClassSVM(nu=0.1).fit(X[::2]), sklearn.svm.OneClassSVM(nu=0.1).fit(X[::2])
+    assert (inside.predict(X[1::2]) == expected.predict(X[1::2])).mean() >= 0.999
+    assert len(inside.support_) == pytest.approx(len(expected.support_), rel=0.01)
