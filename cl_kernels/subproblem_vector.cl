@@ -3,12 +3,19 @@
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
 // A step is two passes over W in vectors of DW: f += t (Q_i - Q_j) with the choice of i and the largest violation, then
 // the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
-// Here f is kept in the type of Q, less the middle of its extremes: what may move lies near 0, where floats are dense,
-// and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
+// Here f is kept in the type of Q, less the middle of its extremes (its group's): what may move lies near 0, where
+// floats are dense, and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
 // SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 // What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
+#ifdef SPLIT
+#define GROUPS 2
+#define GROUP(k) (L[k] < 0)
+#else
+#define GROUPS 1
+#define GROUP(k) 0
+#endif
 #define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
 #define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
 // The best step of the pair i, j, within their bounds.
@@ -34,7 +41,8 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   local double *B = memory, *L = B + W, *H = L + W;
   local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W, *other = diagonal + W;
   const double e = kink[0];
-  double lowest = INFINITY, highest = -INFINITY;
+  double lowest[GROUPS], highest[GROUPS], middle[GROUPS];
+  for (int g = 0; g < GROUPS; ++g) lowest[g] = INFINITY, highest[g] = -INFINITY;
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
     if (i < 0)  // (the function may have no value there)
@@ -42,21 +50,23 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     const double fk = i >= 0 ? f[base + i] : 0;
     B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
     delta[k] = B[k];
-    if (B[k] < H[k]) lowest = fmin(lowest, right_of(fk, B[k], e));
-    if (B[k] > L[k]) highest = fmax(highest, left_of(fk, B[k], e));
+    const int g = GROUP(k);
+    if (B[k] < H[k]) lowest[g] = fmin(lowest[g], right_of(fk, B[k], e));
+    if (B[k] > L[k]) highest[g] = fmax(highest[g], left_of(fk, B[k], e));
   }
+  for (int g = 0; g < GROUPS; ++g)
 #ifdef NO_BIAS
-  const double middle = 0;  // f itself says how far a row is from its optimum
+    middle[g] = 0;  // f itself says how far a row is from its optimum
 #else
-  const double middle = isfinite(lowest) && isfinite(highest) ? (lowest + highest) / 2 : 0;
+    middle[g] = isfinite(lowest[g]) && isfinite(highest[g]) ? (lowest[g] + highest[g]) / 2 : 0;
 #endif
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
-    F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle);
+    F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle[GROUP(k)]);
     up[k] = UP(k);
     low[k] = LOW(k);
     diagonal[k] = Q[(size_t)k * W + k];
-    other[k] = L[k] < 0 ? -1 : 1;  // (the group, where there are two)
+    other[k] = L[k] < 0 ? -1 : 1;  // (its group, where there are two)
   }
   const long left = budget - counters[0];
   const int limit = left < most ? (int)max(left, 0L) : most;

@@ -70,13 +70,14 @@ class Problem:
 
         Clipped; then what adds up to too much is scaled down to what stands against it.
         """
-        b = np.clip(b, self.lo, self.hi)
         if self.start is not None:
             totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
             b = np.stack([_filled(*row) for row in zip(up, np.maximum(self.hi, 0), totals[0], strict=True)])
             if self.groups == 2:
                 b -= np.stack([_filled(*row) for row in zip(down, np.maximum(-self.lo, 0), -totals[1], strict=True)])
-        elif self.constraint is Constraint.BIAS:
+            return b
+        b = np.clip(b, self.lo, self.hi)
+        if self.constraint is Constraint.BIAS:
             up, down = np.maximum(b, 0), np.minimum(b, 0)
             above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
             both = np.minimum(above, below)
@@ -144,8 +145,9 @@ def _split(lo: Vector, hi: Vector, q: Vector, half: float) -> Problem:
 
 
 def _filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """b (n,), 0 <= b <= hi, with sum ``total``: scaled down to it, or what is missing laid on the first rows."""
-    b = b * min(1.0, total / b.sum()) if b.sum() > 0 else b
+    """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing then
+    laid on the first rows."""
+    b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     room = np.cumsum(hi - b)
     missing = max(0.0, total - b.sum())
     return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))
