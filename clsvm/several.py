@@ -96,7 +96,8 @@ def _small(
         record.most = record.most or batch.largest(stream)
         record.device = str(stream.info)
     small = [place for place, member in enumerate(members) if len(member.rows) <= record.most]
-    return [place for place in small if place not in found or found[place].violation > options.tol > 0]
+    capped = options.max_iter if options.max_iter >= 0 else np.inf
+    return [p for p in small if p not in found or (found[p].violation > options.tol and found[p].steps < capped)]
 
 
 def _solve(

@@ -145,7 +145,7 @@ def _split(lo: Vector, hi: Vector, q: Vector, half: float) -> Problem:
 
 
 def _filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing then
+    """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing
     laid on the first rows."""
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     room = np.cumsum(hi - b)

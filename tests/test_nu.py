@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sklearn import svm
 from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from clsvm import NuSVC, NuSVR, tasks
@@ -39,6 +40,16 @@ def dense(model: Any, n: int) -> np.ndarray:
 
 
 @pytest.mark.oclgrind
+def test_a_few_rows(device: str, profile: str) -> None:
+    """A few steps, small enough for a simulator: each pair is of one group, so both sums stay as they were."""
+    X, y = noisy(24, 3)
+    with pytest.warns(ConvergenceWarning):
+        model = NuSVC(nu=0.5, gamma=0.3, tol=1e-6, max_iter=8, device=device, working_set_size=16).fit(X, y)
+    b = dense(model, 24)
+    check_groups(b * (12 / np.abs(b).sum()), np.ones(24), 6)
+    assert model.n_iter_ == 8
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_nu_svc(device: str, profile: str, weighted: bool) -> None:
     X, y = noisy(90, 4)

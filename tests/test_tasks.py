@@ -165,16 +165,19 @@ def check_pairs(
     model: SVC, X: Any, y: np.ndarray, bounds: np.ndarray, kernel: str, rounding: float = 1e-12
 ) -> tuple[float, np.ndarray]:
     """Each pair from scratch; returns the sum of their dual objectives, and how far each pair's offset is open."""
-    total, open_ = 0.0, []
+    total, primal, open_ = 0.0, 0.0, []
     assert model.fit_report_.converged
-    for (i, _), (rows, b) in zip(pairs(len(model.classes_)), of_pairs(model, y), strict=True):
+    each = zip(pairs(len(model.classes_)), of_pairs(model, y), model.intercept_, strict=True)
+    for (i, _), (rows, b), offset in each:
         signs = np.where(y[rows] == model.classes_[i], 1.0, -1.0)
         box, K = signs * bounds[rows], gram(kernel, X[rows], X[rows])
         dual = Dual(np.minimum(box, 0), np.maximum(box, 0), -signs, total=0.0 if model.bias else None)
         dual.check(K, b, model.tol, rounding)
         total += dual.value(K, b)
+        primal += float(b @ K @ b / 2 + bounds[rows] @ np.maximum(0, 1 - signs * (K @ b + offset)))
         open_.append(dual.open(K, b))
     assert model.fit_report_.dual == pytest.approx(total, rel=1e-5)
+    assert model.fit_report_.primal == pytest.approx(primal, rel=1e-4)
     return total, np.array(open_)
 
 
@@ -259,6 +262,8 @@ def test_regression(
     mine = dual.value(K, b)
     assert model.fit_report_.converged
     assert model.fit_report_.dual == pytest.approx(mine, rel=1e-5)
+    error = np.maximum(0, np.abs(y - K @ b - model.intercept_) - epsilon)
+    assert model.fit_report_.primal == pytest.approx(b @ K @ b / 2 + dual.hi @ error, rel=1e-4, abs=1e-6)
     np.testing.assert_allclose(model.predict(X), K @ b + model.intercept_, atol=1e-4 * max(1.0, number))
     if not flag:
         assert model.intercept_ == 0
@@ -287,14 +292,17 @@ def test_one_class(
     dual = problem_of(model, None, np.ones(n) if weights is None else weights)
     dual.check(K, b, TOL)
     assert model.fit_report_.converged
-    assert model.fit_report_.dual == pytest.approx(dual.value(K, b), rel=1e-5, abs=1e-6)
+    report, outside = model.fit_report_, np.maximum(0, model.offset_ - K @ b)
+    assert report.dual == pytest.approx(dual.value(K, b), rel=1e-5, abs=1e-6 * b.sum())
+    primal = b @ K @ b / 2 + dual.hi @ outside - model.offset_[0] * b.sum()
+    assert report.primal == pytest.approx(primal, rel=1e-4, abs=1e-5 * b.sum())
     mine, expected = model.decision_function(X), theirs.decision_function(X)
     scale = max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(mine, K @ b - model.offset_, atol=1e-5 * scale)
     if kernel == "sigmoid":
         return  # more than one optimum, whose objectives are next to nothing
     found, best = dual.value(K, b), dual.value(K, spread(theirs, n)[0])
-    same_optimum(found, best, 1e-6 * b.sum())
+    same_optimum(found, best, TOL * b.sum())  # (what a violation of TOL can be worth)
     # an objective worse by g is of a w within sqrt(2 g) of the best one
     near = 5e-4 * scale + dual.open(K, b) + np.sqrt(2 * (abs(best - found) + 1e-8) * K.diagonal())
     assert (np.abs(mine - expected) <= near).all()

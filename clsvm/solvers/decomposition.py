@@ -41,6 +41,7 @@ from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
+MOST = 20  # inner steps for each row of the working set, after which f is made anew
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
@@ -371,7 +372,7 @@ class Solver:
         """tolerance, shrink, most steps, budget: when the subproblem is solved."""
         s = self.settings
         budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
-        return np.float32(0.5 * s.tol), np.float32(SHRINK), 100 * self.W, budget
+        return np.float32(0.5 * s.tol), np.float32(SHRINK), MOST * self.W, budget
 
     def _solve_set(self) -> None:
         memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
