@@ -315,8 +315,9 @@ def read_model(path: PathLike) -> KernelModel:
         labels, counts = _labels(header, k, total) if task in CLASSIFIERS else ([], [total])
         if min(counts) < 0:
             header.fault("total_sv", f"total_sv {total}", "0 or more")
-        for key in {"label", "nr_sv"} & header.lines.keys() if not labels else ():
-            header.fault(key, key, f"none of {task}")
+        for key in ("label", "nr_sv"):
+            if not labels and key in header.lines:
+                header.fault(key, key, f"none of {task}")
         vectors, coef = _support_vectors(header, stream, total, k - 1)
     if len(labels) == 2:
         if labels[0] > labels[1]:

@@ -345,7 +345,11 @@ USAGE = {
     "tol 0": (["train", "-e", "0", "F"], "above 0"),
     "cache 0": (["train", "-m", "0", "F"], "above 0"),
     "shrinking 2": (["train", "-h", "2", "F"], "0 or 1"),
-    "svm type": (["train", "-s", "3", "F"], "not supported yet"),
+    "nu-SVC": (["train", "-s", "1", "F"], "got 1, expected 0 (C-SVC), 2 (one-class) or 3 (epsilon-SVR): nu-SVC and"),
+    "nu-SVR": (["train", "-s", "4", "F"], "nu-SVR are not supported yet"),
+    "svm type": (["train", "-s", "5", "F"], "there is no other type"),
+    "classes of a regression": (["train", "-s", "3", "--crammer-singer", "F"], "for classes (-s 0), got -s 3"),
+    "one class without offset": (["train", "-s", "2", "--no-bias", "F"], "has an offset"),
     "precomputed": (["train", "-t", "4", "F"], "not supported yet"),
     "unknown kernel": (["train", "-t", "spam", "F"], "0 linear"),
     "a kernel twice": (["train", "-t", "2", "--kernel", "dot", "F"], "without --kernel"),
@@ -363,9 +367,12 @@ USAGE = {
     "parameter outside": (["train", "-t", "2", "--param", "gamma=-1", "F"], "gamma must be finite and > 0, got -1"),
     "flag without use": (["train", "--kernel", "dot", "-r", "1", "F"], "coef0, which 'dot' does not have"),
     "probability": (["train", "-b", "1", "F"], "not supported yet"),
-    "cross validation": (["train", "-v", "5", "F"], "not supported yet"),
-    "nu": (["train", "-n", "0.5", "F"], "not supported yet"),
-    "epsilon": (["train", "-p", "0.1", "F"], "not supported yet"),
+    "one fold": (["train", "-v", "1", "F"], "2 or more"),
+    "folds of text": (["train", "-v", "x", "F"], "valid"),
+    "report of folds": (["train", "-v", "3", "--report", "a.json", "F"], "goes without -v"),
+    "nu 0": (["train", "-n", "0", "F"], "at most 1"),
+    "nu above 1": (["train", "-n", "1.5", "F"], "at most 1"),
+    "epsilon below 0": (["train", "-p", "-1", "F"], "0 or more"),
     "weight without label": (["train", "-w", "1", "F"], "integer label"),
     "weight of text": (["train", "-wx", "1", "F"], "integer label"),
     "text as weight": (["train", "-w1", "x", "F"], "integer label"),
@@ -407,7 +414,8 @@ FAILURES = {
     "bad line": (["train", "bad", "m"], r"bad, line 2: got value 'x' of index 1, expected a finite number"),
     "cut data": (["train", "cut.xz", "m"], r"cut\.xz, line \d+: got a damaged or truncated stream"),
     "one class": (["train", "one", "m"], "class"),
-    "three classes": (["train", "three", "m"], "class"),
+    "checkpoint of pairs": (["train", "--checkpoint", "c", "three", "m"], "checkpoint is for one problem"),
+    "one class in folds": (["train", "-v", "2", "one"], "class"),
     "many real labels": (["train", "values", "m"], "Unknown label type: continuous"),
     "no folder": (["train", "good", "none/m"], "none/m: there is no such folder"),
     "folder as model": (["train", "good", "."], r"\.: Is a directory"),
@@ -561,7 +569,7 @@ def test_help_lists_every_flag(clsvm: Command) -> None:
     assert [clsvm(*args).code for args in (["--help"], ["predict", "--help"], ["sample", "--help"])] == [0, 0, 0]
     result = clsvm("train", "--help")
     assert (result.code, result.err) == (0, "")
-    short = "-s -t -d -g -r -c -wi -e -m -h -b -q"
+    short = "-s -t -d -g -r -c -n -p -wi -e -m -h -b -v -q"
     long = "--kernel --element --param --device --gap-tol --max-iter --memory-limit --working-set-size --dtype"
     for flag in f"{short} {long} --plot --report".split():
         assert re.search(rf"^  {flag}\b", result.out, re.MULTILINE), flag

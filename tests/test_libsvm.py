@@ -279,8 +279,8 @@ SV
 """
 
 BAD_MODELS = {
-    "type": ("c_svc", "nu_svc", 1, "not supported yet"),
     "unknown type": ("c_svc", "spam", 1, "svm_type spam"),
+    "type without classes": ("c_svc", "one_class", 9, "none of one_class"),
     "kernel": ("polynomial", "spam", 2, "kernel_type spam"),
     "precomputed": ("polynomial", "precomputed", 2, "not supported yet"),
     "no degree": ("degree 3\n", "", 10, "without degree"),
@@ -293,7 +293,7 @@ BAD_MODELS = {
     "two gammas": ("gamma 0.5", "gamma 0.5 1", 4, "2 values"),
     "gamma twice": ("gamma 0.5", "gamma 0.5\ngamma 0.5", 5, "again"),
     "infinite coef0": ("coef0 -1", "coef0 -inf", 5, "finite"),
-    "three classes": ("nr_class 2", "nr_class 3", 6, "not supported yet"),
+    "three classes": ("nr_class 2", "nr_class 3", 8, "1 values of rho, expected 3"),
     "one class": ("nr_class 2", "nr_class 1", 6, "1 classes"),
     "no count": ("total_sv 3\n", "", 10, "without total_sv"),
     "other count": ("total_sv 3", "total_sv 4", 10, "total_sv, 4"),

@@ -63,6 +63,7 @@ def make_model(kernel: Kernel = EXPRESSION, sparse_: bool = False, kind: str | N
 def assert_same(got: KernelModel, expected: KernelModel) -> None:
     """Every field, with its bits and dtype."""
     assert (got.kernel, got.kernel.record(), got.dtype) == (expected.kernel, expected.kernel.record(), expected.dtype)
+    assert got.task == expected.task
     assert (got.plan is None) == (expected.plan is None)
     if got.plan and expected.plan:
         assert (got.plan.kind, got.plan.reason) == (expected.plan.kind, expected.plan.reason)
@@ -308,6 +309,23 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "one class twice": ({"classes": np.array(["a", "a"])}, "expected different labels in order"),
     "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected different"),
     "nan class": ({"classes": np.array([0, np.nan])}, "classes with a number that is not finite"),
+    "no task": (without("task"), "the keys .*, expected .*task"),
+    "unknown task": ({"task": np.array("spam")}, "task 'spam', expected c_svc, nu_svc, one_class, epsilon_svr, nu_svr"),
+    "classes of a regression": ({"task": np.array("nu_svr")}, r"classes int64 of shape \(2,\), expected no labels"),
+    "no classes": ({"classes": np.zeros(0)}, r"classes float64 of shape \(0,\), expected two labels or more"),
+    "offsets of pairs": (
+        {"classes": np.arange(3), "n_support": np.array([4, 4, 1], np.int32), "dual_coef": np.ones((2, 9))},
+        r"intercept float64 of shape \(1,\), expected .*\(3,\)",
+    ),
+    "one class in two pairs": (
+        {
+            "classes": np.array([2, 1, 2]),
+            "n_support": np.array([4, 4, 1], np.int32),
+            "dual_coef": np.ones((2, 9)),
+            "intercept": np.zeros(3),
+        },
+        r"classes \[2, 1, 2\], expected different labels$",
+    ),
     "unknown layout": ({"layout": np.array("spam")}, "layout 'spam', expected one that"),
     "short centre": ({"centre": np.zeros(3)}, r"centre float64 of shape \(3,\)"),
     "centre that changes values": ({"centre": np.ones(7)}, r"a centre for .*, expected none"),
@@ -572,6 +590,13 @@ def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
 def test_what_libsvm_cannot_hold_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no kernel 'expression'"):
         libsvm.write_model(make_model(), tmp_path / "m")
+    rbf = make_model(kernels.make("rbf"))
+    three = replace(rbf, classes=np.arange(3), dual_coef=np.ones((3, 9)), intercept=np.zeros(3))
+    with pytest.raises(ValueError, match="holds pairs of classes, got 3 classes in one machine"):
+        libsvm.write_model(three, tmp_path / "m")
+    with pytest.raises(ValueError, match="no model of 2 classes whose task is 'one_class'"):
+        libsvm.write_model(replace(rbf, task="one_class"), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
     assert model_files.VERSION == 1
 
 
