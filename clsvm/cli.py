@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clsvm.estimators import SVC, SVR, OneClassSVM
+    from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
     from clsvm.model import KernelModel
     from clsvm.report import FitReport
 
@@ -133,7 +133,7 @@ def train(
     file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
     model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
     svm_type: Annotated[
-        int, typer.Option("-s", help="Type: 0 C-SVC, 2 one-class, 3 epsilon-SVR; 1 and 4 are not supported yet.")
+        int, typer.Option("-s", help="Type: 0 C-SVC, 1 nu-SVC, 2 one-class, 3 epsilon-SVR, 4 nu-SVR.")
     ] = 0,
     name: Annotated[
         str | None,
@@ -155,7 +155,7 @@ def train(
     element: Element = None,
     param: Param = None,
     cost: Annotated[float, typer.Option("-c", help="C: the weight of the loss.")] = 1.0,
-    nu: Annotated[float, typer.Option("-n", help="nu of one-class: the share of the rows outside, about.")] = 0.5,
+    nu: Annotated[float, typer.Option("-n", help="nu of -s 1, 2 and 4: the share of the rows that err, about.")] = 0.5,
     epsilon: Annotated[float, typer.Option("-p", help="epsilon of epsilon-SVR: errors up to it are free.")] = 0.1,
     weights: Annotated[
         list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
@@ -208,14 +208,12 @@ def train(
     ] = None,
 ) -> None:
     """Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."""
-    if svm_type not in (0, 2, 3):
-        words = "nu-SVC and nu-SVR are not supported yet" if svm_type in (1, 4) else "there is no other type"
-        expected = "0 (C-SVC), 2 (one-class) or 3 (epsilon-SVR)"
-        raise typer.BadParameter(f"got {svm_type}, expected {expected}: {words}", param_hint="-s")
+    require("-s", svm_type, svm_type in range(5), "0 C-SVC, 1 nu-SVC, 2 one-class, 3 epsilon-SVR or 4 nu-SVR")
+    of_classes, regression = svm_type in (0, 1), svm_type in (3, 4)
     if coupled and svm_type != 0:
         raise typer.BadParameter(f"it is for classes (-s 0), got -s {svm_type}", param_hint="--crammer-singer")
-    if no_bias and svm_type == 2:
-        raise typer.BadParameter("a one-class machine (-s 2) has an offset", param_hint="--no-bias")
+    if no_bias and svm_type in (1, 2, 4):
+        raise typer.BadParameter(f"a machine of -s {svm_type} has an offset", param_hint="--no-bias")
     if probability != 0:
         raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
     require("-h", shrinking, shrinking in (0, 1), "0 or 1")
@@ -252,7 +250,7 @@ def train(
         from sklearn.exceptions import ConvergenceWarning
 
         from clsvm import libsvm
-        from clsvm.estimators import SVC, SVR, OneClassSVM
+        from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 
         if resume is not None and not Path(resume).is_file():
             raise FileNotFoundError(f"--resume: there is no checkpoint {resume!r}")
@@ -268,19 +266,21 @@ def train(
             figure = plots.figure()
         X, y = libsvm.read_problem(file)
         classes, index = np.unique(y, return_inverse=True)
-        for label in sorted(by_label.keys() - set(classes.tolist() if svm_type == 0 else ())):
-            warn(f"no row has the label {label} of -w{label}" if svm_type == 0 else f"-w{label} is for classes (-s 0)")
+        for label in sorted(by_label.keys() - set(classes.tolist() if of_classes else ())):
+            warn(f"no row has the label {label} of -w{label}" if of_classes else f"-w{label} is for classes (-s 0, 1)")
             del by_label[label]
         row_weights = np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
-        numbered = svm_type == 0 and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
+        numbered = of_classes and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
         targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
         if "gamma" in kernel.params and not gamma and "gamma" not in params:
             kernel = kernel.set_params(gamma=1.0 / X.shape[1])
-        estimator: SVC | SVR | OneClassSVM
+        estimator: SVC | NuSVC | OneClassSVM | SVR | NuSVR
         if svm_type == 0:
             estimator = SVC(C=cost, multi_class="crammer_singer" if coupled else "ovo", bias=not no_bias)
+        elif svm_type == 3:
+            estimator = SVR(C=cost, epsilon=epsilon, bias=not no_bias)
         else:
-            estimator = OneClassSVM(nu=nu) if svm_type == 2 else SVR(C=cost, epsilon=epsilon, bias=not no_bias)
+            estimator = {1: NuSVC(nu=nu), 2: OneClassSVM(nu=nu), 4: NuSVR(C=cost, nu=nu)}[svm_type]
         estimator.set_params(
             kernel=kernel,
             tol=tol,
@@ -299,7 +299,7 @@ def train(
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
         if folds is not None:
             predicted = _held_out(estimator, X, targets, row_weights, folds)
-            if svm_type == 3:
+            if regression:
                 error, correlation = regression_scores(predicted, y)
                 typer.echo(f"Cross Validation Mean squared error = {error:g}")
                 typer.echo(f"Cross Validation Squared correlation coefficient = {correlation:g}")
@@ -309,7 +309,7 @@ def train(
         estimator.fit(X, targets, sample_weight=row_weights)
         if not estimator.fit_report_.converged:
             warn(estimator.fit_report_.status)
-        fitted = replace(estimator.model_, classes=classes) if svm_type == 0 else estimator.model_
+        fitted = replace(estimator.model_, classes=classes) if of_classes else estimator.model_
         form = _write(fitted, target)
         if report is not None:
             with libsvm.atomic_write(report) as stream:
@@ -328,7 +328,7 @@ def train(
 
 
 def _held_out(
-    estimator: SVC | SVR | OneClassSVM,
+    estimator: SVC | NuSVC | OneClassSVM | SVR | NuSVR,
     X: Any,
     y: NDArray[Any],
     weights: NDArray[np.float64] | None,
@@ -386,11 +386,13 @@ def _training_lines(
     if not model.of_pairs:
         by_class = [weights.get(label, 1.0) for label in model.classes] or [1.0]
         box = np.repeat(by_class, model.n_support) * (1.0 if model.task == "one_class" else cost)
-        if not weights and model.task != "one_class":
+        nu = model.task.startswith("nu_")  # (its coefficients are scaled, or its box is not known here)
+        if not weights and model.task != "one_class" and not nu:
             yield f"nu = {alpha.sum() / (cost * rows):f}"
         yield f"obj = {0.0 - report.dual:f}, rho = {0.0 - float(model.intercept[0]):f}"
-        yield f"nSV = {len(alpha)}, nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
-    if model.task == "c_svc":
+        bounded = "" if nu else f", nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
+        yield f"nSV = {len(alpha)}{bounded}"
+    if model.task in ("c_svc", "nu_svc"):
         yield f"Total nSV = {len(alpha)}"
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)

@@ -345,9 +345,10 @@ USAGE = {
     "tol 0": (["train", "-e", "0", "F"], "above 0"),
     "cache 0": (["train", "-m", "0", "F"], "above 0"),
     "shrinking 2": (["train", "-h", "2", "F"], "0 or 1"),
-    "nu-SVC": (["train", "-s", "1", "F"], "got 1, expected 0 (C-SVC), 2 (one-class) or 3 (epsilon-SVR): nu-SVC and"),
-    "nu-SVR": (["train", "-s", "4", "F"], "nu-SVR are not supported yet"),
-    "svm type": (["train", "-s", "5", "F"], "there is no other type"),
+    "svm type": (
+        ["train", "-s", "5", "F"],
+        "got 5, expected 0 C-SVC, 1 nu-SVC, 2 one-class",
+    ),
     "classes of a regression": (["train", "-s", "3", "--crammer-singer", "F"], "for classes (-s 0), got -s 3"),
     "one class without offset": (["train", "-s", "2", "--no-bias", "F"], "has an offset"),
     "precomputed": (["train", "-t", "4", "F"], "not supported yet"),

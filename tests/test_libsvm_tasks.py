@@ -14,7 +14,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
-from clsvm import SVC, SVR, OneClassSVM, kernels, libsvm, load_model, save_model
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels, libsvm, load_model, save_model
 from clsvm.kernels import Kernel
 from clsvm.model import KernelModel, pairs
 from tests.conftest import Command
@@ -126,13 +126,15 @@ def test_reads_a_nu_svc_of_two_classes(tmp_path: Path) -> None:
 
 @needs_libsvm
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.parametrize("task", ["c_svc", "one_class", "epsilon_svr"])
+@pytest.mark.parametrize("task", TYPES)
 def test_svm_predict_reads_our_models(tmp_path: Path, task: str, kernel: Kernel) -> None:
     _, X, y = data_of(task, tmp_path)
     estimator: Any = {
         "c_svc": SVC(kernel=kernel),
         "one_class": OneClassSVM(kernel=kernel),
         "epsilon_svr": SVR(kernel=kernel),
+        "nu_svc": NuSVC(nu=0.2, kernel=kernel),
+        "nu_svr": NuSVR(kernel=kernel),
     }[task]
     estimator.fit(X, y)
     libsvm.write_model(estimator.model_, tmp_path / "m")
@@ -337,7 +339,7 @@ def number(key: str, text: str) -> float:
 
 @needs_libsvm
 @pytest.mark.parametrize("kernel", FLAGS)
-@pytest.mark.parametrize("task", ["c_svc", "one_class", "epsilon_svr"])
+@pytest.mark.parametrize("task", TYPES)
 def test_the_same_flags_give_svm_trains_answer(command: Command, tmp_path: Path, task: str, kernel: str) -> None:
     data, _, _ = data_of(task, tmp_path)
     flags = ["-s", str(TYPES[task]), *FLAGS[kernel], "-n", "0.3", "-p", "0.2", "-c", "2", "-e", "0.0001", "-m", "50"]
@@ -347,9 +349,12 @@ def test_the_same_flags_give_svm_trains_answer(command: Command, tmp_path: Path,
     assert ours.out.splitlines()[-1] == "model            ours: LIBSVM's format"
     own = {line.split(" = ")[0] for line in ours.out.splitlines() if " = " in line}
     said = {line.split(" = ")[0] for line in theirs.splitlines() if " = " in line}
-    if task == "c_svc":
+    if task in ("c_svc", "nu_svc"):
         assert own == {"optimization finished, #iter", "Total nSV"}
         assert number("Total nSV", ours.out) == pytest.approx(number("Total nSV", theirs), abs=4)
+    elif task == "nu_svr":  # (the width of the tube is not said)
+        assert own == said - {"nu", "epsilon"}
+        assert number("rho", ours.out) == pytest.approx(number("rho", theirs), rel=1e-3)
     else:
         assert own == said
         assert number("obj", ours.out) == pytest.approx(number("obj", theirs), rel=1e-4)
@@ -399,6 +404,7 @@ def test_the_flags_of_regression_and_one_class(command: Command, tmp_path: Path)
         ("-s", "3", "--no-bias"): SVR(bias=False, gamma="auto"),
         ("-s", "2", "-n", "0.15"): OneClassSVM(nu=0.15, gamma="auto"),
         ("-s", "2"): OneClassSVM(gamma="auto"),
+        ("-s", "4", "-n", "0.3", "-c", "3"): NuSVR(nu=0.3, C=3, gamma="auto"),
     }.items():
         assert command("train", "-q", *flags, "data", "m") == (0, "", "")
         model = libsvm.read_model("m")
@@ -424,7 +430,7 @@ def test_weights_of_three_classes(command: Command, tmp_path: Path) -> None:
     fitted = SVC(C=0.5, gamma="auto", class_weight={7: 0.01, 2: 3}).fit(sparse.csr_matrix(X), y)
     np.testing.assert_array_equal(libsvm.read_model("m").dual_coef, fitted.dual_coef_)
     result = command("train", "-q", "-s", "2", "-w7", "0.1", "data", "m")
-    assert result == (0, "", "clsvm: warning: -w7 is for classes (-s 0)\n")
+    assert result == (0, "", "clsvm: warning: -w7 is for classes (-s 0, 1)\n")
 
 
 def test_crammer_singer_stays_in_our_format(command: Command, tmp_path: Path) -> None:
@@ -453,7 +459,7 @@ def test_our_format_of_every_task(command: Command, tmp_path: Path) -> None:
 
 
 @needs_libsvm
-@pytest.mark.parametrize("task", ["c_svc", "one_class", "epsilon_svr"])
+@pytest.mark.parametrize("task", TYPES)
 def test_cross_validation_as_svm_train_says_it(command: Command, tmp_path: Path, task: str) -> None:
     data, _, _ = data_of(task, tmp_path)
     flags = ["-s", str(TYPES[task]), "-v", "5", "-n", "0.2", "-q"]
