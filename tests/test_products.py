@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -230,6 +231,46 @@ def test_same_bits_in_every_layout(device: str) -> None:
             np.testing.assert_array_equal(np.diag(tile), norms)
     np.testing.assert_array_equal(values[0], values[1])
     np.testing.assert_array_equal(values[0], values[2])
+
+
+def test_places_of_a_block_start_again(device: str) -> None:
+    """The numbers that tell a block's features from those of earlier ones are used up some time."""
+    rng = np.random.default_rng(3)
+    X = sp.random(200, 3000, 0.01, "csr", rng=rng)
+    kernel = make("rbf")
+    with Stream(device) as stream:
+        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, "csr"), "float32")
+        gram = Gram(stream, rows, kernel)
+        panel = gram.panel(150, square=True)
+        at, count = stream.upload(np.arange(panel.capacity, dtype=np.int32)), stream.upload(np.array([150], np.int32))
+        out = stream.zeros(4 * panel.capacity**2)
+        lines = panel.nbytes // (4 * panel.width)
+        for base in (0, 2**31 - 1 - 4 * lines, 0):  # before, across the end, and after it
+            panel.base[0] = base or panel.base[0]
+            gram.gather(panel, at, count)
+            gram.tile(panel, at, count, out)
+            tile = stream.read(out, np.float32, (panel.capacity,) * 2)[:150, :150]
+            np.testing.assert_allclose(tile, kernel(X[:150].toarray(), X[:150].toarray()), atol=4e-6)
+        assert 0 < panel.base[0] < 2**31 - 1 - 4 * lines
+        with pytest.raises(ValueError, match="made by shorter rows"):
+            Gram(stream, rows, kernel).gather(replace(panel, nbytes=0), at, count)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_the_known_half_of_a_tile_stays(device: str, profile: str, kind: str) -> None:
+    X = np.random.default_rng(4).normal(size=(260, 5))
+    kernel = make("rbf")
+    with Stream(device) as stream:
+        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), "float32")
+        gram = Gram(stream, rows, kernel)
+        panel = gram.panel(256, square=True)
+        at, count = stream.upload(rows.position[:256]), stream.upload(np.array([256], np.int32))
+        gram.gather(panel, at, count)
+        out = stream.upload(np.full((256, 256), -7, np.float32))
+        gram.tile(panel, at, count, out, known=128)
+        tile = stream.read(out, np.float32, (256, 256))
+        assert (tile[:, :128] == -7).all()
+        np.testing.assert_allclose(tile[:, 128:], kernel(X[:256], X[128:256]), atol=4e-6)
 
 
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))
