@@ -163,7 +163,10 @@ def program(kernels: list[Kernel]) -> str:
     text = sources.cl()
     for i, kernel in enumerate(kernels):
         own = sources.render("kernel_function", kernel=kernel.spec).removeprefix(sources.cl())
-        renamed = [f"#define {name} {name}_{i}\n" for name in ("kernel_value", "element", "ipow", "power", "probe")]
+        renamed = [
+            f"#define {name} {name}_{i}\n"
+            for name in ("kernel_value", "element", "ipow", "power", "exponential", "probe")
+        ]
         forgotten = [line.split()[1] for line in renamed] + ["ELEMENTWISE", "ADD_TERM", "KERNEL_PARAMETERS"]
         text += "".join(f"#undef {name}\n" for name in (*forgotten, "KERNEL_ARGUMENTS")) + "".join(renamed)
         text += own + PROBE

