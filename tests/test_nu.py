@@ -42,6 +42,8 @@ def dense(model: Any, n: int) -> np.ndarray:
 @pytest.mark.oclgrind
 def test_a_few_rows(device: str, profile: str) -> None:
     """A few steps, small enough for a simulator: each pair is of one group, so both sums stay as they were."""
+    if thrifty(device) and profile == "gpu-pair":
+        pytest.skip("the group shape is shown with doubles")
     X, y = noisy(24, 3)
     with pytest.warns(ConvergenceWarning):
         model = NuSVC(nu=0.5, gamma=0.3, tol=1e-6, max_iter=8, device=device, working_set_size=16).fit(X, y)

@@ -310,7 +310,6 @@ def test_one_class(
     np.testing.assert_array_equal(model.predict(X)[clear], theirs.predict(X)[clear])
 
 
-@pytest.mark.oclgrind
 @pytest.mark.parametrize("task", ["pairs", "regression", "one-class"])
 def test_in_both_shapes(device: str, profile: str, task: str) -> None:
     """On every kind of device: kernels as a CPU, a GPU and a GPU without double have them."""
