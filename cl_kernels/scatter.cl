@@ -25,8 +25,8 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
     if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
   ENTRIES(e) {
     volatile global int *here = place + indices[e];
-    const int line = by_entry ? (int)(before + e) : 1 + indices[e], old = *here;
-    if (old > base || atomic_cmpxchg(here, old, base + line) != old) continue;  // another one's
+    const int line = by_entry ? (int)(before + e) : 1 + indices[e];
+    if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;  // another one's
     for (int u = 0; u < UB; ++u) block[(size_t)line * UB + u] = 0;
   }
 }
