@@ -41,6 +41,7 @@ inline void sort(List *l, const int quota) {
   SYNC
   l->count = min(l->count, quota);
   l->worst = l->key[quota - 1];
+  SYNC
 }
 
 // Adds an item's row where it is good enough; all items of the group together.
