@@ -102,8 +102,12 @@ inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); 
 
 // The dual may cost kink |b| beside f b (epsilon-SVR): its derivatives to the right and to the left of b, and how far a
 // step goes before it has to look again, the bound or 0.
-inline wide right_of(wide f, wide b, wide kink) { return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, kink), wide_add(f, kink)); }
-inline wide left_of(wide f, wide b, wide kink) { return wide_pick(wide_less(wide_of(0), b), wide_add(f, kink), wide_sub(f, kink)); }
+inline wide right_of(wide f, wide b, wide kink) {
+  return wide_pick(wide_less(b, wide_of(0)), wide_sub(f, kink), wide_add(f, kink));
+}
+inline wide left_of(wide f, wide b, wide kink) {
+  return wide_pick(wide_less(wide_of(0), b), wide_add(f, kink), wide_sub(f, kink));
+}
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 

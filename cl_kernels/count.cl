@@ -8,8 +8,12 @@
 #define BINS 2048  // bins a side, a multiple of WG
 #endif
 
+// Of what there is for each group, what holds for a row with this lower bound. (An index would need memory.)
+#define MINE(e, lo) (GROUPS == 2 && wide_less(lo, wide_of(0)) ? (e)[GROUPS - 1] : (e)[0])
+
 // side * BINS + bin of row i, or -1: bin 0 for the two extremes themselves, then by falling violation
-inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low, const Extremes e, const float scale) {
+inline int bin_of(const int i, const wide fi, const wide bi, const wide kink, const bool up, const bool low,
+                  const Extremes e, const float scale) {
   const wide right = right_of(fi, bi, kink), left = left_of(fi, bi, kink);
 #ifdef NO_BIAS
   const int side = 0;
@@ -35,6 +39,17 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // (no row on one of the sides)
 }
 
+// The extremes of problem p's groups; returns 1 / the largest violation, 0 where there is none.
+inline float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places) {
+  const size_t from = (size_t)p * pieces * GROUPS;
+  float violation = 0;
+  for (int g = 0; g < GROUPS; ++g) {
+    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES);
+    violation = fmax(violation, violation_of(e[g]));
+  }
+  return violation > 0 ? 1.0f / violation : 0.0f;
+}
+
 kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
@@ -45,19 +60,13 @@ kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   Extremes e[GROUPS];
-  float scale = 0;
-  for (int g = 0; g < GROUPS; ++g) {
-    const size_t from = (size_t)p * pieces * GROUPS;
-    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES);
-    scale = fmax(scale, violation_of(e[g]));
-  }
-  scale = scale > 0 ? 1.0f / scale : 0.0f;
+  const float scale = look(e, p, pieces, numbers, places);
   const int end = scale > 0 ? min(n, (piece + 1) * chunk) : 0;
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i];
     const bool fresh = !in_set[base + i];
     const bool up = fresh && wide_less(bi, hi[base + i]), low = fresh && wide_less(lo[base + i], bi);
-    const int bin = bin_of(i, f[base + i], bi, kink[0], up, low, e[GROUPS == 2 && wide_less(lo[base + i], wide_of(0))], scale);
+    const int bin = bin_of(i, f[base + i], bi, kink[0], up, low, MINE(e, lo[base + i]), scale);
 #if WG == 1
     if (bin >= 0) ++bins[bin];
 #else
@@ -133,13 +142,7 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
   const size_t base = (size_t)p * n;
   local int scratch[WG];
   Extremes e[GROUPS];
-  float scale = 0;
-  for (int g = 0; g < GROUPS; ++g) {
-    const size_t from = (size_t)p * pieces * GROUPS;
-    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES);
-    scale = fmax(scale, violation_of(e[g]));
-  }
-  scale = scale > 0 ? 1.0f / scale : 0.0f;
+  const float scale = look(e, p, pieces, numbers, places);
   int better_at[2], tie_at[2], last[2], ties[2];
   for (int side = 0; side < 2; ++side) {
     global const int *from = offsets + ((size_t)p * 2 + side) * 2 * pieces;
@@ -154,7 +157,7 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
     if (i < end && !in_set[base + i]) {
       const wide bi = b[base + i];
       const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
-      bin = bin_of(i, f[base + i], bi, kink[0], up, low, e[GROUPS == 2 && wide_less(lo[base + i], wide_of(0))], scale);
+      bin = bin_of(i, f[base + i], bi, kink[0], up, low, MINE(e, lo[base + i]), scale);
     }
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;

@@ -5,11 +5,12 @@
 // A row's own violation is M - f_i (up) or f_i - m (low), of both the larger. With a kink f_i is the derivative to the
 // right of b_i where it is up, to the left where it is low (common.cl).
 // NO_BIAS: the sum of b is free. A row's violation is -f_i (up) or f_i (low), the problem's is the largest of them.
-// SPLIT: rows that may be positive (hi > 0) and rows that may be negative (lo < 0) are groups with a sum of their own each
-// (nu-SVC, nu-SVR); m, M and the offset are those of the row's group.
+// SPLIT: rows that may be positive (hi > 0) and rows that may be negative (lo < 0) are groups with a sum of their own
+// each (nu-SVC, nu-SVR); m, M and the offset are those of the row's group.
 //   extremes    m, M and where they are; sums over the free rows for the offset
 //   objective   what primal and dual are made of
-// Passes over pieces (chunks, multiples of 8) of the rows, problem by problem in dimension 1; consecutive items on consecutive addresses.
+// Passes over pieces (chunks, multiples of 8) of the rows, problem by problem in dimension 1; consecutive items on
+// consecutive addresses.
 #define NUMBERS 4  // wide numbers a chunk: m, M, sum of f over free rows, -
 #define PLACES 4   // ints a chunk: where m is, where M is, how many free rows, -
 #ifdef SPLIT
@@ -118,7 +119,8 @@ inline void fold(const some v, const which i, wide *value, int *index) {
 }
 
 // The chunk's numbers and places, from what its work-items have seen.
-inline void tell(Seen s, const int g, local wide *values, local int *indices, global wide *numbers, global int *places) {
+inline void __attribute__((always_inline)) tell(const Seen s, const int g, local wide *values, local int *indices,
+                                                global wide *numbers, global int *places) {
   const size_t piece = ((size_t)get_global_id(1) * get_num_groups(0) + get_group_id(0)) * GROUPS + g;
   wide m, M, sum;
   int im, iM, free;
@@ -162,8 +164,10 @@ kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *r
 #else
     const which mine[1] = {up || low};
 #endif
+#pragma unroll
     for (int g = 0; g < GROUPS; ++g) see(&s[g], i, RIGHT(fi, bi, k), LEFT(fi, bi, k), up && mine[g], low && mine[g]);
   }
+#pragma unroll
   for (int g = 0; g < GROUPS; ++g) tell(s[g], g, values, indices, numbers, places);
 }
 

@@ -16,6 +16,7 @@
 #define GROUPS 1
 #define GROUP(lo) 0
 #endif
+#define OF(each, g) ((g) == 0 ? (each)[0] : (each)[GROUPS - 1])  // (an index would need memory)
 
 kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int n, const int W, global const int *restrict ws, global const real *restrict Q,
@@ -94,6 +95,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     wide m[GROUPS], M[GROUPS];  // M holds the smallest -f over low
     int first[GROUPS];
     float violation = -INFINITY;
+#pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
       m[g] = M[g] = WIDE_MAX;
       int ignored = first[g] = INT_MAX;
@@ -121,11 +123,11 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     real best = 0;  // holds the smallest negated gain
     int partner = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
-      const int k = e * WG + lid, g = GROUP(L[e]);
-      if (k < W && first[g] < INT_MAX && wide_less(L[e], B[e])) {
-        const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), m[g]));
-        const real own = Q[(size_t)first[g] * W + first[g]];
-        const real curve = fmax(own + diagonal[e] - (real)2 * Q[(size_t)first[g] * W + k], (real)TAU);
+      const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
+      if (k < W && other < INT_MAX && wide_less(L[e], B[e])) {
+        const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), OF(m, g)));
+        const real own = Q[(size_t)other * W + other];
+        const real curve = fmax(own + diagonal[e] - (real)2 * Q[(size_t)other * W + k], (real)TAU);
         const real gain = gap > 0 ? -gap * gap / curve : (real)0;
         if (gain < best) best = gain, partner = k;
       }
@@ -137,7 +139,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int e = 0; e < EACH; ++e)
       if (e * WG + lid == j) group_of_j = GROUP(L[e]);
     barrier(CLK_LOCAL_MEM_FENCE);
-    i = first[group_of_j];
+    i = OF(first, group_of_j);
 #else
     i = first[0];
 #endif
