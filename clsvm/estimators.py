@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Self
 
@@ -13,12 +14,14 @@ from sklearn.utils.multiclass import _ovr_decision_function
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import several, targets, tasks, training
-from clsvm.kernels import Kernel
-from clsvm.machine import Machine, check_values, number
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.machine import Machine, number
 from clsvm.model import pairs, votes
 from clsvm.solvers.batch import Member
 
 Vector = NDArray[np.float64]
+KernelLike = str | Kernel | Callable[[Any, Any], Any]
+MULTI_CLASS = ("ovo", "ovr", "crammer_singer")
 
 
 class _Classifier(ClassifierMixin, Machine):
@@ -29,7 +32,7 @@ class _Classifier(ClassifierMixin, Machine):
     break_ties: Any
     random_state: Any
     _scale = 1.0  # of the coefficients' bounds
-    _together = False  # whether all classes are one problem
+    _way = "ovo"  # of MULTI_CLASS
 
     def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
         """The dual problem of signs (n,) and bounds (n,)."""
@@ -47,24 +50,23 @@ class _Classifier(ClassifierMixin, Machine):
         """
         started = perf_counter()
         self._check_numbers()
-        X, y = self._rows_and_targets(X, y)
+        X, y = self._rows(X, y, reset=True)
         classes, index = targets.classes_of(y)
         weights, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, X, classes, index)
-        kernel = self._kernel(X)
-        check_values(kernel, X)
+        rows, kernel = self._trained_on(X)
         before = getattr(self, "classes_", classes)
         if self.warm_start and not np.array_equal(before, classes):
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
         self.classes_, self.class_weight_ = classes, weights
-        if not self._together and len(classes) > 2:
-            self._fit_pairs(X, kernel, index, bounds, started)
+        if self._way != "crammer_singer" and len(classes) > 2:
+            self._fit_several(X, rows, kernel, index, bounds, started)
             return self
-        if self._together:
+        if self._way == "crammer_singer":
             problem = tasks.crammer_singer(index, bounds, len(classes))
         else:
             problem = self._problem(np.where(index == 1, 1.0, -1.0), bounds)
         start = self._before((problem.problems, problem.n))
-        trained = training.train(X, problem, kernel, self._options(), start, started)
+        trained = training.train(rows, problem, kernel, self._options(), start, started)
         solution = trained.solution
         b, rho = self._machine(solution.b, solution.rho)
         support = _by_class(b.any(axis=0), index)
@@ -72,28 +74,39 @@ class _Classifier(ClassifierMixin, Machine):
         self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
         return self
 
-    def _fit_pairs(self, X: Any, kernel: Kernel, index: NDArray[np.intp], bounds: Vector, started: float) -> None:
-        """A machine for each pair of classes."""
+    def _fit_several(
+        self,
+        X: Any,
+        rows: Any,
+        kernel: Kernel | Precomputed,
+        index: NDArray[np.intp],
+        bounds: Vector,
+        started: float,
+    ) -> None:
+        """A machine for each pair of classes, or for each class against the rest."""
         for name in ("warm_start", "checkpoint"):
             if getattr(self, name):
                 raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
-        k, n = len(self.classes_), len(index)
+        k, n, of_pairs = len(self.classes_), len(index), self._way == "ovo"
         of_class = [np.flatnonzero(index == i) for i in range(k)]
+        sides: list[tuple[int, int | None]] = list(pairs(k)) if of_pairs else [(i, None) for i in range(k)]
         members = []
-        for i, j in pairs(k):
-            rows = np.sort(np.concatenate([of_class[i], of_class[j]]))
-            members.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
-        trained = several.train(X, members, kernel, self._options(), started)
-        coefficients = np.zeros((k - 1, n))
-        intercept = np.zeros(len(members))
-        for p, ((i, j), member) in enumerate(zip(pairs(k), members, strict=True)):
-            (b,), (rho,) = self._machine(trained.b[p][None], trained.rho[p][None])
+        for i, j in sides:
+            some = np.arange(n) if j is None else np.sort(np.concatenate([of_class[i], of_class[j]]))
+            members.append(Member(some, self._problem(np.where(index[some] == i, 1.0, -1.0), bounds[some])))
+        trained = several.train(rows, members, kernel, self._options(), started)
+        made = [self._machine(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
+        coefficients = np.zeros((k - 1 if of_pairs else k, n))
+        for (i, j), member, ((b,), _) in zip(sides, members, made, strict=True):
+            if j is None:
+                coefficients[i] = b
+                continue
             first = index[member.rows] == i
             coefficients[j - 1, member.rows[first]] = b[first]
             coefficients[i, member.rows[~first]] = b[~first]
-            intercept[p] = 0.0 - rho
         support = _by_class(coefficients.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps)
+        intercept = np.array([0.0 - rho for _, (rho,) in made])
         self._keep(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
 
     def decision_function(self, X: Any) -> Vector:
@@ -140,14 +153,15 @@ class _Classifier(ClassifierMixin, Machine):
 
 class SVC(_Classifier):
     """C-support vector classification on an OpenCL device: of two classes; of more by a machine for each
-    pair, all pairs side by side, or by Crammer and Singer's machine.
+    pair, all pairs side by side, for each class, or by Crammer and Singer's machine.
 
     C, class_weight, decision_function_shape, break_ties, random_state (kept for the interface; the solver uses no
     random numbers), and those of :class:`clsvm.machine.Machine`. Beyond scikit-learn's:
 
-    multi_class : "ovo", or "crammer_singer": all classes in one problem without offsets (GTSVM, equation 3); dual_coef_
-        is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k) or for two classes their difference (n,), and
-        a step of max_iter solves one row
+    multi_class : "ovo"; "ovr": of more than two classes each against the rest, dual_coef_ (k, n_SV), intercept_ (k,),
+        decision_function (n, k), the largest wins; or "crammer_singer": all classes in one problem without offsets
+        (GTSVM, equation 3); dual_coef_ is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k) or for two
+        classes their difference (n,), and a step of max_iter solves one row
     bias : whether there is an offset; without one every row is by itself (GTSVM, section 2)
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (k,) int32, dual_coef_
@@ -162,7 +176,7 @@ class SVC(_Classifier):
         self,
         *,
         C: float = 1.0,
-        kernel: str | Kernel = "rbf",
+        kernel: KernelLike = "rbf",
         degree: int = 3,
         gamma: float | str = "scale",
         coef0: float = 0.0,
@@ -218,8 +232,8 @@ class SVC(_Classifier):
         return self.C
 
     @property
-    def _together(self) -> bool:  # type: ignore[override]
-        return self.multi_class == "crammer_singer"
+    def _way(self) -> str:  # type: ignore[override]
+        return self.multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
         return tasks.c_svc(signs[None], bounds[None], bool(self.bias))
@@ -227,8 +241,8 @@ class SVC(_Classifier):
     def _check_numbers(self) -> None:
         number("C", self.C, above=0)
         super()._check_numbers()
-        if self.multi_class not in ("ovo", "crammer_singer"):
-            raise ValueError(f"multi_class must be 'ovo' or 'crammer_singer', got {self.multi_class!r}")
+        if self.multi_class not in MULTI_CLASS:
+            raise ValueError(f"multi_class must be one of {', '.join(MULTI_CLASS)}, got {self.multi_class!r}")
         if not isinstance(self.bias, bool | np.bool_):
             raise TypeError(f"bias must be True or False, got {self.bias!r}")
 
@@ -249,7 +263,7 @@ class NuSVC(_Classifier):
         self,
         *,
         nu: float = 0.5,
-        kernel: str | Kernel = "rbf",
+        kernel: KernelLike = "rbf",
         degree: int = 3,
         gamma: float | str = "scale",
         coef0: float = 0.0,
@@ -330,7 +344,7 @@ class SVR(RegressorMixin, Machine):
     def __init__(
         self,
         *,
-        kernel: str | Kernel = "rbf",
+        kernel: KernelLike = "rbf",
         degree: int = 3,
         gamma: float | str = "scale",
         coef0: float = 0.0,
@@ -383,7 +397,7 @@ class SVR(RegressorMixin, Machine):
         number("epsilon", self.epsilon, least=0)
         if not isinstance(self.bias, bool | np.bool_):
             raise TypeError(f"bias must be True or False, got {self.bias!r}")
-        X, y = self._rows_and_targets(X, y, y_numeric=True)
+        X, y = self._rows(X, y, reset=True, y_numeric=True)
         y = targets.numbers_of(y)
         problem = tasks.epsilon_svr(y, self.C * targets.weights_of(sample_weight, X), self.epsilon, bool(self.bias))
         self._fit_one(X, problem, started)
@@ -410,7 +424,7 @@ class NuSVR(RegressorMixin, Machine):
         *,
         nu: float = 0.5,
         C: float = 1.0,
-        kernel: str | Kernel = "rbf",
+        kernel: KernelLike = "rbf",
         degree: int = 3,
         gamma: float | str = "scale",
         coef0: float = 0.0,
@@ -459,7 +473,7 @@ class NuSVR(RegressorMixin, Machine):
         number("nu", self.nu, above=0)
         if self.nu > 1:
             raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
-        X, y = self._rows_and_targets(X, y, y_numeric=True)
+        X, y = self._rows(X, y, reset=True, y_numeric=True)
         y = targets.numbers_of(y)
         problem = tasks.nu_svr(y, self.C * targets.weights_of(sample_weight, X), float(self.nu))
         self._fit_one(X, problem, started)
@@ -486,7 +500,7 @@ class OneClassSVM(OutlierMixin, Machine):
     def __init__(
         self,
         *,
-        kernel: str | Kernel = "rbf",
+        kernel: KernelLike = "rbf",
         degree: int = 3,
         gamma: float | str = "scale",
         coef0: float = 0.0,

@@ -69,6 +69,8 @@ class Update(NamedTuple):
 class Gram:
     """The products of one kernel function over one set of rows, for one stream (so for one thread)."""
 
+    whole = False  # whether K is on the device whole
+
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         profile = stream.profile

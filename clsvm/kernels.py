@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -409,6 +409,16 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 def _dense(X: Any) -> Matrix:
     return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
+
+
+@dataclass(frozen=True)
+class Precomputed:
+    """In place of a kernel function where its values are given: column j of a row x of X holds K(x, row j)."""
+
+    name: ClassVar[str] = "precomputed"
+
+
+PRECOMPUTED = Precomputed()
 
 
 def make(name: str, **params: Any) -> Kernel:

@@ -13,15 +13,23 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import (
+    _num_samples,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from clsvm import budget, kernels, layout, several, tasks, training
 from clsvm import device as devices
 from clsvm.kernel_records import BUILTIN
-from clsvm.kernels import Kernel
+from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.model import KernelModel
 from clsvm.report import FitReport
 
+_SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 _LOOK = 20  # rows on which a kernel function is tried before anything else
 _DTYPES = [np.float64, np.float32]
 
@@ -31,8 +39,9 @@ class Machine(BaseEstimator):
 
     The parameters that all of them have are kernel, degree, gamma ("scale", "auto" or a number), coef0, tol (KKT
     violation), max_iter (pair steps, -1: no limit), verbose as scikit-learn's; kernel is a name of
-    clsvm.kernels.BUILTIN or a Kernel; cache_size is in MB, or "auto": a share of memory_limit; shrinking is taken and
-    has no effect. Beyond them:
+    clsvm.kernels.BUILTIN, a Kernel, "precomputed" (X is then K (n, n), and in predict (rows, n)), or a function of two
+    sets of rows that returns K between them, evaluated on the host; cache_size is in MB, or "auto": a share of
+    memory_limit; shrinking is taken and has no effect. Beyond them:
 
     device : None, "gpu", "cpu", part of a platform's or device's name, "name:index", a pyopencl Device or CommandQueue
     working_set_size : int or "auto": what costs least by the device's measured rates
@@ -71,7 +80,8 @@ class Machine(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.pairwise = self._given
+        tags.input_tags.sparse = not self._given
         return tags
 
     def __sklearn_clone__(self) -> Any:
@@ -95,14 +105,53 @@ class Machine(BaseEstimator):
             state = {**state, "device": str(info.index)}
         return state
 
-    def _rows(self, X: Any, reset: bool = False) -> Any:
-        """X as the layouts read it, after scikit-learn's checks."""
-        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=_DTYPES, order="C")
-        return layout.canonical(X)
+    @property
+    def _given(self) -> bool:
+        """Whether X holds kernel values."""
+        return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
-    def _rows_and_targets(self, X: Any, y: Any, **checks: Any) -> tuple[Any, NDArray[Any]]:
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_DTYPES, order="C", **checks)
-        return layout.canonical(X), y
+    @property
+    def _own(self) -> bool:
+        """Whether the kernel is a function of the caller's."""
+        return callable(self.kernel) and not isinstance(self.kernel, Kernel)
+
+    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
+        """X, or (X, y), as the layouts read it, after scikit-learn's checks. What a function of the caller's reads is
+        left as it is."""
+        alone = isinstance(y, str)
+        if self._own:
+            check_consistent_length(X, None if alone else y)
+            return X if alone else (X, column_or_1d(y, warn=True))
+        sparse = False if self._given else "csr"
+        checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=_DTYPES, order="C", **checks)
+        return layout.canonical(checked) if alone else (layout.canonical(checked[0]), checked[1])
+
+    def _trained_on(self, X: Any) -> tuple[Any, Kernel | Precomputed]:
+        """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows."""
+        if self._own:
+            warnings.warn(_SLOW, UserWarning, stacklevel=4)
+            return self._evaluated(X, X), PRECOMPUTED
+        if self._given:
+            if X.shape[0] != X.shape[1]:
+                raise ValueError(f"Precomputed matrix must be a square matrix. Input is a {_times(X.shape)} matrix.")
+            check_symmetric(X)
+            return X, PRECOMPUTED
+        kernel = self._kernel(X)
+        check_values(kernel, X)
+        return X, kernel
+
+    def _evaluated(self, X: Any, Y: Any) -> NDArray[np.float64]:
+        """K of the caller's function between the rows of X and Y."""
+        K = self.kernel(X, Y)
+        K = np.asarray(K.toarray() if sp.issparse(K) else K, np.float64, order="C")
+        expected = _num_samples(X), _num_samples(Y)
+        if K.shape != expected:
+            raise ValueError(f"the kernel function must return {_times(expected)} values, got {K.shape}")
+        if not np.isfinite(K).all():
+            raise ValueError("the kernel function returned values that are not finite")
+        if X is Y:
+            check_symmetric(K)
+        return K
 
     def _options(self) -> training.Options:
         return training.Options(
@@ -138,7 +187,7 @@ class Machine(BaseEstimator):
     def _keep(
         self,
         X: Any,
-        kernel: Kernel,
+        kernel: Kernel | Precomputed,
         trained: training.Trained | several.Several,
         support: NDArray[np.intp],
         dual_coef: NDArray[np.float64],
@@ -149,15 +198,18 @@ class Machine(BaseEstimator):
         """The learnt attributes that every task has; warns where the fit did not converge. index: each row's class."""
         report = trained.report
         self.support_ = support.astype(np.int32)
-        self.support_vectors_ = X[support]
+        self.support_vectors_ = np.empty((0, 0)) if self._given else _safe_indexing(X, support)
         self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
         self.dual_coef_, self.intercept_ = dual_coef, intercept
         self.fit_status_ = 0 if report.converged else 1
-        self.shape_fit_ = X.shape
+        self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self.fit_report_ = report
+        vectors = self.support_vectors_
+        if isinstance(kernel, Precomputed):
+            vectors = np.arange(len(support)) if self._own else support
         self.model_ = KernelModel(
             kernel=kernel,
-            support_vectors=self.support_vectors_,
+            support_vectors=vectors,
             dual_coef=dual_coef,
             intercept=intercept,
             classes=classes,
@@ -171,10 +223,10 @@ class Machine(BaseEstimator):
 
     def _fit_one(self, X: Any, problem: tasks.Problem, started: float) -> None:
         """Train the one problem of a task without classes, over the rows of X or over these twice."""
-        kernel = self._kernel(X)
-        check_values(kernel, X)
-        n = X.shape[0]
-        rows = X if problem.n == n else sp.vstack([X, X], "csr") if sp.issparse(X) else np.concatenate([X, X])
+        rows, kernel = self._trained_on(X)
+        n = rows.shape[0]
+        if problem.n != n:
+            rows = _twice(rows, isinstance(kernel, Precomputed))
         start = self._before((1, n))
         if start is not None and problem.n != n:
             start = np.concatenate([np.maximum(start, 0), np.minimum(start, 0)], axis=1)
@@ -205,10 +257,12 @@ class Machine(BaseEstimator):
 
     def _decision_values(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=_DTYPES, order="C")
-        if sp.issparse(X) and not sp.issparse(self.support_vectors_):
+        X = self._rows(X)
+        if self._own:
+            X = self._evaluated(X, self.support_vectors_)
+        elif sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        return self.model_.decision_function(layout.canonical(X), self.device, self.memory_limit)
+        return self.model_.decision_function(X, self.device, self.memory_limit)
 
     def _check_numbers(self) -> None:
         """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
@@ -227,10 +281,11 @@ class Machine(BaseEstimator):
         if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
         budget.parse_bytes(self.memory_limit)
-        if isinstance(self.kernel, str):
+        if isinstance(self.kernel, str) and not self._given:
             kernels.make(self.kernel)
-        elif not isinstance(self.kernel, Kernel):
-            raise TypeError(f"kernel must be a name ({', '.join(BUILTIN)}) or a Kernel, got {self.kernel!r}")
+        elif not (self._given or callable(self.kernel)):
+            names = f"{', '.join(BUILTIN)}, precomputed"
+            raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
     def _kernel(self, X: Any) -> Kernel:
         """The kernel function with its numbers, which the dtype of its values has to hold."""
@@ -265,6 +320,25 @@ def number(
         raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
     if not -np.inf < value < np.inf or (above is not None and value <= above) or (least is not None and value < least):
         raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _twice(X: Any, given: bool) -> Any:
+    """The rows once more below themselves, or the kernel values of these."""
+    if given:
+        return np.tile(X, (2, 2))
+    return sp.vstack([X, X], "csr") if sp.issparse(X) else np.concatenate([X, X])
+
+
+def check_symmetric(K: NDArray[Any]) -> None:
+    """Raises ValueError where kernel values K (n, n) are not symmetric, beyond float32's rounding of the largest."""
+    step = max(1, (1 << 22) // len(K))
+    worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
+    if worst > 1e-5 * float(np.abs(K).max()):
+        raise ValueError(f"the kernel matrix is not symmetric: K(x, y) and K(y, x) differ by up to {worst:g}")
 
 
 def check_values(kernel: Kernel, X: Any) -> None:

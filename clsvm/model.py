@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import check_pairwise_arrays
 
-from clsvm import kernels, layout
+from clsvm import kernels, layout, probability
 from clsvm.device import Buffer, Kept, Stream
 from clsvm.gram import Gram, Panel, Update
-from clsvm.kernels import Kernel
+from clsvm.kernels import Kernel, Precomputed
 from clsvm.layout import Data, Plan
 
 Vector = NDArray[np.float64]
@@ -248,14 +248,18 @@ class KernelModel:
     Of pairs (:func:`pairs`, y = +1 for the first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a
     vector's coefficients against each other class in order; intercept is (k (k - 1) / 2,); classes are in any order,
     which decides between as many votes.
+    Of a precomputed kernel the support vectors are their columns of X, (n_SV,) ints.
     plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
+    probA, probB (pairs,) float64 where it gives probabilities (:mod:`clsvm.probability`): P(class) = 1 / (1 + exp(probA
+    f + probB)) of the class for which f is positive; of regression probA (1,) alone, the scale of the errors; of
+    one_class prob_density_marks (10,). smaller_first: of two classes, whether LIBSVM's file lists classes[0] first.
 
     The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
     memory_limit, for later calls from any thread with the same device and memory_limit: those bring their rows alone.
     The host's support vectors become read-only with it. See :class:`clsvm.device.Kept` for how long that lasts.
     """
 
-    kernel: Kernel
+    kernel: Kernel | Precomputed
     support_vectors: Any
     dual_coef: Vector
     intercept: Vector
@@ -264,22 +268,31 @@ class KernelModel:
     plan: Plan | None = None
     dtype: str = "float32"
     task: str = "c_svc"
+    probA: Vector | None = None  # noqa: N815  (LIBSVM's and scikit-learn's names)
+    probB: Vector | None = None  # noqa: N815
+    prob_density_marks: Vector | None = None
+    smaller_first: bool = False
     _kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
 
     def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
         """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two
         classes or none with one problem, else (n, problems) or (n, pairs).
 
-        Raises ValueError where X has another number of features, or negative values and the kernel function is not for
-        them, or memory_limit is too small for one tile.
+        Of a precomputed kernel X is K (n, columns), and the host adds up. Raises ValueError where X has another number
+        of features, or negative values and the kernel function is not for them, or memory_limit is too small for one
+        tile.
         """
-        d, X = self.support_vectors.shape[1], layout.canonical(X)
-        if X.ndim != 2 or X.shape[1] != d:
-            raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
-        self.kernel.check_domain(X)
-        with Stream(device, memory_limit) as stream:
-            support = self._kept.get(stream) or self._laid_out(stream)
-            c = support.responses(stream, X, self.dual_coef)
+        X = layout.canonical(X)
+        if isinstance(self.kernel, Precomputed):
+            c = self._given_responses(X)
+        else:
+            d = self.support_vectors.shape[1]
+            if X.ndim != 2 or X.shape[1] != d:
+                raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
+            self.kernel.check_domain(X)
+            with Stream(device, memory_limit) as stream:
+                support = self._kept.get(stream) or self._laid_out(stream, self.kernel)
+                c = support.responses(stream, X, self.dual_coef)
         if self.of_pairs:
             k = len(self.classes)
             parts = c.reshape(k, k - 1, -1)
@@ -296,24 +309,46 @@ class KernelModel:
     def _single(self) -> bool:
         return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
 
-    def _laid_out(self, stream: Stream) -> Support:
+    def _given_responses(self, K: Data) -> Vector:
+        """:meth:`Support.responses` where kernel values are given, each row's by itself."""
+        columns, ends = (
+            self.support_vectors,
+            np.cumsum(self.n_support) if self.of_pairs else [len(self.support_vectors)],
+        )
+        if K.ndim != 2 or sp.issparse(K) or K.shape[1] <= columns.max(initial=-1):
+            needed = columns.max(initial=-1) + 1
+            raise ValueError(f"X must be kernel values, dense, {needed} columns or more; got {K.shape}")
+        out = np.zeros((len(ends) * len(self.dual_coef), len(K)))
+        step = max(1, _HOST // max(1, len(columns)))
+        for start in range(0, len(K), step):
+            values = np.ascontiguousarray(K[start : start + step, columns], np.float64)
+            parts = (
+                (values[:, first:end] * coefficients[first:end]).sum(axis=1)
+                for first, end in pairwise((0, *ends))
+                for coefficients in self.dual_coef
+            )
+            for c, part in zip(out, parts, strict=True):
+                c[start : start + step] = part
+        return out
+
+    def _laid_out(self, stream: Stream, kernel: Kernel) -> Support:
         """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
         self._kept.empty()
         vectors = self.support_vectors
-        plan = self.plan or layout.choose(stream.profile, vectors, self.kernel.spec)
+        plan = self.plan or layout.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
-        support = Support(stream, self.kernel, plan, vectors, self._precision(stream, plan), ends)
+        support = Support(stream, kernel, plan, vectors, self._precision(stream, plan, kernel), ends)
         if support.buffers:
             for array in (vectors.data, vectors.indices, vectors.indptr) if sp.issparse(vectors) else (vectors,):
                 array.flags.writeable = False  # else the device's would differ from the host's
             self._kept.put(stream, support, support.buffers)
         return support
 
-    def _precision(self, stream: Stream, plan: Plan) -> str:
+    def _precision(self, stream: Stream, plan: Plan, kernel: Kernel) -> str:
         """float64 where float32 kernel values could move a decision value by more than DECISION_ERROR (and the device
         has it): coefficients near 1e4 turn the last bit of K into the third digit of the sum."""
         eps = float(np.finfo(np.float32).eps)
-        scale = self.kernel.rounding(size(self.kernel, self.support_vectors, plan), eps)
+        scale = kernel.rounding(size(kernel, self.support_vectors, plan), eps)
         small = eps * scale * float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) <= DECISION_ERROR
         return self.dtype if small or stream.profile.wide == "pair" else "float64"
 
@@ -329,3 +364,26 @@ class KernelModel:
             index = votes(values, len(self.classes)).argmax(axis=1)
         predicted: NDArray[Any] = self.classes[index]
         return predicted
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether it was fitted to give probabilities, of regression those of its errors."""
+        return (self.prob_density_marks if self.task == "one_class" else self.probA) is not None
+
+    def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
+        """Probabilities (n, k) float64 of the classes in their order, as LIBSVM has them (:mod:`clsvm.probability`); of
+        one_class (n, 2) of being normal and of being an outlier.
+
+        Raises ValueError as :meth:`decision_function`, and where the model has none (regression has those of its
+        errors: Laplace's with the scale probA).
+        """
+        A, B, marks, k = self.probA, self.probB, self.prob_density_marks, len(self.classes)
+        if marks is None and (A is None or B is None):
+            words = "no probabilities" if A is None else f"the probabilities of {self.task}'s errors alone"
+            raise ValueError(f"got a model with {words}, expected one of classes, fitted for probabilities")
+        values = self.decision_function(X, device, memory_limit)
+        if A is None or B is None:
+            return probability.of_one_class(values, np.asarray(marks))
+        if k > 2:
+            return probability.of_pairs(values, A, B, k)
+        return probability.of_pairs(values[:, None], A, B, k)[:, ::-1]

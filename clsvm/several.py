@@ -8,13 +8,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm import layout, training
 from clsvm.device import Stream
 from clsvm.gram import Gram
-from clsvm.kernels import Kernel
+from clsvm.kernels import Kernel, Precomputed
 from clsvm.progress import Display
 from clsvm.report import FitReport, Point, Status, relative_gap
 from clsvm.solvers import batch
@@ -32,7 +31,7 @@ class Several:
     rho: Vector
     steps: NDArray[np.int64]
     report: FitReport
-    plan: layout.Plan
+    plan: layout.Plan | None
 
 
 @dataclass
@@ -53,9 +52,10 @@ class _Record:
         self.seconds[part] = self.seconds.get(part, 0.0) + perf_counter() - since
 
 
-def train(X: Any, members: Sequence[Member], kernel: Kernel, options: Options, since: float) -> Several:
-    """Solve every member over the rows of X (n, d), dense or CSR: small ones side by side on one layout of X
-    (solvers/batch.py), large ones one after another.
+def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float) -> Several:
+    """Solve every member over the rows of X (n, d), dense or CSR, or over X = K (n, n) where the kernel is precomputed:
+    small ones side by side on one layout of X (solvers/batch.py), large ones one after another, those that are of all
+    rows with one row store.
 
     since: perf_counter() at which the fit began. max_time is that of all together. Raises as training.train does.
     """
@@ -69,14 +69,20 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel, options: Options, s
         todo = _small(members, found, options, dtype, record)
         if todo and not over():
             _solve(X, members, todo, kernel, options, dtype, record, found, over)
-    for place, member in enumerate(members):
-        if place not in found and len(member.rows) > record.most and not over():
-            left = None if options.max_time is None else options.max_time - (perf_counter() - since)
-            own = replace(options, max_time=left)
-            one = training.train(X[member.rows], member.problem, kernel, own, member.start, perf_counter())
+    for places in _together(members, record.most, X.shape[0]):
+        if over():
+            break
+        some = [members[place] for place in places]
+        left = None if options.max_time is None else options.max_time - (perf_counter() - since)
+        rows = _rows(X, some[0].rows, kernel) if len(some[0].rows) < X.shape[0] else X
+        problems, starts = [one.problem for one in some], [one.start for one in some]
+        own = replace(options, max_time=left)
+        for place, one in zip(
+            places, training.train_each(rows, problems, kernel, own, starts, perf_counter()), strict=True
+        ):
             record.reports.append(one.report)
             found[place] = _outcome(one)
-    if record.plan is None:
+    if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(options.device, options.memory_limit) as stream:
             record.plan = layout.choose(stream.profile, X, kernel.spec)
     b = [found[place].b if place in found else np.zeros(len(member.rows)) for place, member in enumerate(members)]
@@ -84,6 +90,18 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel, options: Options, s
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])
     steps = np.array([found[place].steps if place in found else 0 for place in range(len(members))], np.int64)
     return Several(b, rho, steps, _report(found, len(members), record, options, since), record.plan)
+
+
+def _together(members: Sequence[Member], most: int, n: int) -> list[list[int]]:
+    """Members of more than ``most`` rows: those of all n rows, then each other one by itself."""
+    large = [place for place, member in enumerate(members) if len(member.rows) > most]
+    whole = [place for place in large if len(members[place].rows) == n]
+    return [*([whole] if whole else []), *([place] for place in large if place not in whole)]
+
+
+def _rows(X: Any, rows: NDArray[np.intp], kernel: Kernel | Precomputed) -> Any:
+    """What there is of some rows: themselves, or the kernel values between them."""
+    return X[np.ix_(rows, rows)] if isinstance(kernel, Precomputed) else X[rows]
 
 
 def _small(
@@ -104,7 +122,7 @@ def _solve(
     X: Any,
     members: Sequence[Member],
     todo: list[int],
-    kernel: Kernel,
+    kernel: Kernel | Precomputed,
     options: Options,
     dtype: str,
     record: _Record,
@@ -117,19 +135,14 @@ def _solve(
         Display(options.verbose, options.tol, options.gap_tol) as progress,
     ):
         started = perf_counter()
-        record.plan = plan = record.plan or layout.choose(stream.profile, X, kernel.spec)
-        rows = layout.build(stream, X, _unclustered(stream, plan, X), dtype)
-        stream.finish()
+        gram, record.plan, scale, _ = training.products(stream, X, kernel, options, dtype, record.plan, gathered=True)
         record.lap("layout", started)
-        record.layouts.append(f"{rows.describe()}, {dtype}")
-        gram = Gram(stream, rows, kernel)
-        scale = training.rounding(stream, plan, X, gram, options.dtype)
+        record.layouts.append(f"{gram.rows.describe()}, {dtype}")
         started, steps, nan, doubles = perf_counter(), 0, float("nan"), list[Gram]()
 
         def exact() -> Gram:
             if not doubles:
-                laid = layout.build(stream, X, _unclustered(stream, plan, X), "float64")
-                doubles.append(Gram(stream, laid, kernel))
+                doubles.append(training.products(stream, X, kernel, options, "float64", record.plan, gathered=True)[0])
             return doubles[0]
 
         def watch(place: int, outcome: Outcome) -> bool:
@@ -150,14 +163,6 @@ def _solve(
             if outcome is not None:
                 before = found[place].steps if place in found else 0
                 found[place] = replace(outcome, steps=before + outcome.steps)
-
-
-def _unclustered(stream: Stream, plan: layout.Plan, X: Any) -> layout.Plan:
-    """A member's rows are gathered, not streamed: clusters would be for nothing."""
-    if plan.kind != "clustered":
-        return plan
-    room = stream.limit // 8
-    return replace(plan, kind="csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense")
 
 
 def _outcome(one: training.Trained) -> Outcome:

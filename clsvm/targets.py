@@ -30,7 +30,7 @@ def numbers_of(y: Any) -> Vector:
 
 def weights_of(sample_weight: Any, X: Any) -> Vector:
     """Weights of the rows (n,), ones by default, negative ones 0. Raises ValueError where none is left."""
-    rows = np.ones(X.shape[0]) if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
+    rows = _check_sample_weight(sample_weight, X, dtype=np.float64)
     if not (rows > 0).any():
         raise ValueError("Invalid input - all samples have zero or negative weights.")
     return np.maximum(rows, 0)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from clsvm import layout, libsvm, model, solvers
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError
+from clsvm.given import Given
 from clsvm.gram import Gram
-from clsvm.kernels import Kernel
+from clsvm.kernels import Kernel, Precomputed
 from clsvm.profiles import Profile
 from clsvm.progress import Display
 from clsvm.report import FitReport, Status, relative_gap
@@ -54,59 +55,80 @@ class Trained:
 
     solution: solvers.Solution
     report: FitReport
-    plan: layout.Plan
+    plan: layout.Plan | None
 
 
-def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vector | None, since: float) -> Trained:
-    """Solve ``problem`` over the rows of X (n, d), dense or CSR (layout.canonical), from ``start`` where it is given.
+def train(
+    X: Any, problem: Problem, kernel: Kernel | Precomputed, options: Options, start: Vector | None, since: float
+) -> Trained:
+    """Solve ``problem`` over the rows of X (n, d), dense or CSR (layout.canonical), or over X = K (n, n) where the
+    kernel is precomputed, from ``start`` where it is given.
 
     since: perf_counter() at which the fit began. float64 is taken where float32 cannot reach the tolerance. Raises
     ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit.
     """
-    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel) if options.checkpoint is not None else None
-    if checkpoint and checkpoint.file.exists():
+    if options.checkpoint is None:
+        return train_each(X, [problem], kernel, options, [start], since)[0]
+    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel)
+    if checkpoint.file.exists():
         start = checkpoint.read()
-    start = None if start is None or not start.any() else problem.feasible(start)  # (else the problem's own)
-    checked = perf_counter()
-    largest = float(np.maximum(problem.hi, -problem.lo).max())
+    trained = train_each(X, [problem], kernel, options, [start], since, checkpoint.write)[0]
+    checkpoint.write(trained.solution.b)
+    return trained
+
+
+def train_each(
+    X: Any,
+    problems: Sequence[Problem],
+    kernel: Kernel | Precomputed,
+    options: Options,
+    starts: Sequence[Vector | None],
+    since: float,
+    keep: Callable[[Vector], None] | None = None,
+) -> list[Trained]:
+    """:func:`train` for several problems of one constraint, one after another over the same rows and row store;
+    max_time is that of all together. keep: called with coefficients from time to time."""
+    feasible = [None if b is None or not b.any() else p.feasible(b) for p, b in zip(problems, starts, strict=True)]
+    made: list[Trained | None] = [None] * len(problems)
+    begun: dict[int, float] = {}
     for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
+        todo = [i for i, one in enumerate(made) if one is None or one.solution.status is Status.STALLED]
+        if not todo:
+            break
+        began = perf_counter()
         with (
             Stream(options.device, options.memory_limit) as stream,
             Display(options.verbose, options.tol, options.gap_tol) as progress,
         ):
             last = dtype == "float64" or stream.profile.wide == "pair"
-            plan = layout.choose(stream.profile, X, kernel.spec)
-            rows = layout.build(stream, X, plan, dtype)
-            stream.finish()
-            laid = perf_counter()
-            gram = Gram(stream, rows, kernel)
-            scale = rounding(stream, plan, X, gram, options.dtype)
-            if float(np.finfo(dtype).eps) * scale * largest > solvers.HOPELESS * options.tol and not last:
-                continue  # one coefficient's rounding would hide the tolerance
-            working_set, cache, reason = choose(stream, gram, options.working_set_size, options.cache_size)
-            settings = solvers.Settings(
-                tol=options.tol,
-                gap_tol=options.gap_tol,
-                max_iter=min(options.max_iter, 2**62),
-                max_time=None if options.max_time is None else options.max_time - (perf_counter() - since),
-                working_set=working_set,
-                cache_bytes=cache,
-                kernel_scale=scale,
-                exact=_exact(options, stream, plan, X, kernel) if dtype == "float32" else None,
-                progress=progress,
-                start=start,
-                keep=checkpoint.write if checkpoint else None,
-                keep_every=options.checkpoint_every,
-            )
-            solution = solvers.solve(stream, gram, problem, settings)
-            solved = perf_counter()
-        if solution.status is not Status.STALLED or last:
+            ready = Ready(stream, X, kernel, options, dtype)
+            hides = float(np.finfo(dtype).eps) * ready.settings.kernel_scale / solvers.HOPELESS  # with a coefficient 1
+            seconds = {"check": began - since, "layout": perf_counter() - began}
+            for i in todo:
+                problem, now = problems[i], perf_counter()
+                begun.setdefault(i, now if begun else since)
+                if hides * float(np.maximum(problem.hi, -problem.lo).max()) > options.tol and not last:
+                    continue  # one coefficient's rounding would hide the tolerance
+                solution = ready.solve(
+                    problem,
+                    start=feasible[i],
+                    max_time=None if options.max_time is None else options.max_time - (now - since),
+                    progress=progress,
+                    keep=keep,
+                    keep_every=options.checkpoint_every,
+                )
+                feasible[i] = problem.feasible(solution.b)
+                report = _report(solution, ready, {**seconds, **solution.seconds}, perf_counter() - begun[i])
+                made[i] = Trained(solution, report, ready.plan)
+                seconds = {}
+        if last:
             break
-        start = problem.feasible(solution.b)
-    if checkpoint:
-        checkpoint.write(solution.b)
+    return [one for one in made if one is not None]
+
+
+def _report(solution: solvers.Solution, ready: Ready, seconds: dict[str, float], total: float) -> FitReport:
     primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
-    report = FitReport(
+    return FitReport(
         primal=primal,
         dual=dual,
         gap=relative_gap(primal, dual),
@@ -118,22 +140,87 @@ def train(X: Any, problem: Problem, kernel: Kernel, options: Options, start: Vec
         steps=int(solution.steps.sum()),
         outer_steps=solution.outer_steps,
         rows_computed=solution.rows_computed,
-        bytes_held=stream.peak,
-        seconds={
-            "check": checked - since,
-            "layout": laid - checked,
-            **solution.seconds,
-            "other": solved - laid - sum(solution.seconds.values()),
-            "total": perf_counter() - since,
-        },
-        device=str(stream.info),
-        layout=f"{rows.describe()} ({plan.reason})",
+        bytes_held=ready.stream.peak,
+        seconds={**seconds, "other": total - sum(seconds.values()), "total": total},
+        device=str(ready.stream.info),
+        layout=ready.describe(),
         working_set_size=solution.working_set,
-        dtype=dtype,
+        dtype=ready.gram.rows.dtype,
         trace=solution.trace,
-        selection=reason,
+        selection=ready.reason,
     )
-    return Trained(solution, report, plan)
+
+
+class Ready:
+    """Rows (or given kernel values) on a device, and what all solves over them share: settings, row store, room.
+
+    settings: of a solve without start, time and progress. reason: why the working set and the row store are as they
+    are. plan: None for given values. Raises as :func:`train` does.
+    """
+
+    def __init__(self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> None:
+        self.stream = stream
+        self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
+        working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
+        self.settings = solvers.Settings(
+            tol=options.tol,
+            gap_tol=options.gap_tol,
+            max_iter=min(options.max_iter, 2**62),
+            working_set=working_set,
+            cache_bytes=cache,
+            kernel_scale=scale,
+            exact=exact if dtype == "float32" else None,
+        )
+        self._solver: solvers.Solver | None = None
+
+    def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
+        """Solve ``problem``, of the constraint and the shape of the ones before. settings: those of solvers.Settings
+        that differ from one solve to the next."""
+        asked = replace(self.settings, **settings)
+        if self._solver is None:
+            self._solver = solvers.solver(self.stream, self.gram, problem, asked)
+        else:
+            self._solver.load(problem, asked)
+        return self._solver.run()
+
+    def describe(self) -> str:
+        """The layout and why it was chosen."""
+        return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
+
+
+def products(
+    stream: Stream,
+    X: Any,
+    kernel: Kernel | Precomputed,
+    options: Options,
+    dtype: str,
+    plan: layout.Plan | None = None,
+    gathered: bool = False,
+) -> tuple[Gram, layout.Plan | None, float, solvers.Exact | None]:
+    """(products of the rows of X or of K, the plan of their layout, rounding error of kernel values in units of eps,
+    what evaluates them in float64), once they are on the device.
+
+    gathered: rows are read by their numbers alone, so clusters would be for nothing. Raises ValueError where numbers
+    are too large for the dtype or memory too small.
+    """
+    if isinstance(kernel, Precomputed):
+        largest = float(np.abs(X).max())
+        if largest > float(np.finfo(dtype).max):
+            raise ValueError(beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
+        given = Given(stream, X, dtype)
+        return (given, None, 0.0, None) if X.dtype == dtype else (given, None, largest, _exact_given(X))
+    plan = plan or layout.choose(stream.profile, X, kernel.spec)
+    laid = _unclustered(stream, plan, X) if gathered else plan
+    gram = Gram(stream, layout.build(stream, X, laid, dtype), kernel)
+    stream.finish()
+    return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, stream, plan, X, kernel)
+
+
+def _unclustered(stream: Stream, plan: layout.Plan, X: Any) -> layout.Plan:
+    if plan.kind != "clustered":
+        return plan
+    room = stream.limit // 8
+    return replace(plan, kind="csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense")
 
 
 # How the work of a solve goes with the working set W, fitted to a9a, ijcnn1, covtype and MNIST on a CPU for W of 16 to
@@ -154,16 +241,21 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.stored / max(1, rows.n) * (profile.csr_cost if rows.csr else 1.0)
+    if gram.whole:
+        cells, cache = profile.cache_cost, 0
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep else cells
-        costs = {W: cost(profile, rows.n, cells if rows.csr else rows.d, value, W) for W in _sizes(profile.working_set)}
+        width = 1 if gram.whole else cells if rows.csr else rows.d
+        costs = {W: cost(profile, rows.n, width, value, W) for W in _sizes(profile.working_set)}
         W = min(costs, key=lambda size: (costs[size], size))
         small = costs[min(costs)] / costs[W]
         words.append(f"a working set of {W} costs least by the device's rates, {min(costs)} {small:.1f} times as much")
     else:
         W = int(working_set)
         words.append(f"a working set of {W} was asked for")
+    if gram.whole:
+        return W, 0, "; ".join([*words, "all of K is on the device"])
     if cache != "auto":
         words.append(f"a row store of {float(cache):g} MB was asked for")
         return W, int(float(cache) * 1e6), "; ".join(words)
@@ -204,6 +296,11 @@ def _exact(options: Options, stream: Stream, plan: layout.Plan, X: Any, kernel: 
     return exact
 
 
+def _exact_given(K: Any) -> Callable[..., Vector]:
+    """The same where K is given."""
+    return lambda rows, b: (K[rows] @ b.T).T
+
+
 def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> float:
     """The rounding error of kernel values in units of eps. Raises ValueError where they are too large for a dtype."""
     kernel, dtype = gram.kernel, gram.rows.dtype
@@ -227,7 +324,7 @@ class Checkpoint:
 
     VERSION = 1
 
-    def __init__(self, file: Path, X: Any, problem: Problem, kernel: Kernel) -> None:
+    def __init__(self, file: Path, X: Any, problem: Problem, kernel: Kernel | Precomputed) -> None:
         self.file, self._shape = file, problem.q.shape
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
         self._of = {

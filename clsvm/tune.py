@@ -128,7 +128,7 @@ def _selection(stream: Stream, n: int) -> Launch:
     )
 
     def launch() -> None:
-        solvers.solve(stream, gram, problem, settings)
+        solvers.solver(stream, gram, problem, settings).run()
         stream.finish()
 
     return launch

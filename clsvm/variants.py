@@ -189,6 +189,12 @@ def respond(profile: Profile, dtype: str) -> Variant:
     return Variant(f"respond {dtype}", sources.cl("respond"), (*layout.options(profile, dtype),), "respond")
 
 
+def given(profile: Profile, dtype: str) -> Variant:
+    """Products with a kernel matrix that is there; ``entry`` is the first of two kernels."""
+    options = *layout.options(profile, dtype), f"-DSLABS={SLABS}"
+    return Variant(f"given {dtype}", sources.cl("given"), options, "pick")
+
+
 SQUARE = 16  # SIDE of carry.cl
 
 
@@ -223,8 +229,8 @@ def cluster_rows(profile: Profile, given: str) -> Variant:
 def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> Iterator[Variant]:
     """Every program that no kernel function is in, for a profile."""
     yield Variant("zero", sources.cl("zero"), (), "zero")
-    for given in dtypes:
-        yield cluster_rows(profile, given)
+    for source in dtypes:
+        yield cluster_rows(profile, source)
     for dtype in dtypes:
         if dtype == "float64" and profile.wide == "pair":
             continue
@@ -236,9 +242,10 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
         yield update(profile, dtype)
         yield carry(profile, dtype)
         yield respond(profile, dtype)
-        for given in ("float", "double"):
-            options = *layout.options(profile, dtype), f"-DINPUT={given}"
-            yield Variant(f"pack {given} as {dtype}", sources.cl("pack"), options, "pack")
+        yield given(profile, dtype)
+        for source in ("float", "double"):
+            options = *layout.options(profile, dtype), f"-DINPUT={source}"
+            yield Variant(f"pack {source} as {dtype}", sources.cl("pack"), options, "pack")
         yield back(profile, dtype)
         for shape in ("many", "two"):
             yield gather(profile, dtype, shape=shape)

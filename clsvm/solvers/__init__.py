@@ -6,13 +6,13 @@ from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.solvers import batch
 from clsvm.solvers.coupled import Coupled
-from clsvm.solvers.decomposition import HOPELESS, Settings, Solution, Solver
+from clsvm.solvers.decomposition import HOPELESS, Exact, Settings, Solution, Solver
 from clsvm.tasks import Constraint, Problem
 
-__all__ = ["HOPELESS", "Settings", "Solution", "batch", "solve"]
+__all__ = ["HOPELESS", "Exact", "Settings", "Solution", "Solver", "batch", "solver"]
 
 
-def solve(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solution:
-    """Solve ``problem`` (in the caller's row order) over the rows of ``gram``."""
+def solver(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solver:
+    """What solves ``problem`` (in the caller's row order) over the rows of ``gram``."""
     method = Coupled if problem.constraint is Constraint.COUPLED else Solver
-    return method(stream, gram, problem, settings).run()
+    return method(stream, gram, problem, settings)

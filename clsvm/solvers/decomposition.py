@@ -102,7 +102,8 @@ def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
 class Solver:
     """The state of a solve on the device, and one method for each stage of a step.
 
-    ``sets`` working sets are chosen at a time, each for ``each`` problems.
+    ``sets`` working sets are chosen at a time, each for ``each`` problems. :meth:`load` begins again with another
+    problem of the same shape and constraint, with all room and what the row store has.
     """
 
     def __init__(self, stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> None:
@@ -110,12 +111,8 @@ class Solver:
         rows, P = gram.rows, problem.problems
         self.n, self.P = rows.n_pad, P
         self.sets, self.each = self._shape()
-        self.lo, self.hi, self.q, self.f = (
-            stream.wide(self._padded(values)) for values in (problem.lo, problem.hi, problem.q, problem.q)
-        )
-        start = problem.start if settings.start is None else settings.start
-        self.b = stream.wide(np.zeros((P, self.n)) if start is None else self._padded(start))
-        self.kink = stream.wide(np.array([problem.kink]))
+        self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * P * self.n) for _ in range(5))
+        self.kink = stream.buffer(8)
         self.W = self._working_set()
         self.keep = self.W // 2
         self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W)
@@ -124,6 +121,23 @@ class Solver:
         real = np.dtype(rows.dtype).itemsize
         room = min(settings.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
         self.cache = RowCache(stream, self.n, real, room, self.sets * self.W)
+        self._before = 0  # rows computed for problems before
+        self.load(problem, settings)
+
+    def load(self, problem: Problem, settings: Settings) -> None:
+        """The state at the start of a problem."""
+        stream, self.problem, self.settings = self.stream, problem, settings
+        start = problem.start if settings.start is None else settings.start
+        b = np.zeros((self.P, self.n)) if start is None else self._padded(start)
+        q = self._padded(problem.q)
+        arrays = self._padded(problem.lo), self._padded(problem.hi), q, q, b, np.array([problem.kink])
+        for buffer, array in zip((self.lo, self.hi, self.q, self.f, self.b, self.kink), arrays, strict=True):
+            stream.write_wide(buffer, array)
+        counters = stream.read(self.counters, np.int64, (self.P, 4))
+        self._before += int(counters[0, 1])
+        counters[:, :2] = 0  # (the head of the ring stays)
+        stream.write(self.counters, counters)
+        self.selection.clear()
         parts = ("select", "subproblem", "tile", "rows", "update", "gap", "exact")
         self.seconds = dict.fromkeys(parts, 0.0)
         self.trace: list[Point] = []
@@ -241,7 +255,7 @@ class Solver:
                     status = Status.STALLED
                     break
                 before = int(state.steps.sum())
-                self.cache.reserve(state.rows, self.stream.profile.sync)
+                self.cache.reserve(self._before + state.rows, self.stream.profile.sync)
             self._step(outer)
             outer += 1
         self._extremes()

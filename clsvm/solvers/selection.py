@@ -40,12 +40,18 @@ class Selection:
         self.group, self.chunks = profile.group, _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         pieces = sets * self.chunks
-        self.in_set, self.ws = stream.zeros(sets * n), stream.upload(np.full(sets * W, -1, np.int32))
+        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * W)
+        self.clear()
         self.numbers, self.places = (stream.zeros(size * 4 * self.groups * pieces) for size in (8, 4))
         self.program = variants.selection(profile, dtype, constraint, self._quota())
         self._k = {name: stream.variant(self.program, name) for name in ("extremes", *self._names)}
 
     _names: tuple[str, ...] = ()
+
+    def clear(self) -> None:
+        """No row is in a working set."""
+        self.stream.clear(self.in_set, self.sets * self.n)
+        self.stream.write(self.ws, np.full(self.sets * self.W, -1, np.int32))
 
     def _quota(self) -> int:
         """The largest quota that the program has to hold; 0: any."""

@@ -1,0 +1,239 @@
+"""Kernel values that are given, as a matrix or by a function of the caller's; and machines of one class against the
+rest. Against the same machines on rows, and scikit-learn's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
+
+import clsvm
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm.device import Stream
+from clsvm.given import Given
+from clsvm.gram import Update
+from clsvm.rowcache import SLABS
+from tests.conftest import noisy, thrifty
+
+TOL = 1e-5
+
+
+def rbf(X: Any, Y: Any) -> np.ndarray:
+    return np.asarray(rbf_kernel(X, Y, gamma=0.3))
+
+
+def of_classes(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 3))
+    return X, np.digitize(X[:, 0] + 0.5 * X[:, 1] ** 2, np.quantile(X[:, 0] + 0.5 * X[:, 1] ** 2, np.arange(1, k) / k))
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products(device: str, profile: str, dtype: str) -> None:
+    """The methods that solvers call, on one row more than whole vectors have; rows of -1 are no rows."""
+    if dtype == "float64" and profile == "gpu-pair":
+        pytest.skip("a device without double has no float64 values")
+    n = 33
+    K = np.random.default_rng(0).normal(size=(n, n))
+    K = (K + K.T).astype(dtype)
+    with Stream(device) as stream:
+        gram = Given(stream, K, dtype)
+        panel = gram.panel(16, square=True)
+        rows = np.full(panel.capacity, -1, np.int32)
+        rows[:3] = 32, 0, 7
+        at, count = stream.upload(rows), stream.upload(np.array([3], np.int32))
+        gram.gather(panel, at, count)
+        out = stream.zeros(2 * K.itemsize * panel.capacity**2)
+        gram.tile(panel, at, count, out, offset=panel.capacity)
+        tile = stream.read(out, dtype, (2, panel.capacity, panel.capacity))
+        np.testing.assert_array_equal(tile[1, :3, :3], K[np.ix_(rows[:3], rows[:3])])
+        assert not tile[0].any()
+        assert not tile[1, 3:].any()
+        assert not tile[1, :, 3:].any()
+        weights = np.zeros((2, panel.capacity))
+        weights[:, :3] = [[1, -2, 0.5], [0, 3, 1]]
+        D, c = stream.wide(weights), stream.zeros(8 * 2 * gram.rows.n_pad)
+        gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, D, panel.capacity))
+        sums = stream.read_wide(c, (2, gram.rows.n_pad))[:, :n]
+        np.testing.assert_allclose(sums, weights[:, :3] @ K[rows[:3]].astype(np.float64), rtol=1e-12, atol=1e-12)
+        answers = stream.zeros(8 * panel.capacity)
+        gram.respond(panel, at, panel, count, Update(1, panel.capacity, answers, D, panel.capacity))
+        expected = K[np.ix_(rows[:3], rows[:3])].astype(np.float64) @ weights[0, :3]
+        np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_few_rows_fill_no_slab(device: str) -> None:
+    for n in (1, SLABS - 1, SLABS + 1):
+        with Stream(device) as stream:
+            gram = Given(stream, np.eye(n), "float64")
+            assert len(gram._slabs) == SLABS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize("make", [SVC, NuSVC])
+def test_classifiers(device: str, make: Callable[..., Any], k: int, dtype: str) -> None:
+    X, y = of_classes(150, k)
+    K = rbf(X, X)
+    nu = {"nu": 0.3} if make is NuSVC else {}
+    options = {**nu, "tol": TOL, "decision_function_shape": "ovo"}
+    ours = make(kernel="precomputed", dtype=dtype, device=device, **options).fit(K, y)
+    theirs = getattr(svm, make.__name__)(kernel="precomputed", **options).fit(K, y)
+    np.testing.assert_allclose(ours.decision_function(K), theirs.decision_function(K), atol=3e-3)
+    np.testing.assert_array_equal(ours.support_, theirs.support_)
+    np.testing.assert_array_equal(ours.n_support_, theirs.n_support_)
+    assert ours.dual_coef_.shape == theirs.dual_coef_.shape
+    assert ours.support_vectors_.shape == theirs.support_vectors_.shape == (0, 0)
+    assert ours.fit_report_.converged
+    with pytest.warns(UserWarning, match="on the host"):
+        by_function = make(kernel=rbf, dtype=dtype, device=device, **options).fit(X, y)
+    np.testing.assert_allclose(by_function.decision_function(X), ours.decision_function(K), atol=1e-9)
+    np.testing.assert_array_equal(by_function.support_vectors_, X[by_function.support_])
+
+
+@pytest.mark.parametrize("make", [SVR, NuSVR, OneClassSVM])
+def test_regression_and_one_class(device: str, profile: str, make: Callable[..., Any]) -> None:
+    if thrifty(device) and profile == "gpu-pair":
+        pytest.skip("the group shape is shown with doubles")
+    X, _ = of_classes(120, 2)
+    y, K = np.sin(X[:, 0]), rbf(X, X)
+    ours = make(kernel="precomputed", tol=TOL, device=device).fit(K, y)
+    theirs = getattr(svm, make.__name__)(kernel="precomputed", tol=TOL).fit(K, y)
+    name = "decision_function" if make is OneClassSVM else "predict"
+    np.testing.assert_allclose(getattr(ours, name)(K), getattr(theirs, name)(K), atol=1e-3)
+    assert ours.fit_report_.converged
+
+
+def test_larger_than_a_working_set(device: str) -> None:
+    X, y = noisy(2500, 3)
+    K = rbf(X, X)
+    with Stream(device) as stream:
+        held = stream.profile.working_set
+    ours = SVC(kernel="precomputed", device=device, working_set_size=128).fit(K[:2000, :2000], y[:2000])
+    theirs = SVC(gamma=0.3, device=device).fit(X[:2000], y[:2000])
+    assert ours.fit_report_.converged
+    assert ours.fit_report_.outer_steps > 1
+    assert ours.fit_report_.dual == pytest.approx(theirs.fit_report_.dual, rel=1e-5)
+    np.testing.assert_allclose(ours.decision_function(K[2000:, :2000]), theirs.decision_function(X[2000:]), atol=5e-3)
+    assert held >= 128
+
+
+def test_large_pairs_of_given_values(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = of_classes(200, 3)
+    K = rbf(X, X)
+    whole = SVC(kernel="precomputed", device=device, tol=TOL).fit(K, y).decision_function(K)
+    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 32)
+    apart = SVC(kernel="precomputed", device=device, tol=TOL).fit(K, y)
+    assert "3 by decomposition" in apart.fit_report_.selection
+    np.testing.assert_allclose(apart.decision_function(K), whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("most", [4096, 32])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_against_the_rest(device: str, monkeypatch: pytest.MonkeyPatch, most: int, sparse: bool) -> None:
+    """Solved whole side by side, and one after another over the same rows."""
+    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: most)
+    X, y = of_classes(200, 4)
+    rows = sp.csr_matrix(X) if sparse else X
+    weights = np.random.default_rng(1).choice([0.5, 1.0, 2.0], 200)
+    labels = np.array(["d", "a", "c", "b"])[y]
+    ours = SVC(multi_class="ovr", gamma=0.3, tol=TOL, device=device).fit(rows, labels, weights)
+    theirs = [
+        svm.SVC(gamma=0.3, tol=TOL).fit(X, labels == name, weights).decision_function(X) for name in ours.classes_
+    ]
+    np.testing.assert_allclose(ours.decision_function(rows), np.stack(theirs, axis=1), atol=2e-3)
+    np.testing.assert_array_equal(ours.predict(rows), ours.classes_[np.argmax(theirs, axis=0)])
+    assert ours.dual_coef_.shape == (4, len(ours.support_))
+    assert ours.intercept_.shape == ours.n_iter_.shape == (4,)
+    assert ours.fit_report_.converged
+
+
+def test_two_classes_need_no_rest(device: str) -> None:
+    X, y = noisy(80, 3)
+    one = SVC(multi_class="ovr", device=device).fit(X, y)
+    np.testing.assert_array_equal(one.decision_function(X), SVC(device=device).fit(X, y).decision_function(X))
+    assert OneVsRestClassifier(SVC(device=device)).fit(X, y).score(X, y) > 0.5
+
+
+def test_folds_of_a_matrix(device: str) -> None:
+    """scikit-learn cuts rows and columns where the tag says pairwise."""
+    X, y = noisy(120, 3)
+    given, rows = SVC(kernel="precomputed", device=device), SVC(gamma=0.3, device=device)
+    assert given.__sklearn_tags__().input_tags.pairwise
+    assert not rows.__sklearn_tags__().input_tags.pairwise
+    np.testing.assert_allclose(cross_val_score(given, rbf(X, X), y), cross_val_score(rows, X, y), atol=0.05)
+
+
+def test_a_function_reads_what_it_likes(device: str) -> None:
+    """Rows that are no numbers."""
+    words = ["ab", "abc", "xyz", "xy", "abx", "yz"] * 4
+
+    def common(one: list[str], other: list[str]) -> list[list[int]]:
+        return [[len(set(a) & set(b)) for b in other] for a in one]
+
+    y = [int("a" in word) for word in words]
+    model = SVC(kernel=common, device=device)
+    with pytest.warns(UserWarning, match="on the host"):
+        model.fit(words, y)
+    assert model.predict(["abb", "zz"]).tolist() == [1, 0]
+    assert model.shape_fit_ == (24,)
+    assert set(model.support_vectors_) <= set(words)
+    assert clone(model).kernel is common
+
+
+def nothing(X: Any, Y: Any) -> Any:
+    return np.zeros((len(X), 1))
+
+
+def lopsided(X: Any, Y: Any) -> Any:
+    return np.arange(len(X) * len(Y)).reshape(len(X), len(Y))
+
+
+def infinite(X: Any, Y: Any) -> Any:
+    return np.full((len(X), len(Y)), np.inf)
+
+
+@pytest.mark.filterwarnings("ignore:kernel is a Python function")
+@pytest.mark.parametrize(
+    ("kernel", "X", "words"),
+    [
+        ("precomputed", np.ones((6, 5)), "square matrix. Input is a 6x5 matrix"),
+        ("precomputed", np.arange(36.0).reshape(6, 6), "not symmetric: .* by up to 25"),
+        ("precomputed", np.full((6, 6), 1e300), "1e\\+300 is too large for float32"),
+        (nothing, np.ones((6, 2)), "must return 6x6 values, got \\(6, 1\\)"),
+        (lopsided, np.ones((6, 2)), "not symmetric"),
+        (infinite, np.ones((6, 2)), "not finite"),
+    ],
+)
+def test_bad_values(device: str, kernel: Any, X: np.ndarray, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SVC(kernel=kernel, device=device).fit(X, [0, 1] * 3)
+
+
+def test_bad_calls(device: str) -> None:
+    K = np.eye(6)
+    with pytest.raises(TypeError, match="dense data is required"):
+        SVC(kernel="precomputed", device=device).fit(sp.csr_matrix(K), [0, 1] * 3)
+    model = SVC(kernel="precomputed", device=device).fit(K, [0, 1] * 3)
+    with pytest.raises(ValueError, match="6 features"):
+        model.predict(K[:, :5])
+    with pytest.raises(AttributeError, match="linear"):
+        _ = model.coef_
+    with pytest.raises(TypeError, match="a Kernel or a function, got 3"):
+        SVC(kernel=3, device=device).fit(K, [0, 1] * 3)
+    with pytest.raises(ValueError, match="ovo, ovr, crammer_singer, got 'all'"):
+        SVC(multi_class="all", device=device).fit(K, [0, 1] * 3)
+    with pytest.raises(ValueError, match="memory_limit"):
+        SVC(kernel="precomputed", device=device, memory_limit="1MB").fit(np.eye(1200), [0, 1] * 600)
+    with pytest.raises(ValueError, match="kernel values, dense, 6 columns or more; got \\(1, 3\\)"):
+        model.model_.decision_function(np.ones((1, 3)))
+    assert clsvm.SVC is SVC
