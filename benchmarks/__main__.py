@@ -8,15 +8,21 @@ import json
 import multiprocessing
 import re
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import command as gpu
+
+if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have nothing of what the others import
+    sys.exit(gpu.main(sys.argv[2:]))
+
 from rich.console import Console
 
-from benchmarks import environment, gtsvm, ladder, ladder_plot, table
+from benchmarks import environment, gtsvm, ladder, ladder_plot, table, tasks, tasks_table
 from benchmarks.fit import Options, fit_set
-from benchmarks.sets import BUNDLED, SETS
+from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
 from clsvm import device as devices
 
 RESULTS = Path(__file__).parent / "results"
@@ -26,14 +32,14 @@ PEERS = ("libsvm", "onedal")
 def main(argv: list[str] | None = None) -> int:
     """Runs one of the commands; 0 when every row of ours counts and every rung is right, 1 otherwise."""
     options = _parser().parse_args(argv)
-    if options.command == "table":
-        result = json.loads(options.file.read_text())
-        if result.get("kind") == "gtsvm":
-            _console().print(gtsvm.show(result))
-        else:
-            print(ladder.markdown(result) if result.get("kind") == "ladder" else table.markdown(result))
-        return 0
-    return {"ladder": _ladder, "gtsvm": _gtsvm, "fit": _fit}[options.command](options)
+    return COMMANDS[options.command](options)
+
+
+def _table(options: argparse.Namespace) -> int:
+    result = json.loads(options.file.read_text())
+    shown = SHOWN[result.get("kind", "fit")](result)
+    print(shown) if isinstance(shown, str) else _console().print(shown)
+    return 0
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -46,7 +52,7 @@ def _fit(options: argparse.Namespace) -> int:
         cache_mb=options.cache,
         device=options.device,
     )
-    results = [_in_own_process(name, asked) for name in options.sets]
+    results = [_in_own_process(fit_set, name, asked) for name in options.sets]
     reports = [row["report"] for one in results for row in one.get("rows", []) if "report" in row]
     result = _head() | {"device": str(reports[0]["device"]) if reports else "none", "sets": results}
     console = _console()
@@ -82,6 +88,20 @@ def _gtsvm(options: argparse.Namespace) -> int:
     return 0
 
 
+def _tasks(options: argparse.Namespace) -> int:
+    names = options.sets or [name for name in TASK_SETS if options.data or name in BUNDLED_TASKS]
+    asked = tasks.Options(tuple(options.tasks), options.data, options.tol, options.device)
+    results = [_in_own_process(tasks.run, name, asked) for name in names]
+    rows = [row for one in results for row in one.get("rows", [])]
+    devices_used = [row["device"] for row in rows if "device" in row]
+    result = _head() | {"kind": "tasks", "device": next(iter(devices_used), "none"), "sets": results}
+    console = _console()
+    console.print(table.terminal(result, tasks_table.LAYOUT))
+    _write(result, options.out, "tasks-", console)
+    good = not any("error" in one for one in results) and not any(row["error"] or row["misses"] for row in rows)
+    return 0 if good else 1
+
+
 def _head() -> dict[str, Any]:
     """What every result file begins with."""
     return {
@@ -94,7 +114,7 @@ def _head() -> dict[str, Any]:
 
 
 def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 160)
+    return Console(width=None if sys.stdout.isatty() else 200)
 
 
 def _write(result: dict[str, Any], out: Path | None, prefix: str, console: Console) -> None:
@@ -106,11 +126,11 @@ def _write(result: dict[str, Any], out: Path | None, prefix: str, console: Conso
     console.print(f"written to {out}", soft_wrap=True)
 
 
-def _in_own_process(name: str, options: Options) -> dict[str, Any]:
+def _in_own_process(measure: Callable[[str, Any], dict[str, Any]], name: str, options: Any) -> dict[str, Any]:
     """One set in a fresh process: its first fit is cold, and its memory goes back. A set that fails says why."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
-            return pool.submit(fit_set, name, options).result()
+            return pool.submit(measure, name, options).result()
         except Exception as error:
             return {"set": name, "n": 0, "d": 0, "error": f"{type(error).__name__}: {error}"}
 
@@ -167,10 +187,36 @@ def _parser() -> argparse.ArgumentParser:
     paper.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED)}")
     paper.add_argument("--device", help="as clsvm.SVC takes it")
     paper.add_argument("--out", type=Path, help="a JSON file to write")
+    every = commands.add_parser("tasks", help="SVC, NuSVC, SVR, NuSVR and OneClassSVM against scikit-learn's")
+    every.add_argument("--sets", type=_names(tuple(TASK_SETS)), help=f"of {', '.join(TASK_SETS)}; all that are there")
+    every.add_argument(
+        "--tasks", type=_names(tuple(tasks.TASKS)), default=list(tasks.TASKS), help=f"of {', '.join(tasks.TASKS)}"
+    )
+    every.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED_TASKS)}")
+    every.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance of both (1e-3)")
+    every.add_argument("--device", help="as clsvm.SVC takes it")
+    every.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/tasks-DEVICE-DATE.json)")
+    gpu.add_arguments(commands.add_parser("gpu", help=gpu.HELP))
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
     return parser
 
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "fit": _fit,
+    "ladder": _ladder,
+    "gtsvm": _gtsvm,
+    "tasks": _tasks,
+    "gpu": gpu.run,
+    "table": _table,
+}
+SHOWN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "fit": table.markdown,
+    "ladder": ladder.markdown,
+    "gtsvm": gtsvm.show,
+    "tasks": lambda result: table.markdown(result, tasks_table.LAYOUT),
+}
+"""By the kind of a result: text for a page, or what the console draws."""
 
 if __name__ == "__main__":
     sys.exit(main())

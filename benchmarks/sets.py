@@ -9,13 +9,21 @@ import lzma
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.datasets import load_breast_cancer, load_digits, load_svmlight_file, make_classification
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_svmlight_file,
+    make_classification,
+)
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler, normalize
 
 Split = tuple[Any, Any, Any, Any]
 """Training rows, training labels, test rows, test labels; rows as a float64 array or CSR with 32-bit indices."""
@@ -189,3 +197,108 @@ def load_multiclass(name: str, folder: Path | None) -> Problem:
     make, C, gamma = MULTICLASS[name]
     X, y, X_test, y_test = make(folder or Path())
     return Problem(name, X, np.asarray(y, np.float64), X_test, np.asarray(y_test, np.float64), C, gamma)
+
+
+def _letter(folder: Path) -> Split:
+    return (*_svmlight(folder / "letter.scale.xz", 16), *_svmlight(folder / "letter.scale.t.xz", 16))
+
+
+def _pendigits(folder: Path) -> Split:
+    X, y = _svmlight(folder / "pendigits.xz", 16)
+    X_test, y_test = _svmlight(folder / "pendigits.t.xz", 16)
+    return X / 100, y, X_test / 100, y_test
+
+
+def _news20(folder: Path) -> Split:
+    """Word counts, each row of length 1; of the test rows the first 1000."""
+    X, y = _svmlight(folder / "news20_bydate.xz", 130107)
+    X_test, y_test = _svmlight(folder / "news20_bydate.t.xz", 130107)
+    return normalize(X), y, normalize(X_test[:1000]), y_test[:1000]
+
+
+def _regression(name: str, n_features: int) -> Callable[[Path], Split]:
+    """A file of numbers to predict, as ``_standardised``."""
+
+    def make(folder: Path) -> Split:
+        X, y = _svmlight(folder / name, n_features)
+        return _standardised(X.toarray(), y)
+
+    return make
+
+
+def _diabetes(_: Path) -> Split:
+    return _standardised(*load_diabetes(return_X_y=True))
+
+
+def _standardised(X: Any, y: Any) -> Split:
+    """A quarter held out; columns and target with mean 0 and deviation 1 on what is trained on."""
+    X, X_test, y, y_test = train_test_split(X, y, random_state=0)
+    columns, target = StandardScaler().fit(X), StandardScaler().fit(y[:, None])
+    return (
+        columns.transform(X),
+        target.transform(y[:, None])[:, 0],
+        columns.transform(X_test),
+        target.transform(y_test[:, None])[:, 0],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """A set for every task that fits it, with an RBF kernel, and the numbers of each."""
+
+    make: Callable[[Path], Split]
+    target: Literal["classes", "numbers"]
+    """What is to be predicted; a one-class machine looks at the rows alone."""
+    gamma: float
+    C: float
+    nu: float
+    """Of NuSVC and NuSVR; OneClassSVM takes OUTSIDE."""
+    most: int | None = None
+    """How many training rows are taken, the first ones; None: all."""
+    most_dense: tuple[int, int] | None = None
+    """How many of them, and of the test rows, are taken in the dense form; then only columns that these use."""
+    remark: str = ""
+    """What is left out, in words."""
+
+
+EPSILON = 0.1
+"""Of SVR, whose targets have deviation 1."""
+OUTSIDE = 0.1
+"""nu of OneClassSVM."""
+
+TASK_SETS: dict[str, TaskSet] = {
+    "a9a": TaskSet(_a9a, "classes", gamma=0.05, C=1, nu=0.3, most=5000, remark="the first 5000 of 32561 rows"),
+    "letter": TaskSet(_letter, "classes", gamma=4, C=16, nu=0.1),
+    "pendigits": TaskSet(_pendigits, "classes", gamma=2, C=10, nu=0.1),
+    "news20_bydate": TaskSet(
+        _news20,
+        "classes",
+        gamma=1,
+        C=10,
+        nu=0.1,
+        most=3000,
+        most_dense=(1000, 250),
+        remark="the first 3000 of 11314 rows and 1000 of 7532 test rows; dense, where scikit-learn takes minutes, the "
+        "first 1000 and 250, and columns that these use",
+    ),
+    "cadata": TaskSet(_regression("cadata.xz", 8), "numbers", gamma=0.5, C=1, nu=0.3),
+    "cpusmall": TaskSet(_regression("cpusmall.xz", 12), "numbers", gamma=0.1, C=10, nu=0.3),
+    "abalone": TaskSet(_regression("abalone.xz", 8), "numbers", gamma=0.1, C=10, nu=0.3),
+    "iris": TaskSet(_bundled(load_iris), "classes", gamma=1, C=1, nu=0.2),
+    "breast_cancer": TaskSet(_bundled(load_breast_cancer), "classes", gamma=0.5, C=1, nu=0.2),
+    "digits": TaskSet(_bundled(load_digits), "classes", gamma=0.05, C=10, nu=0.1),
+    "diabetes": TaskSet(_diabetes, "numbers", gamma=0.1, C=1, nu=0.5),
+}
+BUNDLED_TASKS = ("iris", "breast_cancer", "digits", "diabetes")
+"""Those of them that need no data folder."""
+
+
+def load_task(name: str, folder: Path | None) -> Split:
+    """The rows and targets of the set of that name in TASK_SETS, as they come; errors as of ``load``."""
+    if name not in TASK_SETS:
+        raise ValueError(f"unknown data set {name!r} of several tasks; there are {', '.join(TASK_SETS)}")
+    if folder is None and name not in BUNDLED_TASKS:
+        raise ValueError(f"{name} is read from a folder: give it as --data DIR")
+    X, y, X_test, y_test = TASK_SETS[name].make(folder or Path())
+    most = TASK_SETS[name].most
+    return X[:most], np.asarray(y[:most], np.float64), X_test, np.asarray(y_test, np.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -79,21 +81,36 @@ def title(result: dict[str, Any]) -> str:
     return f"{result['device']}; {machine['cpu']}, {machine['cores']} cores; {result['date']}"
 
 
-def terminal(result: dict[str, Any]) -> Table:
+@dataclass(frozen=True)
+class Layout:
+    """How the results of one command are shown."""
+
+    header: tuple[str, ...]
+    left: int
+    """How many columns are words."""
+    legend: str
+    cells: Callable[[dict[str, Any]], tuple[list[tuple[str, ...]], list[str]]]
+    """Of a result: rows in the order of the header, and notes."""
+
+
+FIT = Layout(HEADER, 2, LEGEND, cells)
+
+
+def terminal(result: dict[str, Any], layout: Layout = FIT) -> Table:
     """For rich's console."""
-    rows, notes = cells(result)
-    table = Table(title=title(result), caption="\n".join([LEGEND, *notes]), caption_justify="left")
-    for i, name in enumerate(HEADER):
-        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
+    rows, notes = layout.cells(result)
+    table = Table(title=title(result), caption="\n".join([layout.legend, *notes]), caption_justify="left")
+    for i, name in enumerate(layout.header):
+        table.add_column(name, justify="left" if i < layout.left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row, end_section=False)
     return table
 
 
-def markdown(result: dict[str, Any]) -> str:
+def markdown(result: dict[str, Any], layout: Layout = FIT) -> str:
     """For the README."""
-    rows, notes = cells(result)
-    rule = ["---" if i < 2 else "---:" for i in range(len(HEADER))]
-    lines = [f"| {' | '.join(row)} |" for row in (HEADER, rule, *rows)]
-    footer = [title(result), LEGEND, *notes]
+    rows, notes = layout.cells(result)
+    rule = ["---" if i < layout.left else "---:" for i in range(len(layout.header))]
+    lines = [f"| {' | '.join(row)} |" for row in (layout.header, rule, *rows)]
+    footer = [title(result), layout.legend, *notes]
     return "\n".join([*lines, "", *[f"{line}  " for line in footer]])

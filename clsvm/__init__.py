@@ -17,15 +17,19 @@ __all__ = [
     "OneClassSVM",
     "__version__",
     "devices",
+    "from_sklearn",
     "kernel_matrix",
+    "libsvm",
     "load_model",
     "plots",
     "release_memory",
     "save_model",
+    "to_sklearn",
 ]
 
 if TYPE_CHECKING:
-    from clsvm import plots
+    from clsvm import libsvm, plots
+    from clsvm.convert import from_sklearn, to_sklearn
     from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
     from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
@@ -43,19 +47,22 @@ _HOMES = {
     "kernel_matrix": "model",
     "load_model": "model_files",
     "save_model": "model_files",
+    "from_sklearn": "convert",
+    "to_sklearn": "convert",
     "devices": "device",
     "release_memory": "device",
     "BuildError": "errors",
     "ClsvmError": "errors",
     "DeviceError": "errors",
 }
+_MODULES = ("libsvm", "plots")
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that the command line answers at once."""
-    if name in _HOMES or name == "plots":
+    if name in _HOMES or name in _MODULES:
         from importlib import import_module
 
         home = import_module(f"clsvm.{_HOMES.get(name, name)}")
-        return home if name == "plots" else getattr(home, name)
+        return home if name in _MODULES else getattr(home, name)
     raise AttributeError(f"module 'clsvm' has no attribute {name!r}")

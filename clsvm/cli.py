@@ -165,7 +165,9 @@ def train(
         float | None, typer.Option("-m", help="Kernel cache in MB. Default: a share of the memory limit.")
     ] = None,
     shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
-    probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
+    probability: Annotated[
+        int, typer.Option("-b", help="1: fit probabilities, too, by five fits more. Those of -s 2 need LIBSVM 3.3.")
+    ] = 0,
     folds: Annotated[
         int | None, typer.Option("-v", help="Cross-validation: so many folds, and no model is written.")
     ] = None,
@@ -214,8 +216,9 @@ def train(
         raise typer.BadParameter(f"it is for classes (-s 0), got -s {svm_type}", param_hint="--crammer-singer")
     if no_bias and svm_type in (1, 2, 4):
         raise typer.BadParameter(f"a machine of -s {svm_type} has an offset", param_hint="--no-bias")
-    if probability != 0:
-        raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
+    require("-b", probability, probability in (0, 1), "0 or 1")
+    if probability and coupled:
+        raise typer.BadParameter("probabilities are of pairs of classes, not of one machine for all", param_hint="-b")
     require("-h", shrinking, shrinking in (0, 1), "0 or 1")
     require("-d", degree, degree is not None and degree >= 0, "0 or more")
     require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
@@ -250,6 +253,7 @@ def train(
         from sklearn.exceptions import ConvergenceWarning
 
         from clsvm import libsvm
+        from clsvm import probability as probabilities
         from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 
         if resume is not None and not Path(resume).is_file():
@@ -298,7 +302,7 @@ def train(
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
         if folds is not None:
-            predicted = _held_out(estimator, X, targets, row_weights, folds)
+            predicted = _held_out(estimator, X, targets, row_weights, folds, bool(probability))
             if regression:
                 error, correlation = regression_scores(predicted, y)
                 typer.echo(f"Cross Validation Mean squared error = {error:g}")
@@ -309,7 +313,14 @@ def train(
         estimator.fit(X, targets, sample_weight=row_weights)
         if not estimator.fit_report_.converged:
             warn(estimator.fit_report_.status)
-        fitted = replace(estimator.model_, classes=classes) if of_classes else estimator.model_
+        fitted = estimator.model_
+        if probability:
+            with warnings.catch_warnings():
+                warnings.simplefilter("default", ConvergenceWarning)  # of the folds
+                fitted = probabilities.calibrated(estimator, X, targets, row_weights)
+            if not fitted.has_probabilities:
+                warn("no probabilities: fewer than 5 rows are inside, or outside")
+        fitted = replace(fitted, classes=classes) if of_classes else fitted
         form = _write(fitted, target)
         if report is not None:
             with libsvm.atomic_write(report) as stream:
@@ -333,31 +344,32 @@ def _held_out(
     y: NDArray[Any],
     weights: NDArray[np.float64] | None,
     folds: int,
+    by_probability: bool,
 ) -> NDArray[np.float64]:
-    """What a model of the other folds predicts for each row. Folds are shuffled, the same ones every time; of classes
-    each has its share of every one, unless there are more folds than rows of any."""
+    """What a model of the other folds (:func:`clsvm.probability.folds`) predicts for each row: of classes the most
+    probable one, where that is asked for."""
     import numpy as np
     from sklearn.base import clone, is_classifier
-    from sklearn.model_selection import KFold, StratifiedKFold
+
+    from clsvm import probability
 
     if folds > len(y):
         warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
-        folds = len(y)
-    classes, index, sizes = np.unique(y, return_inverse=True, return_counts=True)
-    of_classes = is_classifier(estimator) and len(classes) > 1
-    splitter = StratifiedKFold if of_classes and folds <= sizes.max() else KFold
+    of_classes = is_classifier(estimator) and bool((y != y[0]).any())
     predicted = np.zeros(len(y))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The least populated class")  # such a class is in fewer folds
-        parts = list(splitter(folds, shuffle=True, random_state=0).split(X, index))
-    for number, (train, test) in enumerate(parts, 1):
+    for number, (train, test) in enumerate(probability.folds(y, folds, of_classes), 1):
         if of_classes and (y[train] == y[train[0]]).all():
             predicted[test] = y[train[0]]  # one class is left
             continue
-        fold = clone(estimator).fit(X[train], y[train], sample_weight=None if weights is None else weights[train])
+        part = None if weights is None else weights[train]
+        fold = clone(estimator).fit(X[train], y[train], sample_weight=part)
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
-        predicted[test] = fold.predict(X[test])
+        if by_probability and of_classes:
+            model = probability.calibrated(fold, X[train], y[train], part)
+            predicted[test] = model.classes[model.predict_proba(X[test], fold.device, fold.memory_limit).argmax(axis=1)]
+        else:
+            predicted[test] = fold.predict(X[test])
     return predicted
 
 
@@ -394,6 +406,8 @@ def _training_lines(
         yield f"nSV = {len(alpha)}{bounded}"
     if model.task in ("c_svc", "nu_svc"):
         yield f"Total nSV = {len(alpha)}"
+    elif model.has_probabilities and model.task != "one_class":
+        yield _errors(model)
     total = report.seconds["total"]
     parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     yield ""
@@ -408,36 +422,55 @@ def _training_lines(
     yield f"status           {report.status}"
 
 
+def _errors(model: KernelModel) -> str:
+    """svm-predict's lines about the errors of a regression."""
+    (sigma,) = model.probA if model.probA is not None else (float("nan"),)
+    words = "Prob. model for test data: target value = predicted value + z,\nz: Laplace distribution "
+    return f"{words}e^(-|z|/sigma)/(2sigma),sigma={sigma:g}"
+
+
 @app.command(cls=LibsvmCommand)
 def predict(
     ctx: typer.Context,
     test: Annotated[str, typer.Argument(help="Test data, svmlight text; may be .gz, .bz2 or .xz.")],
     model: Annotated[str, typer.Argument(help="A model of 'clsvm train', clsvm.save_model or svm-train.")],
     output: Annotated[str | None, typer.Argument(help="Where the predictions go, one a line.")] = None,
-    probability: Annotated[int, typer.Option("-b", help="Probabilities: 0; 1 is not supported yet.")] = 0,
+    probability: Annotated[
+        int, typer.Option("-b", help="1: of a model trained with -b 1, the most probable label and all probabilities.")
+    ] = 0,
     quiet: Quiet = False,
     device: Device = None,
     memory_limit: MemoryLimit = None,
 ) -> None:
     """Predict the labels or values of TEST by MODEL and print the accuracy, or the error."""
-    if probability != 0:
-        raise typer.BadParameter("probability estimates are not supported yet", param_hint="-b")
+    require("-b", probability, probability in (0, 1), "0 or 1")
     with reporting(ctx):
         from clsvm import libsvm, model_files
+        from clsvm.device import find
 
         if output is not None:
             libsvm.check_writable(output)
         fitted = model_files.load_model(model)
+        values = fitted.task in ("epsilon_svr", "nu_svr")
+        if probability and not fitted.has_probabilities:
+            raise ValueError(f"-b 1: got {model} without probabilities, expected a model trained with -b 1")
         X, y = libsvm.read_problem(test)
         if X.shape[1] > (known := fitted.support_vectors.shape[1]) and fitted.support_vectors.shape[0]:
             warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
         fitted, X = libsvm.match_columns(fitted, X)
-        labels = fitted.predict(X, device=device, memory_limit=memory_limit)
-        values = fitted.task in ("epsilon_svr", "nu_svr")
+        if probability and not values:
+            if find(device).fp64:  # else the sixth digit, which is printed, would not be LIBSVM's
+                fitted = replace(fitted, dtype="float64")
+            labels, lines = _probable(fitted, X, device, memory_limit)
+        else:
+            labels = fitted.predict(X, device=device, memory_limit=memory_limit)
+            lines = [f"{label:.17g}" if values else _label(label) for label in labels.tolist()]
         if output is not None:
-            words = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
             with libsvm.atomic_write(output) as stream:
-                stream.write("".join(f"{word}\n" for word in words).encode())
+                stream.write("".join(f"{line}\n" for line in lines).encode())
+        if not quiet and fitted.has_probabilities and (values or not probability):
+            said = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it
+            typer.echo(_errors(fitted) if probability else said)
         if labels.dtype.kind == "U":
             warn(f"no accuracy: the labels of {model} are text, those of {test} numbers")
         elif not quiet and values:
@@ -447,6 +480,27 @@ def predict(
         elif not quiet:
             percent, shown = accuracy(labels, y)
             typer.echo(f"Accuracy = {percent:g}% ({shown}) (classification)")
+
+
+def _probable(
+    model: KernelModel, X: Any, device: Any, memory_limit: int | str | None
+) -> tuple[NDArray[Any], list[str]]:
+    """svm-predict's labels with -b 1, and its lines, in the order of LIBSVM's file: of classes the most probable one of
+    each row; of one class the probabilities say how sure it is."""
+    import numpy as np
+
+    from clsvm import libsvm
+
+    found = model.predict_proba(X, device, memory_limit)
+    if len(model.classes):
+        order = libsvm.listing(model)
+        found, classes = found[:, order], model.classes[order]
+        labels, lines = classes[found.argmax(axis=1)], [" ".join(["labels", *map(_label, classes.tolist())])]
+    else:
+        labels, lines = model.predict(X, device, memory_limit), ["label normal outlier"]
+    for label, row in zip(labels.tolist(), found.tolist(), strict=True):
+        lines.append(" ".join([_label(label), *(f"{p:g}" for p in row)]))
+    return np.asarray(labels), lines
 
 
 def _label(label: bool | int | float | str) -> str:

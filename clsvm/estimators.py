@@ -32,15 +32,12 @@ class _Classifier(ClassifierMixin, Machine):
     break_ties: Any
     random_state: Any
     _scale = 1.0  # of the coefficients' bounds
+    _refused = "Invalid input"  # what weights are that leave a class without rows
     _way = "ovo"  # of MULTI_CLASS
 
     def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
         """The dual problem of signs (n,) and bounds (n,)."""
         raise NotImplementedError
-
-    def _machine(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Coefficients (problems, n) and offsets (problems,) of the machine, from those of the problem."""
-        return b, rho[:, 0]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, and labels y (n,); sample_weight (n,) scales C.
@@ -52,7 +49,7 @@ class _Classifier(ClassifierMixin, Machine):
         self._check_numbers()
         X, y = self._rows(X, y, reset=True)
         classes, index = targets.classes_of(y)
-        weights, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, X, classes, index)
+        weights, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, X, classes, index, self._refused)
         rows, kernel = self._trained_on(X)
         before = getattr(self, "classes_", classes)
         if self.warm_start and not np.array_equal(before, classes):
@@ -64,15 +61,36 @@ class _Classifier(ClassifierMixin, Machine):
         if self._way == "crammer_singer":
             problem = tasks.crammer_singer(index, bounds, len(classes))
         else:
-            problem = self._problem(np.where(index == 1, 1.0, -1.0), bounds)
+            problem = self._members(index, 2, bounds)[0].problem
         start = self._before((problem.problems, problem.n))
         trained = training.train(rows, problem, kernel, self._options(), start, started)
         solution = trained.solution
-        b, rho = self._machine(solution.b, solution.rho)
+        b, rho = self._scaled(solution.b, solution.rho)
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(solution.steps[:1])
         self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
         return self
+
+    def _sides(self, k: int) -> list[tuple[int, int | None]]:
+        """The classes on the positive and the negative side of each machine; None: all others."""
+        if k == 2:
+            return [(1, 0)]
+        return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
+
+    def _members(self, index: NDArray[np.intp], k: int, bounds: Vector) -> list[Member]:
+        """The problem of each machine, over the rows of its classes."""
+        made = []
+        for i, j in self._sides(k):
+            rows = np.flatnonzero((index == i) | (index == j) if j is not None else index >= 0)
+            made.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
+        return made
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        if self._way == "crammer_singer":
+            raise NotImplementedError
+        classes, index = targets.classes_of(y)
+        _, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, y, classes, index, self._refused)
+        return classes, self._members(index, len(classes), bounds)
 
     def _fit_several(
         self,
@@ -88,14 +106,9 @@ class _Classifier(ClassifierMixin, Machine):
             if getattr(self, name):
                 raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
         k, n, of_pairs = len(self.classes_), len(index), self._way == "ovo"
-        of_class = [np.flatnonzero(index == i) for i in range(k)]
-        sides: list[tuple[int, int | None]] = list(pairs(k)) if of_pairs else [(i, None) for i in range(k)]
-        members = []
-        for i, j in sides:
-            some = np.arange(n) if j is None else np.sort(np.concatenate([of_class[i], of_class[j]]))
-            members.append(Member(some, self._problem(np.where(index[some] == i, 1.0, -1.0), bounds[some])))
+        sides, members = self._sides(k), self._members(index, k, bounds)
         trained = several.train(rows, members, kernel, self._options(), started)
-        made = [self._machine(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
+        made = [self._scaled(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
         coefficients = np.zeros((k - 1 if of_pairs else k, n))
         for (i, j), member, ((b,), _) in zip(sides, members, made, strict=True):
             if j is None:
@@ -229,7 +242,7 @@ class SVC(_Classifier):
 
     @property
     def _scale(self) -> float:  # type: ignore[override]
-        return self.C
+        return self._bound
 
     @property
     def _way(self) -> str:  # type: ignore[override]
@@ -239,7 +252,7 @@ class SVC(_Classifier):
         return tasks.c_svc(signs[None], bounds[None], bool(self.bias))
 
     def _check_numbers(self) -> None:
-        number("C", self.C, above=0)
+        number("C", self.C, above=0, infinite=True)
         super()._check_numbers()
         if self.multi_class not in MULTI_CLASS:
             raise ValueError(f"multi_class must be one of {', '.join(MULTI_CLASS)}, got {self.multi_class!r}")
@@ -258,6 +271,7 @@ class NuSVC(_Classifier):
     """
 
     _task = "nu_svc"
+    _refused = "specified nu is infeasible"
 
     def __init__(
         self,
@@ -313,7 +327,7 @@ class NuSVC(_Classifier):
     def _problem(self, signs: Vector, bounds: Vector) -> tasks.Problem:
         return tasks.nu_svc(signs, float(self.nu), bounds)
 
-    def _machine(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
+    def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Scaled so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
         r = (rho[:, 0] - rho[:, 1]) / 2
         r = np.where(r > 0, r, 1.0)
@@ -393,19 +407,25 @@ class SVR(RegressorMixin, Machine):
         :meth:`SVC.fit`."""
         started = perf_counter()
         self._check_numbers()
-        number("C", self.C, above=0)
-        number("epsilon", self.epsilon, least=0)
-        if not isinstance(self.bias, bool | np.bool_):
-            raise TypeError(f"bias must be True or False, got {self.bias!r}")
         X, y = self._rows(X, y, reset=True, y_numeric=True)
-        y = targets.numbers_of(y)
-        problem = tasks.epsilon_svr(y, self.C * targets.weights_of(sample_weight, X), self.epsilon, bool(self.bias))
-        self._fit_one(X, problem, started)
+        self._fit_one(X, self._posed(y, sample_weight)[1][0].problem, started)
         return self
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        weights = self._bound * targets.weights_of(sample_weight, y)
+        problem = tasks.epsilon_svr(targets.numbers_of(y), weights, self.epsilon, bool(self.bias))
+        return np.zeros(0), [Member(np.arange(len(weights)), problem)]
 
     def predict(self, X: Any) -> Vector:
         """The value (n,) float64 at each row of X, the same in any batch."""
         return self._decision_values(X)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        number("C", self.C, above=0, infinite=True)
+        number("epsilon", self.epsilon, least=0)
+        if not isinstance(self.bias, bool | np.bool_):
+            raise TypeError(f"bias must be True or False, got {self.bias!r}")
 
 
 class NuSVR(RegressorMixin, Machine):

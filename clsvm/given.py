@@ -1,7 +1,7 @@
-"""Products with a kernel matrix that is given: kernel="precomputed", and functions of the caller's.
+"""Products with a kernel matrix that is on the device whole: kernel="precomputed", functions of the caller's, and K of
+rows that many solves share.
 
-The methods are those of :class:`clsvm.gram.Gram` that solvers call. K is on the device whole, in buffers like the row
-store's; no row is ever computed, so a solve needs no store.
+The methods are those of :class:`clsvm.gram.Gram` that solvers call. A solve computes no row and needs no store.
 """
 
 from __future__ import annotations
@@ -15,15 +15,35 @@ from numpy.typing import NDArray
 from clsvm import layout, variants
 from clsvm.device import Buffer, Stream
 from clsvm.gram import Gram, Panel, Store, Update
-from clsvm.kernels import PRECOMPUTED
+from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.layout import Rows
 from clsvm.rowcache import SLABS
 
 _WHOLE = 16  # rows and working sets are whole vectors of any dtype
+_AT_A_TIME = 512  # rows of K that are computed
+
+
+class Slabs:
+    """Room for K (n_pad, n_pad) in SLABS buffers of ``rows`` rows, as the row store's: row i in slot i."""
+
+    def __init__(self, stream: Stream, n_pad: int, dtype: str) -> None:
+        self.stream, self.ld, self.rows = stream, n_pad, -(-n_pad // SLABS)
+        nbytes = self.rows * n_pad * np.dtype(dtype).itemsize
+        self.starts = range(0, n_pad, self.rows)
+        self.buffers = [stream.slab(nbytes) for _ in self.starts]
+        self.head = *self.buffers, *[self.buffers[-1]] * (SLABS - len(self.buffers)), self.rows, np.int64(n_pad)
+        self._update = stream.variant(variants.update(stream.profile, dtype))
+
+    def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
+        """c += K(X, U) D, U the ``count`` first of ``rows``."""
+        size = (-(-update.n // self.stream.profile.block),)
+        tail = update.problems, np.int64(update.n), update.c, update.D, update.capacity, count
+        self._update(size, None, *self.head, rows, *tail)
 
 
 class Given(Gram):
-    """K (n, n) symmetric, on the host in float32 or float64, as the products of one set of rows in ``dtype``.
+    """K (n, n) symmetric, on the host in float32 or float64, as products of one set of rows in ``dtype``; nothing is
+    known of the rows but their numbers.
 
     Raises ValueError where memory_limit does not hold it, DeviceError where the device does not.
     """
@@ -31,27 +51,20 @@ class Given(Gram):
     whole = True
 
     def __init__(self, stream: Stream, K: NDArray[Any], dtype: str) -> None:
-        n = len(K)
-        ld, profile = -(-n // _WHOLE) * _WHOLE, stream.profile
+        n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
         at = np.arange(n, dtype=np.int32)
-        order = np.concatenate([at, np.full(ld - n, -1, np.int32)])
-        self.stream, self.shape = stream, profile.shape
+        order, lanes = np.concatenate([at, np.full(ld - n, -1, np.int32)]), layout.lanes(stream.profile, dtype)
+        self.stream, self.shape, self.width, self._real = stream, stream.profile.shape, _WHOLE, np.dtype(dtype)
+        self.rows = Rows("given", dtype, n, n, ld, lanes, n * ld, order, at, None)
         self.kernel = PRECOMPUTED  # type: ignore[assignment]  # (solvers do no more than name it)
-        self.rows = Rows("given", dtype, n, n, ld, layout.lanes(profile, dtype), n * ld, order, at, None)
-        self.width, self._real = _WHOLE, np.dtype(dtype)
-        self._slab_rows = -(-n // SLABS)
-        slabs = []
-        for first in range(0, n, self._slab_rows):
-            part = np.zeros((min(self._slab_rows, n - first), ld), dtype)
-            part[:, :n] = K[first : first + len(part)]
-            slabs.append(stream.upload(part))
-        self._slabs = (*slabs, *[slabs[-1]] * (SLABS - len(slabs)))
-        given = variants.given(profile, dtype)
+        self._slabs = Slabs(stream, ld, dtype)
+        for slab, first in zip(self._slabs.buffers, self._slabs.starts, strict=True):
+            part = np.zeros((self._slabs.rows, ld), dtype)
+            some = K[first : first + len(part)]
+            part[: len(some), :n] = some
+            stream.write(slab, part)
+        given = variants.given(stream.profile, dtype)
         self._pick, self._answer = stream.variant(given, "pick"), stream.variant(given, "answer")
-        self._update = stream.variant(variants.update(profile, dtype))
-
-    def _head(self) -> tuple[Any, ...]:
-        return (*self._slabs, self._slab_rows, np.int64(self.rows.n_pad))
 
     def panel_bytes(self, capacity: int) -> int:
         return 0
@@ -61,23 +74,61 @@ class Given(Gram):
         return Panel(-(-capacity // _WHOLE) * _WHOLE, _WHOLE, None, None, 0, "many")
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        rows = self.stream.part(panel.listed[1], 4 * first, 4 * capacity)
-        return replace(panel, capacity=capacity, listed=(count, rows))
+        return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        panel.listed = count, rows
+        panel.rows = rows
 
     def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
         """As :meth:`clsvm.gram.Gram.tile`."""
         size = (1 if self.shape == "vector" else self.rows.lanes, panel.capacity)
-        self._pick(size, None, *self._head(), rows, panel.capacity, known, offset, out)
+        self._pick(size, None, *self._slabs.head, rows, panel.capacity, known, offset, out)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        self._answer((panel.capacity,), None, *self._head(), rows, right.listed[1], count, update.D, update.c)
+        self._answer((panel.capacity,), None, *self._slabs.head, rows, right.rows, count, update.D, update.c)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows; a store is not filled."""
         if update:
-            n, block = self.rows.n_pad, self.stream.profile.block
-            tail = (panel.listed[1], update.problems, np.int64(update.n), update.c, update.D, update.capacity, count)
-            self._update((-(-n // block),), None, *self._head(), *tail)
+            self._slabs.add(panel.rows, count, update)
+
+
+class Whole(Gram):
+    """K of rows, computed once for many solves by decomposition; a tile of few columns is made from the rows again,
+    which reads less. Raises as :class:`Given` does."""
+
+    whole = True
+
+    def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
+        super().__init__(stream, rows, kernel)
+        self._slabs = slabs = Slabs(stream, rows.n_pad, rows.dtype)
+        panel = self.panel(_AT_A_TIME)
+        at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
+        for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
+            end = min(begin + slabs.rows, rows.n_pad)
+            for first in range(begin, end, panel.capacity):
+                some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
+                for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
+                    stream.write(buffer, values)
+                super().gather(panel, at, count)
+                super().accumulate(panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
+                stream.finish()
+        stream.free(at, count, slot, *panel.buffers())
+
+    @staticmethod
+    def nbytes(rows: Rows) -> int:
+        """What K of these rows takes."""
+        return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        """Their numbers alone, until a tile is asked for."""
+        panel.rows = rows
+
+    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
+        super().gather(panel, rows, count)
+        super().tile(panel, rows, count, out, known, offset)
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows; a store is not filled."""
+        if update:
+            self._slabs.add(panel.rows, count, update)

@@ -40,6 +40,7 @@ class Panel:
     shape: str  # profiles.shape_class of the number asked for
     place: Buffer = None
     base: list[int] = field(default_factory=lambda: [0])  # places up to it are of earlier blocks
+    rows: Buffer = None  # which rows they are
     listed: tuple[Any, ...] = ()  # CSR: indptr, indices, data, norms, count, rows; alive until the products are done
 
     def buffers(self) -> tuple[Buffer, ...]:

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import stat
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,8 +26,10 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
 
 from clsvm import kernels
+from clsvm.kernels import Kernel
 from clsvm.layout import Plan
 from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
@@ -39,7 +42,7 @@ _HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
-_READ_OVER = ("probA", "probB", "prob_density_marks")  # of probability estimates, which predictions do not use
+_PROBABILITIES = ("probA", "probB", "prob_density_marks")  # in the order of the file, where a model has them
 
 
 # Data
@@ -56,12 +59,12 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
     """
     with _open(path) as stream:
         try:
-            X, y = _load(stream, n_features)
+            return _load(stream, n_features)
         except (ValueError, OverflowError, *_DAMAGE) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise ValueError(_diagnose(path, n_features, error)) from None
-    return X, y
+            cause = str(error)
+    raise ValueError(_diagnose(path, n_features, cause))
 
 
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
@@ -99,7 +102,7 @@ def _load(stream: BinaryIO, n_features: int | None) -> tuple[sparse.csr_matrix, 
 
 
 def _diagnose(
-    path: PathLike, n_features: int | None, cause: Exception, skip: int = 0, first: str = "label", count: int = 1
+    path: PathLike, n_features: int | None, cause: str, skip: int = 0, first: str = "label", count: int = 1
 ) -> str:
     """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
 
@@ -136,7 +139,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int) -> str |
             continue
         if not (colon and index.isdigit()):
             return f"got {_shown(word)}, expected index:value"
-        if not 1 <= int(index) <= _HIGHEST:
+        if not (len(index.lstrip(b"0")) <= len(str(_HIGHEST)) and 1 <= int(index) <= _HIGHEST):
             return f"got index {_shown(index)}, expected 1 to {_HIGHEST} (columns are numbered from 1)"
         if int(index) <= last:
             return f"got index {int(index)} after {last}, expected ascending indices, each once"
@@ -223,10 +226,20 @@ def _replaceable(path: PathLike) -> Path | None:
 # Models: written
 
 
+def machine_of(model: Any) -> KernelModel:
+    """A KernelModel as it is, or the one of a fitted estimator. Raises TypeError for anything else, NotFittedError."""
+    if not isinstance(model, KernelModel) and hasattr(model, "fit"):
+        check_is_fitted(model)
+        model = getattr(model, "model_", model)
+    if not isinstance(model, KernelModel):
+        raise TypeError(f"model must be a KernelModel or a fitted estimator of clsvm, got {model!r}")
+    return model
+
+
 def check_savable(model: KernelModel) -> None:
     """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
     problem of two classes or none, or one for each pair of classes."""
-    if model.kernel.name not in _NAMES:
+    if not isinstance(model.kernel, Kernel) or model.kernel.name not in _NAMES:
         raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {', '.join(_NAMES)}")
     labels, problems = np.asarray(model.classes), len(model.dual_coef)
     k = len(labels)
@@ -238,26 +251,36 @@ def check_savable(model: KernelModel) -> None:
         raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
 
 
-def write_model(model: KernelModel, path: PathLike) -> None:
-    """Write a ``model`` (see :class:`clsvm.model.KernelModel`) as svm-train would, for svm-predict to read.
+def listing(model: KernelModel) -> list[int]:
+    """The places of the classes in the order of LIBSVM's file: of two the positive one first, which is classes[1],
+    unless the file that the model was read from has them in ascending order; more as they are."""
+    order = list(range(len(model.classes)))
+    return order[::-1] if len(order) == 2 and not model.smaller_first else order
 
-    Source: svm_save_model of LIBSVM. rho is -intercept. Of two classes the first label is the positive class, here
-    ``classes[1]``; more stand in their order. Values stand in the shortest form that reads back to the same float64
-    (LIBSVM keeps 8 digits). Where the last column is empty one explicit zero keeps it, so that the number of features
-    survives (unless there are no support vectors).
 
-    Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite) and OSError.
+def save_model(model: Any, path: PathLike) -> None:
+    """Write a :class:`clsvm.model.KernelModel` or a fitted estimator as svm-train would, for svm-predict to read.
+
+    Source: svm_save_model of LIBSVM. rho is -intercept. Of two classes the first label (:func:`listing`) is the
+    positive one. Values stand in the shortest form that reads back to the same float64 (LIBSVM keeps 8 digits). Where
+    the last column is empty one explicit zero keeps it, so that the number of features survives (unless there are no
+    support vectors).
+
+    Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite), TypeError and OSError.
     """
+    model = machine_of(model)
     check_savable(model)
-    params, counts, labels = model.kernel.params, model.n_support, np.asarray(model.classes)
-    order = np.arange(int(counts.sum()))
-    if len(labels) == 2:
-        order, counts, labels = np.roll(order, -counts[0]), counts[::-1], labels[::-1]
+    params, counts = model.kernel.params, np.asarray(model.n_support)
+    order, labels = np.arange(int(counts.sum())), np.asarray(model.classes)[listing(model)]
+    if len(labels) == 2 and not model.smaller_first:
+        order, counts = np.roll(order, -counts[0]), counts[::-1]
     vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
     vectors.sum_duplicates()
     coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
-    rho = 0.0 - np.asarray(model.intercept, dtype=np.float64)
-    if not all(np.isfinite(part).all() for part in (vectors.data, coef, rho)):
+    rho, estimates = 0.0 - np.asarray(model.intercept, dtype=np.float64), _estimates(model)
+    if model.smaller_first:
+        coef, rho, estimates = _turned(coef, rho, estimates)
+    if not all(np.isfinite(part).all() for part in (vectors.data, coef, rho, *estimates.values())):
         raise ValueError("the model holds numbers that are not finite; it was not written")
     head = [f"svm_type {model.task}", f"kernel_type {_NAMES[model.kernel.name]}"]
     if "degree" in params:
@@ -268,6 +291,8 @@ def write_model(model: KernelModel, path: PathLike) -> None:
     head += [f"nr_class {len(labels) or 2}", f"total_sv {len(coef)}", f"rho {_digits(rho)}"]
     if len(labels):
         head.append(f"label {' '.join(str(int(label)) for label in labels)}")
+    head += [f"{key} {_digits(values)}" for key, values in estimates.items()]
+    if len(labels):
         head.append(f"nr_sv {' '.join(str(count) for count in counts)}")
     with atomic_write(path) as stream:
         stream.write("\n".join([*head, "SV", ""]).encode())
@@ -280,6 +305,31 @@ def write_model(model: KernelModel, path: PathLike) -> None:
             stream.write((" ".join(words) + " \n").encode())
 
 
+def _estimates(model: KernelModel) -> dict[str, Any]:
+    """The numbers of probabilities by their keys. Raises ValueError where they are not those of the task."""
+    found = {key: np.asarray(value) for key in _PROBABILITIES if (value := getattr(model, key)) is not None}
+    if found and {key: values.shape for key, values in found.items()} != {
+        key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
+    }:
+        shown = ", ".join(f"{key} {values.shape}" for key, values in found.items())
+        raise ValueError(f"got {shown}, expected {estimates_of(model.task, len(model.classes))} of {model.task}")
+    return found
+
+
+def estimates_of(task: str, k: int) -> dict[str, int]:
+    """How many numbers of each kind the probabilities of a task with k classes have."""
+    if task in CLASSIFIERS:
+        return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
+    return {"prob_density_marks": 10} if task == "one_class" else {"probA": 1}
+
+
+def _turned(
+    coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
+    """Coefficients, offsets and sigmoids of the machine for which the other one of two classes is positive."""
+    return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
+
+
 def _digits(values: NDArray[np.float64]) -> str:
     return " ".join(f"{value:.17g}" for value in values.tolist())
 
@@ -287,13 +337,12 @@ def _digits(values: NDArray[np.float64]) -> str:
 # Models: read
 
 
-def read_model(path: PathLike) -> KernelModel:
-    """Read a model of any svm_type that svm-train or :func:`write_model` wrote; see :class:`clsvm.model.KernelModel`.
+def load_model(path: PathLike) -> KernelModel:
+    """Read a model of any svm_type that svm-train or :func:`save_model` wrote; see :class:`clsvm.model.KernelModel`.
 
     Source: svm_load_model of LIBSVM. Labels are int64. Two come back sorted: where the file's first is the smaller one
-    the signs are turned. More keep their order, which decides between classes with as many votes. Support vectors are
-    CSR (n_SV, d) float64, d being the highest index in the file (see :func:`match_columns`). Probability estimates are
-    read over.
+    the signs are turned, and smaller_first is set. More keep their order, which decides between classes with as many
+    votes. Support vectors are CSR (n_SV, d) float64, d being the highest index in the file (:func:`match_columns`).
 
     Raises OSError, and ValueError with the line: a damaged file, a precomputed kernel.
     """
@@ -315,37 +364,56 @@ def read_model(path: PathLike) -> KernelModel:
         labels, counts = _labels(header, k, total) if task in CLASSIFIERS else ([], [total])
         if min(counts) < 0:
             header.fault("total_sv", f"total_sv {total}", "0 or more")
-        for key in ("label", "nr_sv"):
-            if not labels and key in header.lines:
+        known = estimates_of(task, k)
+        of_classes = ("label", "nr_sv")
+        for key in (*of_classes, *_PROBABILITIES):
+            if key in header.lines and not (key in known or (labels and key in of_classes)):
                 header.fault(key, key, f"none of {task}")
+        estimates = _read_estimates(header, task, known)
         vectors, coef = _support_vectors(header, stream, total, k - 1)
-    if len(labels) == 2:
-        if labels[0] > labels[1]:
-            order = np.roll(np.arange(total), -counts[0])
-            vectors, coef = vectors[order], coef[:, order]
-            labels, counts = labels[::-1], counts[::-1]
-        else:
-            coef, rho = -coef, -rho
+    smaller_first = len(labels) == 2 and labels[0] < labels[1]
+    if smaller_first:
+        coef, rho, estimates = _turned(coef, rho, estimates)
+    elif len(labels) == 2:
+        order = np.roll(np.arange(total), -counts[0])
+        vectors, coef = vectors[order], coef[:, order]
+        labels, counts = labels[::-1], counts[::-1]
     return KernelModel(
         kernel=kernel,
         support_vectors=vectors,
         dual_coef=coef,
-        intercept=-rho,
+        intercept=0.0 - rho,
         classes=np.array(labels, dtype=np.int64 if labels else np.float64),
         n_support=np.array(counts, dtype=np.int32),
         plan=None if total else Plan("dense", np.zeros(0), "no support vectors"),
         task=task,
+        smaller_first=smaller_first,
+        **estimates,
     )
+
+
+read_model, write_model = load_model, save_model
+
+
+def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
+    """The numbers of probabilities by their keys: all that the task has, or none."""
+    if not known.keys() & header.lines.keys():
+        return {}
+    found = {key: np.array(header.numbers(key, float, count)) for key, count in known.items()}
+    if (np.diff(found.get("prob_density_marks", [])) < 0).any():
+        header.fault("prob_density_marks", "marks out of order", "ascending ones")
+    if task not in CLASSIFIERS and "probA" in found and found["probA"][0] < 0:
+        header.fault("probA", f"a scale of errors {found['probA'][0]:g}", "0 or more")
+    return found
 
 
 def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
     """The labels and how many support vectors each has."""
     labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
     if len(set(labels)) < k or max(map(abs, labels)) > _HIGHEST:
-        header.fault("label", f"labels {' '.join(map(str, labels))}"[:200], f"{k} different 32-bit integers")
+        header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
     if min(counts) < 0 or sum(counts) != total:
-        shown = " + ".join(map(str, counts))[:200]
-        header.fault("nr_sv", shown, f"{k} counts whose sum is total_sv, {total}")
+        header.fault("nr_sv", " + ".join(map(str, counts)), f"{k} counts whose sum is total_sv, {total}")
     return labels, counts
 
 
@@ -359,7 +427,7 @@ class _Header:
             key = words[0].decode("ascii", "replace") if words else ""
             if words == [b"SV"]:
                 return
-            if key not in (*_KEYS, *_READ_OVER):
+            if key not in (*_KEYS, *_PROBABILITIES):
                 self.fail(self.end, f"got {_shown(line.rstrip())}, expected a key of LIBSVM's model format, or SV")
             if key in self.lines:
                 self.fail(self.end, f"got {key} again, expected it once (it is in line {self.lines[key][0]})")
@@ -370,7 +438,7 @@ class _Header:
         raise ValueError(f"{self.path}, line {number}: {text}")
 
     def fault(self, key: str, got: str, expected: str) -> NoReturn:
-        self.fail(self.lines[key][0], f"got {got}, expected {expected}")
+        self.fail(self.lines[key][0], f"got {got[:200]}, expected {expected}")
 
     def words(self, key: str, count: int) -> list[str]:
         if key not in self.lines:
@@ -426,7 +494,7 @@ def _support_vectors(
             coef, rest = _split(stream, count)
             vectors, _ = _load(rest, None)
     except (ValueError, OverflowError) as error:
-        raise ValueError(_diagnose(header.path, None, error, header.end, "coefficient", count)) from None
+        raise ValueError(_diagnose(header.path, None, str(error), header.end, "coefficient", count)) from None
     if coef.shape[1] != total:
         said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
         header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {said}")
@@ -438,14 +506,17 @@ def _support_vectors(
 
 def _split(stream: BinaryIO, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
     """The coefficients that rows begin with, (count, rows), and the rows with a 0 in their place. Raises ValueError."""
-    found, rest = [], io.BytesIO()
+    found, rows, rest = array("d"), 0, io.BytesIO()  # (Python's floats would take 16 times the file)
     for line in stream:
         words = line.split(b"#")[0].split(None, count)
         if words:
-            found.append([float(word) for word in words[:count]])
+            if len(words) < count:
+                raise ValueError("too few coefficients")
+            found.extend(map(float, words[:count]))
+            rows += 1
             rest.write(b"0 " + b"".join(words[count:]) + b"\n")
     rest.seek(0)
-    coef = np.array(found).reshape(-1, count)  # (ValueError where one row has fewer)
+    coef = np.frombuffer(found).reshape(rows, count) if rows else np.zeros((0, count))
     if not np.isfinite(coef).all():
         raise ValueError("a coefficient that is not finite")
     return np.ascontiguousarray(coef.T), rest

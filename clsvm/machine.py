@@ -28,10 +28,12 @@ from clsvm.kernel_records import BUILTIN
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.model import KernelModel
 from clsvm.report import FitReport
+from clsvm.solvers.batch import Member
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 _LOOK = 20  # rows on which a kernel function is tried before anything else
 _DTYPES = [np.float64, np.float32]
+_HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 
 
 class Machine(BaseEstimator):
@@ -119,6 +121,10 @@ class Machine(BaseEstimator):
         """X, or (X, y), as the layouts read it, after scikit-learn's checks. What a function of the caller's reads is
         left as it is."""
         alone = isinstance(y, str)
+        if self._given and sp.issparse(X):
+            raise TypeError(
+                f"Sparse precomputed kernels are not supported: dense data is required, got {type(X).__name__}"
+            )
         if self._own:
             check_consistent_length(X, None if alone else y)
             return X if alone else (X, column_or_1d(y, warn=True))
@@ -206,7 +212,8 @@ class Machine(BaseEstimator):
         self.fit_report_ = report
         vectors = self.support_vectors_
         if isinstance(kernel, Precomputed):
-            vectors = np.arange(len(support)) if self._own else support
+            vectors = support
+            self._rows_of_fit = X if self._own else None
         self.model_ = KernelModel(
             kernel=kernel,
             support_vectors=vectors,
@@ -220,6 +227,18 @@ class Machine(BaseEstimator):
         )
         if not report.converged:
             warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=4)
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, where they
+        are over subsets of the rows and not coupled. Raises NotImplementedError where they are not."""
+        raise NotImplementedError
+
+    def _scaled(
+        self, b: NDArray[np.float64], rho: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Coefficients, or what is linear in them, (problems, n) and offsets (problems,) of the machine, from those of
+        the problem, rho (problems, groups)."""
+        return b, rho.mean(axis=1)  # (of two groups the middle is the offset)
 
     def _fit_one(self, X: Any, problem: tasks.Problem, started: float) -> None:
         """Train the one problem of a task without classes, over the rows of X or over these twice."""
@@ -235,7 +254,7 @@ class Machine(BaseEstimator):
         b = solution.b[0, :n] + solution.b[0, n:] if problem.n != n else solution.b[0]
         support = np.flatnonzero(b)
         self.n_iter_ = int(min(solution.steps[0], np.iinfo(np.int32).max))
-        one, rho = np.zeros(n, np.intp), solution.rho.mean(axis=1)  # (of two groups the middle is the offset)
+        one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], solution.rho)
         self._keep(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
 
     @property
@@ -250,7 +269,9 @@ class Machine(BaseEstimator):
         check_is_fitted(self)
         if self.model_.kernel.name != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
-        return self._coef()
+        coef = self._coef()
+        coef.flags.writeable = False  # (a change of it would change nothing)
+        return coef
 
     def _coef(self) -> Any:
         return self.dual_coef_ @ self.support_vectors_
@@ -259,10 +280,15 @@ class Machine(BaseEstimator):
         check_is_fitted(self)
         X = self._rows(X)
         if self._own:
-            X = self._evaluated(X, self.support_vectors_)
+            X = self._evaluated(X, self._rows_of_fit)
         elif sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
         return self.model_.decision_function(X, self.device, self.memory_limit)
+
+    @property
+    def _bound(self) -> float:
+        """C as the solver takes it."""
+        return min(float(self.C), _HARD)
 
     def _check_numbers(self) -> None:
         """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
@@ -311,15 +337,21 @@ class Machine(BaseEstimator):
 
 
 def number(
-    name: str, value: Any, above: float | None = None, least: float | None = None, kind: type[Any] = Real
+    name: str,
+    value: Any,
+    above: float | None = None,
+    least: float | None = None,
+    kind: type[Any] = Real,
+    infinite: bool = False,
 ) -> None:
-    """Raises TypeError or ValueError unless ``value`` is a finite number in its bounds."""
+    """Raises TypeError or ValueError unless ``value`` is a number in its bounds, and finite or allowed not to be."""
     expected = f"> {above}" if above is not None else f">= {least}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
-    if not -np.inf < value < np.inf or (above is not None and value <= above) or (least is not None and value < least):
-        raise ValueError(f"{name} must be {expected} and finite, got {value!r}")
+    finite = -np.inf < value < np.inf or (infinite and value == np.inf)
+    if not finite or (above is not None and value <= above) or (least is not None and value < least):
+        raise ValueError(f"{name} must be {expected}{'' if infinite else ' and finite'}, got {value!r}")
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -9,6 +9,8 @@ version 1:
     task                  what it is for, one of clsvm.model.TASKS
     dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k; or one for each pair
                           of k > 2 classes: (k - 1, n_SV), (k (k - 1) / 2,); or without classes p = 1, k = 0, (1,)
+    probA, probB (offsets,)               where it gives probabilities: of classes both, of regression probA (1,), of
+    prob_density_marks (10,)              one_class these
     support_vectors (n_SV, d)             dense, or
     data, indices, indptr, shape (2,)     CSR
     layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
@@ -34,7 +36,7 @@ from scipy import sparse
 from clsvm import libsvm
 from clsvm.kernels import Kernel
 from clsvm.layout import Plan
-from clsvm.libsvm import PathLike
+from clsvm.libsvm import PathLike, estimates_of
 from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
 FORMAT, VERSION = "clsvm model", 1
@@ -42,6 +44,7 @@ _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
     *("layout", "centre", "reason"),  # always there: what damage leaves out would otherwise go unnoticed
 )
+_ESTIMATES = {"probA", "probB", "prob_density_marks"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
 _ARCHIVE = b"PK"  # what a zip archive begins with, and no text of LIBSVM's
 # What numpy writes before an array, version 1.0 of its format, for the types that are known here
@@ -54,13 +57,14 @@ _NO_PLAN = Plan("", np.zeros(0), "")
 _HIGHEST = 2**31 - 1  # of column numbers
 
 
-def save_model(model: KernelModel, path: PathLike) -> None:
-    """Write a ``model`` with any kernel function and labels to ``path``, complete or not at all.
+def save_model(model: Any, path: PathLike) -> None:
+    """Write a KernelModel or a fitted estimator's, with any kernel function and labels, to ``path``, complete or not at
+    all.
 
     Labels are numbers, truth values or text; an array of objects is written as text if all of them are.
-    Raises ValueError for a model that :func:`load_model` would refuse, and OSError.
+    Raises ValueError for a model that :func:`load_model` would refuse, TypeError and OSError.
     """
-    arrays = _arrays(model)
+    arrays = _arrays(libsvm.machine_of(model))
     _checked(path, arrays)
     with libsvm.atomic_write(path) as stream:
         np.savez(stream, **arrays)
@@ -89,11 +93,14 @@ def load_model(path: PathLike) -> KernelModel:
 
 def _arrays(model: KernelModel) -> dict[str, Any]:
     """What goes into the file, little-endian and contiguous."""
+    if not isinstance(model.kernel, Kernel):
+        raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
     record = json.dumps(model.kernel.record())
     made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
     made["task"] = model.task
     made |= {"dual_coef": model.dual_coef, "intercept": model.intercept, "classes": _labels(model.classes)}
     made["n_support"] = np.asarray(model.n_support, np.int32)
+    made |= {name: value for name in _ESTIMATES if (value := getattr(model, name)) is not None}
     vectors = model.support_vectors
     if sparse.issparse(vectors):
         vectors = vectors.tocsr()
@@ -195,7 +202,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
     version = int(file.array("version", "int64", ()))
     file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
-    names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE)}
+    names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & _ESTIMATES)}
     file.require(names == arrays.keys(), f"the keys {', '.join(sorted(arrays))}"[:400], ", ".join(sorted(names)))
 
     dtype = file.text("dtype")
@@ -235,7 +242,19 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
         plan=_plan(file, kernel, d),
         dtype=dtype,
         task=task,
+        **_estimates(file, task, k, of_pairs or problems == 1),
     )
+
+
+def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
+    """The numbers of probabilities: all that the task has, or none."""
+    given, known = file.arrays.keys() & _ESTIMATES, estimates_of(task, k) if pairs else {}
+    file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
+    found = {name: file.array(name, "float64", (known[name],)) for name in given}
+    for name, marks in found.items():
+        file.require(name != "prob_density_marks" or (marks[:-1] <= marks[1:]).all(), f"{name} out of order", "a rise")
+    file.require(task in CLASSIFIERS or found.get("probA", 0) >= 0, "a scale of errors (probA) below 0", "0 or more")
+    return found
 
 
 def _kernel(file: _Checks, dtype: str) -> Kernel:
@@ -250,7 +269,8 @@ def _kernel(file: _Checks, dtype: str) -> Kernel:
             if abs(number) > (_HIGHEST if argument.type == "int" else float(np.finfo(dtype).max)):
                 raise ValueError(f"its number {argument.name} = {number:g} is too large")
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        file.require(False, f"the kernel {text[:200]!r} ({error})", "the record of a kernel function")
+        words = f"the kernel {text[:200]!r} ({str(error)[:300]})"
+        file.require(False, words, "the record of a kernel function")
     return kernel
 
 

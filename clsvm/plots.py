@@ -100,6 +100,41 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
     return axes
 
 
+def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
+    """Mean test scores of a grid search over two of its parameters as a heat map, the best one marked; of other
+    parameters that were searched the best score is shown.
+
+    search: fitted, SVCSearchCV or scikit-learn's. ax: where to draw, by default a new figure. Raises ValueError for
+    parameters that were not searched, ImportError without matplotlib.
+    """
+    results = search.cv_results_
+    for name in (x, y):
+        if f"param_{name}" not in results:
+            searched = ", ".join(key.removeprefix("param_") for key in results if key.startswith("param_"))
+            raise ValueError(f"{name!r} was not searched; expected two of {searched}")
+    metric = "score" if "mean_test_score" in results else search.refit
+    if f"mean_test_{metric}" not in results:
+        raise ValueError(f"the search has several scores and refit={search.refit!r}; expected one of their names")
+    values = [[params[name] for params in results["params"]] for name in (x, y)]
+    columns, rows = (sorted(set(some), key=lambda v: (isinstance(v, str), v)) for some in values)
+    scores = np.full((len(rows), len(columns)), -np.inf)
+    for column, row, score in zip(*values, results[f"mean_test_{metric}"], strict=True):
+        at = rows.index(row), columns.index(column)
+        scores[at] = np.fmax(scores[at], score)
+    scores[~np.isfinite(scores)] = np.nan
+    ax = _axes(ax)
+    image = ax.imshow(scores, origin="lower", aspect="auto")
+    ax.figure.colorbar(image, ax=ax, label=f"mean test {metric}")
+    for set_ticks, some in ((ax.set_xticks, columns), (ax.set_yticks, rows)):
+        set_ticks(range(len(some)), [v if isinstance(v, str) else f"{v:g}" for v in some])
+    ax.set(xlabel=x, ylabel=y)
+    if np.isfinite(scores).any():
+        best = np.unravel_index(np.nanargmax(scores), scores.shape)
+        ax.plot(best[1], best[0], "r*", markersize=14)
+        ax.set_title(f"best: {scores[best]:.4g}", fontsize="medium")
+    return ax
+
+
 def _cluster(X: layout.Data, size: int, device: Any) -> NDArray[np.int32]:
     """The rows of the cluster of X with the median number of features, among those with the most rows."""
     with Stream(device) as stream:

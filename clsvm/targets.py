@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 Vector = NDArray[np.float64]
+# Weights that are all 0 have the words of weights_of, whichever release of scikit-learn is installed.
+_ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
 def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
@@ -28,16 +31,22 @@ def numbers_of(y: Any) -> Vector:
     return np.asarray(column_or_1d(y, warn=True), np.float64)
 
 
-def weights_of(sample_weight: Any, X: Any) -> Vector:
+def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
     """Weights of the rows (n,), ones by default, negative ones 0. Raises ValueError where none is left."""
-    rows = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
     if not (rows > 0).any():
-        raise ValueError("Invalid input - all samples have zero or negative weights.")
+        raise ValueError(f"{refused} - all samples have zero or negative weights.")
     return np.maximum(rows, 0)
 
 
 def boxes(
-    C: float, class_weight: Any, sample_weight: Any, X: Any, classes: NDArray[Any], index: NDArray[np.intp]
+    C: float,
+    class_weight: Any,
+    sample_weight: Any,
+    X: Any,
+    classes: NDArray[Any],
+    index: NDArray[np.intp],
+    refused: str = "Invalid input",
 ) -> tuple[Vector, Vector]:
     """(weight of each class (k,), upper bound of each row's coefficient (n,) = C * class weight * sample weight).
 
@@ -45,11 +54,11 @@ def boxes(
     """
     labels = classes[index]
     weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=labels), np.float64)
-    rows = weights_of(sample_weight, X)
+    rows = weights_of(sample_weight, X, refused)
     with np.errstate(over="ignore"):
         bounds: Vector = C * weights[index] * rows
     if not np.isfinite(bounds).all():
         raise ValueError(f"C * class_weight * sample_weight must be finite, got C={C!r}, class_weight={class_weight!r}")
     if len(np.unique(index[bounds > 0])) < len(classes):
-        raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+        raise ValueError(f"{refused} - all samples with positive weights belong to the same class.")
     return weights, bounds

@@ -13,7 +13,7 @@ they are one: in place of 2n variables over n rows there are n, and no pair of e
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,22 @@ class Problem:
     def n(self) -> int:
         return int(self.q.shape[1])
 
+    def among(self, rows: NDArray[np.intp], n: int) -> Problem:
+        """The same problem over n rows, of which ``rows`` are in it."""
+
+        def spread(values: Vector) -> Vector:
+            out = np.zeros((self.problems, n))
+            out[:, rows] = values
+            return out
+
+        start = None if self.start is None else spread(self.start)
+        return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
+
+    def ratio(self, other: Problem) -> float:
+        """By how much the coefficients of ``other`` are larger: its bounds, or what they add up to."""
+        mine, its = ((p.hi - p.lo).max() if p.start is None else np.abs(p.start).sum() for p in (self, other))
+        return float(its / mine)
+
     def feasible(self, b: Vector) -> Vector:
         """Coefficients near ``b`` (problems, n) that keep every bound and the constraint: where to start from.
 
@@ -90,6 +106,19 @@ class Problem:
             with np.errstate(invalid="ignore", divide="ignore"):
                 others *= np.where(total > most, most / total, 1)
             b = others - own * others.sum(axis=0)
+        return b
+
+    def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
+        """``b`` (problems, n) within the bounds, with the sum that it must have: what is too much is given, and what is
+        missing taken, by the rows nearest to the margin, |f - rho| (problems, n) and (problems, 1). For BIAS and NONE.
+        """
+        b = np.clip(b, self.lo, self.hi)
+        if self.constraint is Constraint.BIAS:
+            for one, lo, hi, away, total in zip(b, self.lo, self.hi, np.abs(f - rho), self.total[:, 0], strict=True):
+                excess = one.sum() - total
+                room, order = one - lo if excess > 0 else hi - one, np.argsort(away, kind="stable")
+                moved = np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
+                one[order] -= np.sign(excess) * moved
         return b
 
 

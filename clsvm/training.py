@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clsvm import layout, libsvm, model, solvers
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError
-from clsvm.given import Given
+from clsvm.given import Given, Whole
 from clsvm.gram import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.profiles import Profile
@@ -151,16 +151,25 @@ def _report(solution: solvers.Solution, ready: Ready, seconds: dict[str, float],
     )
 
 
+WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
+
+
 class Ready:
     """Rows (or given kernel values) on a device, and what all solves over them share: settings, row store, room.
 
     settings: of a solve without start, time and progress. reason: why the working set and the row store are as they
     are. plan: None for given values. Raises as :func:`train` does.
+    whole: many solves are to come, so all of K is computed first where memory holds it.
     """
 
-    def __init__(self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> None:
+    def __init__(
+        self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, whole: bool = False
+    ) -> None:
         self.stream = stream
         self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
+        room = WHOLE_SHARE * (stream.limit - stream.held)
+        if whole and isinstance(kernel, Kernel) and Whole.nbytes(self.gram.rows) <= room:
+            self.gram = Whole(stream, self.gram.rows, kernel)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
         self.settings = solvers.Settings(
             tol=options.tol,
@@ -241,12 +250,10 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.stored / max(1, rows.n) * (profile.csr_cost if rows.csr else 1.0)
-    if gram.whole:
-        cells, cache = profile.cache_cost, 0
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
-        value = min(cells, profile.cache_cost) if keep else cells
-        width = 1 if gram.whole else cells if rows.csr else rows.d
+        value = min(cells, profile.cache_cost) if keep or gram.whole else cells
+        width = 1 if isinstance(gram, Given) else cells if rows.csr else rows.d
         costs = {W: cost(profile, rows.n, width, value, W) for W in _sizes(profile.working_set)}
         W = min(costs, key=lambda size: (costs[size], size))
         small = costs[min(costs)] / costs[W]

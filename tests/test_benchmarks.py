@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn import svm
 from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from benchmarks import check, sets, table
+from benchmarks import check, sets, table, tasks, tasks_check, tasks_table
 from benchmarks.__main__ import main
 
 FOLDER = Path(os.environ["CLSVM_DATA"]) if os.environ.get("CLSVM_DATA") else None
@@ -245,3 +247,215 @@ def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[s
         main(["fit", "--sets", "mnist9"])
     assert stopped.value.code == 2
     assert "mnist9" in capsys.readouterr().err
+
+
+def duals_of(name: str, weighted: bool, tol: float = 1e-5) -> tuple[Any, list[tasks_check.Dual], Any, Any]:
+    """scikit-learn's estimator on three clouds of points, with its problems as the check sees them."""
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 3, 90).astype(float)
+    X = rng.normal(size=(90, 4)) + y[:, None]
+    weights = rng.choice([0.5, 1.0, 2.0], 90) if weighted else np.ones(90)
+    task, recipe = tasks.TASKS[name], sets.TaskSet(lambda _: (X, y, X, y), "classes", gamma=0.2, C=3, nu=0.3)
+    parameters = task.parameters(recipe)
+    model = getattr(svm, name)(**parameters, gamma=0.2, tol=tol).fit(X, y, sample_weight=weights)
+    return model, list(task.duals(model, y, parameters.get("C", 1.0) * weights)), X, y
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_scikit_learns_solutions_of_every_task_stand_and_spoilt_ones_do_not(name: str, weighted: bool) -> None:
+    _, problems, X, _ = duals_of(name, weighted)
+    kernel_fn = check.kernel("rbf", gamma=0.2)
+    assert len(problems) == (3 if tasks.TASKS[name].classes else 1)
+    for problem in problems:
+        found = tasks_check.standing(X, problem, kernel_fn)
+        assert found.violation <= 1.2e-5
+        assert max(found.box, found.off_sum) <= 1e-12
+        free = np.argmax(np.where((problem.b > problem.lo) & (problem.b < problem.hi), np.abs(problem.b), -1))
+        problem.b[free] *= 0.99
+        spoilt = tasks_check.standing(X, problem, kernel_fn)
+        assert spoilt.violation > 1e-4
+        assert spoilt.off_sum > 1e-6
+        problem.b[free] = 2 * problem.hi[free] - problem.lo[free]
+        assert tasks_check.standing(X, problem, kernel_fn).box > 0.1
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_any_dual_is_recomputed_from_its_definition(form: Any) -> None:
+    """Variables over some of the rows, two of them over the same row, two groups, a kink: step by step along pairs."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(9, 3))
+    rows, group = np.array([8, 0, 3, 5, 3, 7]), np.array([0, 0, 0, 1, 1, 1])
+    b = np.array([0.0, 1.0, 0.3, -0.2, 0.5, -1.0])
+    lo, hi, q, kink = np.full(6, -1.0), np.ones(6), rng.normal(size=6), 0.3
+    problem = tasks_check.Dual(rows, b, lo, hi, q, (1.3, -0.6), group, kink)
+    K = pairwise_kernels(X[rows], metric="rbf", gamma=0.4)
+
+    def value(b: Any) -> float:
+        return -sum(b[i] * (sum(b[j] * K[i, j] for j in range(6)) / 2 + q[i]) + kink * abs(b[i]) for i in range(6))
+
+    steepest, step = 0.0, 1e-7
+    for i, j in ((i, j) for i in range(6) for j in range(6) if i != j and group[i] == group[j]):
+        moved = b.copy()
+        moved[i] += step
+        moved[j] -= step
+        if moved[i] <= 1 and moved[j] >= -1:
+            steepest = max(steepest, (value(moved) - value(b)) / step)
+    found = tasks_check.standing(form(X), problem, check.kernel("rbf", gamma=0.4))
+    assert found.dual == pytest.approx(value(b), rel=1e-12)
+    assert found.violation == pytest.approx(steepest, abs=1e-5)
+    assert found.violation > 0.1
+    assert found.off_sum == pytest.approx(0.1 / 12)
+    assert found.box == 0
+
+
+def test_clear_predictions_are_those_that_no_small_step_changes() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.choice([-0.5, -0.05, 0.05, 0.5], (300, 6), p=[0.35, 0.15, 0.15, 0.35])
+
+    def winner(row: Any) -> int:
+        votes = np.zeros(4)
+        for p, pair in enumerate(combinations(range(4), 2)):
+            votes[pair[0] if row[p] > 0 else pair[1]] += 1
+        return int(votes.argmax())
+
+    clear = tasks_check.clear(values, 4, 0.1)
+    for row, said in zip(values, clear, strict=True):
+        moves = [row + 0.1 * np.array(signs) for signs in np.ndindex(*[2] * 6)]
+        fixed = len({winner(2 * move - row - 0.1) for move in moves}) == 1
+        assert fixed or not said  # (that all near pairs go against the winner at once is never ruled out)
+    assert 0.3 < clear.mean() < 0.95
+    assert tasks_check.clear(values, 4, 1e-3).all()
+    assert list(tasks_check.clear(np.array([0.2, -0.2, 0.05]), 2, 0.1)) == [True, True, False]
+
+
+GOOD_TASK: dict[str, Any] = {
+    "task": "SVC", "form": "CSR", "weights": "weighted", "n": 10, "d": 3, "error": "", "converged": True,
+    "warnings": [], "dual": 12.5, "dual_difference": 2e-6, "worst_pair": -3e-5, "violation": 1.1e-3,
+    "peer_violation": 1e-3, "box": 0.0, "off_sum": 1e-17, "same": 0.9995, "compared": 2000.0, "score": 0.9,
+    "peer_score": 0.91, "n_support": 101, "peer_n_support": 100, "repeated": False, "seconds": 0.1, "peer_seconds": 0.2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"converged": False, "warnings": ["max_iter"]}, "not converged: max_iter"),
+        ({"dual_difference": -2e-5}, "dual 12.5 is 2e-05 below scikit-learn's"),
+        ({"dual_difference": float("nan")}, "below scikit-learn's"),
+        ({"dual_difference": 2e-5, "finer_difference": 2e-5}, "when both have tol / 100"),
+        ({"violation": 1.21e-3}, "KKT violation 0.00121 above 1.2 tol"),
+        ({"box": 1e-6}, "constraints: bounds off by 1e-06"),
+        ({"off_sum": 1e-6}, "sums by 1e-06"),
+        ({"same": 0.9985}, "99.850 % of 2000 test rows predicted alike"),
+        ({"same": float("nan")}, "predicted alike"),
+        ({"n_support": 102}, "102 support vectors, scikit-learn's 100"),
+        ({"n_support": 108, "repeated": True}, "108 support vectors"),
+    ],
+)
+def test_each_claim_of_a_task_can_fail(change: dict[str, Any], said: str) -> None:
+    assert tasks.misses(GOOD_TASK, 1e-3) == []
+    (missed,) = tasks.misses(GOOD_TASK | change, 1e-3)
+    assert said in missed
+    numbers = {key: value for key, value in GOOD_TASK.items() if key != "same"}
+    assert tasks.misses(numbers | {"score": 0.9095}, 1e-3) == []
+    assert tasks.misses(numbers, 1e-3) == ["R^2 0.90000, scikit-learn's 0.91000"]
+    assert tasks.misses(GOOD_TASK | {"n_support": 107, "repeated": True}, 1e-3) == []
+
+
+def test_the_table_of_tasks_marks_and_explains_what_does_not_hold() -> None:
+    finer = {"finer_difference": 1e-7, "below_best": 2e-6, "peer_below_best": 3e-5, "dual_difference": 2.8e-5}
+    rows = [GOOD_TASK | {"misses": [], "notes": []}, GOOD_TASK | finer | {"misses": ["KKT"]}]
+    rows[1]["notes"] = tasks.notes(rows[1])
+    rows.append({"task": "NuSVC", "form": "dense", "weights": "none", "n": 4, "d": 3, "error": "ValueError: no"})
+    result = {
+        "device": "a device",
+        "date": "2026-01-01",
+        "machine": {"cpu": "a cpu", "cores": 2},
+        "sets": [{"set": "s", "remark": "half of it", "rows": rows}, {"set": "broken", "error": "ValueError: nothing"}],
+    }
+    text = table.markdown(json.loads(json.dumps(result)), tasks_table.LAYOUT)
+    assert "| s 10x3 | SVC | CSR | yes | 12.5 | +2.0e-06 | -3.0e-05 | 1.10e-03 / 1.00e-03 | 99.95 % of 2000 |" in text
+    assert "|  | SVC* | CSR | yes |" in text
+    assert "| s 4x3 | NuSVC* | dense |  |" in text
+    assert "1 of 3 rows hold" in text
+    assert "s: half of it" in text
+    assert "s, SVC, CSR, weighted: KKT" in text
+    assert "below scikit-learn's at tol / 100, scikit-learn's 3.0e-05" in text
+    assert "s, NuSVC, dense, none: ValueError: no" in text
+    assert "broken: ValueError: nothing" in text
+    columns = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert columns == {len(tasks_table.HEADER) + 1}
+
+
+def test_the_command_compares_every_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clsvm = pytest.importorskip("clsvm")
+    if not any(device.usable for device in clsvm.devices()):
+        pytest.skip("no usable OpenCL device")
+    out = tmp_path / "result.json"
+    code = main(["tasks", "--sets", "iris", "--out", str(out)])
+    (iris,) = json.loads(out.read_text())["sets"]
+    diabetes = tasks.run("diabetes", tasks.Options(tuple(tasks.TASKS), None))
+    assert code == 0
+    assert [row["task"] for row in iris["rows"]] == 4 * ["SVC", "NuSVC", "OneClassSVM"]
+    assert [row["task"] for row in diabetes["rows"]] == 4 * ["SVR", "NuSVR", "OneClassSVM"]
+    for row in iris["rows"] + diabetes["rows"]:
+        assert row["misses"] == []
+        assert row["error"] == ""
+        assert row["n_support"] > 0
+    assert {(row["form"], row["weights"]) for row in iris["rows"]} == {
+        (form, weights) for form in ("dense", "CSR") for weights in ("none", "weighted")
+    }
+    plain, weighted = iris["rows"][0], iris["rows"][3]
+    assert abs(plain["dual"] - weighted["dual"]) > 1
+    assert main(["table", str(out)]) == 0
+    assert "12 of 12 rows hold" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["tasks", "--tasks", "SVM"])
+    assert "unknown name 'SVM'" in capsys.readouterr().err
+
+
+def test_rows_that_repeat_are_seen_and_dense_rows_keep_what_they_hold() -> None:
+    X = sp.random(60, 300, density=0.02, format="csr", random_state=np.random.RandomState(0))
+    X_test = sp.random(50, 300, density=0.02, format="csr", random_state=np.random.RandomState(1))
+    recipe = sets.TaskSet(lambda _: (X, X, X, X), "classes", gamma=1, C=1, nu=0.1, most_dense=(20, 10))
+    dense, y, dense_test, _ = tasks._dense(recipe, (X, np.arange(60.0), X_test, np.arange(50.0)))
+    assert list(y) == list(range(20))
+    assert dense.shape[1] == dense_test.shape[1] < 300
+    np.testing.assert_allclose(dense_test @ dense.T, (X_test[:10] @ X[:20].T).toarray())
+    np.testing.assert_allclose(np.square(dense_test).sum(), X_test[:10].power(2).sum())
+    assert not tasks._repeated(dense[:5])
+    assert tasks._repeated(dense[[0, 1, 2, 1]])
+    assert tasks._repeated(sp.csr_matrix(dense[[0, 1, 2, 1]]))
+
+
+@pytest.mark.parametrize(("name", "n", "classes"), [("iris", 112, 3), ("digits", 1347, 10), ("diabetes", 331, 0)])
+def test_sets_of_tasks(name: str, n: int, classes: int) -> None:
+    X, y, X_test, y_test = sets.load_task(name, None)
+    assert X.shape == (n, X_test.shape[1])
+    assert len(y) == n
+    if classes:
+        assert set(y) == set(y_test) == set(range(classes))
+    else:
+        np.testing.assert_allclose([X.mean(), y.mean(), X.std(), y.std()], [0, 0, 1, 1], atol=1e-12)
+        assert 0 < abs(y_test.mean()) < 1
+
+
+@pytest.mark.skipif(FOLDER is None, reason="CLSVM_DATA does not name the folder of the data sets")
+@pytest.mark.parametrize(
+    ("name", "n", "d", "n_test", "classes"),
+    [("a9a", 5000, 123, 16281, 2), ("letter", 15000, 16, 5000, 26), ("cpusmall", 6144, 12, 2048, 0)],
+)
+def test_sets_of_tasks_from_the_folder(name: str, n: int, d: int, n_test: int, classes: int) -> None:
+    X, y, X_test, y_test = sets.load_task(name, FOLDER)
+    assert X.shape == (n, d)
+    assert X_test.shape == (n_test, d)
+    assert len(np.unique(y)) == classes or not classes
+    assert len(y_test) == n_test
+
+
+def test_a_set_of_tasks_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match="--data"):
+        sets.load_task("a9a", None)
+    with pytest.raises(ValueError, match="unknown data set 'a9'"):
+        sets.load_task("a9", None)

@@ -112,7 +112,7 @@ def test_one_row_is_one_class() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "error", "match"),
     [
-        *(("C", value, ValueError, "C must be > 0 and finite, got") for value in (0, -1, np.nan, np.inf)),
+        *(("C", value, ValueError, "C must be > 0, got") for value in (0, -1, np.nan, -np.inf)),
         *(("C", value, TypeError, "C must be a number > 0, got") for value in ("1", None, True, np.ones(1))),
         *(("gamma", value, ValueError, "gamma must be finite and > 0, got") for value in (0, -1.5, np.nan, np.inf)),
         ("gamma", "Scale", ValueError, "'scale', 'auto' or a positive number, got 'Scale'"),
@@ -148,8 +148,7 @@ def test_one_row_is_one_class() -> None:
         ("memory_limit", 1, ValueError, "memory_limit of 1 bytes is too small: 0 are in use and 64 more are needed"),
         ("memory_limit", 1000, ValueError, r"memory_limit of 1000 bytes is too small: .*\d+ more are needed"),
         *(("kernel", value, ValueError, "unknown kernel .* expected one of linear, poly,") for value in ("RBF", "")),
-        ("kernel", "precomputed", ValueError, "unknown kernel 'precomputed'"),
-        *(("kernel", value, TypeError, "kernel must be a name .* or a Kernel, got") for value in (None, np.dot, 3)),
+        *(("kernel", value, TypeError, "kernel must be a name .*, a Kernel or a function, got") for value in (None, 3)),
         ("device", "no such thing", DeviceError, "no OpenCL device matches 'no such thing'; there are:"),
         *(("device", value, TypeError, "device must be None, a string, a pyopencl") for value in (0, [], b"cpu")),
         ("random_state", "a", ValueError, "cannot be used to seed"),
@@ -199,7 +198,7 @@ def test_numbers_beyond_the_dtype(scale: float, parameters: dict[str, Any], matc
 @pytest.mark.parametrize(
     ("weights", "match"),
     [
-        (np.zeros(40), "at least one non-zero number"),
+        (np.zeros(40), "all samples have zero or negative weights"),
         (-np.ones(40), "all samples have zero or negative weights"),
         (FEW[1] * 1.0, "positive weights belong to the same class"),
         (np.ones(39), r"sample_weight.shape == \(39,\), expected \(40,\)"),

@@ -258,6 +258,9 @@ SV
 1.5 1:0.5 3:1\x20
 -0.5 2:1\x20
 """
+PROBABLE = PAIRS.replace("nr_sv", "probA -1 -2 -3\nprobB 0.5 0 1e-3\nnr_sv")
+SCALE = REGRESSION.replace("rho 0.25", "rho 0.25\nprobA 0.7")
+ONE_CLASS = REGRESSION.replace("epsilon_svr", "one_class").replace("SV\n", f"prob_density_marks{' 1' * 10}\nSV\n")
 BAD: dict[str, tuple[str, str, str, int, str]] = {
     "a rho too few": (PAIRS, "rho 0.25 -1 2", "rho 0.25 -1", 6, "2 values of rho, expected 3"),
     "nan rho": (PAIRS, "rho 0.25 -1 2", "rho 0.25 nan 2", 6, "a finite number, 3 times"),
@@ -283,6 +286,23 @@ BAD: dict[str, tuple[str, str, str, int, str]] = {
     "negative count": (REGRESSION, "total_sv 2", "total_sv -1", 4, "total_sv -1, expected 0 or more"),
     "no vectors": (REGRESSION, "total_sv 2", "total_sv 0", 7, "got '1.5 1:0.5 3:1', expected the end of the file"),
     "without type": (REGRESSION, "svm_type epsilon_svr\n", "", 5, "without svm_type"),
+    "no probB": (PROBABLE, "probB 0.5 0 1e-3\n", "", 10, "without probB above it, expected 'probB ...'"),
+    "a probB too few": (PROBABLE, "probB 0.5 0 1e-3", "probB 0.5 0", 9, "2 values of probB, expected 3"),
+    "text as probA": (PROBABLE, "probA -1 -2 -3", "probA -1 x -3", 8, "expected a finite number, 3 times"),
+    "infinite probB": (PROBABLE, "probB 0.5", "probB inf", 9, "expected a finite number, 3 times"),
+    "marks of classes": (
+        PROBABLE,
+        "probA",
+        "prob_density_marks 1\nprobA",
+        8,
+        "prob_density_marks, expected none of c_s",
+    ),
+    "probB of a regression": (SCALE, "probA 0.7", "probA 0.7\nprobB 1", 7, "got probB, expected none of epsilon_svr"),
+    "probB alone": (SCALE, "probA 0.7", "probB 0.7", 6, "got probB, expected none of epsilon_svr"),
+    "negative scale": (SCALE, "probA 0.7", "probA -0.7", 6, "a scale of errors -0.7, expected 0 or more"),
+    "probA of one class": (ONE_CLASS, "prob_density", "probA 1\nprob_density", 6, "probA, expected none of one_class"),
+    "a mark too few": (ONE_CLASS, "marks 1", "marks", 6, "9 values of prob_density_marks, expected 10"),
+    "marks out of order": (ONE_CLASS, "marks 1", "marks 2", 6, "marks out of order, expected ascending ones"),
     "other type": (REGRESSION, "epsilon_svr", "svr", 1, "svm_type svr, expected c_svc, nu_svc, one_class, epsilon"),
 }
 
@@ -298,7 +318,7 @@ def test_bad_model_names_file_line_got_expected(tmp_path: Path, name: str) -> No
     assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("good", [PAIRS, REGRESSION], ids=["pairs", "regression"])
+@pytest.mark.parametrize("good", [PAIRS, REGRESSION, PROBABLE, SCALE, ONE_CLASS], ids=range(5))
 def test_every_cut_of_a_model_is_noticed(tmp_path: Path, good: str) -> None:
     for end in range(len(good)):
         (tmp_path / "cut.model").write_text(good[:end])
@@ -527,3 +547,31 @@ def test_folds_that_do_not_converge_say_so(command: Command, tmp_path: Path) -> 
     assert result.code == 0
     words = "not converged: max_iter was reached before the tolerance"
     assert result.err == "".join(f"clsvm: warning: fold {i}: {words}\n" for i in (1, 2))
+
+
+# LIBSVM's grid.py and easy.py
+
+
+def rate(out: str) -> float:
+    """What grid.py reads: of the first line with the word Cross the last word without its last character."""
+    return float(next(line for line in out.splitlines() if "Cross" in line).split()[-1][:-1])
+
+
+@needs_libsvm
+def test_the_steps_of_grid_and_easy(command: Command, tmp_path: Path) -> None:
+    """Scale, the rate for each C and gamma, train with the best, scale by the same range, predict."""
+    _, _, y = data_of("c_svc", tmp_path)
+    (tmp_path / "scaled").write_text(command("scale", "-s", "range", "data").out)
+    for gamma, at_least in (("0.5", 90), ("0.0078125", 0)):
+        flags = ["-c", "2.0", "-g", gamma, "-v", "5", "scaled"]
+        got = rate(command("train", *flags).out)
+        assert got == pytest.approx(rate(svm_train(*flags)), abs=5)
+        assert got >= at_least
+    assert command("train", "-c", "2.0", "-g", "0.5", "scaled", "scaled.model").code == 0
+    (tmp_path / "fresh.scale").write_text(command("scale", "-r", "range", "fresh").out)
+    said = command("predict", "fresh.scale", "scaled.model", "fresh.predict").out
+    right = np.mean(np.loadtxt(tmp_path / "fresh.predict") == y)
+    assert float(said.split("%")[0].split()[-1]) == pytest.approx(100 * right, rel=1e-5)
+    data_of("epsilon_svr", tmp_path)
+    out = command("train", "-s", "3", "-v", "5", "data").out
+    assert rate(out) == pytest.approx(number("Cross Validation Mean squared error", out), rel=0.1)

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "clsvm"
 ORDER = [
     {"errors"},
     {"expression", "kernel_records", "kernels", "profiles"}
-    | {"losses", "tasks", "targets", "sources", "report", "budget"},
+    | {"losses", "tasks", "targets", "sources", "report", "budget", "probability"},
     {"device", "icd", "tuned", "progress"},
     {"layout", "cluster", "rowcache"},
     {"variants", "emit", "gram", "given", "audit"},
@@ -33,6 +33,7 @@ ORDER = [
     {"several"},
     {"machine"},
     {"estimators"},
+    {"convert"},
     {"model_selection", "datasets", "dask", "cli", "cli_common", "cli_kernels", "cli_scale", "cli_tune"}
     | {"plots", "__init__"},
     {"__main__"},
@@ -50,6 +51,7 @@ WITHIN = {
     ("device", "tuned"),
     ("layout", "cluster"),
     ("libsvm", "model"),
+    ("machine", "convert"),  # a method of it, imported when called: it knows both sides' estimators
     ("datasets", "libsvm"),
     ("model_files", "libsvm"),
     ("model_files", "model"),

@@ -648,7 +648,7 @@ def test_weights_of_zero_are_no_rows() -> None:
         expected = made(**options).fit(X[used], part, sample_weight=weights[used])
         assert (weights[model.support_] > 0).all()
         np.testing.assert_allclose(values_of(model, X), values_of(expected, X), atol=1e-5)
-        for bad, match in ((np.zeros(150), "non-zero number|zero or negative"), (np.full(150, np.nan), "NaN")):
+        for bad, match in ((np.zeros(150), "zero or negative"), (np.full(150, np.nan), "NaN")):
             with pytest.raises(ValueError, match=match):
                 made().fit(X, target, sample_weight=bad)
     with pytest.raises(ValueError, match="positive weights belong to the same class"):
@@ -663,7 +663,7 @@ def test_weights_of_zero_are_no_rows() -> None:
         (SVC(break_ties=True, decision_function_shape="all"), ValueError, "decision_function_shape must be 'ovr' or"),
         (SVR(epsilon=-0.1), ValueError, "epsilon must be >= 0 and finite, got -0.1"),
         (SVR(epsilon="a"), TypeError, "epsilon must be a number >= 0, got 'a'"),
-        (SVR(C=0), ValueError, "C must be > 0 and finite, got 0"),
+        (SVR(C=0), ValueError, "C must be > 0, got 0"),
         (SVR(bias=None), TypeError, "bias must be True or False, got None"),
         (OneClassSVM(nu=0), ValueError, "nu must be > 0 and finite, got 0"),
         (OneClassSVM(nu=1.01), ValueError, "nu must be > 0 and <= 1, got 1.01"),

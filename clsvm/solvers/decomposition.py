@@ -56,8 +56,9 @@ GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a
 class Settings:
     """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
     row store. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
-    exact enough as it is. start: feasible coefficients (problems, n) to begin with. keep: called with the coefficients
-    at least ``keep_every`` seconds apart, and where the solve is interrupted."""
+    exact enough as it is. start: feasible coefficients (problems, n) to begin with; known: coefficients near
+    those and the f of them. keep: called with the coefficients at least ``keep_every`` seconds apart, and where the
+    solve is interrupted."""
 
     tol: float
     gap_tol: float | None
@@ -69,6 +70,7 @@ class Settings:
     progress: Callable[[Point], None] | None = None
     max_time: float | None = None
     start: Vector | None = None
+    known: tuple[Vector, Vector] | None = None
     keep: Callable[[Vector], None] | None = None
     keep_every: float = 60.0
 
@@ -130,7 +132,8 @@ class Solver:
         start = problem.start if settings.start is None else settings.start
         b = np.zeros((self.P, self.n)) if start is None else self._padded(start)
         q = self._padded(problem.q)
-        arrays = self._padded(problem.lo), self._padded(problem.hi), q, q, b, np.array([problem.kink])
+        near, f = (None, q) if settings.known is None else (settings.known[0], self._padded(settings.known[1]))
+        arrays = self._padded(problem.lo), self._padded(problem.hi), q, f, b, np.array([problem.kink])
         for buffer, array in zip((self.lo, self.hi, self.q, self.f, self.b, self.kink), arrays, strict=True):
             stream.write_wide(buffer, array)
         counters = stream.read(self.counters, np.int64, (self.P, 4))
@@ -142,7 +145,7 @@ class Solver:
         self.seconds = dict.fromkeys(parts, 0.0)
         self.trace: list[Point] = []
         if start is not None:
-            self._gradients(start)
+            self._gradients(start if near is None else start - near)
 
     def _shape(self) -> tuple[int, int]:
         return self.problem.problems, 1

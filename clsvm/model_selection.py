@@ -1,0 +1,482 @@
+"""Model selection at the price of a few fits: a grid search whose folds share rows of K and start from one another.
+
+For one kernel function with its numbers, a fold is a subset of the rows that are on the device: its problem is over all
+of them, with coefficients held at 0 for those that it leaves out. So all folds, all values of C, nu and epsilon and all
+machines of several classes read one row store, and f = K b is at hand for the rows left out too: their decision values
+cost nothing. Along C a solution is scaled to where the next one begins, and f with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.utils import indexable
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _num_samples
+
+from clsvm import libsvm, training
+from clsvm.device import Stream
+from clsvm.errors import CheckpointError
+from clsvm.kernels import Kernel
+from clsvm.machine import Machine, check_values
+from clsvm.report import Status
+from clsvm.solvers import Solution, batch
+from clsvm.tasks import Constraint, Problem
+
+Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
+_WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
+
+
+class SVCSearchCV(GridSearchCV):
+    """scikit-learn's GridSearchCV for clsvm's estimators: the same parameters, splits, scores and attributes, at the
+    price of a few fits.
+
+    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds of the first three share their work, unless all machines of
+        more than two classes are small enough to be solved side by side as it is; others are fitted one by one
+    param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
+        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar
+    n_jobs, pre_dispatch : taken, and without effect: the device is the parallel part
+    checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
+        end; one of another search is refused with a CheckpointError
+
+    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64; ``best_estimator_`` is
+    fitted in full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that of its solve and has no
+    part of what is shared.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        checkpoint: Any = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_grid,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.checkpoint = checkpoint
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Search on X (n, d), dense or sparse, or K (n, n), and y (n,); sample_weight and groups as in scikit-learn.
+
+        Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
+        GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
+        """
+        if not isinstance(self.estimator, Machine):
+            raise TypeError(f"estimator must be one of clsvm's, got {self.estimator!r}")
+        X, y = indexable(X, y)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        groups = params.pop("groups", None)
+        numbers = np.arange(_num_samples(X))
+        splits = [(numbers[train], numbers[test]) for train, test in splitter.split(X, y, groups)]
+        folds = Folds(
+            clone(self.estimator),
+            X,
+            y,
+            splits,
+            list(ParameterGrid(self.param_grid)),
+            params.get("sample_weight"),
+            self.return_train_score,
+        )
+        folds.run(self.checkpoint, bool(self.verbose))
+        inner = GridSearchCV(
+            _Fold(clone(self.estimator), folds),
+            self.param_grid,
+            scoring=self.scoring,
+            refit=self.refit,
+            cv=splits,
+            error_score=self.error_score,
+            return_train_score=self.return_train_score,
+        )
+        inner.fit(numbers[:, None], y, **params)
+        for name, value in vars(inner).items():
+            if name.endswith("_") and not name.startswith("_"):
+                setattr(self, name, value)
+        if self.refit:
+            began = perf_counter()
+            self.best_estimator_ = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
+            self.best_estimator_.fit(X, y, **params)
+            self.refit_time_ = perf_counter() - began
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        self.cv_results_["mean_fit_time"] = folds.seconds.mean(axis=1)
+        self.cv_results_["std_fit_time"] = folds.seconds.std(axis=1)
+        if folds.unconverged:
+            words = f"{folds.unconverged} of {folds.seconds.size} fold fits did not converge"
+            warnings.warn(words, ConvergenceWarning, stacklevel=2)
+        return self
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a fit to a fold came to: decision values of ``rows`` (rising numbers), (rows,) or (rows, machines)."""
+
+    values: Vector
+    seconds: float
+    converged: bool
+
+
+class Job(NamedTuple):
+    """A fit: its candidate, its fold, and the machine with its parameters."""
+
+    candidate: int
+    fold: int
+    machine: Machine
+
+
+class Group(NamedTuple):
+    """Jobs that share rows of K: those of one kernel function on one device."""
+
+    key: tuple[Any, ...]
+    jobs: list[Job]
+
+
+class Folds:
+    """Every fit of a search: candidates by folds. machine: with the parameters that are not searched."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        X: Any,
+        y: Any,
+        splits: Sequence[tuple[Rows, Rows]],
+        candidates: Sequence[Mapping[str, Any]],
+        sample_weight: Any,
+        trained_too: bool,
+    ) -> None:
+        self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
+        self.weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        self.kept = [np.union1d(train, test) if trained_too else np.sort(test) for train, test in splits]
+        self.found: dict[tuple[int, int], Found | Exception] = {}
+        self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
+        self.n = _num_samples(X)
+        self._digest = ""
+
+    def __sklearn_clone__(self) -> Folds:
+        return self
+
+    @property
+    def seconds(self) -> Vector:
+        """Of each fit, (candidates, folds); nan where it failed."""
+        out = np.full((len(self.candidates), len(self.splits)), np.nan)
+        for (candidate, fold), found in self.found.items():
+            if isinstance(found, Found):
+                out[candidate, fold] = found.seconds
+        return out
+
+    @property
+    def unconverged(self) -> int:
+        return sum(isinstance(found, Found) and not found.converged for found in self.found.values())
+
+    def run(self, checkpoint: Any, shown: bool) -> None:
+        """Do what is not done yet; errors of a fit are kept, for scikit-learn to deal with."""
+        file = None if checkpoint is None else Path(checkpoint)
+        if file is not None:
+            self._digest = joblib.hash((self.machine, self.X, self.y, self.splits, self.candidates, self.weights))
+            if file.exists():
+                self._read(file)
+        started = perf_counter()
+        try:
+            with _bar(shown, len(self.candidates) * len(self.splits)) as show:
+                for _ in self._each():
+                    show(len(self.found))
+                    if file is not None and perf_counter() - started > _WRITE_EVERY:
+                        self._write(file)
+                        started = perf_counter()
+        finally:
+            if file is not None:
+                self._write(file)
+
+    def _each(self) -> Iterator[None]:
+        """Fit by fit."""
+        groups, apart = self._groups()
+        for group in groups:
+            try:
+                yield from self._shared(group, apart)
+            except ValueError:  # of these numbers, on this device: each fit says so by itself
+                apart += [job for job in group.jobs if (job.candidate, job.fold) not in self.found]
+        for job in apart:
+            self.found[job.candidate, job.fold] = self._alone(job)
+            yield
+
+    def _groups(self) -> tuple[list[Group], list[Job]]:
+        """What shares rows, and what does not."""
+        groups: list[Group] = []
+        apart: list[Job] = []
+        for candidate, values in enumerate(self.candidates):
+            machine = clone(self.machine).set_params(**clone(dict(values), safe=False))
+            for fold in range(len(self.splits)):
+                job = Job(candidate, fold, machine)
+                if (candidate, fold) in self.found:
+                    continue
+                try:
+                    key = self._key(job)
+                except (ValueError, TypeError, NotImplementedError):  # said by the fit itself, or not of this kind
+                    apart.append(job)
+                    continue
+                same = next((group for group in groups if group.key == key), None)
+                if same is None:
+                    groups.append(same := Group(key, []))
+                same.jobs.append(job)
+        return groups, apart
+
+    def _key(self, job: Job) -> tuple[Any, ...]:
+        """What jobs of a group have in common."""
+        machine = job.machine
+        machine._check_numbers()
+        if machine.warm_start or machine.checkpoint is not None:
+            raise NotImplementedError
+        machine._posed(*self._targets(job.fold))
+        options = machine._options()
+        room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
+        return self._kernel(job), getattr(machine, "bias", True), *room
+
+    def _kernel(self, job: Job) -> Any:
+        """The kernel function, whose gamma may be by the rows of the fold; or the caller's."""
+        machine = job.machine
+        if machine._given or machine._own:
+            return machine.kernel
+        by_rows = not isinstance(machine.kernel, Kernel) and isinstance(machine.gamma, str)
+        return machine._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
+
+    def _targets(self, fold: int) -> tuple[Any, Any]:
+        train = self.splits[fold][0]
+        y = None if self.y is None else np.asarray(self.y)[train]
+        return y, None if self.weights is None else self.weights[train]
+
+    def _shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
+        """The jobs of a group over one set of rows, a fold after the other; what has to go alone is added to
+        ``apart``."""
+        first, kernel = group.jobs[0].machine, group.key[0]
+        options = first._options()
+        if isinstance(kernel, Kernel):
+            rows = self.rows
+            check_values(kernel, rows)
+        else:
+            rows, kernel = first._trained_on(self.rows)
+        by_fold: dict[int, list[Job]] = defaultdict(list)
+        for job in group.jobs:
+            by_fold[job.fold].append(job)
+        with Stream(options.device, options.memory_limit) as stream:
+            if all(self._small(stream, job) for job in group.jobs):
+                apart += group.jobs
+                return
+            ready = training.Ready(stream, rows, kernel, options, options.dtype, whole=True)
+            last: dict[int, list[_Solved]] = {}
+            for fold, jobs in by_fold.items():
+                jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
+                train = self.splits[fold][0]
+                before: list[_Solved] = []
+                for job in jobs:
+                    began, options = perf_counter(), job.machine._options()
+                    problems = [
+                        member.problem.among(train[member.rows], rows.shape[0])
+                        for member in job.machine._posed(*self._targets(fold))[1]
+                    ]
+                    near = last.get(job.candidate, before)  # the same in another fold, or another C in this one
+                    starts: list[dict[str, Any]] = [{}] * len(problems)
+                    if near and len(near) == len(problems):
+                        starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
+                    before = [
+                        _Solved(problem, ready.solve(problem, **_asked(options), **start))
+                        for problem, start in zip(problems, starts, strict=True)
+                    ]
+                    last[job.candidate] = before
+                    statuses = [solved.solution.status for solved in before]
+                    if Status.STALLED in statuses:  # float64 may help: as the estimator has it
+                        apart.append(job)
+                        continue
+                    values = np.stack([one.decision_values(job.machine)[self.kept[fold]] for one in before], axis=1)
+                    values = values[:, 0] if len(problems) == 1 else values
+                    converged = all(status.converged for status in statuses)
+                    self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged)
+                    yield
+
+    def _small(self, stream: Stream, job: Job) -> bool:
+        """Whether all machines of a job are solved side by side when it is by itself."""
+        members = job.machine._posed(*self._targets(job.fold))[1]
+        return len(members) > 1 and max(len(member.rows) for member in members) <= batch.largest(stream)
+
+    def _alone(self, job: Job) -> Found | Exception:
+        """A fit as the estimator has it, of the fold's rows; scikit-learn's error_score says what becomes of errors."""
+        machine: Any = clone(job.machine)
+        train, kept = self.splits[job.fold][0], self.kept[job.fold]
+        began = perf_counter()
+        X, y = _safe_split(machine, self.X, self.y, train)
+        weights = {} if self.weights is None else {"sample_weight": self.weights[train]}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                machine.fit(X, y, **weights)
+            seconds = perf_counter() - began
+            values = machine._decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
+        except Exception as error:
+            return error
+        return Found(values, seconds, machine.fit_report_.converged)
+
+    def recall(self, machine: Any, chosen: Mapping[str, Any], train: Rows) -> Callable[[Rows], Any] | None:
+        """A function of numbers of rows: the machine as it was fitted to ``train``, knowing their decision values; None
+        where those are no fold."""
+        candidate = next(i for i, values in enumerate(self.candidates) if values == chosen)
+        fold = next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
+        if fold is None:
+            return None
+        found = self.found[candidate, fold]
+        if isinstance(found, Exception):
+            raise found
+        of_pairs = False
+        if is_classifier(machine):
+            machine.classes_ = np.unique(self._targets(fold)[0])
+            of_pairs = len(machine.classes_) > 2 and machine._way == "ovo"
+        machine.model_ = SimpleNamespace(of_pairs=of_pairs)
+
+        def knowing(numbers: Rows) -> Any:
+            values = found.values[np.searchsorted(self.kept[fold], numbers)]
+            machine._decision_values = lambda _: values
+            return machine
+
+        return knowing
+
+    def _read(self, file: Path) -> None:
+        try:
+            with np.load(file, allow_pickle=False) as content:
+                digest, found = str(content["clsvm_search"]), {}
+                for name in content.files:
+                    if name[0].isdigit():
+                        candidate, fold = map(int, name.split("_"))
+                        seconds, converged = content[f"of_{name}"]
+                        found[candidate, fold] = Found(content[name], float(seconds), bool(converged))
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise CheckpointError(f"{file} is no checkpoint of a search ({error})") from None
+        if digest != self._digest:
+            raise CheckpointError(f"{file} is of another search: other data, splits or parameters; delete it")
+        self.found.update(found)
+
+    def _write(self, file: Path) -> None:
+        content: dict[str, Any] = {"clsvm_search": np.str_(self._digest)}
+        for (candidate, fold), found in self.found.items():
+            if isinstance(found, Found):
+                content[f"{candidate}_{fold}"] = found.values
+                content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged])
+        with libsvm.atomic_write(file) as stream:
+            np.savez(stream, **content)
+
+
+class _Solved(NamedTuple):
+    """A problem over all rows and its solution."""
+
+    problem: Problem
+    solution: Solution
+
+    def start(self, problem: Problem) -> dict[str, Any]:
+        """Where to begin with ``problem``, which has other bounds, or other rows: settings of a solve.
+
+        Coefficients are scaled with the bounds. Rows that are new begin at the bound on whose side they are, or at 0:
+        near the solution where the rest is the same.
+        """
+        old = self.problem
+        ratio = old.ratio(problem)
+        b, f = self.solution.b * ratio, (self.solution.f - old.q) * ratio + problem.q
+        if problem.constraint is Constraint.SPLIT:
+            return {"start": problem.feasible(b), "known": (b, f)}
+        rho, new = self.solution.rho, (old.lo == 0) & (old.hi == 0)
+        guess = np.where(f + problem.kink < rho, problem.hi, np.where(f - problem.kink > rho, problem.lo, 0))
+        return {"start": problem.settled(np.where(new, guess, b), f, rho), "known": (b, f)}
+
+    def decision_values(self, machine: Machine) -> Vector:
+        """Of every row, (n,). Rounded, so that equal rows, whose f is made by other sums, tie as they should."""
+        values, rho = machine._scaled(self.solution.f - self.problem.q, self.solution.rho)
+        return np.round(values[0] - rho[0], 10)
+
+
+class _Fold(BaseEstimator):
+    """Stands for a machine in scikit-learn's search: X are numbers of rows; what a fit to them came to is recalled."""
+
+    def __init__(self, machine: Any, folds: Any) -> None:
+        self.machine, self.folds = machine, folds
+
+    def __sklearn_tags__(self) -> Any:
+        tags = self.machine.__sklearn_tags__()
+        tags.input_tags.pairwise = False
+        return tags
+
+    def set_params(self, **params: Any) -> Self:
+        self.chosen = params
+        self.machine.set_params(**params)
+        return self
+
+    def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
+        """Recall a fold. The refit, which is none, is left to the search."""
+        self.knowing_ = self.folds.recall(self.machine, self.chosen, np.asarray(numbers)[:, 0])
+        return self
+
+    @property
+    def classes_(self) -> Any:
+        return self.machine.classes_
+
+    def _known(self, numbers: Rows) -> Any:
+        assert self.knowing_
+        return self.knowing_(np.asarray(numbers)[:, 0])
+
+    def predict(self, numbers: Rows) -> Any:
+        return self._known(numbers).predict(numbers)
+
+    def decision_function(self, numbers: Rows) -> Any:
+        return self._known(numbers).decision_function(numbers)
+
+    def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
+        return float(self._known(numbers).score(numbers, y, sample_weight))
+
+
+def _asked(options: training.Options) -> dict[str, Any]:
+    """What a machine asks of one solve; folds have no certificate in float64."""
+    names = ("tol", "gap_tol", "max_iter", "max_time")
+    return {"exact": None, **{name: getattr(options, name) for name in names}}
+
+
+@contextlib.contextmanager
+def _bar(shown: bool, total: int) -> Iterator[Callable[[int], None]]:
+    """What shows how many fits are done, on a terminal."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("fits", total=total)
+        yield lambda done: progress.update(task, completed=done)

@@ -1,0 +1,446 @@
+"""The estimators under the rest of scikit-learn, beside its own in the same place."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import sklearn.svm
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.ensemble import AdaBoostClassifier, BaggingRegressor, StackingClassifier
+from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_selection import RFE
+from sklearn.inspection import DecisionBoundaryDisplay, permutation_importance
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import (
+    GridSearchCV,
+    HalvingGridSearchCV,
+    cross_val_predict,
+    cross_val_score,
+    cross_validate,
+    learning_curve,
+    train_test_split,
+    validation_curve,
+)
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import clsvm
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm import device as devices
+from tests.conftest import thrifty
+
+IRIS = load_iris(return_X_y=True)
+TWO = (IRIS[0][50:, :2], IRIS[1][50:])  # versicolor and virginica, which overlap
+DIABETES = tuple(part[:200] for part in load_diabetes(return_X_y=True))
+NU = {"NuSVC": {"nu": 0.7}}  # sepals overlap: with a smaller one there is no margin, and the model is anybody's
+PLACE = IRIS[0][:, :2], IRIS[0][:, 2]  # a regression in the plane
+
+CLASSES = pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM"])
+CLASSIFIERS = pytest.mark.parametrize("name", ["SVC", "NuSVC"])
+
+
+@pytest.fixture(autouse=True)
+def one_device() -> None:
+    if thrifty(str(devices.find(None).index)):
+        pytest.skip("Intel's runtime has them")
+
+
+def pair(name: str, **parameters: Any) -> tuple[Any, Any]:
+    """(ours, scikit-learn's)."""
+    return getattr(clsvm, name)(**parameters), getattr(sklearn.svm, name)(**parameters)
+
+
+def values_of(model: Any, X: Any) -> np.ndarray:
+    return model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)
+
+
+def public(thing: Any) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+@CLASSES
+def test_names_parameters_and_tags(name: str) -> None:
+    """All that is documented of scikit-learn's is there, with its defaults: but for probabilities and the cache."""
+    ours, theirs = pair(name)
+    parameters, defaults = theirs.get_params(), ours.get_params()
+    left_out = {"probability", "predict_proba", "predict_log_proba", "probA_", "probB_", "unused_param"}
+    assert parameters.keys() - left_out <= defaults.keys()
+    assert {k for k in parameters.keys() & defaults if parameters[k] != defaults[k]} == {"cache_size"}
+    assert repr(ours.set_params(tol=0.5)) == repr(theirs.set_params(tol=0.5)) == f"{name}(tol=0.5)"
+    assert ours.__sklearn_tags__() == theirs.__sklearn_tags__()
+    for model in (ours, theirs):
+        model.fit(*IRIS)
+    # scikit-learn's objects of every task have the parameters of all the others as attributes
+    expected = public(theirs) - left_out - (set().union(*(pair(n)[1].get_params() for n in clsvm_names())))
+    assert expected <= public(ours)
+    assert expected >= {"fit", "predict", "support_", "dual_coef_", "set_fit_request", "n_features_in_"}
+    for method in (m for m in expected if inspect.isfunction(getattr(type(theirs), m, None))):
+        mine, other = (list(inspect.signature(getattr(type(model), method)).parameters) for model in (ours, theirs))
+        assert mine == other, method
+
+
+def clsvm_names() -> list[str]:
+    return [name for name in clsvm.__all__ if hasattr(sklearn.svm, name)]
+
+
+def further() -> list[tuple[Any, Any, Any]]:
+    """Estimators that the tests of each task do not copy, share out or cut in batches."""
+    X, y = IRIS
+    return [
+        (NuSVC(nu=0.3), X, y),
+        (NuSVR(C=3, nu=0.4), *DIABETES),
+        (SVC(multi_class="crammer_singer"), X, y),
+        (SVC(multi_class="ovr"), X, y),
+        (SVC(kernel="precomputed"), rbf_kernel(X), y),
+    ]
+
+
+IDS = ["nu-svc", "nu-svr", "crammer-singer", "ovr", "precomputed"]
+FURTHER = pytest.mark.parametrize(("model", "X", "y"), further(), ids=IDS)
+LEARNT = ("support_", "dual_coef_", "intercept_", "n_iter_", "n_support_")
+
+
+def same_bits(one: Any, other: Any, X: Any) -> None:
+    for name in LEARNT:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(values_of(one, X), values_of(other, X))
+
+
+@FURTHER
+def test_copies(model: Any, X: Any, y: Any, tmp_path: Path) -> None:
+    model = clone(model).fit(X, y)
+    joblib.dump(model, tmp_path / "model")
+    for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model")):
+        same_bits(made, model, X)
+        assert made.get_params() == model.get_params()
+    assert not hasattr(clone(model), "model_")
+    same_bits(clone(model).fit(X, y), model, X)
+
+
+@FURTHER
+def test_threads_at_once(model: Any, X: Any, y: Any) -> None:
+    """The same fit four times at once, another beside it: the bits of one alone; and so one model's values."""
+    alone = clone(model).fit(X, y)
+    other = SVR(C=2), *PLACE
+    jobs = [(clone(model), X, y) if i % 5 else other for i in range(10)]
+    with joblib.parallel_config("threading", n_jobs=4):
+        fitted = joblib.Parallel()(joblib.delayed(clone(m).fit)(rows, target) for m, rows, target in jobs)
+        values = joblib.Parallel()(joblib.delayed(values_of)(alone, X) for _ in range(8))
+    for i in range(10):
+        if i % 5:
+            same_bits(fitted[i], alone, X)
+    for got in values:
+        np.testing.assert_array_equal(got, values_of(alone, X))
+
+
+@FURTHER
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_a_row_does_not_depend_on_its_batch(model: Any, X: Any, y: Any, sparse: bool) -> None:
+    if sparse and model.kernel == "precomputed":
+        pytest.skip("kernel values are dense")
+    rows = sp.csr_matrix(X) if sparse else X
+    model = clone(model).fit(rows, y)
+    together = values_of(model, rows)
+    assert len(np.unique(together)) > 50
+    for step in (1, 33):
+        apart = [values_of(model, rows[i : i + step]) for i in range(0, 99, step)]
+        np.testing.assert_array_equal(np.concatenate(apart), together[:99])
+    np.testing.assert_array_equal(values_of(model, rows[np.arange(99)[::-1]]), together[:99][::-1])
+
+
+def shared_letters(texts: Any, others: Any) -> np.ndarray:
+    """A kernel function of words, as a user writes it: of two letters, how often either has each."""
+    one, other = (np.array([[text.count("a"), text.count("b")] for text in part], float) for part in (texts, others))
+    return one @ other.T
+
+
+@pytest.mark.filterwarnings("ignore:kernel is a Python function")
+def test_kernel_functions_of_the_caller() -> None:
+    """Rows need not be numbers; copies, folds and searches of them are those of the linear kernel on the numbers."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("ab"), 4 + i % 7)) for i in range(60)]
+    X = np.array([[word.count("a"), word.count("b")] for word in words], float)
+    y = (X[:, 0] + rng.normal(size=60) > X[:, 1]).astype(int)
+    own, linear = (SVC(kernel=kernel, dtype="float64", tol=1e-6) for kernel in (shared_letters, "linear"))
+    same_bits(pickle.loads(pickle.dumps(own.fit(words, y))), own, words)
+    assert clone(own).kernel is shared_letters
+    mine, other = (
+        cross_val_predict(GridSearchCV(model, {"C": [0.01, 1.0]}, cv=3), rows, y, cv=3, method="decision_function")
+        for model, rows in ((own, words), (linear, X))
+    )
+    np.testing.assert_allclose(mine, other, atol=1e-4)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        assert SVC(kernel=shared_letters, max_iter=2).fit(words, y).n_iter_[0] == 2
+
+
+@pytest.mark.filterwarnings("ignore:kernel is a Python function")
+@CLASSES
+def test_kernel_functions_that_fail_late(name: str) -> None:
+    """A function that is right for the rows of fit alone is refused in predict."""
+    X, y = TWO
+    model = getattr(clsvm, name)(kernel=lambda one, other: X @ other.T).fit(X, y)
+    with pytest.raises(ValueError, match="kernel function must return 10x"):
+        model.predict(X[:10])
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+def test_grid_search_in_parallel(backend: str) -> None:
+    """Two at once, as threads or as processes, find what one finds, to the last bit."""
+    X, y = PLACE
+    grid = {"machine__C": [0.1, 10.0], "machine__gamma": ["scale", 0.1]}
+    search = GridSearchCV(Pipeline([("scale", StandardScaler()), ("machine", SVR())]), grid, cv=3)
+    alone = clone(search).fit(X, y)
+    with joblib.parallel_config(backend, n_jobs=2):
+        both = clone(search).fit(X, y)
+    np.testing.assert_array_equal(both.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+    assert np.ptp(alone.cv_results_["mean_test_score"]) > 0.01
+    assert both.best_params_ == alone.best_params_
+    np.testing.assert_array_equal(both.predict(X), alone.predict(X))
+
+
+def test_halving_grid_search() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    found = []
+    for model in pair("SVC"):
+        search = HalvingGridSearchCV(
+            make_pipeline(StandardScaler(), model),
+            {"svc__C": [1e-3, 0.1, 10.0], "svc__kernel": ["rbf", "linear"]},
+            cv=3,
+            min_resources=60,
+            random_state=0,
+        )
+        found.append(search.fit(X, y))
+    ours, theirs = found
+    assert ours.n_iterations_ == theirs.n_iterations_ == 2
+    assert ours.best_params_ == theirs.best_params_
+    mine, other = (search.cv_results_["mean_test_score"] for search in found)
+    np.testing.assert_allclose(mine, other, atol=0.02)  # (a row or two of some 60)
+    assert np.ptp(mine) > 0.05
+
+
+def test_feature_names() -> None:
+    """set_output hands a frame to the machine: it keeps the names, and asks for them."""
+    pandas = pytest.importorskip("pandas")
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    line = make_pipeline(StandardScaler(), SVC()).set_output(transform="pandas").fit(X, y)
+    assert isinstance(line[:-1].transform(X), pandas.DataFrame)
+    np.testing.assert_array_equal(line[-1].feature_names_in_, X.columns)
+    plain = make_pipeline(StandardScaler(), SVC()).fit(X.to_numpy(), y)
+    np.testing.assert_array_equal(line.predict(X), plain.predict(X.to_numpy()))
+    assert not hasattr(plain[-1], "feature_names_in_")
+    model = SVC().fit(X, y)
+    with pytest.raises(ValueError, match="feature names should match those that were passed during fit"):
+        model.predict(X[X.columns[::-1]])
+    with pytest.warns(UserWarning, match="X does not have valid feature names, but SVC was fitted with feature names"):
+        model.predict(X.to_numpy())
+
+
+@pytest.fixture
+def routing() -> Iterator[None]:
+    with config_context(enable_metadata_routing=True):
+        yield
+
+
+@CLASSES
+def test_sample_weights_are_routed(name: str, routing: None) -> None:
+    """Through a pipeline and cross-validation to where they are asked for; elsewhere they are refused."""
+    model = getattr(clsvm, name)()
+    X, y = TWO if name.endswith("C") else PLACE
+    weights = np.random.default_rng(0).choice([0.3, 1.0, 3.0], len(X))
+    asked = clone(model).set_fit_request(sample_weight=True)
+    line = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asked)
+    rows = StandardScaler().fit_transform(X)
+    same_bits(line.fit(X, y, sample_weight=weights)[-1], clone(model).fit(rows, y, sample_weight=weights), rows)
+    assert not np.array_equal(values_of(line[-1], rows), values_of(clone(model).fit(rows, y), rows))
+    options: dict[str, Any] = {"cv": 3, "params": {"sample_weight": weights}, "scoring": lambda *_: 0.0}
+    results = cross_validate(asked, X, y, **options, return_indices=True, return_estimator=True)
+    for train, fitted in zip(results["indices"]["train"], results["estimator"], strict=True):
+        same_bits(fitted, clone(model).fit(X[train], y[train], sample_weight=weights[train]), X)
+    with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+        cross_validate(model, X, y, **options)
+
+
+def test_permutation_importance() -> None:
+    X, y = DIABETES
+    X = np.concatenate([X, np.random.default_rng(0).normal(size=(200, 1)) / 20], axis=1)
+    found = [
+        permutation_importance(model.fit(X, y), X, y, n_repeats=5, random_state=0).importances_mean
+        for model in pair("SVR", C=100.0)
+    ]
+    np.testing.assert_allclose(found[0], found[1], atol=2e-3)
+    assert found[0].argmax() in (2, 8)  # body mass index and a serum measurement
+    assert found[0].max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "response"), [("SVC", "decision_function"), ("NuSVC", "predict"), ("OneClassSVM", "decision_function")]
+)
+def test_decision_boundary(name: str, response: str) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    X, y = TWO if response == "decision_function" else (IRIS[0][:, :2], IRIS[1])
+    seen = []
+    for model in pair(name, tol=1e-5, gamma=1.0, **NU.get(name, {})):
+        display = DecisionBoundaryDisplay.from_estimator(
+            model.fit(X, y), X, response_method=response, grid_resolution=30, ax=figures.Figure().subplots()
+        )
+        seen.append(display.response)
+    assert seen[0].shape == seen[1].shape == (30, 30)
+    if response == "predict":
+        assert (seen[0] != seen[1]).mean() <= 0.005
+    else:
+        np.testing.assert_allclose(seen[0], seen[1], atol=2e-3 * np.abs(seen[1]).max())
+    assert len(np.unique(seen[0])) > 2
+
+
+@CLASSIFIERS
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
+def test_probabilities_by_calibration(name: str, method: str) -> None:
+    """Three classes, or two: as good as scikit-learn's, and better than what the frequencies say."""
+    for X, y in (IRIS[0][:, 1:3], IRIS[1]), (IRIS[0][50:, 1:3], IRIS[1][50:]):
+        train = np.arange(len(X)) % 3 > 0
+        losses, k = [], len(np.unique(y))
+        for model in pair(name, gamma=0.5, tol=1e-5, **NU.get(name, {})):
+            calibrated = CalibratedClassifierCV(model, method=method, cv=3).fit(X[train], y[train])
+            p = calibrated.predict_proba(X[~train])
+            assert p.shape == ((~train).sum(), k)
+            assert ((p >= 0) & (p <= 1)).all()
+            np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
+            losses.append(log_loss(y[~train], 0.95 * p + 0.05 / k))  # (isotonic ones may be 0)
+        assert losses[0] == pytest.approx(losses[1], abs=0.01)
+        assert losses[0] < 0.6 * np.log(k)
+
+
+def predictions(make: Callable[[Any], Any], name: str, X: Any, y: Any, **parameters: Any) -> tuple[Any, Any]:
+    ours, theirs = (make(model).fit(X, y).predict(X) for model in pair(name, **parameters))
+    return ours, theirs
+
+
+@CLASSIFIERS
+@pytest.mark.parametrize(
+    "make",
+    [
+        OneVsRestClassifier,
+        OneVsOneClassifier,
+        lambda model: OutputCodeClassifier(model, code_size=3, random_state=0),
+        lambda model: StackingClassifier([("machine", model)], LogisticRegression(), cv=3),
+        lambda model: make_pipeline(StandardScaler(), model),
+    ],
+    ids=["one-vs-rest", "one-vs-one", "output-code", "stacking", "pipeline"],
+)
+def test_classifiers_of_classifiers(name: str, make: Callable[[Any], Any]) -> None:
+    X, y = IRIS
+    ours, theirs = predictions(make, name, X, y, **{"nu": 0.2} if name == "NuSVC" else {})
+    assert (ours != theirs).mean() <= 0.02
+    assert (ours == y).mean() > 0.9
+
+
+def test_several_outputs() -> None:
+    X, y = IRIS
+    labels = np.stack([y, np.where(X[:, 0] > 6, "long", "short")], axis=1).astype(object)
+    ours, theirs = predictions(MultiOutputClassifier, "SVC", X, labels)
+    assert ours.shape == (150, 2)
+    assert (ours != theirs).mean() <= 0.01
+    numbers = X[:, 2:] + 1
+    for name in ("SVR", "NuSVR"):
+        ours, theirs = predictions(MultiOutputRegressor, name, X[:, :2], numbers, tol=1e-5)
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
+
+
+def test_ensembles() -> None:
+    """Rows drawn with weights, rows drawn again: by sample_weight or by repeating them."""
+    ours, theirs = predictions(
+        lambda model: AdaBoostClassifier(model, n_estimators=3, random_state=0), "SVC", *TWO, kernel="linear"
+    )
+    assert (ours != theirs).mean() <= 0.02
+    for made in ({}, {"bootstrap_features": True, "max_samples": 0.5}):
+        ours, theirs = predictions(
+            lambda model, made=made: BaggingRegressor(model, 4, random_state=0, **made), "SVR", *PLACE, tol=1e-5
+        )
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
+
+
+def test_feature_elimination_reads_the_weights() -> None:
+    X, y = DIABETES
+    ours, theirs = (RFE(model, n_features_to_select=1).fit(X, y) for model in pair("SVR", kernel="linear", C=10.0))
+    np.testing.assert_array_equal(ours.ranking_, theirs.ranking_)
+    X, y = IRIS
+    ours, theirs = (RFE(model, n_features_to_select=1).fit(X, y) for model in pair("SVC", kernel="linear"))
+    np.testing.assert_array_equal(ours.ranking_, theirs.ranking_)
+
+
+def test_curves() -> None:
+    X, y = IRIS
+    ours, theirs = (
+        learning_curve(model, X, y, train_sizes=[0.3, 0.6, 1.0], cv=3, shuffle=True, random_state=0)
+        for model in pair("SVC")
+    )
+    np.testing.assert_array_equal(ours[0], theirs[0])
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+        np.testing.assert_allclose(mine, other, atol=0.021)  # a row of 50
+    ours, theirs = (
+        validation_curve(model, *PLACE, param_name="C", param_range=[0.01, 1.0, 100.0], cv=3) for model in pair("SVR")
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=0.01)
+    assert np.ptp(ours[1].mean(axis=1)) > 0.1
+
+
+def test_scores_by_decision_values() -> None:
+    ours, theirs = (cross_val_score(model, *TWO, cv=3, scoring="roc_auc") for model in pair("SVC"))
+    np.testing.assert_allclose(ours, theirs, atol=0.01)
+    for shape, columns in (("ovr", 3), ("ovo", 3)):
+        ours, theirs = (
+            cross_val_predict(model, *IRIS, cv=3, method="decision_function")
+            for model in pair("SVC", decision_function_shape=shape, tol=1e-5)
+        )
+        assert ours.shape == (150, columns)
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
+
+
+def test_words() -> None:
+    """Sparse rows from a vectoriser; classes that are words."""
+    texts = ["red wine", "white wine", "dry red wine", "green tea", "black tea", "tea with milk"] * 3
+    kinds = np.array(["wine"] * 3 + ["tea"] * 3)[np.arange(18) % 6]
+    line = make_pipeline(TfidfVectorizer(), SVC(kernel="linear")).fit(texts, kinds)
+    assert list(line.predict(["old wine", "cold tea"])) == ["wine", "tea"]
+    assert set(line.classes_) == {"wine", "tea"}
+
+
+def test_outliers_in_a_pipeline() -> None:
+    X = IRIS[0]
+    train, test = train_test_split(X, random_state=0)
+    ours, theirs = (
+        make_pipeline(StandardScaler(), model).fit(train) for model in pair("OneClassSVM", nu=0.1, tol=1e-5)
+    )
+    np.testing.assert_allclose(ours.score_samples(test), theirs.score_samples(test), atol=2e-3)
+    np.testing.assert_array_equal(ours.predict(test), theirs.predict(test))
+    assert set(OneClassSVM(nu=0.2).fit_predict(X)) == {-1, 1}
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+def test_no_support_vectors(sparse: bool) -> None:
+    """A tube around everything: the model is its offset."""
+    X, y = np.eye(4)[[1, 3, 2, 3]], np.array([0.04, 0.04, 0.10, 0.16])
+    rows = sp.csr_matrix(X) if sparse else X
+    ours, theirs = (model.fit(rows, y) for model in pair("SVR", kernel="linear"))
+    for name in ("support_", "support_vectors_", "dual_coef_", "coef_"):
+        assert getattr(ours, name).shape == getattr(theirs, name).shape, name
+    assert ours.support_vectors_.shape == (0, 4)
+    np.testing.assert_array_equal(ours.predict(rows), theirs.predict(rows))

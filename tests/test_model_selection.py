@@ -1,0 +1,218 @@
+"""The grid search that shares rows: against scikit-learn's over the same estimators, fit by fit."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
+
+from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, model_selection, plots
+from clsvm.errors import CheckpointError
+from clsvm.model_selection import SVCSearchCV
+from clsvm.tasks import c_svc, epsilon_svr
+from tests.conftest import noisy
+
+GRID = {"C": [0.3, 1, 10], "gamma": [0.1, 1.0]}
+
+
+def of_three(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 3))
+    return X, np.array(["c", "a", "b"])[np.digitize(X[:, 0] + 0.3 * rng.normal(size=n), [-0.4, 0.4])]
+
+
+def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **options: Any) -> tuple[Any, Any]:
+    """Our search and scikit-learn's, whose scores are the same."""
+    params = options.pop("params", {})
+    ours = SVCSearchCV(clone(estimator), grid, **options).fit(X, y, **params)
+    theirs = GridSearchCV(clone(estimator), grid, **options).fit(X, y, **params)
+    for name in theirs.cv_results_:
+        if name.startswith(("split", "mean_test", "mean_train", "rank")):
+            np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=atol, err_msg=name)
+    assert ours.cv_results_.keys() == theirs.cv_results_.keys()
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    return ours, theirs
+
+
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the fits that are not shared."""
+    alone: list[int] = []
+    real = model_selection.Folds._alone
+    monkeypatch.setattr(model_selection.Folds, "_alone", lambda self, job: alone.append(1) or real(self, job))
+    return alone
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_two_classes(device: str, monkeypatch: pytest.MonkeyPatch, sparse: bool) -> None:
+    alone = shared(monkeypatch)
+    X, y = noisy(200, 4)
+    rows = sp.csr_matrix(np.where(np.abs(X) < 0.5, 0, X)) if sparse else X
+    ours, theirs = both(
+        SVC(device=device, tol=1e-5), GRID, rows, y, scoring=["accuracy", "roc_auc"], refit="roc_auc", cv=4
+    )
+    assert ours.best_params_ == theirs.best_params_
+    assert not alone
+    np.testing.assert_allclose(ours.decision_function(rows), theirs.decision_function(rows), atol=1e-6)
+    assert (ours.cv_results_["mean_fit_time"] > 0).all()
+    assert isinstance(ours.best_estimator_, SVC)
+    assert ours.score(rows, y) == pytest.approx(theirs.score(rows, y), abs=1e-6)
+
+
+def test_weights_and_training_scores(device: str) -> None:
+    X, y = noisy(150, 3)
+    weights = np.random.default_rng(0).choice([0.0, 0.5, 2.0], 150)
+    grid = [{"C": [0.5, 5], "class_weight": [None, {0: 3.0, 1: 0.7}]}, {"kernel": ["linear", Kernel("laplacian")]}]
+    labels = (y > 0).astype(int)
+    both(
+        SVC(device=device, tol=1e-5), grid, X, labels, cv=3, return_train_score=True, params={"sample_weight": weights}
+    )
+
+
+@pytest.mark.parametrize("most", [4096, 16])
+@pytest.mark.parametrize("multi_class", ["ovo", "ovr", "crammer_singer"])
+def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, multi_class: str) -> None:
+    """Pairs that are solved side by side as they are, and larger ones, which share rows."""
+    alone = shared(monkeypatch)
+    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: most)
+    X, y = of_three(150)
+    ours, _ = both(SVC(device=device, multi_class=multi_class, tol=1e-5), GRID, X, y, cv=StratifiedKFold(3))
+    assert bool(alone) == (most == 4096 or multi_class == "crammer_singer")
+    assert set(ours.predict(X)) == {"a", "b", "c"}
+
+
+def test_nu_and_epsilon(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = shared(monkeypatch)
+    X, y = noisy(160, 3)
+    both(NuSVC(device=device, tol=1e-6), {"nu": [0.3, 0.5, 0.6], "gamma": [0.3]}, X, y, cv=3, atol=0.02)
+    target = np.sin(X[:, 0]) + 0.1 * X[:, 1]
+    grid = {"C": [0.5, 5], "epsilon": [0.01, 0.2], "gamma": [0.1, 0.5]}
+    ours, theirs = both(SVR(device=device, tol=1e-6), grid, X, target, cv=3, atol=1e-4)
+    assert ours.best_params_ == theirs.best_params_
+    assert not alone
+    assert ours.best_score_ > 0.5
+
+
+def test_others_are_fitted_one_by_one(device: str) -> None:
+    X, y = noisy(90, 3)
+    both(NuSVR(device=device), {"nu": [0.3, 0.6]}, X, X[:, 0], cv=3)
+    both(OneClassSVM(device=device), {"nu": [0.1, 0.3]}, X, y, cv=3, scoring="accuracy")
+    both(SVC(device=device, warm_start=True), {"C": [1]}, X, y, cv=3)
+
+
+def test_gamma_by_the_rows_of_a_fold(device: str) -> None:
+    X, y = noisy(120, 3)
+    both(SVC(device=device, tol=1e-5), {"C": [1, 4], "gamma": ["scale", "auto", 0.2]}, X, y, cv=3)
+
+
+def test_given_values_and_functions(device: str) -> None:
+    X, y = noisy(120, 3)
+    K = rbf_kernel(X, gamma=0.3)
+    by_rows = SVCSearchCV(SVC(gamma=0.3, device=device, tol=1e-5), {"C": [1, 9]}, cv=3).fit(X, y)
+    given, _ = both(SVC(kernel="precomputed", device=device, tol=1e-5), {"C": [1, 9]}, K, y, cv=3)
+    np.testing.assert_allclose(given.cv_results_["mean_test_score"], by_rows.cv_results_["mean_test_score"])
+    function = SVC(kernel=lambda A, B: rbf_kernel(A, B, gamma=0.3), device=device, tol=1e-5)
+    with pytest.warns(UserWarning, match="on the host"):
+        own = SVCSearchCV(function, {"C": [1, 9]}, cv=3).fit(X, y)
+    np.testing.assert_allclose(own.cv_results_["mean_test_score"], by_rows.cv_results_["mean_test_score"])
+
+
+def test_groups_and_one_split_of_all_rows(device: str) -> None:
+    X, y = noisy(90, 3)
+    groups = np.arange(90) % 5
+    both(SVC(device=device), {"C": [1]}, X, y, cv=GroupKFold(5), params={"groups": groups})
+    everything = np.arange(90)
+    ours, _ = both(SVC(device=device), {"C": [1, 2]}, X, y, cv=[(everything, everything[:30])])
+    assert ours.best_estimator_.fit_report_.converged
+
+
+def test_failed_fits(device: str) -> None:
+    """What one candidate cannot do is scikit-learn's error_score; the others have theirs."""
+    X, y = noisy(90, 3)
+    search = SVCSearchCV(SVC(device=device), {"C": [-1, 1]}, cv=3)
+    with pytest.warns(FitFailedWarning, match="C must be > 0, got -1"):
+        search.fit(X, y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [True, False]
+    assert search.best_params_ == {"C": 1}
+    with pytest.raises(ValueError, match="C must be > 0, got -1"):
+        search.set_params(error_score="raise").fit(X, y)
+    with pytest.raises(TypeError, match="one of clsvm's, got SVC"):
+        SVCSearchCV(svm.SVC(), {"C": [1]}).fit(X, y)
+    with pytest.raises(ValueError, match="NaN"):
+        SVCSearchCV(SVC(device=device), {"C": [1]}).fit(np.full_like(X, np.nan), y)
+    with pytest.warns(ConvergenceWarning, match="3 of 6 fold fits did not converge"), warnings.catch_warnings():
+        SVCSearchCV(SVC(device=device), {"max_iter": [2, -1]}, cv=3, refit=False).fit(X, y)
+
+
+def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = noisy(120, 3)
+    file = tmp_path / "search.npz"
+    search = SVCSearchCV(SVC(device=device, tol=1e-5), GRID, cv=3, checkpoint=file, refit=False)
+    real, count = model_selection.training.Ready.solve, [0]
+
+    def interrupts(self: Any, problem: Any, **settings: Any) -> Any:
+        count[0] += 1
+        if count[0] == 8:
+            raise KeyboardInterrupt
+        return real(self, problem, **settings)
+
+    monkeypatch.setattr(model_selection.training.Ready, "solve", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(X, y)
+    assert os.listdir(tmp_path) == ["search.npz"]
+    search.fit(X, y)
+    assert count[0] == 8 + 18 - 7
+    whole = SVCSearchCV(SVC(device=device, tol=1e-5), GRID, cv=3).fit(X, y)
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
+    before = count[0]
+    search.fit(X, y)
+    assert count[0] == before
+    with pytest.raises(CheckpointError, match="another search"):
+        search.set_params(param_grid={"C": [1]}).fit(X, y)
+    file.write_bytes(b"no such thing")
+    with pytest.raises(CheckpointError, match="no checkpoint of a search"):
+        search.fit(X, y)
+
+
+def test_where_the_next_problem_begins() -> None:
+    """Within its bounds and with its sum; new rows at the side that their margin says."""
+    signs = np.array([[1.0, 1.0, -1.0, -1.0, 1.0, -1.0]])
+    old = c_svc(signs * [1, 1, 1, 1, 0, 0], np.ones((1, 6)))
+    b, f = np.array([[1.0, 0.2, -0.2, -1.0, 0, 0]]), np.array([[-3.0, 0, 0, 3.0, -2.0, 2.0]])
+    solution = type("S", (), {"b": b, "f": f, "rho": np.zeros((1, 1))})
+    new = c_svc(signs * [0, 1, 1, 1, 1, 1], np.full((1, 6), 2.0))
+    start = model_selection._Solved(old, solution).start(new)["start"]  # type: ignore[arg-type]
+    assert (start >= new.lo).all()
+    assert (start <= new.hi).all()
+    assert start.sum() == pytest.approx(0)
+    assert start[0, 0] == 0
+    assert start[0, 4] > 0
+    assert start[0, 3] == start[0, 5] == -2
+    tube = epsilon_svr(np.zeros(3), np.ones(3), 0.5)
+    np.testing.assert_allclose(
+        tube.settled(np.array([[3.0, 0.5, 0]]), np.array([[9.0, 0, 5.0]]), np.zeros((1, 1))).sum(), 0
+    )
+
+
+def test_heat_map(device: str) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    X, y = noisy(90, 3)
+    search = SVCSearchCV(SVC(device=device), {**GRID, "tol": [1e-3, 1e-2]}, cv=3).fit(X, y)
+    ax = plots.grid(search)
+    image = ax.images[0].get_array()
+    assert image.shape == (3, 2)
+    assert image.max() == pytest.approx(search.best_score_)
+    row, column = np.unravel_index(image.argmax(), image.shape)
+    assert [ax.lines[0].get_xdata()[0], ax.lines[0].get_ydata()[0]] == [column, row]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0.3", "1", "10"]
+    with pytest.raises(ValueError, match="'nu' was not searched; expected two of C, gamma, tol"):
+        plots.grid(search, y="nu")
