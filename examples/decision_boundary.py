@@ -1,0 +1,43 @@
+"""Decision boundaries and margins of four kernel functions in the plane, decision_boundary.png.
+
+    python examples/decision_boundary.py [--out FOLDER]
+
+Needs matplotlib: pip install 'clsvm[plot]'.
+"""
+
+import argparse
+from pathlib import Path
+
+from matplotlib import pyplot as plt
+from sklearn.datasets import make_moons
+from sklearn.inspection import DecisionBoundaryDisplay
+
+from clsvm import SVC, Kernel
+
+parser = argparse.ArgumentParser(description="decision boundaries of several kernel functions")
+parser.add_argument("--out", type=Path, default=Path(), help="folder of the picture; default: the current one")
+out = parser.parse_args().out
+
+X, y = make_moons(300, noise=0.25, random_state=0)
+kernels = {
+    "linear": "linear",
+    "rbf": Kernel("rbf", gamma=2.0),
+    "laplacian": Kernel("laplacian", gamma=1.0),
+    "an expression": Kernel("1 / (1 + gamma * sqdist)", gamma=4.0),
+}
+figure, axes = plt.subplots(1, len(kernels), figsize=(4 * len(kernels), 4), layout="constrained")
+for ax, (name, kernel) in zip(axes, kernels.items(), strict=True):
+    model = SVC(kernel=kernel).fit(X, y)
+    shared = {"estimator": model, "X": X, "response_method": "decision_function", "ax": ax}
+    DecisionBoundaryDisplay.from_estimator(**shared, cmap="RdBu", alpha=0.5)
+    DecisionBoundaryDisplay.from_estimator(
+        **shared, plot_method="contour", levels=[-1, 0, 1], colors="black", linestyles=["--", "-", "--"]
+    )
+    ax.scatter(*X.T, c=y, cmap="RdBu", edgecolors="black", s=15)
+    ax.scatter(*model.support_vectors_.T, facecolors="none", edgecolors="black", s=60, linewidths=0.5)
+    ax.set_title(f"{name}: {len(model.support_)} support vectors")
+    print(f"{name} accuracy: {model.score(X, y):.3f}, {len(model.support_)} of {len(X)} rows are support vectors")
+
+out.mkdir(parents=True, exist_ok=True)
+figure.savefig(out / "decision_boundary.png")
+print(f"wrote {out / 'decision_boundary.png'}")

@@ -1,0 +1,125 @@
+"""The scripts of examples/ run, and what they print and draw is within bounds."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+# Of each script: what stands before a number that it prints, and the least and the most that this may be.
+PRINTED: dict[str, dict[str, tuple[float, float]]] = {
+    "custom_kernel": {
+        "expression accuracy:": (0.93, 1),
+        "element-wise accuracy:": (0.93, 1),
+        "function accuracy:": (0.7, 1),
+    },
+    "decision_boundary": {
+        "linear accuracy:": (0.8, 0.9),
+        "rbf accuracy:": (0.94, 1),
+        "expression accuracy:": (0.94, 1),
+    },
+    "digits": {"test accuracy:": (0.97, 1), "largest violation:": (0, 1e-3), "images,": (10, 10)},
+    "from_libsvm": {
+        "from_sklearn: decision values differ by at most": (0, 1e-4),
+        "model file accuracy:": (0.93, 1),
+        "to_sklearn: decision values differ by at most": (0, 1e-4),
+        "scikit-learn's accuracy with it:": (0.93, 1),
+    },
+    "grid_search": {"C = 10, gamma = 0.1:": (0.97, 1), "test accuracy:": (0.97, 1)},
+    "outliers": {
+        "images: share outside": (0.05, 0.15),
+        "other digits: share outside": (0.85, 1),
+        "area under the ROC curve:": (0.95, 1),
+    },
+    "probabilities": {"test accuracy:": (0.8, 1), "Brier score:": (0.05, 0.14), "log loss:": (0.2, 0.45)},
+    "regression": {"SVR test R2:": (0.33, 0.6), "ridge test R2:": (0.33, 0.6)},
+    "text": {"test accuracy:": (0.8, 1), "largest class alone": (0.25, 0.35)},
+}
+FILES = {
+    "decision_boundary": ["decision_boundary.png"],
+    "from_libsvm": ["again.model", "breast_cancer.model", "breast_cancer.test", "breast_cancer.train"],
+    "grid_search": ["grid_search.png"],
+}
+PICTURES = {name for name, files in FILES.items() if any(file.endswith(".png") for file in files)}
+
+Script = Callable[..., str]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Script:
+    """``python examples/NAME.py ...`` in this process and an empty folder: what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS[name]), *words])
+        runpy.run_path(str(SCRIPTS[name]), run_name="__main__")
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+    return run
+
+
+def numbers(printed: str, label: str) -> list[float]:
+    """The numbers that stand right after ``label``."""
+    return [float(word) for word in re.findall(rf"{re.escape(label)} (-?\d+\.?\d*(?:e[-+]\d+)?)", printed)]
+
+
+@pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_example_runs(name: str, script: Script, tmp_path: Path) -> None:
+    assert name in PRINTED, f"what examples/{name}.py prints has no bounds here"
+    if name in PICTURES:
+        pytest.importorskip("matplotlib", reason="pictures need matplotlib").use("Agg")
+    printed = script(name, *(["--out", "made"] if name in FILES else []))
+    for label, (least, most) in PRINTED[name].items():
+        found = numbers(printed, label)
+        assert len(found) == 1, f"{label!r} {found}:\n{printed}"
+        assert least <= found[0] <= most, f"{label} {found[0]}, expected {least} to {most}"
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert files == [f"made/{file}" for file in FILES.get(name, [])]
+    if name in PICTURES:
+        from matplotlib import image, pyplot
+
+        pyplot.close("all")
+        (picture,) = files
+        colours = np.unique(image.imread(tmp_path / picture).reshape(-1, 4), axis=0)
+        assert len(colours) > 100, "nothing is drawn"
+
+
+def test_from_libsvm_writes_the_same_file_again(script: Script, tmp_path: Path) -> None:
+    assert "written again: the same bytes" in script("from_libsvm")
+    assert (tmp_path / "again.model").read_bytes() == (tmp_path / "breast_cancer.model").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "result"), [("text", "test accuracy:"), ("regression", "SVR test R2:")])
+def test_a_file_takes_the_place_of_the_sample(name: str, result: str, script: Script, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=80)
+    counts = rng.poisson(np.where(np.arange(30) < 15, 1 + 3 * y[:, None], 1))
+    dump_svmlight_file(sparse.csr_matrix(counts), y, str(tmp_path / "some.svm"), zero_based=False)
+    printed = script(name, "some.svm")
+    assert printed.startswith("some.svm: 80 rows, 30 ")
+    assert numbers(printed, result)[0] > 0.8
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_example_says_what_it_shows_and_how_to_run_it(name: str) -> None:
+    text = ast.get_docstring(ast.parse(SCRIPTS[name].read_text(encoding="utf-8"))) or ""
+    assert f"\npython examples/{name}.py" in text.replace("    ", "")
+    assert f"`{name}.py`" in (ROOT / "README.md").read_text(encoding="utf-8"), "README.md does not list it"
+    assert ("pip install 'clsvm[plot]'" in text) == (name in PICTURES)
+
+
+def test_the_bounds_are_of_examples() -> None:
+    assert SCRIPTS.keys() == PRINTED.keys() >= FILES.keys()
