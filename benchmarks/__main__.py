@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import command as gpu
+from benchmarks.gpu import summary
 
 if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have nothing of what the others import
     sys.exit(gpu.main(sys.argv[2:]))
 
 from rich.console import Console
 
-from benchmarks import environment, gtsvm, ladder, ladder_plot, table, tasks, tasks_table
+from benchmarks import environment, gtsvm, ladder, ladder_plot, search, table, tasks, tasks_table
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
 from clsvm import device as devices
@@ -86,6 +87,16 @@ def _gtsvm(options: argparse.Namespace) -> int:
     if options.out:
         _write(result, options.out, "", console)
     return 0
+
+
+def _search(options: argparse.Namespace) -> int:
+    found = search.run(options.grid, options.rows, options.peers, options.data, options.device, options.repeats)
+    result = _head() | {"device": str(devices.find(options.device)), "kind": "search"} | found
+    console = _console()
+    console.print(search.show(result))
+    if options.out:
+        _write(result, options.out, "", console)
+    return 0 if all(row["apart"] <= 0.002 for row in result["rows"]) else 1
 
 
 def _tasks(options: argparse.Namespace) -> int:
@@ -196,6 +207,14 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance of both (1e-3)")
     every.add_argument("--device", help="as clsvm.SVC takes it")
     every.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/tasks-DEVICE-DATE.json)")
+    folds = commands.add_parser("search", help="a grid search on a9a by SVCSearchCV and by GridSearchCV over the peers")
+    folds.add_argument("--grid", choices=tuple(search.GRIDS), default="moderate", help="values of C and gamma")
+    folds.add_argument("--rows", type=int, default=8000, help="rows of a9a (8000)")
+    folds.add_argument("--peers", type=_names(PEERS), default=[], help=f"of {', '.join(PEERS)}")
+    folds.add_argument("--repeats", type=int, default=3, help="searches of ours, the cold one included (3)")
+    folds.add_argument("--data", type=Path, help="folder of the data sets")
+    folds.add_argument("--device", help="as clsvm.SVC takes it")
+    folds.add_argument("--out", type=Path, help="a JSON file to write")
     gpu.add_arguments(commands.add_parser("gpu", help=gpu.HELP))
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
@@ -207,6 +226,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "ladder": _ladder,
     "gtsvm": _gtsvm,
     "tasks": _tasks,
+    "search": _search,
     "gpu": gpu.run,
     "table": _table,
 }
@@ -214,7 +234,9 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fit": table.markdown,
     "ladder": ladder.markdown,
     "gtsvm": gtsvm.show,
+    "search": search.show,
     "tasks": lambda result: table.markdown(result, tasks_table.LAYOUT),
+    "gpu": summary.markdown,
 }
 """By the kind of a result: text for a page, or what the console draws."""
 

@@ -277,9 +277,9 @@ TASK_SETS: dict[str, TaskSet] = {
         C=10,
         nu=0.1,
         most=3000,
-        most_dense=(1000, 250),
+        most_dense=(600, 150),
         remark="the first 3000 of 11314 rows and 1000 of 7532 test rows; dense, where scikit-learn takes minutes, the "
-        "first 1000 and 250, and columns that these use",
+        "first 600 and 150, and columns that these use",
     ),
     "cadata": TaskSet(_regression("cadata.xz", 8), "numbers", gamma=0.5, C=1, nu=0.3),
     "cpusmall": TaskSet(_regression("cpusmall.xz", 12), "numbers", gamma=0.1, C=10, nu=0.3),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from clsvm.model import KernelModel
     from clsvm.report import FitReport
 
-_KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "polynomial": "poly"}
+_KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
 
 app = typer.Typer(
     name="clsvm",
@@ -80,10 +80,8 @@ def _kernel_name(text: str | None) -> str | None:
     from clsvm.kernel_records import BUILTIN
 
     name = _KERNELS.get(text or "", text)
-    if name in ("4", "precomputed"):
-        raise typer.BadParameter("precomputed kernels are not supported yet")
-    if name is not None and name not in BUILTIN:
-        expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, or a name: {', '.join(BUILTIN)}"
+    if name is not None and name not in (*BUILTIN, "precomputed"):
+        expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed, or a name: {', '.join(BUILTIN)}"
         raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
     return name
 
@@ -140,7 +138,8 @@ def train(
         typer.Option(
             "-t",
             callback=_kernel_name,
-            help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, or a name of 'clsvm kernels list'. Default: 2",
+            help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial "
+            "1:K(x,x1) 2:K(x,x2) ...'), or a name of 'clsvm kernels list'. Default: 2",
         ),
     ] = None,
     degree: Annotated[int | None, typer.Option("-d", help="degree of the kernel. Default: 3")] = None,
@@ -244,7 +243,8 @@ def train(
     params = numbers(param)
     flags = {"gamma": gamma or None, "coef0": coef0, "degree": degree}
     hint = "--kernel" if expression else "-t"
-    kernel = kernel_of(function if expression else name or "rbf", element, params, flags, hint)
+    given = name == "precomputed"
+    kernel = None if given else kernel_of(function if expression else name or "rbf", element, params, flags, hint)
     by_label = _weights(weights or [])
     target = model if model is not None else Path(file).name + ".model"
 
@@ -268,7 +268,12 @@ def train(
             from clsvm import plots
 
             figure = plots.figure()
-        X, y = libsvm.read_problem(file)
+        X: Any
+        if given:
+            columns, X, y = libsvm.read_kernel(file)
+            X = X[:, columns]
+        else:
+            X, y = libsvm.read_problem(file)
         classes, index = np.unique(y, return_inverse=True)
         for label in sorted(by_label.keys() - set(classes.tolist() if of_classes else ())):
             warn(f"no row has the label {label} of -w{label}" if of_classes else f"-w{label} is for classes (-s 0, 1)")
@@ -276,7 +281,7 @@ def train(
         row_weights = np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
         numbered = of_classes and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
         targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
-        if "gamma" in kernel.params and not gamma and "gamma" not in params:
+        if kernel and "gamma" in kernel.params and not gamma and "gamma" not in params:
             kernel = kernel.set_params(gamma=1.0 / X.shape[1])
         estimator: SVC | NuSVC | OneClassSVM | SVR | NuSVR
         if svm_type == 0:
@@ -286,7 +291,7 @@ def train(
         else:
             estimator = {1: NuSVC(nu=nu), 2: OneClassSVM(nu=nu), 4: NuSVR(C=cost, nu=nu)}[svm_type]
         estimator.set_params(
-            kernel=kernel,
+            kernel=kernel or "precomputed",
             tol=tol,
             cache_size="auto" if cache is None else cache,
             max_iter=max_iter,
@@ -321,6 +326,8 @@ def train(
             if not fitted.has_probabilities:
                 warn("no probabilities: fewer than 5 rows are inside, or outside")
         fitted = replace(fitted, classes=classes) if of_classes else fitted
+        if given:  # rows are known by their serial numbers
+            fitted = replace(fitted, support_vectors=columns[fitted.support_vectors])
         form = _write(fitted, target)
         if report is not None:
             with libsvm.atomic_write(report) as stream:
@@ -350,6 +357,7 @@ def _held_out(
     probable one, where that is asked for."""
     import numpy as np
     from sklearn.base import clone, is_classifier
+    from sklearn.utils.metaestimators import _safe_split
 
     from clsvm import probability
 
@@ -362,14 +370,18 @@ def _held_out(
             predicted[test] = y[train[0]]  # one class is left
             continue
         part = None if weights is None else weights[train]
-        fold = clone(estimator).fit(X[train], y[train], sample_weight=part)
+        fold = clone(estimator)
+        rows, labels = _safe_split(fold, X, y, train)  # (which knows kernel values)
+        fold.fit(rows, labels, sample_weight=part)
+        test_rows = _safe_split(fold, X, y, test, train)[0]
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
         if by_probability and of_classes:
-            model = probability.calibrated(fold, X[train], y[train], part)
-            predicted[test] = model.classes[model.predict_proba(X[test], fold.device, fold.memory_limit).argmax(axis=1)]
+            model = probability.calibrated(fold, rows, labels, part)
+            found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
+            predicted[test] = model.classes[found.argmax(axis=1)]
         else:
-            predicted[test] = fold.predict(X[test])
+            predicted[test] = fold.predict(test_rows)
     return predicted
 
 
@@ -382,7 +394,7 @@ def _write(model: KernelModel, target: str) -> str:
     except ValueError as reason:
         model_files.save_model(model, target)
         return f"clsvm's format ({reason})"
-    libsvm.write_model(model, target)
+    libsvm.save_model(model, target)
     return "LIBSVM's format"
 
 
@@ -454,10 +466,16 @@ def predict(
         values = fitted.task in ("epsilon_svr", "nu_svr")
         if probability and not fitted.has_probabilities:
             raise ValueError(f"-b 1: got {model} without probabilities, expected a model trained with -b 1")
-        X, y = libsvm.read_problem(test)
-        if X.shape[1] > (known := fitted.support_vectors.shape[1]) and fitted.support_vectors.shape[0]:
-            warn(f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does")
-        fitted, X = libsvm.match_columns(fitted, X)
+        X: Any
+        if fitted.kernel.name == "precomputed":
+            _, X, y = libsvm.read_kernel(test, numbered=False)
+        else:
+            X, y = libsvm.read_problem(test)
+            if X.shape[1] > (known := fitted.support_vectors.shape[1]) and fitted.support_vectors.shape[0]:
+                warn(
+                    f"{test} has {X.shape[1]} features, the model {known}: it takes the others for zero, as LIBSVM does"
+                )
+            fitted, X = libsvm.match_columns(fitted, X)
         if probability and not values:
             if find(device).fp64:  # else the sixth digit, which is printed, would not be LIBSVM's
                 fitted = replace(fitted, dtype="float64")

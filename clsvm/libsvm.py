@@ -12,6 +12,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -20,6 +21,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
@@ -29,7 +31,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from clsvm import kernels
-from clsvm.kernels import Kernel
+from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.layout import Plan
 from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
@@ -38,9 +40,10 @@ T = TypeVar("T", int, float)
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
+_WORD = re.compile(rb"\S+")
 _HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
-_NAMES = {ours: theirs for theirs, ours in _KERNELS.items()}
+_NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
 _PROBABILITIES = ("probA", "probB", "prob_density_marks")  # in the order of the file, where a model has them
 
@@ -57,14 +60,45 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
     Raises OSError (cannot be opened) and ValueError (anything wrong inside, with its line).
     """
+    return _read(path, n_features)
+
+
+def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """A data file whose first column is ``lowest``."""
     with _open(path) as stream:
         try:
-            return _load(stream, n_features)
+            return _load(stream, n_features, lowest)
         except (ValueError, OverflowError, *_DAMAGE) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             cause = str(error)
-    raise ValueError(_diagnose(path, n_features, cause))
+    raise ValueError(_diagnose(path, n_features, cause, lowest=lowest))
+
+
+def read_kernel(
+    path: PathLike, numbered: bool = True
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...`` (LIBSVM's -t 4).
+
+    Returns the columns (n,) that belong to the rows, serial - 1; K (n, columns) float64; y (n,) float64. What a row
+    does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also for a serial number that is no column,
+    unless the rows are not ``numbered``: those of a test may have any.
+    """
+    X, y = _read(path, None, 0)
+    K = X.toarray()
+    serials, width = K[:, 0], K.shape[1] - 1
+    wrong = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
+    if len(wrong) and numbered:
+        expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"
+        raise ValueError(f"{path}, line {_line(path, int(wrong[0]))}: got 0:{serials[wrong[0]]:g}, expected {expected}")
+    return serials.astype(np.intp) - 1, K[:, 1:], y
+
+
+def _line(path: PathLike, row: int) -> int:
+    """The number of the line on which a row of a file stands."""
+    with _open(path) as stream:
+        filled = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
+        return next(islice(filled, row, None), 0)
 
 
 def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
@@ -89,11 +123,11 @@ def _open(path: PathLike) -> BinaryIO:
     return cast(BinaryIO, opener(path, "rb"))
 
 
-def _load(stream: BinaryIO, n_features: int | None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+def _load(stream: BinaryIO, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Rows from here to the end, by scikit-learn's compiled reader. Its errors name no line: see :func:`_diagnose`."""
     from sklearn.datasets import load_svmlight_file
 
-    X, y = load_svmlight_file(stream, n_features=n_features, zero_based=False)
+    X, y = load_svmlight_file(stream, n_features=n_features, zero_based=not lowest)
     if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= _HIGHEST):
         raise ValueError("no rows, or a number that is not finite, or an index too high")
     small = np.int32 if X.nnz <= _HIGHEST else np.int64
@@ -102,7 +136,13 @@ def _load(stream: BinaryIO, n_features: int | None) -> tuple[sparse.csr_matrix, 
 
 
 def _diagnose(
-    path: PathLike, n_features: int | None, cause: str, skip: int = 0, first: str = "label", count: int = 1
+    path: PathLike,
+    n_features: int | None,
+    cause: str,
+    skip: int = 0,
+    first: str = "label",
+    count: int = 1,
+    lowest: int = 1,
 ) -> str:
     """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
 
@@ -115,9 +155,9 @@ def _diagnose(
             for number, line in enumerate(stream, 1):
                 if number <= skip:
                     continue
-                if fault := _fault(line, n_features, first, count):
+                if fault := _fault(line, n_features, first, count, lowest):
                     return f"{path}, line {number}: {fault}"
-                rows += bool(line.split(b"#")[0].split())
+                rows += bool(line.partition(b"#")[0].strip())
         except _DAMAGE as error:
             return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
     if not rows:
@@ -125,22 +165,23 @@ def _diagnose(
     return f"{path}: {cause}"
 
 
-def _fault(line: bytes, n_features: int | None, first: str, count: int) -> str | None:
-    words = line.split(b"#")[0].split()
-    for word in words[:count]:
+def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: int) -> str | None:
+    words = (match[0] for match in _WORD.finditer(line.partition(b"#")[0]))
+    numbers = list(islice(words, count))
+    for word in numbers:
         if not _finite(word):
             return f"got {first} {_shown(word)}, expected a finite number"
-    if words and len(words) < count:
-        return f"got {len(words)} numbers ({first}s), expected {count}"
-    last = 0
-    for position, word in enumerate(words[count:]):
+    if numbers and len(numbers) < count:
+        return f"got {len(numbers)} numbers ({first}s), expected {count}"
+    last = lowest - 1
+    for position, word in enumerate(words):
         index, colon, value = word.partition(b":")
         if position == 0 and index == b"qid" and colon:
             continue
         if not (colon and index.isdigit()):
             return f"got {_shown(word)}, expected index:value"
-        if not (len(index.lstrip(b"0")) <= len(str(_HIGHEST)) and 1 <= int(index) <= _HIGHEST):
-            return f"got index {_shown(index)}, expected 1 to {_HIGHEST} (columns are numbered from 1)"
+        if not (len(index.lstrip(b"0")) <= len(str(_HIGHEST)) and lowest <= int(index) <= _HIGHEST):
+            return f"got index {_shown(index)}, expected {lowest} to {_HIGHEST} (columns are numbered from {lowest})"
         if int(index) <= last:
             return f"got index {int(index)} after {last}, expected ascending indices, each once"
         if n_features is not None and int(index) > n_features:
@@ -239,8 +280,8 @@ def machine_of(model: Any) -> KernelModel:
 def check_savable(model: KernelModel) -> None:
     """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
     problem of two classes or none, or one for each pair of classes."""
-    if not isinstance(model.kernel, Kernel) or model.kernel.name not in _NAMES:
-        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {', '.join(_NAMES)}")
+    if model.kernel.name not in _NAMES:
+        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {', '.join(_KERNELS.values())}")
     labels, problems = np.asarray(model.classes), len(model.dual_coef)
     k = len(labels)
     if model.task not in TASKS or (model.task in CLASSIFIERS) != (k >= 2):
@@ -270,11 +311,13 @@ def save_model(model: Any, path: PathLike) -> None:
     """
     model = machine_of(model)
     check_savable(model)
-    params, counts = model.kernel.params, np.asarray(model.n_support)
+    params = model.kernel.params if isinstance(model.kernel, Kernel) else {}
+    counts, lowest = np.asarray(model.n_support), int(isinstance(model.kernel, Kernel))
     order, labels = np.arange(int(counts.sum())), np.asarray(model.classes)[listing(model)]
     if len(labels) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64)[order]
+    vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64) if lowest else _serials(model.support_vectors)
+    vectors = vectors[order]
     vectors.sum_duplicates()
     coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
     rho, estimates = 0.0 - np.asarray(model.intercept, dtype=np.float64), _estimates(model)
@@ -298,11 +341,16 @@ def save_model(model: Any, path: PathLike) -> None:
         stream.write("\n".join([*head, "SV", ""]).encode())
         for row in range(len(coef)):
             begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])
-            cells = zip((vectors.indices[begin:end] + 1).tolist(), vectors.data[begin:end].tolist(), strict=True)
+            cells = zip((vectors.indices[begin:end] + lowest).tolist(), vectors.data[begin:end].tolist(), strict=True)
             words = [_digits(coef[row]), *(f"{index}:{value!r}" for index, value in cells)]
             if row == 0 and vectors.shape[1] and not np.any(vectors.indices == vectors.shape[1] - 1):
                 words.append(f"{vectors.shape[1]}:0")
             stream.write((" ".join(words) + " \n").encode())
+
+
+def _serials(columns: NDArray[np.intp]) -> sparse.csr_matrix:
+    """Support vectors of a precomputed kernel as LIBSVM has them: their serial numbers, column + 1, as feature 0."""
+    return sparse.csr_matrix(np.asarray(columns, np.int64)[:, None] + 1)
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
@@ -344,7 +392,7 @@ def load_model(path: PathLike) -> KernelModel:
     the signs are turned, and smaller_first is set. More keep their order, which decides between classes with as many
     votes. Support vectors are CSR (n_SV, d) float64, d being the highest index in the file (:func:`match_columns`).
 
-    Raises OSError, and ValueError with the line: a damaged file, a precomputed kernel.
+    Raises OSError, and ValueError with the line: a damaged file.
     """
     with open(path, "rb") as stream:
         header = _Header(path, stream)
@@ -352,13 +400,14 @@ def load_model(path: PathLike) -> KernelModel:
         if task not in TASKS:
             header.fault("svm_type", f"svm_type {task}", ", ".join(TASKS))
         name = header.word("kernel_type")
-        if name not in _KERNELS:
-            reason = "precomputed kernels are not supported yet" if name == "precomputed" else ", ".join(_KERNELS)
-            header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {reason}")
+        given = name == PRECOMPUTED.name
+        if not (given or name in _KERNELS):
+            known_here = ", ".join(_NAMES.values())
+            header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {known_here}")
         (k,) = header.numbers("nr_class", int, 1)
         if k < 2 or (k > 2 and task not in CLASSIFIERS):
             header.fault("nr_class", f"{k} classes", "2 or more" if task in CLASSIFIERS else f"2, as {task} has it")
-        kernel = _kernel(header, _KERNELS[name])
+        kernel = PRECOMPUTED if given else _kernel(header, _KERNELS[name])
         (total,) = header.numbers("total_sv", int, 1)
         rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
         labels, counts = _labels(header, k, total) if task in CLASSIFIERS else ([], [total])
@@ -370,7 +419,9 @@ def load_model(path: PathLike) -> KernelModel:
             if key in header.lines and not (key in known or (labels and key in of_classes)):
                 header.fault(key, key, f"none of {task}")
         estimates = _read_estimates(header, task, known)
-        vectors, coef = _support_vectors(header, stream, total, k - 1)
+        vectors, coef = _support_vectors(header, stream, total, k - 1, int(not given))
+        if given:
+            vectors = _columns(header, vectors)
     smaller_first = len(labels) == 2 and labels[0] < labels[1]
     if smaller_first:
         coef, rho, estimates = _turned(coef, rho, estimates)
@@ -421,17 +472,17 @@ class _Header:
     """The keys above the line SV, each with its line number; ``end`` is the number of that line."""
 
     def __init__(self, path: PathLike, stream: BinaryIO) -> None:
-        self.path, self.lines = path, dict[str, tuple[int, list[bytes]]]()
+        self.path, self.lines = path, dict[str, tuple[int, bytes]]()
         for self.end, line in enumerate(stream, 1):
-            words = line.split()
-            key = words[0].decode("ascii", "replace") if words else ""
-            if words == [b"SV"]:
+            parts = line.split(None, 1)
+            key = parts[0].decode("ascii", "replace") if parts else ""
+            if parts == [b"SV"]:
                 return
             if key not in (*_KEYS, *_PROBABILITIES):
                 self.fail(self.end, f"got {_shown(line.rstrip())}, expected a key of LIBSVM's model format, or SV")
             if key in self.lines:
                 self.fail(self.end, f"got {key} again, expected it once (it is in line {self.lines[key][0]})")
-            self.lines[key] = self.end, words[1:]
+            self.lines[key] = self.end, b"".join(parts[1:])
         self.fail(getattr(self, "end", 0) + 1, "got the end of the file, expected more keys and the line SV")
 
     def fail(self, number: int, text: str) -> NoReturn:
@@ -443,10 +494,10 @@ class _Header:
     def words(self, key: str, count: int) -> list[str]:
         if key not in self.lines:
             self.fail(self.end, f"got the line SV without {key} above it, expected '{key} ...'")
-        words = [word.decode("ascii", "replace") for word in self.lines[key][1]]
-        if len(words) != count:
-            self.fault(key, f"{len(words)} values of {key}", f"{count}")
-        return words
+        line = self.lines[key][1]
+        if (found := sum(1 for _ in _WORD.finditer(line))) != count:  # (as objects words take 20 times the line)
+            self.fault(key, f"{found} values of {key}", f"{count}")
+        return [word.decode("ascii", "replace") for word in line.split()]
 
     def word(self, key: str) -> str:
         return self.words(key, 1)[0]
@@ -475,7 +526,7 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
 
 
 def _support_vectors(
-    header: _Header, stream: BinaryIO, total: int, count: int
+    header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
 ) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """The lines below SV, ``count`` coefficients then index:value: (vectors (total, d), coefficients (count, total)).
 
@@ -488,13 +539,14 @@ def _support_vectors(
         return sparse.csr_matrix((0, 0)), np.zeros((count, 0))
     try:
         if count == 1:
-            vectors, first = _load(stream, None)
+            vectors, first = _load(stream, None, lowest)
             coef = first[np.newaxis]
         else:
             coef, rest = _split(stream, count)
-            vectors, _ = _load(rest, None)
+            vectors, _ = _load(rest, None, lowest)
     except (ValueError, OverflowError) as error:
-        raise ValueError(_diagnose(header.path, None, str(error), header.end, "coefficient", count)) from None
+        words = _diagnose(header.path, None, str(error), header.end, "coefficient", count, lowest)
+        raise ValueError(words) from None
     if coef.shape[1] != total:
         said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
         header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {said}")
@@ -504,11 +556,25 @@ def _support_vectors(
     return vectors, coef
 
 
+def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
+    """The columns that support vectors of a precomputed kernel name, each by its feature 0 alone."""
+    if not vectors.shape[0]:
+        return np.zeros(0, np.intp)
+    serials = vectors[:, 0].toarray()[:, 0]
+    right = (np.diff(vectors.indptr) == 1) & (serials >= 1) & (serials == np.rint(serials)) & (serials <= _HIGHEST)
+    if not right.all():
+        row = int(np.flatnonzero(~right)[0])
+        header.fail(
+            header.end + 1 + row, "got a support vector of other form, expected 0:serial, a whole number above 0"
+        )
+    return np.asarray(serials, np.intp) - 1
+
+
 def _split(stream: BinaryIO, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
     """The coefficients that rows begin with, (count, rows), and the rows with a 0 in their place. Raises ValueError."""
     found, rows, rest = array("d"), 0, io.BytesIO()  # (Python's floats would take 16 times the file)
     for line in stream:
-        words = line.split(b"#")[0].split(None, count)
+        words = line.partition(b"#")[0].split(None, count)
         if words:
             if len(words) < count:
                 raise ValueError("too few coefficients")

@@ -74,17 +74,17 @@ def load_model(path: PathLike) -> KernelModel:
     """Read a model that :func:`save_model`, ``clsvm train`` or LIBSVM's svm-train wrote, whatever its name is.
 
     The model of one of our files predicts bit for bit what the saved one did. Support vectors of LIBSVM's come as CSR,
-    see :func:`clsvm.libsvm.read_model`. Raises ValueError for anything wrong inside, and OSError.
+    see :func:`clsvm.libsvm.load_model`. Raises ValueError for anything wrong inside, and OSError.
     """
     with open(path, "rb") as stream:
         start = stream.read(len(_ARCHIVE))
         content = start + stream.read() if start == _ARCHIVE else b""
     if not content:
-        return libsvm.read_model(path)
+        return libsvm.load_model(path)
     try:
         arrays = _members(content)
     except _DAMAGE as error:
-        raise ValueError(f"{path}: got a damaged file ({error}), expected one that clsvm wrote") from None
+        raise ValueError(f"{path}: got a damaged file ({str(error)[:300]}), expected one that clsvm wrote") from None
     return _checked(path, arrays)
 
 

@@ -282,7 +282,7 @@ BAD_MODELS = {
     "unknown type": ("c_svc", "spam", 1, "svm_type spam"),
     "type without classes": ("c_svc", "one_class", 9, "none of one_class"),
     "kernel": ("polynomial", "spam", 2, "kernel_type spam"),
-    "precomputed": ("polynomial", "precomputed", 2, "not supported yet"),
+    "precomputed": ("polynomial", "precomputed", 12, "expected 0:serial"),
     "no degree": ("degree 3\n", "", 10, "without degree"),
     "real degree": ("degree 3", "degree 2.5", 3, "2.5"),
     "negative degree": ("degree 3", "degree -3", 3, "-3"),

@@ -104,11 +104,11 @@ def test_reads_models_of_svm_train(tmp_path: Path, task: str, kernel: str) -> No
     data, _, _ = data_of(task, tmp_path)
     svm_train("-q", "-s", TYPES[task], "-n", 0.2, "-c", 2, *FLAGS[kernel], data, tmp_path / "m")
     expected = svm_predict(tmp_path / "fresh", tmp_path / "m", tmp_path / "out")
-    model, rows = libsvm.match_columns(libsvm.read_model(tmp_path / "m"), libsvm.read_problem(tmp_path / "fresh")[0])
+    model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / "m"), libsvm.read_problem(tmp_path / "fresh")[0])
     assert model.task == task
     assert sorted(model.classes) == (sorted(LABELS) if task.endswith("svc") else [])
     assert_predictions(model.predict(rows), expected, task)
-    libsvm.write_model(model, tmp_path / "again")
+    libsvm.save_model(model, tmp_path / "again")
     assert_predictions(svm_predict(tmp_path / "fresh", tmp_path / "again", tmp_path / "out"), expected, task)
     save_model(model, tmp_path / "ours")
     np.testing.assert_array_equal(load_model(tmp_path / "ours").predict(rows), model.predict(rows))
@@ -119,7 +119,7 @@ def test_reads_a_nu_svc_of_two_classes(tmp_path: Path) -> None:
     X, y = rows_of("one_class")
     data = write_text(tmp_path / "data", X, -4 * y)
     svm_train("-q", "-s", 1, "-n", 0.3, data, tmp_path / "m")
-    model, rows = libsvm.match_columns(libsvm.read_model(tmp_path / "m"), libsvm.read_problem(data)[0])
+    model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / "m"), libsvm.read_problem(data)[0])
     assert (model.task, model.classes.tolist(), len(model.dual_coef)) == ("nu_svc", [-4, 4], 1)
     assert_predictions(model.predict(rows), svm_predict(data, tmp_path / "m", tmp_path / "out"), "nu_svc")
 
@@ -137,7 +137,7 @@ def test_svm_predict_reads_our_models(tmp_path: Path, task: str, kernel: Kernel)
         "nu_svr": NuSVR(kernel=kernel),
     }[task]
     estimator.fit(X, y)
-    libsvm.write_model(estimator.model_, tmp_path / "m")
+    libsvm.save_model(estimator.model_, tmp_path / "m")
     assert (tmp_path / "m").read_text().startswith(f"svm_type {task}\n")
     rows = libsvm.read_problem(tmp_path / "fresh")[0].toarray()
     expected = estimator.predict(rows)
@@ -151,10 +151,10 @@ def test_ten_classes_both_ways(tmp_path: Path) -> None:
     X, y = X[:400] / 16, y[:400]
     data = write_text(tmp_path / "data", X, y)
     svm_train("-q", "-g", 0.02, data, tmp_path / "theirs")
-    libsvm.write_model(SVC(gamma=0.02).fit(X, y).model_, tmp_path / "ours")
+    libsvm.save_model(SVC(gamma=0.02).fit(X, y).model_, tmp_path / "ours")
     answers = []
     for name in ("theirs", "ours"):
-        model, rows = libsvm.match_columns(libsvm.read_model(tmp_path / name), libsvm.read_problem(data)[0])
+        model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / name), libsvm.read_problem(data)[0])
         answers.append(svm_predict(data, tmp_path / name, tmp_path / "out"))
         np.testing.assert_array_equal(model.predict(rows), answers[-1])
     assert np.count_nonzero(answers[0] != answers[1]) <= 2
@@ -162,7 +162,7 @@ def test_ten_classes_both_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("task", "k"), [*MODELS, ("c_svc", 3)])
-@pytest.mark.parametrize("write", [libsvm.write_model, save_model], ids=["LIBSVM's", "ours"])
+@pytest.mark.parametrize("write", [libsvm.save_model, save_model], ids=["LIBSVM's", "ours"])
 def test_the_same_model_comes_back(tmp_path: Path, task: str, k: int, write: Any) -> None:
     model = make_model(task, k)
     if k == 3:
@@ -200,7 +200,7 @@ def test_as_many_votes(tmp_path: Path) -> None:
     assert expected.tolist() == [9, 9, 9]
     model, rows = load_model(tmp_path / "m"), np.eye(3)
     save_model(model, tmp_path / "ours")
-    libsvm.write_model(model, tmp_path / "again")
+    libsvm.save_model(model, tmp_path / "again")
     assert model.predict(rows).tolist() == [9, 9, 9]
     assert load_model(tmp_path / "ours").predict(rows).tolist() == [9, 9, 9]
     assert svm_predict(data, tmp_path / "again", tmp_path / "out").tolist() == [9, 9, 9]
@@ -225,13 +225,13 @@ def test_no_support_vectors(tmp_path: Path, task: str) -> None:
         n_support=np.zeros(1, np.int32),
         intercept=np.array([1.5]),
     )
-    libsvm.write_model(none, tmp_path / "m")
-    model, rows = libsvm.match_columns(libsvm.read_model(tmp_path / "m"), sparse.csr_matrix(np.eye(4)))
+    libsvm.save_model(none, tmp_path / "m")
+    model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / "m"), sparse.csr_matrix(np.eye(4)))
     assert model.predict(rows).tolist() == ([1] * 4 if task == "one_class" else [1.5] * 4)
     with open(tmp_path / "m", "a") as stream:
         stream.write("1 1:1\n")
     with pytest.raises(ValueError, match=r"m, line 8: got '1 1:1', expected the end of the file: total_sv is 0"):
-        libsvm.read_model(tmp_path / "m")
+        libsvm.load_model(tmp_path / "m")
 
 
 # Damaged model files
@@ -313,7 +313,7 @@ def test_bad_model_names_file_line_got_expected(tmp_path: Path, name: str) -> No
     assert old in good
     (tmp_path / "bad.model").write_text(good.replace(old, new, 1))
     with pytest.raises(ValueError, match=r"got .*expected") as caught:
-        libsvm.read_model(tmp_path / "bad.model")
+        libsvm.load_model(tmp_path / "bad.model")
     assert f"bad.model, line {line}: " in str(caught.value)
     assert part in str(caught.value)
 
@@ -323,9 +323,9 @@ def test_every_cut_of_a_model_is_noticed(tmp_path: Path, good: str) -> None:
     for end in range(len(good)):
         (tmp_path / "cut.model").write_text(good[:end])
         with pytest.raises(ValueError, match=r"cut.model, line \d+: got .*expected"):
-            libsvm.read_model(tmp_path / "cut.model")
+            libsvm.load_model(tmp_path / "cut.model")
     (tmp_path / "whole").write_text(good)
-    model = libsvm.read_model(tmp_path / "whole")
+    model = libsvm.load_model(tmp_path / "whole")
     if good == PAIRS:
         assert model.dual_coef.tolist() == [[1.5, -0.5, -1], [-1, 0, 2]]
         assert model.support_vectors.toarray().tolist() == [[0.5, 0, 1], [0, 1, 0], [0, 0, 0]]
@@ -344,7 +344,7 @@ def test_what_the_format_cannot_hold(tmp_path: Path) -> None:
         (replace(three, intercept=np.array([0, np.inf, 1])), "not finite"),
     ):
         with pytest.raises(ValueError, match=words):
-            libsvm.write_model(model, tmp_path / "m")
+            libsvm.save_model(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -406,7 +406,7 @@ def test_values_are_written_with_every_digit(command: Command, tmp_path: Path) -
     _, X, y = data_of("epsilon_svr", tmp_path)
     assert command("train", "-q", "-s", "3", "data", "m") == (0, "", "")
     result = command("predict", "data", "m", "out")
-    expected = libsvm.read_model("m").predict(X)
+    expected = libsvm.load_model("m").predict(X)
     np.testing.assert_array_equal(np.loadtxt("out"), expected)
     assert Path("out").read_text() == "".join(f"{value:.17g}\n" for value in expected)
     error, correlation = np.mean((expected - y) ** 2), np.corrcoef(expected, y)[0, 1] ** 2
@@ -427,7 +427,7 @@ def test_the_flags_of_regression_and_one_class(command: Command, tmp_path: Path)
         ("-s", "4", "-n", "0.3", "-c", "3"): NuSVR(nu=0.3, C=3, gamma="auto"),
     }.items():
         assert command("train", "-q", *flags, "data", "m") == (0, "", "")
-        model = libsvm.read_model("m")
+        model = libsvm.load_model("m")
         fitted = estimator.fit(sparse.csr_matrix(X), y)
         np.testing.assert_array_equal(model.intercept, fitted.intercept_)
         np.testing.assert_array_equal(model.dual_coef, fitted.dual_coef_)
@@ -448,7 +448,7 @@ def test_weights_of_three_classes(command: Command, tmp_path: Path) -> None:
     _, X, y = data_of("c_svc", tmp_path)
     assert command("train", "-q", "-w7", "0.01", "-w2", "3", "-c", "0.5", "data", "m") == (0, "", "")
     fitted = SVC(C=0.5, gamma="auto", class_weight={7: 0.01, 2: 3}).fit(sparse.csr_matrix(X), y)
-    np.testing.assert_array_equal(libsvm.read_model("m").dual_coef, fitted.dual_coef_)
+    np.testing.assert_array_equal(libsvm.load_model("m").dual_coef, fitted.dual_coef_)
     result = command("train", "-q", "-s", "2", "-w7", "0.1", "data", "m")
     assert result == (0, "", "clsvm: warning: -w7 is for classes (-s 0, 1)\n")
 

@@ -1,0 +1,432 @@
+"""`python -m benchmarks gpu`: what goes wrong is recorded and the next step runs; figures of each step, small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.gpu import command, peaks, plugin, products, steps, suite, summary, training
+from benchmarks.gpu import device as device_steps
+from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
+from benchmarks.ladder_device import Bench
+from benchmarks.ladder_extremes import FORMS
+from clsvm.device import Stream
+from clsvm.profiles import PROFILES, SEARCH
+
+ROOT = Path(__file__).parent.parent
+
+
+def asked(device: str, folder: Path, seconds: float = 20.0) -> Asked:
+    return Asked(device=device, data=None, seconds=seconds, folder=folder)
+
+
+def merged(parts: Any) -> dict[str, Any]:
+    """The record of a step that is run here, and how it ended under "ending"."""
+    found: dict[str, Any] = {}
+    try:
+        for part in parts:
+            steps.add(found, part)
+    except Exception as error:
+        found["ending"] = error
+    return found
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that take no time."""
+    few = {"vector": 16, "group": 16}
+    for module, numbers in (
+        (peaks, {"READ": 1 << 20, "COPIED": 1 << 16, "CHAIN": 64, "TRIAL": few, "LOCAL": few}),
+        (products, {"LEAST_ROWS": 150, "LONG": {"vector": 1 << 12, "group": 1 << 12}}),
+        (products, {"WORKING": {"few": (2, 9), "many": (21,)}, "HALF": np.inf, "REDUCED": (100, 1 << 12)}),
+        (products, {"CHOSEN": ((300, 16), (300, 64)), "SUBPROBLEMS": (16, 32), "STEPS": 300}),
+    ):
+        for name, value in numbers.items():
+            monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tiny: None) -> str:
+    """Kernels as a CPU has them and as a GPU has them."""
+    monkeypatch.setenv("CLSVM_PROFILE", request.param)
+    return str(request.param)
+
+
+# The run.
+
+
+def test_what_goes_wrong_is_recorded_and_the_next_step_runs(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(command.BY_NAME, "drill hang", replace(BY_NAME["drill hang"], share=1e-3))
+    monkeypatch.setattr(command, "LEAST", 1.0)
+    monkeypatch.setattr(command, "WORTH", 0.5)
+    words = ["--minutes", "2", "--device", device, "--steps", "drill error, drill hang,drill crash,limits"]
+    assert main(["gpu", "--out", str(tmp_path / "out"), *words]) == 1
+    printed = capsys.readouterr().out
+    assert not any(str(tmp_path).encode() in file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline"))
+    result = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    error, hang, crash, limits = result["steps"]
+    assert [one["status"] for one in result["steps"]] == ["failed", "killed", "killed", "ok"]
+    assert error["error"] == "RuntimeError: a drill: this step fails on purpose"
+    assert "drills.py" in error["traceback"]
+    assert hang["error"] == "stopped after its 1 s"
+    assert crash["error"] == "its process ended by itself: SIGABRT"
+    assert "Fatal Python error: Aborted" in crash["printed"]
+    assert [one["found"] for one in (error, hang, crash)] == [
+        [f"before the {what}"] for what in ("error", "hang", "crash")
+    ]
+    assert limits["properties"]["max_compute_units"] > 0
+    files = sorted((tmp_path / "out" / "steps").iterdir())
+    assert [json.loads(file.read_text()) for file in files] == result["steps"]
+    table = (tmp_path / "out" / "gpu.md").read_text()
+    for text in (printed, table):
+        assert limits["device"] in text
+        assert "SIGABRT" in text
+        assert f"{limits['properties']['max_compute_units']} compute units" in text
+    assert main(["table", str(tmp_path / "out" / "gpu.json")]) == 0
+    assert capsys.readouterr().out.strip() == table.strip()
+
+
+def test_when_the_minutes_are_over_nothing_is_begun(tmp_path: Path, device: str) -> None:
+    words = ["--minutes", "0.05", "--device", device, "--steps", "limits,smoke"]
+    assert command.main(["--out", str(tmp_path), *words]) == 0
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    assert [(one["status"], one["error"]) for one in result["steps"]] == [("skipped", "no time was left")] * 2
+
+
+def test_sets_that_are_not_there_are_skipped_with_the_reason(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLSVM_DATA", raising=False)
+    command.main(["--out", str(tmp_path), "--minutes", "1", "--device", device, "--steps", "train a9a"])
+    (one,) = json.loads((tmp_path / "gpu.json").read_text())["steps"]
+    assert one["status"] == "skipped"
+    assert "--data DIR" in one["error"]
+
+
+def test_stand_ins_stand_in_for_what_is_missing_alone(tmp_path: Path) -> None:
+    def sets(data: Path | None) -> set[str]:
+        return {one.name for one in command.chosen([], data and str(data)) if one.instead_of}
+
+    assert sets(None) == sets(tmp_path) == {"train a9a-like", "train mnist8-like", "train mnist10-like"}
+    (tmp_path / "mnist.npz").touch()
+    assert sets(tmp_path) == {"train a9a-like"}
+
+
+def test_every_step_is_there_and_drills_only_by_name() -> None:
+    for step in STEPS:
+        module, _, function = step.run.partition(":")
+        assert callable(getattr(__import__(f"benchmarks.gpu.{module}", fromlist=["*"]), function))
+        assert step.run.startswith("training:") == ("name" in step.arguments)
+    assert {step.arguments["name"] for step in STEPS if "name" in step.arguments} == set(training.SETS)
+    usual = [step.name for step in command.chosen([], None)]
+    assert usual[:2] == ["limits", "smoke"]
+    assert not any(name.startswith("drill") for name in usual)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "0"], "minutes above 0, got '0'"),
+        (["--minutes", "soon"], "minutes above 0, got 'soon'"),
+        (["--steps", "limits,limit"], "unknown step 'limit'; there are limits,"),
+        (["--data", "/no/such/folder"], "expected a folder, got '/no/such/folder'"),
+    ],
+)
+def test_wrong_words(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--out", str(tmp_path), *words])
+    assert said in capsys.readouterr().err
+
+
+BLOCKED = ("rich", "typer", "matplotlib", "hypothesis", "sklearnex", "click", "pandas")
+
+
+def test_nothing_is_imported_that_such_a_machine_may_lack() -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.modules.update(dict.fromkeys({BLOCKED}))\n"
+        "import benchmarks.gpu.device, benchmarks.gpu.products, benchmarks.gpu.suite, benchmarks.gpu.training\n"
+        "import clsvm; clsvm.SVC\n"
+        "sys.argv = ['benchmarks', 'gpu', '--help']\n"
+        "runpy.run_module('benchmarks', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--minutes" in done.stdout
+
+
+# Figures.
+
+
+def test_limits_and_smoke(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = merged(device_steps.limits(asked(device, tmp_path)))
+    assert "ending" not in found
+    assert found["profile"]["tiles"]["many"]
+    assert found["properties"]["name"].split() == found["devices"][int(device)]["name"].split()
+    monkeypatch.setattr(device_steps, "FITS", device_steps.FITS[:1])
+    assert "ending" not in merged(device_steps.smoke(asked(device, tmp_path)))
+    monkeypatch.setattr(device_steps.svm, "SVC", lambda gamma, tol: device_steps.clsvm.SVC(gamma=2 * gamma, tol=tol))
+    found = merged(device_steps.smoke(asked(device, tmp_path)))
+    assert isinstance(found["ending"], ArithmeticError)
+    assert [one["right"] for one in found["fits"]] == [False]
+
+
+def test_peaks(shape: str, device: str, tmp_path: Path) -> None:
+    found = merged(peaks.peaks(asked(device, tmp_path, 0.0)))
+    assert "ending" not in found
+    figures = [found["peaks"]["fma_gflops"], found["peaks"]["read_gbs"], found["local"]["gbs"]]
+    assert min(*figures, *found["microseconds"].values(), *found["copies_gbs"].values()) > 0
+
+
+@pytest.mark.parametrize(("lanes", "chains", "group"), [(2, 4, 16), (4, 8, 8), (16, 8, 1)])
+def test_local_memory_is_read_in_order(device: str, lanes: int, chains: int, group: int) -> None:
+    """Item l reads the vectors l, l + GROUP, ... over and over; where each is is in its value."""
+    numbers, rounds, groups = np.random.default_rng(0).random(4096, np.float32), 70, 3
+    with Bench(device) as bench:
+        kernel = bench.kernel("local_read", "local_read", LANES=lanes, CHAINS=chains, GROUP=group)
+        first, out = bench.stream.upload(numbers), bench.stream.zeros(4 * groups * group)
+        kernel((groups * group,), (group,), rounds, first, out)
+        got = bench.stream.read(out, np.float32, (groups, group))
+    at = (np.arange(group)[:, None] + group * np.arange(rounds * chains)) % (4096 // lanes)
+    expected = numbers.reshape(-1, lanes).sum(axis=1, dtype=np.float64)[at].sum(axis=1)
+    np.testing.assert_allclose(got, np.tile(expected, (groups, 1)), rtol=1e-4)
+
+
+def test_products(shape: str, device: str, tmp_path: Path) -> None:
+    found = merged(products.products(asked(device, tmp_path, 0.0), d=7))
+    assert "ending" not in found
+    rows = found["products"]
+    assert len(rows) == 3 * 2 * 2
+    assert all(one["right"] for one in rows)
+    for W in (2, 9, 21):
+        tiles = {(one["usual"], str(one["tile"])) for one in rows if one["W"] == W}
+        assert len(tiles) == len(dict(tiles)) == 2
+    for one in rows:
+        assert one["gflops"] == pytest.approx(2e-9 * one["n"] * one["W"] * 7 / one["seconds"])
+        written = 4 * one["W"] if one["stored"] else 16
+        assert one["gbs"] == pytest.approx(1e-9 * one["n"] * (4 * 7 + written) / one["seconds"])
+
+
+def test_a_wrong_product_is_seen(device: str, tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = products.Product.launch
+
+    def spoilt(one: products.Product) -> None:
+        if not (one.stored and one.W == 9):
+            right(one)
+
+    monkeypatch.setattr(products.Product, "launch", spoilt)
+    found = merged(products.products(asked(device, tmp_path, 0.0), d=7))
+    assert isinstance(found["ending"], ArithmeticError)
+    assert {(one["W"], one["stored"]) for one in found["products"] if not one["right"]} == {(9, True)}
+    record = {"step": "", "run": "products:products", "status": "failed", "seconds": 1.0, **found}
+    assert "! |" in summary.markdown({**HEAD, "steps": [record]})
+
+
+def test_products_end_where_the_time_does(
+    device: str, tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "HALF", 0.0)
+    found = merged(products.products(asked(device, tmp_path), d=3))
+    assert isinstance(found["ending"], PartialError)
+    assert "products" not in found
+
+
+def test_other_tiles_are_known_ones() -> None:
+    for profile in PROFILES.values():
+        for kind in ("two", "few", "many"):
+            tile = products.other_tile(profile, kind)
+            assert tile in SEARCH[profile.shape]["tiles"][kind]
+            assert tile != profile.tiles[kind]
+
+
+def test_reductions_and_steps(shape: str, device: str, tmp_path: Path) -> None:
+    found = merged(products.reductions(asked(device, tmp_path, 0.0)))
+    assert "ending" not in found
+    assert [(one["n"], one["right"]) for one in found["reductions"]] == [
+        (n, True) for n in (100, 1 << 12) for _ in FORMS
+    ]
+    assert [(one["n"], one["W"]) for one in found["choices"]] == [(300, 16), (300, 64)]
+    found = merged(products.subproblem(asked(device, tmp_path)))
+    assert "ending" not in found
+    assert len(found["subproblems"]) == 2
+    for one in found["subproblems"]:
+        assert one["steps"] > 0
+        assert one["of_a_set"]["subproblem"] * one["working_sets"] == pytest.approx(one["microseconds"] * one["steps"])
+
+
+# Training.
+
+
+def test_a_fit_can_wait_for_each_part(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu")
+    with training._waiting(), Stream(device) as stream:
+        assert stream.profile == replace(PROFILES["gpu"], sync=1, group=stream.profile.group, wide=stream.profile.wide)
+    with Stream(device) as stream:
+        assert stream.profile.sync == PROFILES["gpu"].sync > 1
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = training.Training("two", lambda _: training.a9a_like(_, 400, 100), {"C": 1, "gamma": 0.05})
+    ten = training.Training(
+        "ten",
+        lambda _: training.mnist_like(_, 300, 100),
+        {"C": 1, "gamma": 0.02, "multi_class": "crammer_singer", "gap_tol": 0.01},
+    )
+    monkeypatch.setattr(training, "SETS", {"two": two, "ten": ten})
+    monkeypatch.setattr(training, "FITS", 2)
+
+
+def test_training(small: None, shape: str, device: str, tmp_path: Path) -> None:
+    for name, d in (("two", 123), ("ten", 784)) if shape == "cpu" else (("two", 123),):
+        found = merged(training.train(asked(device, tmp_path, 60.0), name))
+        assert "ending" not in found
+        assert found["report"]["converged"]
+        assert found["d"] == d
+        assert found["checked"]["decisions right"]
+        assert found["checked"].get("optimal", True)
+        assert found["accuracy"] > 0.7
+        assert len(found["warm"]) == 2
+        assert ("all_parts" in found) == (shape == "gpu")
+        record = {"step": name, "run": "training:train", "status": "ok", "seconds": 1.0, **found}
+        assert f"| {name} | {found['n']} x {d}" in summary.markdown({**HEAD, "steps": [record]})
+        assert f"set {name}" in summary.said(record)[1]
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.5), (1.0, -0.5), (3.0, 0.0), (0.5, 0.0)])
+def test_a_wrong_model_is_seen(
+    small: None, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float, shift: float
+) -> None:
+    fit = training._fit
+
+    def spoilt(parameters: Any, X: Any, y: Any) -> Any:
+        model, seconds = fit(parameters, X, y)
+        model.dual_coef_ = scale * model.dual_coef_
+        model.intercept_ = scale * model.intercept_ + shift
+        return model, seconds
+
+    monkeypatch.setattr(training, "_fit", spoilt)
+    found = merged(training.train(asked(device, tmp_path, 60.0), "two"))
+    assert isinstance(found["ending"], ArithmeticError)
+    assert not found["checked"]["decisions right"]
+    assert not found["checked"]["optimal"]
+
+
+def test_slow_devices_take_fewer_rows(
+    small: None, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "speed", lambda bench: 1e-3)
+    found = merged(training.train(asked(device, tmp_path, 9.84), "two"))
+    assert (found["n"], found["of"]) == (100, 400)  # 2 d n^2 at 1e6 a second in a quarter of the limit
+
+
+def test_stand_ins_have_the_shape_of_what_they_stand_for() -> None:
+    X, y, X_test, y_test = training.a9a_like(Path(), 3000, 50)
+    assert X.shape == (3000, 123)
+    assert X_test.shape == (50, 123)
+    assert np.all(np.diff(X.indptr) == 14)
+    assert np.all(X.data == 1)
+    assert 0.2 < np.mean(y == 1) < 0.28
+    assert set(y_test) == {-1, 1}
+    X, y, X_test, y_test = training.mnist_like(Path(), 500, 50)
+    assert X.shape == (500, 784)
+    assert X.min() == 0
+    assert X.max() <= 1
+    assert 0.15 < np.mean(X > 0) < 0.25
+    assert len(np.unique(y)) == 10
+
+
+# The suite.
+
+TESTS = """
+import os, time, pytest
+def test_passes(): pass
+def test_fails(): assert 1 == 2, "one is not two"
+def test_crashes(): os.abort()
+def test_hangs(): time.sleep(60)
+@pytest.mark.skip
+def test_skipped(): pass
+@pytest.fixture
+def broken(): raise ValueError("no fixture")
+def test_errs(broken): pass
+def test_passes_at_the_end(): pass
+"""
+
+
+def test_a_suite_outlives_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, folder = tmp_path / "root", tmp_path / "steps"
+    root.mkdir()
+    folder.mkdir()
+    (root / "pytest.ini").write_text("[pytest]\n")
+    (root / "test_a.py").write_text(TESTS)
+    (root / "test_b.py").write_text("def test_more(): pass\n")
+    (root / "test_c.py").write_text("import no_such_module\n")
+    (root / "test_d.py").write_text("import clsvm.no_such_module\n")
+    (folder / "tests.jsonl").write_text('{"start": "test_a.py::test_cut_off_before", "at": 0}\n')  # no one's fault
+    monkeypatch.setattr(suite, "HANG", (1.0, 1.0))
+    found = merged(suite.suite(asked("", folder, 60.0), True, root, ("test_a.py",)))
+    counts = {"passed": 2, "skipped": 1, "failed": 1, "crashed": 1, "hung": 1, "error": 1}
+    assert (found["tests"], found["collected"], found["earlier"]) == (counts, 7, 0)
+    assert isinstance(found["ending"], AssertionError)
+    messages = {name.partition("::")[2]: one["message"] for name, one in found["failures"].items()}
+    assert messages["test_fails"][0] == "AssertionError: one is not two"
+    assert messages["test_errs"] == ["ValueError: no fixture"]
+    assert messages["test_hangs"] == ["ran longer than 1 s"]
+    assert set(messages) == {"test_fails", "test_errs", "test_hangs", "test_crashes"}
+    found = merged(suite.suite(asked("", folder, 60.0), False, root))
+    assert (found["tests"], found["earlier"]) == ({"passed": 1, "error": 1, "lacking": 1}, 7)
+    assert found["lacking"] == ("test_c.py",)
+    assert found["failures"]["test_d.py"]["message"] == ["ModuleNotFoundError: No module named 'clsvm.no_such_module'"]
+
+
+def test_a_suite_that_is_cut_off_says_how_much_is_left(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(60)\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    found = merged(suite.suite(asked("", tmp_path, 3.0), False, tmp_path))
+    assert isinstance(found["ending"], PartialError)
+    assert found["tests"] == {"passed": 1}
+    assert "1 of 2 tests to go" in str(found["ending"])
+    assert list(found["running"]) == ["test_a.py::test_two"]
+
+
+def test_kernels_of_the_device_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugin._own, "profile", "gpu")
+
+    def rank(*fixtures: str, **params: Any) -> int:
+        return plugin._rank(SimpleNamespace(fixturenames=fixtures, callspec=SimpleNamespace(params=params)))
+
+    assert rank("device", profile="gpu-pair") == rank("device", kind="csr") == 0
+    assert rank("tmp_path") == plugin._rank(SimpleNamespace()) == 1
+    assert rank("device", profile="cpu") == 2
+
+
+# The summary.
+
+HEAD: dict[str, Any] = {
+    "date": "today", "device": "d", "minutes": 9, "machine": {"cpu": "c", "cores": 1, "python": "3"}, "versions": {}
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_a_record_that_breaks_off_is_shown_as_far_as_it_goes(step: Any) -> None:
+    record = {"step": step.name, "run": step.run, "status": "killed", "seconds": 1.0, "error": "stopped\nand more"}
+    assert summary.said(record) == ["killed in 1.0 s: stopped"]
+    assert f"| {step.name} | killed | 1.0 | stopped |" in summary.markdown({**HEAD, "steps": [record]})
+
+
+def test_numbers_that_json_lacks(tmp_path: Path) -> None:
+    steps.write(
+        tmp_path / "one", {"a": np.float32(0.5), "b": np.nan, "c": (np.int64(3), True), "d": Path("x"), 5: None}
+    )
+    assert json.loads((tmp_path / "one").read_text()) == {"a": 0.5, "b": None, "c": [3, True], "d": "x", "5": None}

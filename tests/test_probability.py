@@ -1,0 +1,486 @@
+"""Probabilities as LIBSVM has them: the mathematics alone, fits with folds, files and commands beside LIBSVM's own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize, sparse
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+
+from clsvm import SVC, SVR, NuSVC, OneClassSVM, libsvm, load_model, probability, save_model
+from clsvm.model import KernelModel
+from tests.conftest import Command
+from tests.test_libsvm import write_text
+from tests.test_libsvm_tasks import make_model, needs_libsvm, svm_train
+
+NAMES = np.array(["setosa", "versicolor", "virginica"])
+
+
+def irises(k: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Shuffled and moved towards each other, so that classes overlap."""
+    X, y = load_iris(return_X_y=True)
+    order = np.random.default_rng(1).permutation(np.flatnonzero(y < k))
+    return X[order] - 0.6 * X[y == 2].mean(axis=0) * (y[order, None] == 2), y[order]
+
+
+# The mathematics
+
+
+def loss(parameters: np.ndarray, values: np.ndarray, target: np.ndarray) -> float:
+    """Platt's: the cross-entropy of the target and 1 / (1 + exp(A f + B))."""
+    z = parameters[0] * values + parameters[1]
+    return float((target * np.logaddexp(0, z) + (1 - target) * np.logaddexp(0, -z)).sum())
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0, 50.0])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_sigmoid_of_the_most_likely_numbers(apart: float, scale: float) -> None:
+    rng = np.random.default_rng(int(apart))
+    y = rng.random(150) < 0.3
+    values = rng.normal(size=150) + np.where(y, apart, 0) + 4
+    A, B = probability.platt(values * scale, y)
+    target = np.where(y, (y.sum() + 1) / (y.sum() + 2), 1 / ((~y).sum() + 2))
+    best = optimize.minimize(loss, [0, 0], (values, target), method="BFGS", options={"gtol": 1e-9})
+    assert loss(np.array([A * scale, B]), values, target) <= best.fun + 1e-9
+    assert (A < 0) == (np.corrcoef(values, y)[0, 1] > 0)
+    assert probability.platt(-values * scale, y) == pytest.approx((-A, B), rel=1e-6)
+    assert probability.platt(values * scale, ~y) == pytest.approx((-A, -B), rel=1e-6)
+
+
+def test_a_sigmoid_of_values_that_say_nothing() -> None:
+    y = np.arange(10) < 3
+    share = (3 * 4 / 5 + 7 / 9) / 10
+    A, B = probability.platt(np.full(10, 7.0), y)
+    assert (A, 1 / (1 + np.exp(B))) == (0, pytest.approx(share))
+
+
+def test_two_classes_are_not_coupled() -> None:
+    got = probability.of_pairs(np.array([[0.0], [2.0], [1e4], [-1e4]]), np.array([-1.5]), np.array([0.5]), 2)
+    first = [1 / (1 + np.exp(0.5)), 1 / (1 + np.exp(-2.5)), 1 - 1e-7, 1e-7]
+    np.testing.assert_allclose(got, np.stack([first, 1 - np.array(first)], axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [3, 4, 11])
+def test_coupled_pairs(k: int) -> None:
+    """What agrees with some p gives that p; else the minimum of p'Qp, to LIBSVM's 0.005 / k of its condition."""
+    rng = np.random.default_rng(k)
+    p = rng.dirichlet(np.ones(k), 30)
+    i, j = np.array(list(combinations(range(k), 2))).T
+    np.testing.assert_allclose(probability.coupled(p[:, i] / (p[:, i] + p[:, j]), k), p, atol=0.05)
+    first = rng.uniform(0.01, 0.99, (300, len(i)))
+    got = probability.coupled(first, k)
+    np.testing.assert_allclose(got.sum(axis=1), 1, rtol=1e-12)
+    for row, p in zip(first, got, strict=True):
+        r = np.zeros((k, k))
+        r[i, j], r[j, i] = row, 1 - row
+        Q = np.diag((r**2).sum(axis=0)) - r * r.T
+        assert np.abs(Q @ p - p @ Q @ p).max() < 0.005 / k
+        system = np.block([[Q, np.ones((k, 1))], [np.ones((1, k)), np.zeros((1, 1))]])
+        best = np.linalg.solve(system, np.r_[np.zeros(k), 1])[:k]
+        assert p @ Q @ p <= best @ Q @ best + 0.01 / k
+        assert p.argmax() == best.argmax() or np.sort(best)[-2] > best.max() - 0.05
+
+
+def test_rows_are_coupled_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = np.random.default_rng(0).random((50, 10))
+    whole = probability.coupled(first, 5)
+    np.testing.assert_array_equal([probability.coupled(row[None], 5)[0] for row in first], whole)
+    monkeypatch.setattr(probability, "_CELLS", 175)  # seven rows at a time
+    np.testing.assert_array_equal(probability.coupled(first, 5), whole)
+
+
+def test_the_scale_of_errors_without_outliers() -> None:
+    assert probability.laplace(np.array([1.0, -3.0, 2.0])) == 2
+    errors = np.tile([0.5, -1.5], 50)
+    assert probability.laplace(np.r_[errors, 9.0]) == 1  # 5 sqrt(2) times the mean size, 1.079, is 7.63
+    assert probability.laplace(np.r_[errors, 7.0]) > 1
+    assert probability.laplace(np.zeros(3)) == 0
+
+
+def test_marks_of_one_class() -> None:
+    values = np.r_[np.arange(-20.0, 0) / 10, np.arange(0.5, 30) / 10]
+    marks = probability.density_marks(np.random.default_rng(0).permutation(values))
+    ends = [-2.0, -1.6, -1.2, -0.8, -0.4, 0, 0.55, 1.15, 1.75, 2.35, 2.95]
+    np.testing.assert_allclose(marks, (np.array(ends[1:]) + ends[:-1]) / 2)
+    assert probability.density_marks(values[16:]) is None
+    assert probability.density_marks(values[:24]) is None
+    assert probability.density_marks(values[15:25]) is not None
+    assert probability.density_marks(-np.ones(20)) is None
+    got = probability.of_one_class(np.array([-9, marks[0], -1.7, -0.01, 0.1, marks[8], 2.6, marks[9], 9]), marks)
+    np.testing.assert_allclose(got[:, 0], [0.001, 0.1, 0.1, 0.5, 0.5, 0.9, 0.9, 0.999, 0.999])
+    np.testing.assert_allclose(got.sum(axis=1), 1)
+
+
+# Fits
+
+
+def by_hand(estimator: Any, X: Any, y: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """A and B of each pair, positive for its first class: a fit of two classes for each pair and fold."""
+    parts, found = probability.folds(y, 5, True), []
+    for a, b in combinations(np.unique(y), 2):
+        values = np.zeros(len(y))
+        for train, test in parts:
+            train, test = (rows[np.isin(y[rows], (a, b))] for rows in (train, test))
+            w = None if weights is None else weights[train]
+            fold = clone(estimator)
+            fold.class_weight = {label: fold.class_weight[label] for label in (a, b)}
+            values[test] = -fold.fit(X[train], y[train], w).decision_function(X[test])
+        rows = np.isin(y, (a, b))
+        found.append(probability.platt(values[rows], y[rows] == a))
+    A, B = np.array(found).T
+    return A, B
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix], ids=["dense", "csr"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_folds_of_every_pair(k: int, form: Any) -> None:
+    """With weights of rows and of classes, which the folds have to keep."""
+    X, y = irises(k)
+    y, X = NAMES[y], form(X)
+    weights = np.random.default_rng(0).uniform(0.1, 3, len(y))
+    model = SVC(C=0.5, gamma=0.3, class_weight=dict(zip(NAMES[:k], (0.1, 3, 1), strict=False)), tol=1e-6).fit(
+        X, y, weights
+    )
+    got = probability.calibrated(model, X, y, weights)
+    A, B = by_hand(model, X, y, weights)
+    np.testing.assert_allclose(got.probA, A, rtol=1e-3)
+    np.testing.assert_allclose(got.probB, -B if k == 2 else B, rtol=1e-3, atol=1e-3)
+    unweighted = probability.calibrated(model, X, y)
+    assert not np.allclose(unweighted.probA, A, rtol=0.02)
+    proba = got.predict_proba(model.model_.support_vectors)
+    assert proba.shape == (model.n_support_.sum(), k)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    np.testing.assert_array_equal(got.dual_coef, model.dual_coef_)
+    assert model.model_.probA is None
+
+
+def test_folds_of_given_kernel_values() -> None:
+    """A fold's rows and columns, both."""
+    X, y = irises(3)
+    model = SVC(kernel="linear").fit(X, y)
+    given = SVC(kernel="precomputed").fit(X @ X.T, y)
+    got, expected = probability.calibrated(given, X @ X.T, y), probability.calibrated(model, X, y)
+    np.testing.assert_allclose(got.probA, expected.probA, rtol=1e-2)
+    np.testing.assert_allclose(got.predict_proba(X @ X.T), expected.predict_proba(X), atol=5e-3)
+
+
+def test_probabilities_are_right_on_the_whole() -> None:
+    """Of the rows that get a probability near p about the share p is of the class, on rows not seen."""
+    rng = np.random.default_rng(0)
+    X, truth = rng.normal(size=(3000, 2)), None
+    truth = 1 / (1 + np.exp(-2 * X[:, 0] - X[:, 1] + 0.5))
+    y = np.where(rng.random(3000) < truth, "yes", "no")
+    model = SVC(kernel="linear").fit(X[:1000], y[:1000])
+    proba = probability.calibrated(model, X[:1000], y[:1000]).predict_proba(X[1000:])
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert np.abs(proba[:, 1] - truth[1000:]).max() < 0.1
+
+
+def test_classes_that_a_fold_lacks() -> None:
+    """One row of the third class: where it is held out, no machine knows it, and the pairs' values are 1 and -1."""
+    X, y = irises(2)
+    X, y = np.concatenate([X, [[9.0, 9, 9, 9]]]), np.r_[y, 2]
+    model = SVC(C=10.0).fit(X, y)
+    got = probability.calibrated(model, X, y)
+    assert got.has_probabilities
+    assert np.isfinite([got.probA, got.probB]).all()
+    np.testing.assert_array_equal(got.predict_proba(X).argmax(axis=1)[:100], y[:100])
+    fold = next(test for _, test in probability.folds(y, 5, True) if 100 in test)
+    for p, own in ((1, 0), (2, 1)):  # the pairs with it: 1 for the rows of that fold, its own one among them
+        values = np.zeros(101)
+        for train, test in probability.folds(y, 5, True):
+            values[test] = (
+                1
+                if 100 in test
+                else SVC(C=10.0)
+                .fit(X[train], y[train])
+                .set_params(decision_function_shape="ovo")
+                .decision_function(X[test])[:, p]
+            )
+        rows = np.isin(y, (own, 2))
+        assert probability.platt(values[rows], y[rows] == own) == pytest.approx((got.probA[p], got.probB[p]))
+    assert len(fold) > 15
+    weights = {0: 2.0, 2: 3.0}  # (of a class that a fold lacks, while another has none)
+    assert probability.calibrated(SVC(class_weight=weights).fit(X, y), X, y).has_probabilities
+    X, y = X[[0, 1, 2, 100]], np.array([0, 0, 0, 1])
+    assert np.isfinite(probability.calibrated(SVC().fit(X, y), X, y).probA).all()
+
+
+def test_regression_and_one_class() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    weights = np.random.default_rng(0).uniform(0.1, 3, len(y))
+    model = SVR(C=50.0, epsilon=5.0).fit(X, y, weights)
+    got = probability.calibrated(model, X, y, weights)
+    errors = np.zeros(len(y))
+    for train, test in probability.folds(y, 5, False):
+        errors[test] = y[test] - clone(model).fit(X[train], y[train], weights[train]).predict(X[test])
+    assert got.probA.tolist() == [probability.laplace(errors)]
+    assert got.probB is None
+    with pytest.raises(ValueError, match="the probabilities of epsilon_svr's errors alone, expected one of classes"):
+        got.predict_proba(X)
+    inside = OneClassSVM(nu=0.3).fit(X)
+    got = probability.calibrated(inside, X)
+    np.testing.assert_array_equal(got.prob_density_marks, probability.density_marks(inside.decision_function(X)))
+    assert np.mean((got.predict_proba(X)[:, 0] >= 0.5) == (inside.predict(X) > 0)) > 0.9
+    assert not probability.calibrated(OneClassSVM(nu=0.1).fit(X[:9]), X[:9]).has_probabilities
+
+
+def test_what_cannot_have_them(tmp_path: Path) -> None:
+    X, y = irises(3)
+    for multi_class in ("crammer_singer", "ovr"):
+        model = SVC(multi_class=multi_class, gap_tol=0.1).fit(X, y)
+        with pytest.raises(ValueError, match="a machine for each pair of classes, got 3 classes in one machine"):
+            probability.calibrated(model, X, y)
+    with pytest.raises(ValueError, match="got a model with no probabilities, expected"):
+        SVC().fit(X, y).model_.predict_proba(X)
+    few = np.r_[np.flatnonzero(y == 0)[:6], np.flatnonzero(y == 1)[:14]]
+    nu = NuSVC(nu=0.6).fit(X[few], y[few])  # (6 of 20 rows allow just that, 4 of 15 do not)
+    with pytest.raises(ValueError, match=r"fold \d of 5 for the probabilities: specified nu is infeasible"):
+        probability.calibrated(nu, X[few], y[few])
+
+
+def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
+    X, y = irises(2)
+    model = SVC(checkpoint=tmp_path / "c", max_iter=2, working_set_size=2)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    before = (tmp_path / "c").read_bytes()
+    with pytest.warns(
+        ConvergenceWarning, match=r"from fits that did not finish \(fold 1: not converged: max_iter"
+    ) as said:
+        probability.calibrated(model, X, y)
+    assert len(said) == 1
+    assert (tmp_path / "c").read_bytes() == before
+
+
+# Files
+
+
+def with_estimates(task: str, k: int) -> KernelModel:
+    """A model with made-up probabilities."""
+    rng = np.random.default_rng(7)
+    model = make_model(task, k) if k != 2 else replace(make_model(task, 4), **_two())
+    numbers = {key: rng.normal(size=count) for key, count in libsvm.estimates_of(task, k).items()}
+    return replace(model, **{key: np.sort(np.abs(values)) for key, values in numbers.items()})
+
+
+def _two() -> dict[str, Any]:
+    rng = np.random.default_rng(8)
+    return {
+        "classes": np.array([-2, 5]),
+        "dual_coef": rng.normal(size=(1, 11)),
+        "intercept": rng.normal(size=1),
+        "n_support": np.array([4, 7], np.int32),
+    }
+
+
+@pytest.mark.parametrize(("task", "k"), [("c_svc", 2), ("nu_svc", 4), ("one_class", 0), ("epsilon_svr", 0)])
+@pytest.mark.parametrize("write", [libsvm.save_model, save_model], ids=["LIBSVM's", "ours"])
+def test_probabilities_come_back(tmp_path: Path, task: str, k: int, write: Any) -> None:
+    model = with_estimates(task, k)
+    write(model, tmp_path / "m")
+    read = load_model(tmp_path / "m")
+    for name in ("probA", "probB", "prob_density_marks", "dual_coef", "intercept"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(model, name))
+    write(read, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+    assert read.has_probabilities
+    if task != "epsilon_svr":
+        X = np.random.default_rng(0).normal(size=(40, 5))
+        np.testing.assert_allclose(read.predict_proba(X), model.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [5, -2])
+def test_two_labels_in_either_order(tmp_path: Path, first: int) -> None:
+    """The file's order survives, and probabilities stay with their labels whichever comes first."""
+    model = replace(with_estimates("c_svc", 2), smaller_first=first == -2)
+    libsvm.save_model(model, tmp_path / "m")
+    assert f"\nlabel {first} {3 - first}\n" in (tmp_path / "m").read_text()
+    read = libsvm.load_model(tmp_path / "m")
+    assert (read.smaller_first, read.classes.tolist()) == (first == -2, [-2, 5])
+    X = np.random.default_rng(0).normal(size=(40, 5))
+    np.testing.assert_allclose(read.predict_proba(X), model.predict_proba(X), atol=1e-12)
+    assert (model.probB != 0).all()
+
+
+def test_numbers_of_another_task_are_refused(tmp_path: Path) -> None:
+    classes = with_estimates("c_svc", 4)
+    for model in (
+        replace(classes, probB=None),
+        replace(classes, probA=np.ones(3)),
+        replace(with_estimates("epsilon_svr", 0), probB=np.ones(1)),
+        replace(with_estimates("one_class", 0), probA=np.ones(1)),
+        replace(make_model("c_svc", 4), prob_density_marks=np.ones(10)),
+        replace(classes, probA=np.array([1, 2, 3, 4, 5, np.nan])),
+    ):
+        for write in (libsvm.save_model, save_model):
+            with pytest.raises(ValueError, match=r"prob|not finite"):
+                write(model, tmp_path / "m")
+    for model, words in (
+        (
+            replace(with_estimates("one_class", 0), prob_density_marks=-np.arange(10.0)),
+            "prob_density_marks out of order",
+        ),
+        (replace(with_estimates("epsilon_svr", 0), probA=np.array([-1.0])), r"a scale of errors \(probA\) below 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save_model(model, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fitted_estimators_go_into_files(tmp_path: Path) -> None:
+    X, y = irises(3)
+    model = SVC().fit(X, y)
+    for write in (libsvm.save_model, save_model):
+        write(model, tmp_path / "m")
+        np.testing.assert_array_equal(load_model(tmp_path / "m").dual_coef, model.dual_coef_)
+        with pytest.raises(TypeError, match=r"a KernelModel or a fitted estimator of clsvm, got \[1\]"):
+            write([1], tmp_path / "m")
+        with pytest.raises(ValueError, match="not fitted"):
+            write(SVC(), tmp_path / "m")
+
+
+# Commands
+
+
+@needs_libsvm
+@pytest.mark.parametrize("labels", [(3, 8), (8, 3), (4, 9, 2), None], ids=str)
+def test_the_same_model_says_the_same(command: Command, tmp_path: Path, labels: tuple[int, ...] | None) -> None:
+    """Of svm-train's models and of ours svm-predict's files and lines, byte for byte: but for predicted values."""
+    if labels is None:
+        X, y = load_diabetes(return_X_y=True)
+        X, y, flags = 20 * X, y / 10, ["-s", "3"]
+    else:
+        X, index = irises(len(labels))
+        start = int(np.flatnonzero(index == 0)[0])  # LIBSVM lists labels as they come
+        X, y, flags = np.roll(X, -start, axis=0), np.roll(np.array(labels)[index], -start), ["-c", "0.5"]
+    write_text(tmp_path / "data", X, y)
+    write_text(tmp_path / "fresh", 1.1 * X[:90], y[:90])
+    svm_train("-q", "-b", 1, *flags, "data", "theirs")
+    assert command("train", "-q", "-b", "1", *flags, "data", "ours") == (0, "", "")
+    models = {name: load_model(tmp_path / name) for name in ("theirs", "ours")}
+    if labels is None or len(labels) == 2:
+        assert models["ours"].probA == pytest.approx(models["theirs"].probA, rel=0.25)
+    for name in models:
+        for option in ("1", "0"):
+            words = ["svm-predict", "-b", option, "fresh", name, "peer"]
+            said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+            assert command("predict", "-b", option, "fresh", name, "out") == (0, said, "")
+            assert command("predict", "-q", "-b", option, "fresh", name) == (0, "", "")
+            got, expected = ((tmp_path / path).read_text() for path in ("out", "peer"))
+            if labels is None:
+                np.testing.assert_allclose(np.loadtxt(tmp_path / "out"), np.loadtxt(tmp_path / "peer"), rtol=2e-6)
+                assert ("sigma=" in said) == (option == "1")
+            else:
+                assert got == expected
+                assert got.startswith("labels ") == (option == "1")
+
+
+def test_one_class_on_the_command_line(command: Command, tmp_path: Path) -> None:
+    X, _ = irises(3)
+    write_text(tmp_path / "data", X, np.ones(len(X)))
+    assert command("train", "-q", "-s", "2", "-n", "0.3", "-b", "1", "data", "m") == (0, "", "")
+    assert "\nprob_density_marks -" in (tmp_path / "m").read_text()
+    result = command("predict", "-b", "1", "data", "m", "out")
+    assert (result.code, result.err) == (0, "")
+    head, *lines = (tmp_path / "out").read_text().splitlines()
+    assert head == "label normal outlier"
+    rows = [line.split(" ") for line in lines]
+    assert len(rows) == len(X)
+    assert {row[0] for row in rows} == {"1", "-1"}
+    assert {row[1] for row in rows} <= {"0.001", *(f"0.{i}" for i in range(1, 10)), "0.999"}
+    assert all(float(row[1]) + float(row[2]) == pytest.approx(1) for row in rows)
+    assert np.mean([(float(row[1]) >= 0.5) == (row[0] == "1") for row in rows]) > 0.9
+    write_text(tmp_path / "rows", X[:9], np.ones(9))
+    result = command("train", "-q", "-s", "2", "-n", "0.1", "-b", "1", "rows", "few")
+    assert result == (0, "", "clsvm: warning: no probabilities: fewer than 5 rows are inside, or outside\n")
+    assert "prob" not in (tmp_path / "few").read_text()
+
+
+@needs_libsvm
+def test_one_class_as_libsvm_has_it(command: Command, tmp_path: Path) -> None:
+    X, _ = irises(3)
+    write_text(tmp_path / "data", X, np.ones(len(X)))
+    words = ["svm-train", "-q", "-s", "2", "-n", "0.3", "-b", "1", "data", "theirs"]
+    if subprocess.run(words, capture_output=True, cwd=tmp_path).returncode or not shutil.which("svm-predict"):
+        pytest.skip("LIBSVM older than 3.30 has no probabilities of one class")
+    assert command("train", "-q", *words[2:-1], "ours").code == 0
+    for name in ("ours", "theirs"):
+        peer = subprocess.run(
+            ["svm-predict", "-b", "1", "data", name, "peer"], check=True, capture_output=True, text=True
+        )
+        assert command("predict", "-b", "1", "data", name, "out") == (0, peer.stdout, "")
+        assert (tmp_path / "out").read_bytes() == (tmp_path / "peer").read_bytes()
+
+
+def test_our_format_and_labels_of_text(command: Command, tmp_path: Path) -> None:
+    X, y = irises(3)
+    write_text(tmp_path / "data", X, y)
+    assert command("train", "-q", "-t", "matern32", "-b", "1", "data", "m") == (0, "", "")
+    assert command("predict", "-b", "1", "data", "m", "out").out == "Accuracy = 100% (150/150) (classification)\n"
+    found = load_model(tmp_path / "m").predict_proba(X)
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out", skiprows=1)[:, 1:], found, atol=1e-5)
+    save_model(probability.calibrated(model := SVC().fit(X, NAMES[y]), X, NAMES[y]), tmp_path / "text")
+    assert command("predict", "-b", "1", "data", "text", "out").code == 0
+    head, *lines = (tmp_path / "out").read_text().splitlines()
+    assert head.split(" ") == ["labels", *NAMES]
+    assert np.mean([line.split(" ")[0] for line in lines] == model.predict(X)) > 0.95
+
+
+def test_cross_validation_by_probabilities(command: Command, tmp_path: Path) -> None:
+    """A class with little weight is never the one with the most votes, but the sigmoids, fitted without weights, see
+    how often it is right."""
+    X, y = irises(3)
+    write_text(tmp_path / "data", X, y)
+    flags = ["train", "-v", "3", "-c", "0.02", "-g", "0.3", "-w2", "0.2"]
+    votes, probable = (command(*flags, *more, "data") for more in ([], ["-b", "1"]))
+    assert (probable.code, probable.err) == (0, "")
+    assert float(probable.out.split()[-1][:-1]) > float(votes.out.split()[-1][:-1]) + 3
+    write_text(tmp_path / "values", X, y / 3)
+    regression = ["train", "-v", "3", "-s", "3", "values"]
+    assert command(*regression, "-b", "1") == command(*regression)
+
+
+def test_weights_of_labels_reach_the_folds(command: Command, tmp_path: Path) -> None:
+    X, y = irises(3)
+    write_text(tmp_path / "data", X, y)
+    assert command("train", "-q", "-b", "1", "-w2", "0.05", "-w0", "4", "data", "m").code == 0
+    model, X = SVC(gamma="auto", class_weight={2: 0.05, 0: 4.0}), sparse.csr_matrix(X)
+    expected = probability.calibrated(model.fit(X, y), X, y)
+    np.testing.assert_allclose(load_model(tmp_path / "m").probA, expected.probA, rtol=1e-9)
+    assert not np.allclose(expected.probA, probability.calibrated(SVC(gamma="auto").fit(X, y), X, y).probA, rtol=0.01)
+
+
+def test_what_the_commands_refuse(command: Command, tmp_path: Path) -> None:
+    X, y = irises(3)
+    write_text(tmp_path / "data", X, y)
+    assert command("train", "-q", "data", "m").code == 0
+    for words, part in (
+        (["train", "-b", "2", "data"], "got 2, expected 0 or 1"),
+        (["predict", "-b", "-1", "data", "m"], "got -1, expected 0 or 1"),
+        (["train", "-b", "1", "--crammer-singer", "data"], "pairs of classes"),
+    ):
+        result = command(*words)
+        assert (result.code, part in result.err) == (2, True)
+    words = "-b 1: got m without probabilities, expected a model trained with -b 1"
+    assert command("predict", "-b", "1", "data", "m") == (1, "", f"clsvm: error: {words}\n")
+    result = command("train", "-q", "-b", "1", "--max-iter", "1", "--working-set-size", "2", "-s", "3", "data", "m")
+    assert result.code == 0
+    assert "warning: the probabilities are from fits that did not finish (fold 1: not converged: max_iter" in result.err
+
+
+def test_regression_says_how_its_errors_are(command: Command, tmp_path: Path) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    write_text(tmp_path / "data", 20 * X, y / 10)
+    result = command("train", "-s", "3", "-b", "1", "data", "m")
+    (sigma,) = load_model(tmp_path / "m").probA
+    assert f"\nz: Laplace distribution e^(-|z|/sigma)/(2sigma),sigma={sigma:g}\n" in result.out
