@@ -52,10 +52,9 @@ def cells(result: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
     every = [row for one in result["sets"] for row in one.get("rows", [])]
     held = [row for row in every if not (row["error"] or row["misses"])]
     higher = sum(row["dual_difference"] > DUAL for row in held)
-    summary = (
-        f"{len(held)} of {len(every)} rows hold, {higher} of them with a dual more than {DUAL:g} above scikit-learn's"
-    )
-    return rows, [summary, *remarks]
+    summary = f"{len(held)} of {len(every)} rows hold"
+    above = f"{higher} of them with a dual more than {DUAL:g} above scikit-learn's"
+    return rows, [f"{summary}, {above}", *remarks]
 
 
 def _figures(row: dict[str, Any]) -> list[str]:

@@ -81,8 +81,8 @@ def read_kernel(
     """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...`` (LIBSVM's -t 4).
 
     Returns the columns (n,) that belong to the rows, serial - 1; K (n, columns) float64; y (n,) float64. What a row
-    does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also for a serial number that is no column,
-    unless the rows are not ``numbered``: those of a test may have any.
+    does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also for a serial number that is no
+    column, unless the rows are not ``numbered``: those of a test may have any.
     """
     X, y = _read(path, None, 0)
     K = X.toarray()
@@ -281,7 +281,8 @@ def check_savable(model: KernelModel) -> None:
     """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
     problem of two classes or none, or one for each pair of classes."""
     if model.kernel.name not in _NAMES:
-        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {', '.join(_KERNELS.values())}")
+        held = ", ".join(_KERNELS.values())
+        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {held}")
     labels, problems = np.asarray(model.classes), len(model.dual_coef)
     k = len(labels)
     if model.task not in TASKS or (model.task in CLASSIFIERS) != (k >= 2):

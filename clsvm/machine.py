@@ -257,6 +257,12 @@ class Machine(BaseEstimator):
         one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], solution.rho)
         self._keep(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
 
+    def to_sklearn(self) -> Any:
+        """scikit-learn's estimator of the same name, fitted as this one: :func:`clsvm.to_sklearn`."""
+        from clsvm.convert import to_sklearn
+
+        return to_sklearn(self)
+
     @property
     def n_support_(self) -> NDArray[np.int32]:
         """Support vectors of each class (k,) int32; of all rows (1,) where there are none."""

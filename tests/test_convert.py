@@ -241,3 +241,10 @@ def test_what_cannot_be_converted() -> None:
         with pytest.raises(NotFittedError):
             convert(unfitted)
     assert {"from_sklearn", "to_sklearn"} <= set(clsvm.__all__)
+
+
+def test_the_method(device: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    ours = SVC(device=device).fit(X, X[:, 0] > 0)
+    np.testing.assert_array_equal(ours.to_sklearn().predict(X), ours.predict(X))

@@ -360,6 +360,9 @@ def test_skipped(): pass
 @pytest.fixture
 def broken(): raise ValueError("no fixture")
 def test_errs(broken): pass
+@pytest.fixture
+def richer(): import no_such_module
+def test_lacks(richer): pass
 def test_passes_at_the_end(): pass
 """
 
@@ -376,8 +379,8 @@ def test_a_suite_outlives_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (folder / "tests.jsonl").write_text('{"start": "test_a.py::test_cut_off_before", "at": 0}\n')  # no one's fault
     monkeypatch.setattr(suite, "HANG", (1.0, 1.0))
     found = merged(suite.suite(asked("", folder, 60.0), True, root, ("test_a.py",)))
-    counts = {"passed": 2, "skipped": 1, "failed": 1, "crashed": 1, "hung": 1, "error": 1}
-    assert (found["tests"], found["collected"], found["earlier"]) == (counts, 7, 0)
+    counts = {"passed": 2, "skipped": 1, "failed": 1, "crashed": 1, "hung": 1, "error": 1, "lacking": 1}
+    assert (found["tests"], found["collected"], found["earlier"]) == (counts, 8, 0)
     assert isinstance(found["ending"], AssertionError)
     messages = {name.partition("::")[2]: one["message"] for name, one in found["failures"].items()}
     assert messages["test_fails"][0] == "AssertionError: one is not two"
@@ -385,8 +388,8 @@ def test_a_suite_outlives_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert messages["test_hangs"] == ["ran longer than 1 s"]
     assert set(messages) == {"test_fails", "test_errs", "test_hangs", "test_crashes"}
     found = merged(suite.suite(asked("", folder, 60.0), False, root))
-    assert (found["tests"], found["earlier"]) == ({"passed": 1, "error": 1, "lacking": 1}, 7)
-    assert found["lacking"] == ("test_c.py",)
+    assert (found["tests"], found["earlier"]) == ({"passed": 1, "error": 1, "lacking": 1}, 8)
+    assert found["lacking"] == ("test_a.py::test_lacks", "test_c.py")
     assert found["failures"]["test_d.py"]["message"] == ["ModuleNotFoundError: No module named 'clsvm.no_such_module'"]
 
 

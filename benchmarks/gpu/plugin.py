@@ -74,18 +74,23 @@ def pytest_runtest_logstart(nodeid: str, location: Any) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """What became of it: a failure in any phase counts once, a pass when the test itself is over."""
     if report.failed:
-        _write(end=report.nodeid, outcome="failed" if report.when == "call" else "error", message=_message(report))
+        _bad("failed" if report.when == "call" else "error", report)
     elif report.when == "call" or report.skipped:
         _write(end=report.nodeid, outcome=report.outcome)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be read stands for all of its tests; it is no error where others' modules are missing."""
+    """A file that cannot be read stands for all of its tests."""
     if report.failed:
-        message = _message(report)
-        missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", "\n".join(message))
-        lacking = missing is not None and missing[1] not in OURS
-        _write(end=report.nodeid, outcome="lacking" if lacking else "error", message=message)
+        _bad("error", report)
+
+
+def _bad(outcome: str, report: Any) -> None:
+    """Where it is others' modules that are missing, that is no failure: "lacking"."""
+    message = _message(report)
+    missing = [re.match(r"ModuleNotFoundError: No module named '(\w+)", line) for line in message]
+    lacking = any(found and found[1] not in OURS for found in missing)
+    _write(end=report.nodeid, outcome="lacking" if lacking else outcome, message=message)
 
 
 def _message(report: Any) -> list[str]:
