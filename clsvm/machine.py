@@ -115,7 +115,7 @@ class Machine(BaseEstimator):
     @property
     def _own(self) -> bool:
         """Whether the kernel is a function of the caller's."""
-        return callable(self.kernel) and not isinstance(self.kernel, Kernel)
+        return callable(self.kernel) and not isinstance(self.kernel, Kernel | type)
 
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
         """X, or (X, y), as the layouts read it, after scikit-learn's checks. What a function of the caller's reads is
@@ -315,7 +315,7 @@ class Machine(BaseEstimator):
         budget.parse_bytes(self.memory_limit)
         if isinstance(self.kernel, str) and not self._given:
             kernels.make(self.kernel)
-        elif not (self._given or callable(self.kernel)):
+        elif not (self._given or self._own or isinstance(self.kernel, Kernel)):
             names = f"{', '.join(BUILTIN)}, precomputed"
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 

@@ -625,7 +625,7 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
         make_pipeline(model).set_params(svc__kernel__gamma=np.inf)
     assert model.kernel.params == {"gamma": 0.3}
     for kernel in (None, 3, Kernel, BUILTIN["rbf"]):
-        with pytest.raises(TypeError, match=r"kernel must be a name .* or a Kernel"):
+        with pytest.raises(TypeError, match=r"kernel must be a name .*, a Kernel or a function"):
             SVC(kernel=kernel).fit(X, SIGNS)
     with pytest.raises(ValueError, match=r"unknown kernel 'exp\(-sqdist\)'"):
         SVC(kernel="exp(-sqdist)").fit(X, SIGNS)

@@ -189,7 +189,7 @@ def test_decision_values_of_crammer_and_singer(device: str) -> None:
     assert model.n_support_.sum() == len(model.support_)
     assert model.intercept_.shape == (4,)
     assert not model.intercept_.any()
-    with pytest.raises(ValueError, match="multi_class must be 'ovo' or 'crammer_singer', got 'all'"):
+    with pytest.raises(ValueError, match="multi_class must be one of ovo, ovr, crammer_singer, got 'all'"):
         SVC(device=device, multi_class="all").fit(X, names)
 
 
