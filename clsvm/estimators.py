@@ -264,8 +264,9 @@ class NuSVC(_Classifier):
     """nu-support vector classification on an OpenCL device; more than two classes by a machine for each pair.
 
     nu (of (0, 1]: at most that share of the rows errs, at least that share are support vectors), class_weight (of the
-    bounds of the coefficients; scikit-learn's NuSVC does not heed it), decision_function_shape, break_ties, random_state as :class:`SVC`'s, and the parameters
-    of :class:`clsvm.machine.Machine`. gap_tol is of the problem before its coefficients are scaled.
+    bounds of the coefficients; scikit-learn's NuSVC does not heed it), decision_function_shape, break_ties,
+    random_state as :class:`SVC`'s, and the parameters of :class:`clsvm.machine.Machine`. gap_tol is of the problem
+    before its coefficients are scaled.
 
     Attributes after fit: those of :class:`SVC`.
     """
