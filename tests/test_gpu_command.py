@@ -393,6 +393,24 @@ def test_a_suite_outlives_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["failures"]["test_d.py"]["message"] == ["ModuleNotFoundError: No module named 'clsvm.no_such_module'"]
 
 
+def test_a_suite_that_dies_between_its_tests_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_a.py").write_text("def test_one(): pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "import os, pathlib\n"
+        "seen = pathlib.Path(__file__).with_name('seen')\n"
+        "seen.write_text(seen.read_text() + 'x' if seen.exists() else 'x')\n"
+        "if len(seen.read_text()) in (1, 3, 4, 5):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    found = merged(suite.suite(asked("", tmp_path, 60.0), False, tmp_path))
+    assert found["tests"] == {"passed": 1}
+    assert "ending" not in found
+    found = merged(suite.suite(asked("", tmp_path, 60.0), False, tmp_path))
+    assert "pytest ended before its tests: signal -9" in str(found["ending"])
+    assert (tmp_path / "seen").read_text() == "x" * 5
+
+
 def test_a_suite_that_is_cut_off_says_how_much_is_left(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(60)\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -27,6 +27,8 @@ POLL = 0.1
 LISTED = 60  # failures that are kept by name
 GOOD = ("passed", "skipped", "lacking")  # lacking: a file that needs what is not installed here
 ALL, AGAIN, CUT = "all", "again", "cut"  # how a pytest process ended
+DIED = "signal "  # the same, where no test was to blame
+DEATHS = 3  # of pytest processes with no test to blame, after which none is begun
 
 
 class Log:
@@ -77,9 +79,10 @@ def suite(asked: Asked, first: bool, root: Path = ROOT, files: Sequence[str] = F
     end = time.monotonic() + SHARE * asked.seconds
     log = Log(asked.folder / "tests.jsonl")
     before = set(log.outcome)
-    ending = AGAIN
-    while ending == AGAIN:
+    ending, died = AGAIN, 0
+    while ending == AGAIN or (ending.startswith(DIED) and died < DEATHS):
         ending = _pytest(files if first else (), root, log, end, min(HANG[1], max(HANG[0], asked.seconds / 3)))
+        died += ending.startswith(DIED)
         yield _record(log, before)
     if ending not in (ALL, CUT):
         raise RuntimeError(f"pytest ended before its tests: {ending}")
@@ -125,7 +128,8 @@ def _pytest(words: Sequence[str], root: Path, log: Log, end: float, hang: float)
     if log.running:
         log.blame("crashed", f"pytest's process ended with {process.returncode}")
         return AGAIN
-    return printed.read_text(encoding="utf-8", errors="replace")[-1500:]
+    said = printed.read_text(encoding="utf-8", errors="replace")[-1500:]
+    return f"{DIED if process.returncode < 0 else 'code '}{process.returncode} {said}"
 
 
 def _parallel() -> list[str]:
