@@ -279,7 +279,7 @@ class _Lines:
 
     def __init__(self, path: str, lines: list[bytes]) -> None:
         self.path, self.number, self.words = path, 0, list[bytes]()
-        self._lines = iter([(number, words) for number, line in enumerate(lines, 1) if (words := line.split())])
+        self._lines = ((number, words) for number, line in enumerate(lines, 1) if (words := line.split()))
         self._end = len(lines) + 1
 
     def advance(self) -> bool:

@@ -444,9 +444,6 @@ def load_model(path: PathLike) -> KernelModel:
     )
 
 
-read_model, write_model = load_model, save_model
-
-
 def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
     """The numbers of probabilities by their keys: all that the task has, or none."""
     if not known.keys() & header.lines.keys():

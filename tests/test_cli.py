@@ -79,7 +79,7 @@ def test_sample_train_predict_in_fresh_processes(tmp_path: Path) -> None:
 def test_train_prints_svm_trains_lines_and_the_report(clsvm: Command, tmp_path: Path) -> None:
     result = clsvm("train", "breast_cancer.train")
     assert (result.code, result.err) == (0, "")
-    n = libsvm.read_model("breast_cancer.train.model").n_support.sum()
+    n = libsvm.load_model("breast_cancer.train.model").n_support.sum()
     number = r"-?[0-9.]+(e[-+]\d+)?"
     for line in (
         r"optimization finished, #iter = \d+",
@@ -212,8 +212,8 @@ def test_the_format_is_libsvms_where_that_is_enough(clsvm: Command) -> None:
         result = clsvm("train", *flags, "breast_cancer.train")
         assert (result.code, result.err) == (0, "")
         assert result.out.splitlines()[-1] == "model            breast_cancer.train.model: LIBSVM's format"
-        assert libsvm.read_model("breast_cancer.train.model").n_support.sum()
-    assert libsvm.read_model("breast_cancer.train.model").kernel == kernels.make("rbf", gamma=1 / 30)
+        assert libsvm.load_model("breast_cancer.train.model").n_support.sum()
+    assert libsvm.load_model("breast_cancer.train.model").kernel == kernels.make("rbf", gamma=1 / 30)
 
 
 def test_labels_that_are_not_whole(clsvm: Command, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_other_numbers_of_features(clsvm: Command, tmp_path: Path) -> None:
     (tmp_path / "wide").write_text("1 1:1 2:1 5:0.5\n-1 1:-1\n")
     (tmp_path / "narrow").write_text("1 1:1\n-1 1:-1\n")
     assert clsvm("train", "-q", "train", "m").code == 0
-    assert libsvm.read_model("m").kernel.params == {"gamma": 0.5}
+    assert libsvm.load_model("m").kernel.params == {"gamma": 0.5}
     assert clsvm("predict", "narrow", "m") == (0, "Accuracy = 100% (2/2) (classification)\n", "")
     wide = clsvm("predict", "wide", "m")
     assert (wide.code, wide.out) == (0, "Accuracy = 100% (2/2) (classification)\n")
@@ -505,7 +505,7 @@ def test_not_converged_warns_and_still_writes(clsvm: Command, tmp_path: Path) ->
     assert result.err.startswith("clsvm: warning: not converged: ")
     assert len(result.err.splitlines()) == 1
     assert "optimization finished" in result.out
-    assert libsvm.read_model(tmp_path / "m").n_support.sum() >= 2
+    assert libsvm.load_model(tmp_path / "m").n_support.sum() >= 2
 
 
 def test_weight_of_a_missing_label_warns(clsvm: Command) -> None:

@@ -162,8 +162,8 @@ def test_missing_data_is_an_os_error(tmp_path: Path) -> None:
 def test_model_round_trip(tmp_path: Path, kernel: kernels.Kernel, form: Callable[..., object]) -> None:
     model = make_model(kernel, classes=(-3, 8))
     model = replace(model, support_vectors=form(model.support_vectors))
-    libsvm.write_model(model, tmp_path / "model")
-    read = libsvm.read_model(tmp_path / "model")
+    libsvm.save_model(model, tmp_path / "model")
+    read = libsvm.load_model(tmp_path / "model")
     assert read.kernel == kernel
     assert read.classes.tolist() == [-3, 8]
     assert read.n_support.tolist() == [4, 5]
@@ -177,8 +177,8 @@ def test_empty_last_columns_and_zero_rows_survive(tmp_path: Path) -> None:
     model = make_model(kernels.make("rbf", gamma=0.5))
     vectors = np.array(model.support_vectors)
     vectors[:, 5:], vectors[0], vectors[8] = 0, 0, 0
-    libsvm.write_model(replace(model, support_vectors=vectors), tmp_path / "model")
-    read = libsvm.read_model(tmp_path / "model").support_vectors
+    libsvm.save_model(replace(model, support_vectors=vectors), tmp_path / "model")
+    read = libsvm.load_model(tmp_path / "model").support_vectors
     assert read.shape == (9, 7)
     np.testing.assert_array_equal(read.toarray(), vectors)
 
@@ -213,7 +213,7 @@ def test_reads_models_of_svm_train(tmp_path: Path, kind: int, labels: tuple[int,
     flags = ["-t", str(kind), "-g", "0.2", "-r", "0.5", "-d", "2", "-c", "3", "-q"]
     subprocess.run(["svm-train", *flags, data, path], check=True)
     subprocess.run(["svm-predict", data, path, tmp_path / "out"], check=True, capture_output=True)
-    model = libsvm.read_model(path)
+    model = libsvm.load_model(path)
     expected, order = parse_naively(path, X)
     sign = 1 if order[0] == max(labels) else -1
     assert model.classes.tolist() == sorted(labels)
@@ -232,7 +232,7 @@ def test_reads_models_of_svm_train(tmp_path: Path, kind: int, labels: tuple[int,
 def test_svm_predict_reads_our_models(tmp_path: Path, kernel: kernels.Kernel, classes: tuple[int, int]) -> None:
     model, path = make_model(kernel, classes), tmp_path / "model"
     X, y = problem(classes, rows=300)
-    libsvm.write_model(model, path)
+    libsvm.save_model(model, path)
     data = write_text(tmp_path / "data", X, y)
     subprocess.run(["svm-predict", data, path, tmp_path / "out"], check=True, capture_output=True)
     expected = np.array(classes)[(on_host(model, X) > 0).astype(int)]
@@ -246,7 +246,7 @@ def test_probability_keys_are_read_over(tmp_path: Path) -> None:
     data = write_text(tmp_path / "data", *problem())
     subprocess.run(["svm-train", "-b", "1", "-q", data, tmp_path / "model"], check=True, capture_output=True)
     assert "probA" in (tmp_path / "model").read_text()
-    assert libsvm.read_model(tmp_path / "model").n_support.sum() > 2
+    assert libsvm.load_model(tmp_path / "model").n_support.sum() > 2
 
 
 def test_match_columns() -> None:
@@ -324,7 +324,7 @@ BAD_MODELS = {
 
 def test_the_undamaged_model_reads(tmp_path: Path) -> None:
     (tmp_path / "model").write_text(GOOD)
-    model = libsvm.read_model(tmp_path / "model")
+    model = libsvm.load_model(tmp_path / "model")
     assert model.dual_coef.tolist() == [[-0.5, -1.0, 1.5]]
     assert model.support_vectors.toarray().tolist() == [[0, 1, 0], [2, -3, 0], [0.5, 0, 1]]
     assert (model.intercept.tolist(), model.n_support.tolist()) == ([-0.25], [2, 1])
@@ -337,7 +337,7 @@ def test_bad_model_names_file_line_got_expected(tmp_path: Path, name: str) -> No
     assert old in GOOD
     (tmp_path / "bad.model").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(ValueError, match=r"got .*expected") as caught:
-        libsvm.read_model(tmp_path / "bad.model")
+        libsvm.load_model(tmp_path / "bad.model")
     assert f"bad.model, line {line}: " in str(caught.value)
     assert part in str(caught.value)
 
@@ -346,7 +346,7 @@ def test_every_cut_of_a_model_is_noticed(tmp_path: Path) -> None:
     for end in range(len(GOOD)):
         (tmp_path / "cut.model").write_text(GOOD[:end])
         with pytest.raises(ValueError, match=r"cut.model, line \d+: got .*expected"):
-            libsvm.read_model(tmp_path / "cut.model")
+            libsvm.load_model(tmp_path / "cut.model")
 
 
 # Models: what cannot be written, and how files are written
@@ -365,7 +365,7 @@ def test_every_cut_of_a_model_is_noticed(tmp_path: Path) -> None:
 )
 def test_what_the_format_cannot_hold(tmp_path: Path, change: dict[str, Any], part: str) -> None:
     with pytest.raises(ValueError, match=part):
-        libsvm.write_model(replace(make_model(kernels.make("linear")), **change), tmp_path / "model")
+        libsvm.save_model(replace(make_model(kernels.make("linear")), **change), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -409,7 +409,7 @@ def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
     libsvm.check_writable(pipe)
-    libsvm.write_model(make_model(kernels.make("linear")), pipe)
+    libsvm.save_model(make_model(kernels.make("linear")), pipe)
     assert reader.communicate(timeout=20)[0].startswith(b"svm_type c_svc\nkernel_type linear\nnr_class 2\n")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -421,7 +421,7 @@ def test_unwritable_paths(tmp_path: Path, place: str) -> None:
         libsvm.check_writable(tmp_path / place)
     assert caught.value.filename == str(tmp_path / place)
     with pytest.raises(OSError, match=str(tmp_path)):
-        libsvm.write_model(make_model(kernels.make("linear")), tmp_path / place)
+        libsvm.save_model(make_model(kernels.make("linear")), tmp_path / place)
 
 
 @pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may write anywhere")

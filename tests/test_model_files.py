@@ -183,7 +183,7 @@ def test_numpy_reads_it_without_pickle_and_it_is_repeatable(tmp_path: Path) -> N
 
 def test_either_format_by_content(device: str, tmp_path: Path) -> None:
     model = make_model(kernels.make("rbf", gamma=0.3), sparse_=True, kind=None)
-    libsvm.write_model(model, tmp_path / "one.npz")
+    libsvm.save_model(model, tmp_path / "one.npz")
     save_model(model, tmp_path / "two.model")
     X = model.support_vectors
     one, two = (load_model(tmp_path / name).decision_function(X, device) for name in ("one.npz", "two.model"))
@@ -589,13 +589,13 @@ def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
 
 def test_what_libsvm_cannot_hold_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no kernel 'expression'"):
-        libsvm.write_model(make_model(), tmp_path / "m")
+        libsvm.save_model(make_model(), tmp_path / "m")
     rbf = make_model(kernels.make("rbf"))
     three = replace(rbf, classes=np.arange(3), dual_coef=np.ones((3, 9)), intercept=np.zeros(3))
     with pytest.raises(ValueError, match="holds pairs of classes, got 3 classes in one machine"):
-        libsvm.write_model(three, tmp_path / "m")
+        libsvm.save_model(three, tmp_path / "m")
     with pytest.raises(ValueError, match="no model of 2 classes whose task is 'one_class'"):
-        libsvm.write_model(replace(rbf, task="one_class"), tmp_path / "m")
+        libsvm.save_model(replace(rbf, task="one_class"), tmp_path / "m")
     assert not (tmp_path / "m").exists()
     assert model_files.VERSION == 1
 
