@@ -299,32 +299,33 @@ class Folds:
             last: dict[int, list[_Solved]] = {}
             for fold, jobs in by_fold.items():
                 jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
-                train = self.splits[fold][0]
                 before: list[_Solved] = []
                 for job in jobs:
-                    began, options = perf_counter(), job.machine._options()
-                    problems = [
-                        member.problem.among(train[member.rows], rows.shape[0])
-                        for member in job.machine._posed(*self._targets(fold))[1]
-                    ]
+                    began = perf_counter()
                     near = last.get(job.candidate, before)  # the same in another fold, or another C in this one
-                    starts: list[dict[str, Any]] = [{}] * len(problems)
-                    if near and len(near) == len(problems):
-                        starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
-                    before = [
-                        _Solved(problem, ready.solve(problem, **_asked(options), **start))
-                        for problem, start in zip(problems, starts, strict=True)
-                    ]
-                    last[job.candidate] = before
-                    statuses = [solved.solution.status for solved in before]
+                    before = last[job.candidate] = self._solved(job, ready, near)
+                    statuses = [one.solution.status for one in before]
                     if Status.STALLED in statuses:  # float64 may help: as the estimator has it
                         apart.append(job)
                         continue
                     values = np.stack([one.decision_values(job.machine)[self.kept[fold]] for one in before], axis=1)
-                    values = values[:, 0] if len(problems) == 1 else values
+                    values = values[:, 0] if len(before) == 1 else values
                     converged = all(status.converged for status in statuses)
                     self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged)
                     yield
+
+    def _solved(self, job: Job, ready: training.Ready, near: list[_Solved]) -> list[_Solved]:
+        """The machines of a job over all rows, each from where one ``near`` it ended, if there are any."""
+        train, options = self.splits[job.fold][0], job.machine._options()
+        members = job.machine._posed(*self._targets(job.fold))[1]
+        problems = [member.problem.among(train[member.rows], self.n) for member in members]
+        starts: list[dict[str, Any]] = [{}] * len(problems)
+        if len(near) == len(problems):
+            starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
+        return [
+            _Solved(problem, ready.solve(problem, **_asked(options), **start))
+            for problem, start in zip(problems, starts, strict=True)
+        ]
 
     def _small(self, stream: Stream, job: Job) -> bool:
         """Whether all machines of a job are solved side by side when it is by itself."""
