@@ -245,7 +245,7 @@ class Folds:
                     continue
                 try:
                     key = self._key(job)
-                except (ValueError, TypeError, NotImplementedError):  # said by the fit itself, or not of this kind
+                except (ValueError, TypeError, NotImplementedError):  # said by the fit itself
                     apart.append(job)
                     continue
                 same = next((group for group in groups if group.key == key), None)
@@ -260,7 +260,6 @@ class Folds:
         machine._check_numbers()
         if machine.warm_start or machine.checkpoint is not None:
             raise NotImplementedError
-        machine._posed(*self._targets(job.fold))
         options = machine._options()
         room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
         return self._kernel(job), getattr(machine, "bias", True), *room
@@ -303,7 +302,11 @@ class Folds:
                 for job in jobs:
                     began = perf_counter()
                     near = last.get(job.candidate, before)  # the same in another fold, or another C in this one
-                    before = last[job.candidate] = self._solved(job, ready, near)
+                    try:
+                        before = last[job.candidate] = self._solved(job, ready, near)
+                    except ValueError:  # said by the fit itself
+                        apart.append(job)
+                        continue
                     statuses = [one.solution.status for one in before]
                     if Status.STALLED in statuses:  # float64 may help: as the estimator has it
                         apart.append(job)
@@ -328,8 +331,11 @@ class Folds:
         ]
 
     def _small(self, stream: Stream, job: Job) -> bool:
-        """Whether all machines of a job are solved side by side when it is by itself."""
-        members = job.machine._posed(*self._targets(job.fold))[1]
+        """Whether a job is best by itself: its machines are solved side by side then, or are of another kind."""
+        try:
+            members = job.machine._posed(*self._targets(job.fold))[1]
+        except (ValueError, NotImplementedError):
+            return True
         return len(members) > 1 and max(len(member.rows) for member in members) <= batch.largest(stream)
 
     def _alone(self, job: Job) -> Found | Exception:
@@ -464,9 +470,9 @@ class _Fold(BaseEstimator):
 
 
 def _asked(options: training.Options) -> dict[str, Any]:
-    """What a machine asks of one solve; folds have no certificate in float64."""
+    """What a machine asks of one solve; folds have no certificate in float64 and no seconds by part."""
     names = ("tol", "gap_tol", "max_iter", "max_time")
-    return {"exact": None, **{name: getattr(options, name) for name in names}}
+    return {"exact": None, "timed": False, **{name: getattr(options, name) for name in names}}
 
 
 @contextlib.contextmanager

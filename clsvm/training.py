@@ -152,6 +152,7 @@ def _report(solution: solvers.Solution, ready: Ready, seconds: dict[str, float],
 
 
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
+MIN_WORKING_SET = 16
 
 
 class Ready:
@@ -171,6 +172,9 @@ class Ready:
         if whole and isinstance(kernel, Kernel) and Whole.nbytes(self.gram.rows) <= room:
             self.gram = Whole(stream, self.gram.rows, kernel)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
+        if isinstance(self.gram, Whole) and options.working_set_size == "auto":
+            working_set = max(MIN_WORKING_SET, working_set // 2)
+            self.reason += "; half of it, since solves begin near their end"
         self.settings = solvers.Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
@@ -274,7 +278,7 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
 
 
 def _sizes(largest: int) -> list[int]:
-    return [16 << k for k in range((largest // 16).bit_length())]
+    return [MIN_WORKING_SET << k for k in range((largest // MIN_WORKING_SET).bit_length())]
 
 
 def cost(profile: Profile, n: int, width: float, value: float, W: int) -> float:
