@@ -41,14 +41,27 @@ class Slabs:
         self._update(size, None, *self.head, rows, *tail)
 
 
-class Given(Gram):
+class Held(Gram):
+    """What both kinds share: rows of K are read, and working vectors are their rows' numbers."""
+
+    whole = True
+    _slabs: Slabs
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        panel.rows = rows
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows; a store is not filled."""
+        if update:
+            self._slabs.add(panel.rows, count, update)
+
+
+class Given(Held):
     """K (n, n) symmetric, on the host in float32 or float64, as products of one set of rows in ``dtype``; nothing is
     known of the rows but their numbers.
 
     Raises ValueError where memory_limit does not hold it, DeviceError where the device does not.
     """
-
-    whole = True
 
     def __init__(self, stream: Stream, K: NDArray[Any], dtype: str) -> None:
         n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
@@ -70,14 +83,10 @@ class Given(Gram):
         return 0
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """Working vectors are their rows' numbers."""
         return Panel(-(-capacity // _WHOLE) * _WHOLE, _WHOLE, None, None, 0, "many")
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
-
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        panel.rows = rows
 
     def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
         """As :meth:`clsvm.gram.Gram.tile`."""
@@ -87,17 +96,10 @@ class Given(Gram):
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         self._answer((panel.capacity,), None, *self._slabs.head, rows, right.rows, count, update.D, update.c)
 
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows; a store is not filled."""
-        if update:
-            self._slabs.add(panel.rows, count, update)
 
-
-class Whole(Gram):
+class Whole(Held):
     """K of rows, computed once for many solves by decomposition; a tile of few columns is made from the rows again,
     which reads less. Raises as :class:`Given` does."""
-
-    whole = True
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         super().__init__(stream, rows, kernel)
@@ -110,8 +112,8 @@ class Whole(Gram):
                 some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
                 for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
                     stream.write(buffer, values)
-                super().gather(panel, at, count)
-                super().accumulate(panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
+                Gram.gather(self, panel, at, count)
+                Gram.accumulate(self, panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
                 stream.finish()
         stream.free(at, count, slot, *panel.buffers())
 
@@ -120,15 +122,6 @@ class Whole(Gram):
         """What K of these rows takes."""
         return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
 
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """Their numbers alone, until a tile is asked for."""
-        panel.rows = rows
-
     def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
-        super().gather(panel, rows, count)
+        Gram.gather(self, panel, rows, count)  # (the vectors themselves, which nothing else needs)
         super().tile(panel, rows, count, out, known, offset)
-
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows; a store is not filled."""
-        if update:
-            self._slabs.add(panel.rows, count, update)

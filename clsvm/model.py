@@ -311,10 +311,8 @@ class KernelModel:
 
     def _given_responses(self, K: Data) -> Vector:
         """:meth:`Support.responses` where kernel values are given, each row's by itself."""
-        columns, ends = (
-            self.support_vectors,
-            np.cumsum(self.n_support) if self.of_pairs else [len(self.support_vectors)],
-        )
+        columns = self.support_vectors
+        ends = np.cumsum(self.n_support) if self.of_pairs else [len(columns)]
         if K.ndim != 2 or sp.issparse(K) or K.shape[1] <= columns.max(initial=-1):
             needed = columns.max(initial=-1) + 1
             raise ValueError(f"X must be kernel values, dense, {needed} columns or more; got {K.shape}")
