@@ -11,6 +11,7 @@ which stands wherever a cluster is not full). Padding rows are zero vectors. Let
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from clsvm.kernel_records import Spec
 from clsvm.profiles import Profile
 
 Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorted int32 indices
+WHOLE = 8  # rows that choosing a working set takes at a time: n_pad is a multiple, whatever V is
 _SAMPLE = 2048  # rows that the choice looks at
 _SORTED = 8192, 1 << 24  # rows and cells at most that it sorts, to see what clusters would fill
 _CLUSTERED_MAX_FEATURES = 16384
@@ -191,13 +193,16 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     n, d = X.shape
     V = lanes(stream.profile, dtype)
     size = V * (stream.profile.cluster if plan.kind == "clustered" else 1)
-    n_pad = -(-n // size) * size
+    unit = math.lcm(size, WHOLE)
+    n_pad = -(-n // unit) * unit
     centre, mask = plan.centre, None
     if plan.kind == "csr" or (plan.kind == "clustered" and sp.issparse(X)):
         X, centre = centred_csr(X, centre), np.zeros(d)
     if plan.kind == "clustered":
         clusters = cluster.cluster(stream, X, size, centre=centre)
-        order, mask = clusters.order, np.repeat(clusters.mask, size // V, axis=0)
+        empty = n_pad - len(clusters.order)  # rows of no cluster
+        order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
+        mask = np.pad(np.repeat(clusters.mask, size // V, axis=0), ((0, empty // V), (0, 0)))
     else:
         order = np.where(np.arange(n_pad) < n, np.arange(n_pad), -1).astype(np.int32)
     position = np.empty(n, np.int32)

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -168,3 +169,13 @@ def test_without_matplotlib_it_says_how_to_get_it(draw: Any, monkeypatch: pytest
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install clsvm\[plot\]"):
         draw()
+
+
+# Searches
+
+
+def test_grid_shows_the_best_of_what_else_was_searched() -> None:
+    params = [{"C": C, "gamma": 1, "tol": tol} for C in (1, 10) for tol in (1e-3, 1e-1)]
+    results = {"params": params, "param_C": 0, "param_gamma": 0, "mean_test_score": [0.9, 0.7, 0.6, 0.8]}
+    ax = plots.grid(SimpleNamespace(cv_results_=results, refit=True))
+    np.testing.assert_array_equal(ax.images[0].get_array(), [[0.9], [0.8]])

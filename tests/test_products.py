@@ -208,6 +208,20 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
     check(device, "rbf", kind, "float32", 1200, 30, 8)
 
 
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_rows_are_padded_to_whole_passes(device: str, profile: str, kind: str) -> None:
+    """Also where fewer doubles than that are a vector; what pads is nobody's row."""
+    for dtype in ("float32", "float64"):
+        for n in (1, 12, 25, 66):
+            X = np.random.default_rng(n).normal(size=(n, 3))
+            with Stream(device) as stream:
+                rows = layout.build(stream, X, layout.choose(stream.profile, X, make("rbf").spec, kind), dtype)
+            assert rows.n_pad % layout.WHOLE == 0
+            assert len(rows.order) == rows.n_pad
+            assert sorted(rows.order[rows.order >= 0]) == list(range(n))
+            np.testing.assert_array_equal(rows.order[rows.position], np.arange(n))
+
+
 def test_same_bits_in_every_layout(device: str) -> None:
     """K(x, u) is one chain of multiply-adds in column order, so layouts agree to the last bit (where nothing is
     centred: linear), and a row meets itself at distance zero exactly."""

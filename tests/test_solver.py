@@ -13,8 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as Reference
 
 from benchmarks import check
-from clsvm import SVC, kernels
+from clsvm import SVC, kernels, training
 from clsvm import device as devices
+from clsvm.tasks import c_svc
 from tests.conftest import noisy
 
 TOL = 1e-3
@@ -68,6 +69,15 @@ def test_optimum(device: str, profile: str, kind: str) -> None:
 def test_few_rows(device: str, n: int) -> None:
     X, y = noisy(n, 3, seed=n)
     verify(SVC(gamma=0.5, device=device).fit(X, y), X, y, 1.0, 0.5)
+
+
+@pytest.mark.oclgrind
+def test_rows_of_half_a_pass(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four doubles a vector, eight rows a pass: 66 rows are 17 vectors and no more, unless they are padded."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    X, y = noisy(66, 4)
+    model = SVC(gamma=0.3, device=device, dtype="float64", working_set_size=16).fit(X, y)
+    verify(model, X, y, 1.0, 0.3)
 
 
 @pytest.mark.oclgrind
@@ -330,3 +340,13 @@ def test_functions_that_are_not_symmetric_are_refused(device: str) -> None:
     for kernel in (kernels.Kernel("exp(-0.1 * sqdist) * (1 + xx)"), kernels.Kernel.elementwise("x")):
         with pytest.raises(ValueError, match="is not symmetric"):
             SVC(kernel=kernel, device=device).fit(X, y)
+
+
+def test_a_solver_used_again_counts_from_nothing(device: str) -> None:
+    X, y = noisy(400, 5)
+    problem = c_svc(np.where(y == y.max(), 1.0, -1.0)[None], np.ones((1, 400)))
+    asked = training.Options(TOL, None, -1, None, 64, 0, "float32", device, None)
+    first, again = training.train_each(X, [problem] * 2, kernels.make("rbf", gamma=0.3), asked, [None] * 2, 0.0)
+    assert first.report.rows_computed > 0
+    for name in ("rows_computed", "steps", "outer_steps", "dual"):
+        assert getattr(again.report, name) == getattr(first.report, name), name

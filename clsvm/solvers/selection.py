@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from clsvm import variants
 from clsvm.device import Buffer, Stream
+from clsvm.layout import WHOLE
 from clsvm.profiles import Profile
 from clsvm.tasks import Constraint
-
-WHOLE = 8  # rows that a pass takes at a time in the vector shape
 
 View = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets, n), and the kink
 
