@@ -8,7 +8,12 @@
 // SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 // What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
+// Q stands there whole, or its rows are made when a step asks for them (ROWS: templates/row_vector.mako; not with SPLIT).
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
+#ifndef ROWS
+#define ROWS_PARAMETERS
+#define ROW(i)
+#endif
 #ifdef SPLIT
 #define GROUPS 2
 #define GROUP(k) (L[k] < 0)
@@ -34,7 +39,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
                        global const wide *restrict hi, global const wide *restrict kink, global wide *restrict delta,
                        global long *restrict counters,
                        const float tolerance, const float shrink, const int most, const long budget,
-                       local wide *restrict memory) {
+                       local wide *restrict memory ROWS_PARAMETERS) {
   const int p = get_global_id(0);
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
@@ -42,11 +47,19 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W, *other = diagonal + W;
   const double e = kink[0];
   double lowest[GROUPS], highest[GROUPS], middle[GROUPS];
+  int rows = W;
   for (int g = 0; g < GROUPS; ++g) lowest[g] = INFINITY, highest[g] = -INFINITY;
+#ifdef ROWS
+  made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
+  while (rows > 0 && ws[rows - 1] < 0) --rows;
+  make_diagonal(rows, W, panel, uu, d, diagonal KERNEL_ARGUMENTS);
+#endif
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];
+#ifndef ROWS
     if (i < 0)  // (the function may have no value there)
       for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
+#endif
     const double fk = i >= 0 ? f[base + i] : 0;
     B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
     delta[k] = B[k];
@@ -65,7 +78,9 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle[GROUP(k)]);
     up[k] = UP(k);
     low[k] = LOW(k);
+#ifndef ROWS
     diagonal[k] = Q[(size_t)k * W + k];
+#endif
     other[k] = L[k] < 0 ? -1 : 1;  // (its group, where there are two)
   }
   const long left = budget - counters[0];
@@ -77,6 +92,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   real stop = INFINITY;
 #ifdef NO_BIAS
   for (;;) {
+    ROW(i)
     global const real *restrict Qi = Q + (size_t)i * W;
     const rvec move = (rvec)(real)t;
     rvec M = 0, best = 0;
@@ -155,6 +171,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   }
 #else
   for (;;) {
+    ROW(j)
     global const real *restrict Qi = Q + (size_t)i * W;
     global const real *restrict Qj = Q + (size_t)j * W;
     const rvec move = (rvec)(real)t;
@@ -176,6 +193,7 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
     if (!(violation > stop) || steps >= limit) break;
     i = first_place(m, least, at, lanes);
+    ROW(i)
     Qi = Q + (size_t)i * W;
 
     const rvec Qii = (rvec)diagonal[i];

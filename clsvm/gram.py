@@ -123,6 +123,10 @@ class Gram:
         uu = stream.part(panel.uu, first * itemsize, capacity * itemsize)
         return replace(panel, capacity=capacity, values=values, uu=uu, listed=listed)
 
+    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
+        """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers."""
+        return panel.values, panel.uu, self.rows.d, *self._numbers
+
     def panel_bytes(self, capacity: int) -> int:
         """Of the values of a panel: all of lane groups; of CSR rows a block, with a line for every feature that its
         vectors can have, and one of zeros."""

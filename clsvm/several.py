@@ -168,7 +168,7 @@ def _solve(
 def _outcome(one: training.Trained) -> Outcome:
     s = one.solution
     primal, dual, violation = (float(array[0]) for array in (s.primal, s.dual, s.violation))
-    return Outcome(s.b[0], s.f[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound)
+    return Outcome(s.b[0], s.f[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound, s.exact_rows)
 
 
 def _report(found: dict[int, Outcome], count: int, record: _Record, options: Options, since: float) -> FitReport:
@@ -196,7 +196,7 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
         gap=relative_gap(primal, dual),
         violation=violation,
         error_bound=max((one.error_bound for one in outcomes), default=0.0),
-        exact_rows=sum(one.exact_rows for one in reports),
+        exact_rows=sum(one.exact_rows for one in outcomes),
         status=next((one.status for one in reports if not one.converged), status.value),
         converged=status.converged and all(one.converged for one in reports),
         steps=steps,

@@ -125,6 +125,9 @@ def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
     if spec.element:
         yield zero_sums(spec, dtype, profile)
+    if profile.shape == "vector":
+        for constraint in (Constraint.BIAS, Constraint.NONE):
+            yield subproblem(profile, dtype, profile.working_set, constraint, spec)
 
 
 def registry(
@@ -149,8 +152,15 @@ def subproblem_items(profile: Profile, working_set: int) -> int:
     return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.group)
 
 
-def subproblem(profile: Profile, dtype: str, working_set: int, constraint: Constraint = Constraint.BIAS) -> Variant:
-    """What solves the dual over a working set of that size."""
+def subproblem(
+    profile: Profile,
+    dtype: str,
+    working_set: int,
+    constraint: Constraint = Constraint.BIAS,
+    spec: Spec | None = None,
+) -> Variant:
+    """What solves the dual over a working set of that size; with a kernel function (vector shape, BIAS or NONE) it
+    makes the rows of Q that it needs itself."""
     items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
     options = [*layout.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
@@ -158,8 +168,14 @@ def subproblem(profile: Profile, dtype: str, working_set: int, constraint: Const
     names = [f"subproblem_{profile.shape}"]
     if constraint is Constraint.COUPLED:
         names = ["row_threshold", f"coupled_{profile.shape}"]
-    label = f"subproblem {constraint.name.lower()} {dtype}"
-    return Variant(label, sources.cl(ground, *names), tuple(options), "subproblem")
+    label, text = f"subproblem {constraint.name.lower()} {dtype}", sources.cl(ground, *names)
+    if spec:
+        label, text = (
+            f"{spec.name or 'expression'} {label}",
+            _text("row_vector", spec) + text.removeprefix(sources.cl()),
+        )
+        options.append("-DROWS")
+    return Variant(label, text, tuple(options), "subproblem")
 
 
 def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS, quota: int = 0) -> Variant:

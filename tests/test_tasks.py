@@ -614,6 +614,35 @@ def test_large_pairs_go_through_the_decomposition(monkeypatch: pytest.MonkeyPatc
         assert (model.n_iter_ > 0).all()
 
 
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+def test_rows_that_the_subproblem_makes(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str, kernel: str) -> None:
+    """To the bit those of a tile, whatever couples the coefficients; also of a last vector that is not full."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(61, 3)), rng.integers(0, 3, 61)
+    options: dict[str, Any] = {"gamma": 0.3, "kernel": kernel, "device": device, "dtype": dtype}
+    makers: list[Callable[[], Any]] = [lambda: SVC(**options), lambda: SVC(bias=False, **options)]
+    made: list[bool] = []
+    real = batch._Batch._makes_rows
+    monkeypatch.setattr(batch._Batch, "_makes_rows", lambda self: made.append(real(self)) or made[-1])
+    for make in makers:
+        own = make().fit(X, y)
+        assert all(made)
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "IN_CACHE", 0)
+            made.clear()
+            tiled = make().fit(X, y)
+            assert made
+            assert not any(made)
+            made.clear()
+        assert own.fit_report_.converged
+        np.testing.assert_array_equal(own.support_, tiled.support_)
+        np.testing.assert_array_equal(own.dual_coef_, tiled.dual_coef_)
+        np.testing.assert_array_equal(own.intercept_, tiled.intercept_)
+
+
 def test_float64_is_asked_where_rounding_could_hide_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large C: f of float32 kernel values is too rough for tol, and is computed again from float64 ones."""
     X, y, _ = draw(6, 240, 4, 3, False)
@@ -630,8 +659,7 @@ def test_float64_is_asked_where_rounding_could_hide_the_tolerance(monkeypatch: p
         model = SVC(C=C, tol=TOL, **KERNELS["rbf"]).fit(X, y)
         assert ("float64" in built) == asked
         mine = check_pairs(model, X, y, np.full(240, C), "rbf")[0]
-        if asked:
-            assert model.fit_report_.error_bound == 0
+        assert (model.fit_report_.exact_rows > 0) == asked
         exact = SVC(C=C, tol=TOL, dtype="float64", **KERNELS["rbf"]).fit(X, y)
         assert mine == pytest.approx(exact.fit_report_.dual, rel=1e-6)
         np.testing.assert_allclose(model.intercept_, exact.intercept_, atol=1e-3)

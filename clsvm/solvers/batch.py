@@ -5,16 +5,18 @@ Given:    products with K over all rows (gram); rows and problem of each member
 Returns:  b, f, rho, objectives, violation of each
 
 A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
-f = K b + q. What the subproblem left, because its f is in kernel precision or because it ran out of steps, is solved
-again from there. Where the rounding of K could hide more than half of the tolerance, f comes from float64 products with
-the support vectors, and is what the violation is judged by. One-vs-one pairs, folds and subsets of rows in general are
-such members.
+f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them: a tile holds many of
+coefficients that never change. What the subproblem left, because its f is in kernel precision or because it ran out of
+steps, is solved again from there. Where the rounding of K could hide more than half of the tolerance, f of the rows
+that can decide the violation comes from float64 products with the support vectors. One-vs-one pairs, folds and subsets
+of rows in general are such members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +29,11 @@ from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
+ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
 ROUNDS = 50  # times that a batch is taken up again before what does not converge is left
 AT_ONCE = 2  # members for each compute unit
+IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
@@ -44,7 +48,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Outcome:
-    """b, f (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K."""
+    """b, f (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K, but for the exact_rows
+    that can decide the violation."""
 
     b: Vector
     f: Vector
@@ -54,6 +59,7 @@ class Outcome:
     violation: float
     steps: int
     error_bound: float
+    exact_rows: int
 
 
 def largest(stream: Stream) -> int:
@@ -153,16 +159,26 @@ class _Batch:
         self.state = [stream.wide(array) for array in (self.q, self.b, self.lo, self.hi, np.array([self.kink]))]
         self.linear = stream.wide(self.q)
         self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
-        self._tiles()
+        self.panel, self.at = self._gathered(gram, self.places, self.all)
+        self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
+        if self._makes_rows():
+            self.own_rows = stream.zeros(B * W), *gram.of_panel(self.panel)
+        else:
+            self._tiles()
+
+    def _makes_rows(self) -> bool:
+        """Whether the subproblem makes rows of Q: it begins at 0, and finds a member's rows in its core's cache."""
+        if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT or self.b.any():
+            return False
+        rows = self.gram.rows
+        wanted = self.W * rows.d * np.dtype(rows.dtype).itemsize
+        return not rows.csr and not self.gram.whole and wanted <= IN_CACHE
 
     def _tiles(self) -> None:
-        stream, W = self.stream, self.W
-        panel, at = self._gathered(self.gram, self.places, self.all)
         for p in range(self.B):
-            part, rows = self.gram.part(panel, p * W, W, self.each), stream.part(at, 4 * p * W, 4 * W)
-            self.gram.tile(part, rows, self.each, self.Q, offset=p * W)
-        stream.finish()
-        stream.free(at, *panel.buffers())
+            part = self.gram.part(self.panel, p * self.W, self.W, self.each)
+            rows = self.stream.part(self.at, 4 * p * self.W, 4 * self.W)
+            self.gram.tile(part, rows, self.each, self.Q, offset=p * self.W)
 
     def _gathered(self, gram: Gram, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
         """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""
@@ -171,38 +187,47 @@ class _Batch:
         return panel, at
 
     def free(self) -> None:
+        self.stream.finish()
         self.stream.free(self.ws, self.each, self.all, *self.state, self.linear, self.delta, self.counters)
+        self.stream.free(self.at, *self.panel.buffers(), *self.own_rows[:1])
 
     def run(self, tol: float, max_iter: int) -> list[Outcome]:
         stream, B, W = self.stream, self.B, self.W
         profile, dtype = stream.profile, self.gram.rows.dtype
         items = variants.subproblem_items(profile, W)
-        subproblem = stream.variant(variants.subproblem(profile, dtype, W, self.constraint))
+        spec = self.gram.kernel.spec if self.own_rows else None
+        subproblem = stream.variant(variants.subproblem(profile, dtype, W, self.constraint, spec))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
         budget = np.int64(max_iter if max_iter >= 0 else 2**62)
         limits = (np.float32(STOP * tol), np.float32(0), 100 * W, budget)
-        before, exact = np.full(B, -1), False
+        before, exact, near = np.full(B, -1), False, np.zeros((B, W), bool)
         if self.b.any():
             self._respond()
         for _ in range(ROUNDS):
-            subproblem(
-                (items * B,), (items,), W, W, self.ws, self.Q, *self.state, self.delta, self.counters, *limits, memory
-            )
+            state = (*self.state, self.delta, self.counters)
+            subproblem((items * B,), (items,), W, W, self.ws, self.Q, *state, *limits, memory, *self.own_rows)
             self.b = stream.read_wide(self.state[1], (B, W))
-            self._respond_exactly() if exact else self._respond()
+            self._respond()
             steps = stream.read(self.counters, np.int64, (B, 4))[:, 0]
             violation, rho = self._violations()
-            hidden = 2 * self._bound() if self.exact and not exact else np.zeros(B)  # of the violation
-            if hidden.any() and (violation <= tol).all() and (hidden > (1 - STOP) * tol).any():
-                exact, before = True, np.full(B, -1)
-                self._respond_exactly()
+            bound = self._bound()
+            hidden = 2 * bound if self.exact else np.zeros(B)  # of the violation
+            doubt = hidden > (1 - STOP) * tol
+            if doubt.any() and (exact or (violation <= tol).all()):
+                if not exact:
+                    exact, before = True, np.full(B, -1)
+                near = self._near(bound) & doubt[:, None]
+                self._respond_exactly(near)
                 violation, rho = self._violations()
-                hidden = np.zeros(B)
+                hidden[doubt] = 0
             if not ((violation + hidden > tol) & (steps > before) & (steps < budget)).any():
                 break
             before = steps
-        bound = np.zeros(B) if exact else self._bound()
-        return [self._outcome(p, float(violation[p]), rho[p], int(steps[p]), float(bound[p])) for p in range(B)]
+        rows = near.sum(axis=1)
+        return [
+            self._outcome(p, float(violation[p]), rho[p], int(steps[p]), float(bound[p]), int(rows[p]))
+            for p in range(B)
+        ]
 
     def _bound(self) -> Vector:
         """Of f, from the rounding of K."""
@@ -217,28 +242,39 @@ class _Batch:
         respond((columns, B), None, W, self.Q, self.state[1], self.linear, self.state[0])
         self.f = stream.read_wide(self.state[0], (B, W))
 
-    def _respond_exactly(self) -> None:
-        """f from float64 products of a member's rows with its support vectors."""
+    def _near(self, bound: Vector) -> NDArray[np.bool_]:
+        """The rows (B, W) whose f, off by at most ``bound``, decides the objectives or can decide the violation."""
+        right, left = sides(self.f, self.b, self.kink)
+        up, low = self.b < self.hi, self.b > self.lo
+        near, off = self.b != 0, 2 * bound[:, None]
+        for mine in self._groups:
+            least, most = self._extremes(right, left, up & mine, low & mine)
+            near |= (up & mine & (right <= least[:, None] + off)) | (low & mine & (left >= most[:, None] - off))
+        return near
+
+    def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
+        """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member."""
         assert self.exact
-        stream, gram, B, W = self.stream, self.exact(), self.B, self.W
-        used = [np.flatnonzero(row) for row in self.b]
-        S = -(-max(1, *map(len, used)) // UNIT) * UNIT
-        S = -(-S // gram.width) * gram.width
-        places, weights, counts = np.full((B, S), -1, np.int32), np.zeros((B, S)), np.zeros((B, UNIT), np.int32)
-        for p, support in enumerate(used):
-            counts[p] = len(support)
-            places[p, : len(support)] = self.places[p, support]
-            weights[p, : len(support)] = self.b[p, support]
-        everything = stream.upload(np.array([B * max(S, W)], np.int32))
-        (panel, at), (right, of) = (self._gathered(gram, which, everything) for which in (self.places, places))
-        D, c, count = stream.wide(weights), stream.wide(self.q), stream.upload(counts.ravel())
+        stream, gram, B = self.stream, self.exact(), self.B
+        (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))
+        q, weights, counts = np.zeros((B, R)), np.zeros((B, S)), np.zeros((2, B, UNIT), np.int32)
         for p in range(B):
-            here = stream.part(count, 4 * p * UNIT, 4 * UNIT)
-            rows = stream.part(at, 4 * p * W, 4 * W)
-            left, vectors = gram.part(panel, p * W, W, self.each), gram.part(right, p * S, S, here)
-            sums, parts = stream.part(c, 8 * p * W, 8 * W), stream.part(D, 8 * p * S, 8 * S)
-            gram.respond(left, rows, vectors, here, Update(1, W, sums, parts, S))
-        self.f = stream.read_wide(c, (B, W))
+            counts[:, p] = [[len(rows[p])], [len(support[p])]]
+            q[p, : len(rows[p])], weights[p, : len(support[p])] = self.q[p, rows[p]], self.b[p, support[p]]
+        everything = stream.upload(np.array([B * max(R, S)], np.int32))
+        lefts, rights = (np.full((B, size), -1, np.int32) for size in (R, S))
+        for places, some in ((lefts, rows), (rights, support)):
+            for p, at in enumerate(some):
+                places[p, : len(at)] = self.places[p, at]
+        (panel, at), (right, of) = (self._gathered(gram, places, everything) for places in (lefts, rights))
+        D, c, count = stream.wide(weights), stream.wide(q), stream.upload(counts.ravel())
+        for p in range(B):
+            here, there = (stream.part(count, 4 * UNIT * (side * B + p), 4 * UNIT) for side in range(2))
+            left, vectors = gram.part(panel, p * R, R, here), gram.part(right, p * S, S, there)
+            sums, parts = stream.part(c, 8 * p * R, 8 * R), stream.part(D, 8 * p * S, 8 * S)
+            gram.respond(left, stream.part(at, 4 * p * R, 4 * R), vectors, there, Update(1, R, sums, parts, S))
+        for p, values in enumerate(stream.read_wide(c, (B, R))):
+            self.f[p, rows[p]] = values[: len(rows[p])]
         stream.write_wide(self.state[0], self.f)
         stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
 
@@ -247,12 +283,11 @@ class _Batch:
         right, left = sides(self.f, self.b, self.kink)
         up, low = self.b < self.hi, self.b > self.lo
         if self.constraint is Constraint.NONE:
-            worst = np.maximum(np.where(up, -right, 0).max(axis=1), np.where(low, left, 0).max(axis=1))
-            return np.maximum(worst, 0), np.zeros((self.B, 1))
+            least, most = self._extremes(right, left, up, low)
+            return np.maximum(np.maximum(-least, most), 0), np.zeros((self.B, 1))
         violation, rho = np.zeros(self.B), np.zeros((self.B, len(self._groups)))
         for g, mine in enumerate(self._groups):
-            m = np.where(up & mine, right, np.inf).min(axis=1)
-            M = np.where(low & mine, left, -np.inf).max(axis=1)
+            m, M = self._extremes(right, left, up & mine, low & mine)
             free = up & low & mine & (left == right)
             both = np.isfinite(m) & np.isfinite(M)
             with np.errstate(invalid="ignore"):
@@ -262,7 +297,12 @@ class _Batch:
             rho[:, g] = np.where(count > 0, np.where(free, right, 0).sum(axis=1) / np.maximum(count, 1), middle)
         return violation, np.where(np.isfinite(rho), rho, 0.0)
 
-    def _outcome(self, p: int, violation: float, rho: Vector, steps: int, bound: float) -> Outcome:
+    @staticmethod
+    def _extremes(right: Vector, left: Vector, up: NDArray[Any], low: NDArray[Any]) -> tuple[Vector, Vector]:
+        """The least derivative of what may rise and the greatest of what may fall, of each member."""
+        return np.where(up, right, np.inf).min(axis=1), np.where(low, left, -np.inf).max(axis=1)
+
+    def _outcome(self, p: int, violation: float, rho: Vector, steps: int, bound: float, exact: int) -> Outcome:
         m = len(self.members[p].rows)
         b, f, q, lo, hi = (array[p, :m].copy() for array in (self.b, self.f, self.q, self.lo, self.hi))
         at = sum(offset * mine[p, :m] for offset, mine in zip(rho, self._groups, strict=True))
@@ -270,4 +310,10 @@ class _Batch:
         loss = float(np.maximum(np.maximum(lo * (slack + self.kink), hi * (slack - self.kink)), 0).sum())
         dual = -(quadratic / 2 + float(q @ b) + self.kink * float(np.abs(b).sum()))
         primal = quadratic / 2 + loss - float(at @ b)
-        return Outcome(b, f, rho, primal, dual, violation, steps, bound)
+        return Outcome(b, f, rho, primal, dual, violation, steps, bound, exact)
+
+    def _listed(self, gram: Gram, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
+        """The rows of each member, and room for the most of them in whole blocks of ``gram``."""
+        rows = [np.flatnonzero(some) for some in which]
+        size = -(-max(1, *map(len, rows)) // ROOM) * ROOM
+        return rows, -(-size // gram.width) * gram.width
