@@ -21,7 +21,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have
 
 from rich.console import Console
 
-from benchmarks import environment, gtsvm, ladder, ladder_plot, search, table, tasks, tasks_table
+from benchmarks import environment, gtsvm, ladder, ladder_plot, pairs, search, table, tasks, tasks_table
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
 from clsvm import device as devices
@@ -31,9 +31,15 @@ PEERS = ("libsvm", "onedal")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one of the commands; 0 when every row of ours counts and every rung is right, 1 otherwise."""
+    """Runs one of the commands; 0 when every row of ours counts and every rung is right, 1 otherwise; 1, and
+    what it is, where a file or a package is missing."""
     options = _parser().parse_args(argv)
-    return COMMANDS[options.command](options)
+    try:
+        return COMMANDS[options.command](options)
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        hint = " (pip install scikit-learn-intelex)" if getattr(error, "name", "") == "sklearnex" else ""
+        print(f"python -m benchmarks: error: {error}{hint}", file=sys.stderr)
+        return 1
 
 
 def _table(options: argparse.Namespace) -> int:
@@ -97,6 +103,16 @@ def _search(options: argparse.Namespace) -> int:
     if options.out:
         _write(result, options.out, "", console)
     return 0 if all(row["apart"] <= 0.002 for row in result["rows"]) else 1
+
+
+def _pairs(options: argparse.Namespace) -> int:
+    found = pairs.run(options.sets, options.peers, options.data, options.device, options.repeats)
+    result = _head() | {"device": str(devices.find(options.device)), "kind": "pairs"} | found
+    console = _console()
+    console.print(pairs.show(result))
+    if options.out:
+        _write(result, options.out, "", console)
+    return 1 if any(one["rows"][0]["misses"] for one in result["sets"]) else 0
 
 
 def _tasks(options: argparse.Namespace) -> int:
@@ -215,6 +231,14 @@ def _parser() -> argparse.ArgumentParser:
     folds.add_argument("--data", type=Path, help="folder of the data sets")
     folds.add_argument("--device", help="as clsvm.SVC takes it")
     folds.add_argument("--out", type=Path, help="a JSON file to write")
+    classes = commands.add_parser("pairs", help="a machine for each pair of classes, by clsvm and its peers in turns")
+    known = tuple(name for name, one in TASK_SETS.items() if one.target == "classes" and not one.most_dense)
+    classes.add_argument("--sets", type=_names(known), default=["letter", "pendigits"], help=f"of {', '.join(known)}")
+    classes.add_argument("--peers", type=_names(PEERS), default=[], help=f"of {', '.join(PEERS)}")
+    classes.add_argument("--repeats", type=int, default=4, help="fits of each solver, the cold one included (4)")
+    classes.add_argument("--data", type=Path, help="folder of the data sets; none needed for iris and digits")
+    classes.add_argument("--device", help="as clsvm.SVC takes it")
+    classes.add_argument("--out", type=Path, help="a JSON file to write")
     gpu.add_arguments(commands.add_parser("gpu", help=gpu.HELP))
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
@@ -227,6 +251,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "gtsvm": _gtsvm,
     "tasks": _tasks,
     "search": _search,
+    "pairs": _pairs,
     "gpu": gpu.run,
     "table": _table,
 }
@@ -235,6 +260,7 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "ladder": ladder.markdown,
     "gtsvm": gtsvm.show,
     "search": search.show,
+    "pairs": pairs.show,
     "tasks": lambda result: table.markdown(result, tasks_table.LAYOUT),
     "gpu": summary.markdown,
 }

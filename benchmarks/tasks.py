@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +248,7 @@ def _compared(name: str, recipe: TaskSet, case: Case, options: Options) -> dict[
         return [tasks_check.standing(case.X, one, kernel_fn) for one in task.duals(model, case.y, bounds)]
 
     mine, best = standings(ours), standings(theirs)
-    row |= _merged(mine) | {f"peer_{key}": value for key, value in _merged(best).items()}
+    row |= tasks_check.merged(mine) | {f"peer_{key}": value for key, value in tasks_check.merged(best).items()}
     row |= {"dual_difference": _apart(mine, best), "worst_pair": max(map(_apart_one, mine, best), key=abs)}
     if abs(row["dual_difference"]) > DUAL:
         finer = [clone(model).set_params(tol=options.tol / FINER) for model in (ours, theirs)]
@@ -270,12 +270,6 @@ def _fit(model: Any, case: Case, sample_weight: Any) -> tuple[float, list[str]]:
         model.fit(case.X, case.y, sample_weight=sample_weight)
         seconds = time.perf_counter() - started
     return seconds, [str(warning.message) for warning in caught]
-
-
-def _merged(standings: Sequence[tasks_check.Standing]) -> dict[str, float]:
-    """Of all pairs of classes: the sum of the objectives, the worst of all else."""
-    worst = {key: max(asdict(one)[key] for one in standings) for key in ("violation", "box", "off_sum")}
-    return {"dual": sum(one.dual for one in standings)} | worst
 
 
 def _apart(mine: Sequence[tasks_check.Standing], best: Sequence[tasks_check.Standing]) -> float:

@@ -18,7 +18,7 @@ Sources: Chang and Lin, *LIBSVM: a library for support vector machines* (2011), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -81,6 +81,12 @@ def standing(X: Any, problem: Dual, kernel_fn: KernelFn) -> Standing:
         box=max(0.0, float(np.max(np.maximum(lo - b, b - hi)))) / float(width.max()),
         off_sum=float(max(sums) / width.sum()),
     )
+
+
+def merged(standings: Sequence[Standing]) -> dict[str, float]:
+    """Of all pairs of classes: the sum of the objectives, the worst of all else."""
+    worst = {key: max(getattr(one, key) for one in standings) for key in ("violation", "box", "off_sum")}
+    return {"dual": sum(one.dual for one in standings)} | worst
 
 
 def coefficients(model: Any, n: int) -> Array:

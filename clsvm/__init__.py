@@ -21,14 +21,16 @@ __all__ = [
     "kernel_matrix",
     "libsvm",
     "load_model",
+    "model_selection",
     "plots",
+    "probability",
     "release_memory",
     "save_model",
     "to_sklearn",
 ]
 
 if TYPE_CHECKING:
-    from clsvm import libsvm, plots
+    from clsvm import libsvm, model_selection, plots, probability
     from clsvm.convert import from_sklearn, to_sklearn
     from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
@@ -55,7 +57,7 @@ _HOMES = {
     "ClsvmError": "errors",
     "DeviceError": "errors",
 }
-_MODULES = ("libsvm", "plots")
+_MODULES = ("libsvm", "model_selection", "plots", "probability")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from clsvm.cli_common import (
     LibsvmCommand,
     Param,
     accuracy,
+    apart,
     console,
     dtype_name,
     ending,
@@ -258,7 +259,9 @@ def train(
 
         if resume is not None and not Path(resume).is_file():
             raise FileNotFoundError(f"--resume: there is no checkpoint {resume!r}")
-        for out in filter(None, (target, plot, report, checkpoint, resume) if folds is None else ()):
+        written = [out for out in (target, plot, report, resume or checkpoint) if out] if folds is None else []
+        apart([file], written)
+        for out in written:
             libsvm.check_writable(out)
         if folds is not None and model is not None:
             warn(f"-v writes no model: {model} stays as it is")
@@ -275,6 +278,8 @@ def train(
         else:
             X, y = libsvm.read_problem(file)
         classes, index = np.unique(y, return_inverse=True)
+        if of_classes and len(classes) < 2:
+            raise ValueError(f"{file}: got the label {classes[0]:g} alone, expected two classes or more (or -s 2)")
         for label in sorted(by_label.keys() - set(classes.tolist() if of_classes else ())):
             warn(f"no row has the label {label} of -w{label}" if of_classes else f"-w{label} is for classes (-s 0, 1)")
             del by_label[label]
@@ -461,6 +466,7 @@ def predict(
         from clsvm.device import find
 
         if output is not None:
+            apart([test, model], [output])
             libsvm.check_writable(output)
         fitted = model_files.load_model(model)
         values = fitted.task in ("epsilon_svr", "nu_svr")

@@ -6,6 +6,7 @@ What is slow to import is imported where it is used.
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 import warnings
@@ -79,6 +80,14 @@ def reporting(ctx: typer.Context) -> Iterator[None]:
     raise typer.Exit(1)
 
 
+def apart(reads: Sequence[str], writes: Sequence[str]) -> None:
+    """Raises ValueError where a file to write is one that is read, or is written twice: one of them would be lost."""
+    for place, out in enumerate(writes):
+        for other in (*reads, *writes[:place]):
+            if os.path.realpath(out) == os.path.realpath(other):
+                raise ValueError(f"{out} would be overwritten: it is named twice; give each file its own name")
+
+
 def warn(text: str) -> None:
     """One line on stderr."""
     typer.echo(f"clsvm: warning: {text}", err=True)
@@ -124,7 +133,9 @@ def ending(suffix: str) -> Callable[[str | None], str | None]:
     return check
 
 
-Device = Annotated[str | None, typer.Option("--device", help="gpu, cpu, or part of a name; see 'clsvm devices'.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="gpu, cpu, part of a name or an index; see 'clsvm devices'.")
+]
 Element = Annotated[
     str | None,
     typer.Option(
@@ -169,7 +180,8 @@ def kernel_of(
     try:
         return Kernel(function, **values) if element is None else Kernel.elementwise(element, function, **values)
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise typer.BadParameter(str(error), param_hint=hint) from None
+        names = f"; built in are {', '.join(BUILTIN)}" * (function.isidentifier() and element is None)
+        raise typer.BadParameter(f"{error}{names}", param_hint=hint) from None
 
 
 def numbers(words: Sequence[str] | None) -> dict[str, float | int]:

@@ -26,10 +26,10 @@ Function = Annotated[
 ]
 
 
-def _asked(function: str | None, element: str | None, param: list[str] | None) -> Kernel:
+def _asked(function: str | None, element: str | None, param: list[str] | None, hint: str = "--kernel") -> Kernel:
     if function is None and element is None:
-        raise typer.BadParameter("expected one of them", param_hint="--kernel / --element")
-    return kernel_of(function, element, numbers(param))
+        raise typer.BadParameter("expected one of them", param_hint=f"{hint} / --element")
+    return kernel_of(function, element, numbers(param), hint=hint)
 
 
 @app.command("list")
@@ -63,7 +63,7 @@ def show(
     param: Param = None,
 ) -> None:
     """Show a kernel function: formula, parameters, layouts, and its OpenCL text."""
-    kernel = _asked(function, element, param)
+    kernel = _asked(function, element, param, "KERNEL")
     with reporting(ctx):
         for line in _shown(kernel):
             typer.echo(line)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from clsvm.cli_common import reporting, require, warn
+from clsvm.cli_common import apart, reporting, require, warn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +72,7 @@ def scale(
         from clsvm import libsvm
 
         if save is not None:
+            apart([file], [save])
             libsvm.check_writable(save)
         restored = None if restore is None else _read(restore)
         X, y = libsvm.read_problem(file)

@@ -155,25 +155,28 @@ def find(spec: Any = None) -> DeviceInfo:
     """The device that ``spec`` means.
 
     spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu",
-    part of a platform's or device's name, "name:index" (the index-th of those that match), an index as text, or a
-    pyopencl Device or CommandQueue. Raises DeviceError (none, none usable, several match) and TypeError.
+    part of a platform's or device's name, "name:index" (the index-th of those that match), an index as a number or
+    text, or a pyopencl Device or CommandQueue. Raises DeviceError (none, none usable, several match) and TypeError.
     """
     here = _all(os.getpid())
     if isinstance(spec, cl.CommandQueue):
         spec = spec.device
     if isinstance(spec, cl.Device):
         return _info(os.getpid(), here.index(spec))
+    if isinstance(spec, int | np.integer) and not isinstance(spec, bool):
+        spec = str(spec)
     if spec is not None and not isinstance(spec, str):
-        raise TypeError(f"device must be None, a string, a pyopencl Device or CommandQueue, got {spec!r}")
+        raise TypeError(f"device must be None, an index, a string, a pyopencl Device or CommandQueue, got {spec!r}")
     if not here:
         raise DeviceError(
             "no OpenCL platform was found; 'pip install clsvm[cpu]' installs a CPU runtime, "
             "a GPU needs its vendor's driver ('clsvm devices' lists what is visible)"
         )
-    asked = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip().lower()
+    given = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip()
+    asked = given.lower()
     hits = _matches(asked, here)
     if not hits:
-        raise DeviceError(f"no OpenCL device matches {asked!r}; there are:\n{describe()}")
+        raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
     if asked in ("", "gpu", "cpu"):  # several are no ambiguity: the best usable one, tried in this order
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
@@ -181,7 +184,7 @@ def find(spec: Any = None) -> DeviceInfo:
     else:
         infos = [info for i in hits if (info := _info(os.getpid(), i)).usable]
         if len(infos) > 1:
-            words = f"{len(infos)} OpenCL devices match {asked!r}; say more, or 'name:index'"
+            words = f"{len(infos)} OpenCL devices match {given!r}; say more, or 'name:index'"
             raise DeviceError(f"{words}:\n{describe(infos)}")
         usable = infos[0] if infos else None
     if usable is None:

@@ -256,8 +256,6 @@ class SVC(_Classifier):
         super()._check_numbers()
         if self.multi_class not in MULTI_CLASS:
             raise ValueError(f"multi_class must be one of {', '.join(MULTI_CLASS)}, got {self.multi_class!r}")
-        if not isinstance(self.bias, bool | np.bool_):
-            raise TypeError(f"bias must be True or False, got {self.bias!r}")
 
 
 class NuSVC(_Classifier):
@@ -335,9 +333,7 @@ class NuSVC(_Classifier):
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
 
     def _check_numbers(self) -> None:
-        number("nu", self.nu, above=0)
-        if self.nu > 1:
-            raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
+        number("nu", self.nu, above=0, most=1)
         super()._check_numbers()
 
 
@@ -425,8 +421,6 @@ class SVR(RegressorMixin, Machine):
         super()._check_numbers()
         number("C", self.C, above=0, infinite=True)
         number("epsilon", self.epsilon, least=0)
-        if not isinstance(self.bias, bool | np.bool_):
-            raise TypeError(f"bias must be True or False, got {self.bias!r}")
 
 
 class NuSVR(RegressorMixin, Machine):
@@ -491,9 +485,7 @@ class NuSVR(RegressorMixin, Machine):
         started = perf_counter()
         self._check_numbers()
         number("C", self.C, above=0)
-        number("nu", self.nu, above=0)
-        if self.nu > 1:
-            raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
+        number("nu", self.nu, above=0, most=1)
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         y = targets.numbers_of(y)
         problem = tasks.nu_svr(y, self.C * targets.weights_of(sample_weight, X), float(self.nu))
@@ -566,9 +558,7 @@ class OneClassSVM(OutlierMixin, Machine):
         Raises and warns as :meth:`SVC.fit`."""
         started = perf_counter()
         self._check_numbers()
-        number("nu", self.nu, above=0)
-        if self.nu > 1:
-            raise ValueError(f"nu must be > 0 and <= 1, got {self.nu!r}")
+        number("nu", self.nu, above=0, most=1)
         X = self._rows(X, reset=True)
         self._fit_one(X, tasks.one_class(float(self.nu), targets.weights_of(sample_weight, X)), started)
         self.offset_ = -self.intercept_

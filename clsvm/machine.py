@@ -313,10 +313,13 @@ class Machine(BaseEstimator):
         if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
         budget.parse_bytes(self.memory_limit)
-        if isinstance(self.kernel, str) and not self._given:
-            kernels.make(self.kernel)
-        elif not (self._given or self._own or isinstance(self.kernel, Kernel)):
-            names = f"{', '.join(BUILTIN)}, precomputed"
+        for name in ("shrinking", "warm_start", "bias", "break_ties"):
+            if not isinstance(value := getattr(self, name, False), bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {value!r}")
+        names = f"{', '.join(BUILTIN)}, precomputed"
+        if isinstance(self.kernel, str) and not self._given and self.kernel not in BUILTIN:
+            raise ValueError(f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function")
+        if not (isinstance(self.kernel, str | Kernel) or self._own):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
     def _kernel(self, X: Any) -> Kernel:
@@ -337,6 +340,8 @@ class Machine(BaseEstimator):
             if not np.isfinite(variance):
                 raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give a number")
             gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
+        elif not isinstance(gamma, Real):
+            raise TypeError(f"gamma must be 'scale', 'auto' or a number >= 0, got {gamma!r}")
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
@@ -347,17 +352,19 @@ def number(
     value: Any,
     above: float | None = None,
     least: float | None = None,
+    most: float | None = None,
     kind: type[Any] = Real,
     infinite: bool = False,
 ) -> None:
     """Raises TypeError or ValueError unless ``value`` is a number in its bounds, and finite or allowed not to be."""
-    expected = f"> {above}" if above is not None else f">= {least}"
+    expected = (f"> {above}" if above is not None else f">= {least}") + (f" and <= {most}" if most is not None else "")
     if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
         word = "an integer" if kind is Integral else "a number"
         raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
     finite = -np.inf < value < np.inf or (infinite and value == np.inf)
-    if not finite or (above is not None and value <= above) or (least is not None and value < least):
-        raise ValueError(f"{name} must be {expected}{'' if infinite else ' and finite'}, got {value!r}")
+    inside = (above is None or value > above) and (least is None or value >= least) and (most is None or value <= most)
+    if not (finite and inside):
+        raise ValueError(f"{name} must be {expected}{'' if infinite or most else ' and finite'}, got {value!r}")
 
 
 def _times(shape: tuple[int, ...]) -> str:

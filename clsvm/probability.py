@@ -162,11 +162,13 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     to four fifths of the rows each, with the same parameters and weights; the folds are the same ones every time. As
     LIBSVM has it, a pair of which a fold's rows have one class alone gets the value 1 or -1 for it.
 
-    Raises ValueError where there is no machine for each pair of classes, and what ``fit`` raises; warns with
-    ConvergenceWarning where a fold's fit did not converge.
+    Raises NotFittedError, ValueError where there is no machine for each pair of classes, and what ``fit`` raises; warns
+    with ConvergenceWarning where a fold's fit did not converge.
     """
     from sklearn.base import is_classifier, is_regressor
+    from sklearn.utils.validation import check_is_fitted
 
+    check_is_fitted(estimator, "model_")
     model = estimator.model_
     X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
     if is_regressor(estimator):

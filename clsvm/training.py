@@ -260,8 +260,9 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
         width = 1 if isinstance(gram, Given) else cells if rows.csr else rows.d
         costs = {W: cost(profile, rows.n, width, value, W) for W in _sizes(profile.working_set)}
         W = min(costs, key=lambda size: (costs[size], size))
-        small = costs[min(costs)] / costs[W]
-        words.append(f"a working set of {W} costs least by the device's rates, {min(costs)} {small:.1f} times as much")
+        words.append(f"a working set of up to {W} costs least by the device's rates")
+        if W > MIN_WORKING_SET:
+            words[0] += f" (one of {MIN_WORKING_SET} {costs[MIN_WORKING_SET] / costs[W]:.1f} times as much)"
     else:
         W = int(working_set)
         words.append(f"a working set of {W} was asked for")

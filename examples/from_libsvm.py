@@ -2,8 +2,8 @@
 
     python examples/from_libsvm.py [--out FOLDER]
 
-It writes breast_cancer.train and .test in svmlight format, and two model files that svm-predict reads; files that
-svm-train wrote are read in the same way.
+It writes breast_cancer.train and .test in svmlight format, and two model files that svm-predict reads, into a folder;
+files that svm-train wrote are read in the same way.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from clsvm import libsvm
 from clsvm.datasets import sample
 
 parser = argparse.ArgumentParser(description="LIBSVM's files and scikit-learn's estimators")
-parser.add_argument("--out", type=Path, default=Path(), help="folder of the files; default: the current one")
+parser.add_argument("--out", type=Path, default=Path("from_libsvm"), help="folder of the files; default: from_libsvm")
 out = parser.parse_args().out
 out.mkdir(parents=True, exist_ok=True)
 

@@ -16,7 +16,7 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from benchmarks import check, sets, table, tasks, tasks_check, tasks_table
+from benchmarks import check, pairs, sets, table, tasks, tasks_check, tasks_table
 from benchmarks.__main__ import main
 
 FOLDER = Path(os.environ["CLSVM_DATA"]) if os.environ.get("CLSVM_DATA") else None
@@ -413,6 +413,34 @@ def test_the_command_compares_every_task(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         main(["tasks", "--tasks", "SVM"])
     assert "unknown name 'SVM'" in capsys.readouterr().err
+
+
+def test_the_command_times_pairs_of_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clsvm = pytest.importorskip("clsvm")
+    if not any(device.usable for device in clsvm.devices()):
+        pytest.skip("no usable OpenCL device")
+    out = tmp_path / "result.json"
+    command = ["pairs", "--sets", "iris", "--peers", "libsvm", "--repeats", "2", "--out", str(out)]
+    assert main(command) == 0
+    (iris,) = json.loads(out.read_text())["sets"]
+    assert (iris["classes"], iris["n"]) == (3, 112)
+    ours, theirs = iris["rows"]
+    assert (ours["solver"], theirs["solver"]) == ("clsvm", "libsvm")
+    assert ours["misses"] == theirs["misses"] == []
+    assert ours["dual"] == pytest.approx(theirs["dual"], rel=1e-5)
+    assert len(ours["all_seconds"]) == 2
+    assert main(["table", str(out)]) == 0
+    assert "iris, 3 classes" in capsys.readouterr().out
+    monkeypatch.setitem(pairs.PEERS, "libsvm", lambda: svm.SVC(tol=0.5))
+    assert main(command) == 0  # (a peer's row does not fail the command)
+    _, theirs = json.loads(out.read_text())["sets"][0]["rows"]
+    assert "above 0.0012" in "; ".join(theirs["misses"])
+    good = {"dual": 2.0, "violation": 1e-3, "box": 0.0, "off_sum": 0.0}
+    assert pairs.misses(good, 2.0, 1e-3) == []
+    for name, value in (("dual", 1.9999), ("violation", 1.3e-3), ("box", 1e-7), ("off_sum", 1e-7)):
+        assert len(pairs.misses(good | {name: value}, 2.0, 1e-3)) == 1
 
 
 def test_rows_that_repeat_are_seen_and_dense_rows_keep_what_they_hold() -> None:

@@ -466,6 +466,29 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clsvm.libsvm.read_problem", fit)
 
 
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "data", "data"],
+        ["train", "data", "folder/../data"],
+        ["train", "data", "new.json", "--report", "new.json"],
+        ["train", "data", "m", "--checkpoint", "data"],
+        ["predict", "data", "m", "data"],
+        ["predict", "data", "m", "m"],
+        ["scale", "-s", "data", "data"],
+    ],
+)
+def test_no_file_that_is_read_is_overwritten(clsvm: Command, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("data", "m"):
+        (tmp_path / name).write_text("1 1:1\n-1 1:-1\n")
+    result = clsvm(*words)
+    assert result.code == 1
+    assert re.search("(data|m|new.json) would be overwritten: it is named twice", result.err)
+    assert (tmp_path / "data").read_text() == (tmp_path / "m").read_text() == "1 1:1\n-1 1:-1\n"
+
+
 UNWRITABLE = [["none/m"], ["."], ["m", "--plot", "none/a.png"], ["m", "--report", "none/a.json"]]
 
 

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_a_device_is_listed_and_usable() -> None:
 
 def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
     info = USABLE[0]
-    assert devices.find(str(info.index)) == info
+    assert devices.find(str(info.index)) == devices.find(info.index) == info
     assert devices.find(info.name.upper()) == info
     first = next(d for d in clsvm.devices() if info.name.split()[0] in d.name)
     assert devices.find(f"{info.name.split()[0]}:0") == first
@@ -36,14 +37,14 @@ def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.find(None) == info
 
 
-@pytest.mark.parametrize("spec", ["no such device", "99", "no such:0"])
-def test_names_that_do_not(spec: str) -> None:
+@pytest.mark.parametrize("spec", ["no such device", "99", 99, -1, "no such:0"])
+def test_names_that_do_not(spec: Any) -> None:
     with pytest.raises(DeviceError, match="no OpenCL device matches") as caught:
         devices.find(spec)
     assert USABLE[0].name in str(caught.value)
 
 
-@pytest.mark.parametrize("spec", [3, 1.5, [], object()])
+@pytest.mark.parametrize("spec", [True, 1.5, [], object()])
 def test_things_that_are_no_device(spec: object) -> None:
     with pytest.raises(TypeError, match="device must be"):
         devices.find(spec)

@@ -99,7 +99,8 @@ def test_example_runs(name: str, script: Script, tmp_path: Path) -> None:
 
 def test_from_libsvm_writes_the_same_file_again(script: Script, tmp_path: Path) -> None:
     assert "written again: the same bytes" in script("from_libsvm")
-    assert (tmp_path / "again.model").read_bytes() == (tmp_path / "breast_cancer.model").read_bytes()
+    made = tmp_path / "from_libsvm"
+    assert (made / "again.model").read_bytes() == (made / "breast_cancer.model").read_bytes()
 
 
 @pytest.mark.parametrize(("name", "result"), [("text", "test accuracy:"), ("regression", "SVR test R2:")])

@@ -66,6 +66,7 @@ WITHIN = {
     ("cli", "plots"),
     ("cli", "__init__"),
     ("__init__", "plots"),
+    ("__init__", "model_selection"),
 }
 LEVEL = {name: level for level, group in enumerate(ORDER) for name in group}
 ONLY_IN = {"pyopencl": {"device"}, "mako": {"sources"}}
