@@ -279,7 +279,7 @@ class _Reader:
         source = self.source[: node.end_col_offset]
         if token := _FOREIGN.search(source, node.col_offset):
             node.col_offset, node.end_col_offset = token.span()
-        raise self.refuse(node, "something that is not part of the language")
+        raise self.refuse(node, f"{type(node).__name__} is not part of the language")
 
     def _name(self, node: ast.expr, name: str) -> Node:
         if name in self.e.variables or name in self.e.parameters:

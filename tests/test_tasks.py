@@ -693,7 +693,7 @@ def test_weights_of_zero_are_no_rows() -> None:
         (SVR(epsilon="a"), TypeError, "epsilon must be a number >= 0, got 'a'"),
         (SVR(C=0), ValueError, "C must be > 0, got 0"),
         (SVR(bias=None), TypeError, "bias must be True or False, got None"),
-        (OneClassSVM(nu=0), ValueError, "nu must be > 0 and finite, got 0"),
+        (OneClassSVM(nu=0), ValueError, "nu must be > 0 and <= 1, got 0"),
         (OneClassSVM(nu=1.01), ValueError, "nu must be > 0 and <= 1, got 1.01"),
         (OneClassSVM(tol=0), ValueError, "tol must be > 0 and finite, got 0"),
     ],
