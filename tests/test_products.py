@@ -209,8 +209,10 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
-def test_rows_are_padded_to_whole_passes(device: str, profile: str, kind: str) -> None:
+@pytest.mark.parametrize("name", ["cpu", "cpu8", "gpu"])
+def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """Also where fewer doubles than that are a vector; what pads is nobody's row."""
+    monkeypatch.setenv("CLSVM_PROFILE", name)
     for dtype in ("float32", "float64"):
         for n in (1, 12, 25, 66):
             X = np.random.default_rng(n).normal(size=(n, 3))
