@@ -341,7 +341,7 @@ class Machine(BaseEstimator):
                 raise ValueError("gamma='scale': the variance of X is beyond float64; scale X or give a number")
             gamma = 1.0 / (X.shape[1] * variance) if variance > 0 else 1.0
         elif not isinstance(gamma, Real):
-            raise TypeError(f"gamma must be 'scale', 'auto' or a number >= 0, got {gamma!r}")
+            raise TypeError(f"gamma must be 'scale', 'auto' or a positive number, got {gamma!r}")
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})

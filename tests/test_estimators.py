@@ -116,7 +116,7 @@ def test_one_row_is_one_class() -> None:
         *(("C", value, TypeError, "C must be a number > 0, got") for value in ("1", None, True, np.ones(1))),
         *(("gamma", value, ValueError, "gamma must be finite and > 0, got") for value in (0, -1.5, np.nan, np.inf)),
         ("gamma", "Scale", ValueError, "'scale', 'auto' or a positive number, got 'Scale'"),
-        ("gamma", None, TypeError, "gamma must be .scale., .auto. or a number >= 0, got None"),
+        ("gamma", None, TypeError, "gamma must be .scale., .auto. or a positive number, got None"),
         ("gamma", 1e300, ValueError, r"gamma=1e\+300 is outside the range .* for float32: scale X or take dtype"),
         ("gamma", 1e-300, ValueError, "gamma=1e-300 is outside the range"),
         ("degree", -1, ValueError, "degree must be finite and >= 0, got -1"),
