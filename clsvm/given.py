@@ -88,7 +88,16 @@ class Given(Held):
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
 
-    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
+    def tile(
+        self,
+        panel: Panel,
+        rows: Buffer,
+        count: Buffer,
+        out: Buffer,
+        known: int = 0,
+        offset: int = 0,
+        half: bool = False,
+    ) -> None:
         """As :meth:`clsvm.gram.Gram.tile`."""
         size = (1 if self.shape == "vector" else self.rows.lanes, panel.capacity)
         self._pick(size, None, *self._slabs.head, rows, panel.capacity, known, offset, out)
@@ -122,6 +131,15 @@ class Whole(Held):
         """What K of these rows takes."""
         return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
 
-    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
+    def tile(
+        self,
+        panel: Panel,
+        rows: Buffer,
+        count: Buffer,
+        out: Buffer,
+        known: int = 0,
+        offset: int = 0,
+        half: bool = False,
+    ) -> None:
         Gram.gather(self, panel, rows, count)  # (the vectors themselves, which nothing else needs)
-        super().tile(panel, rows, count, out, known, offset)
+        super().tile(panel, rows, count, out, known, offset, half)

@@ -155,11 +155,20 @@ class Gram:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
             gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
 
-    def tile(self, panel: Panel, rows: Buffer, count: Buffer, out: Buffer, known: int = 0, offset: int = 0) -> None:
+    def tile(
+        self,
+        panel: Panel,
+        rows: Buffer,
+        count: Buffer,
+        out: Buffer,
+        known: int = 0,
+        offset: int = 0,
+        half: bool = False,
+    ) -> None:
         """out[offset + u, v] = K(row u, row v) of a square panel's rows, rows of ``capacity`` values in the rows'
-        dtype, for all u and v >= known, whole lane groups."""
+        dtype, for all u and v >= known, whole lane groups; half: at least for u < known and u >= v."""
         store = Store((out,), offset + panel.capacity, panel.capacity, self._slot(panel.capacity, offset))
-        self._tile("tile", panel, rows, panel, count, known, store, None)
+        self._tile("half tile" if half else "tile", panel, rows, panel, count, known, store, None)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""

@@ -22,6 +22,7 @@ Vector = NDArray[np.float64]
 _CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
 _HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
+_CLUSTERED = 1 << 30  # multiply-adds below which rows that are read once are not worth clustering
 _PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
 
@@ -132,7 +133,8 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
     host, as where there is so little of it that no program is worth building."""
     much = X.shape[0] * support.shape[0] * X.shape[1] > _HOST
     if much and stream.info.fp64 and stream.profile.wide == "double":
-        plan = replace(plan, kind="dense") if plan.kind == "clustered" else plan  # too few rows to be worth clustering
+        if plan.kind == "clustered" and X.shape[0] * support.shape[0] * X.shape[1] < _CLUSTERED:
+            plan = replace(plan, kind="dense")
         try:
             made = Support(stream, kernel, plan, as_float64(support), "float64")
             return made.responses(stream, as_float64(X), coefficients)

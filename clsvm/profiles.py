@@ -111,8 +111,8 @@ _GPU = Profile(
 )
 PROFILES = {
     "cpu": _CPU,
-    "cpu8": replace(  # 16 registers of 8 floats
-        _CPU, name="cpu8", lanes=8, tiles=_tiles(two=_vector(2, 5, 4), few=_vector(8, 1, 256), many=_vector(4, 3))
+    "cpu8": replace(  # 16 registers of 8 floats: two for a vector, whose parts share what is broadcast
+        _CPU, name="cpu8", tiles=_tiles(two=_vector(2, 5, 4), few=_vector(4, 1, 256), many=_vector(4, 1))
     ),
     "gpu": _GPU,
 }

@@ -4,6 +4,7 @@
     update   c += K(X, U) D, nothing stored         UPDATE
     both     the two in one pass                    STORE, UPDATE   (with ``back.cl``: forward and back)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
+    half tile   of it what no mirror image is       STORE, HALF (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
 
 A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
@@ -11,6 +12,7 @@ A variant is a text and its -D options, so the same thing is run here, written f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,6 +38,7 @@ PRODUCTS = {
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
     "tile": Product(("-DSTORE",), tile=True),
+    "half tile": Product(("-DSTORE", "-DHALF"), tile=True),
     "tile update": Product(("-DUPDATE",), tile=True),
 }
 LAYOUTS = ("dense", "clustered", "csr")
@@ -68,7 +71,8 @@ def tile(profile: Profile, product: str, kind: str, dtype: str, shape: str) -> T
     """The register tile of a gram kernel over lane groups, for a shape class; no wider than a panel's block."""
     block = width(profile, kind, dtype, shape)
     if profile.shape == "vector" and kind != "dense" and not PRODUCTS[product].tile:
-        return {"COLUMNS": block, "GROUPS": 1, "AHEAD": 0}  # the columns of a lane group are its own
+        held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]  # (a lane group's columns are its own)
+        return {"COLUMNS": math.gcd(block, 1 << held.bit_length() - 1), "GROUPS": 1, "AHEAD": 0}
     chosen = {**profile.tiles[shape]}
     if profile.shape == "group" and dtype == "float64":  # two registers a number: half as many a work-item
         chosen["RY"] = max(1, chosen["RY"] // 2)

@@ -3,7 +3,6 @@
 #ifndef UB
 #define UB 64  // working vectors of a panel block, a multiple of V
 #endif
-#define COLUMNS V  // working vectors that are finished at a time
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
@@ -13,6 +12,7 @@
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.
+// HALF: as in gram_lanes_vector.mako.
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
@@ -23,6 +23,9 @@ kernel EXPLICIT void gram(
   const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
   const int total = count[0];
   if (first >= total) return;
+#ifdef HALF
+  if (first >= group0 * V && first + UB <= row) return;
+#endif
   real norms[V];
   for (int r = 0; r < V; ++r) {
 #ifdef LISTED
@@ -90,6 +93,8 @@ kernel EXPLICIT void gram(
         for (int r = 0; r < V; ++r) k[r] = t[r];
       }
     }
+    const int here = min(V, total - u0);
+    realv *value = k;
 <%include file="finish_vector.mako"/>
   }
 }

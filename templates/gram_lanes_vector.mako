@@ -14,6 +14,8 @@
 //   x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V, the tile stays in cache
 //   u[j]            = panel[(block d + j) UB + u % UB]   one line a feature, broadcast lane by lane
 // DENSE: every group holds all d features and columns is not read.
+// HALF: rows and working vectors are the same, and of those from the launch's first on the ones in front of a lane group
+// are left out: their values are mirror images (carry.cl).
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
@@ -29,42 +31,49 @@ kernel EXPLICIT void gram(
   global const int *restrict J = columns + columns_at[group0 + first];
   const int length = columns_at[group0 + first + 1] - columns_at[group0 + first];
 #endif
-  for (int u0 = 0; u0 < total; u0 += COLUMNS) {
-    global const real *restrict block = panel + (size_t)(u0 - u0 % UB) * d + u0 % UB;
-    realv products[GROUPS][COLUMNS];
+  for (int u0 = 0; u0 < total; u0 += UB) {
+#ifdef HALF
+    if (u0 == group0 * V) u0 = (group0 + first) * V;
+#endif
+    const int here = min(UB, total - u0);
+    realv k[GROUPS][UB];
+    for (int v = 0; v < here; v += COLUMNS) {
+      global const real *restrict block = panel + (size_t)u0 * d + v;
+      realv products[GROUPS][COLUMNS];
 #pragma unroll
-    for (int a = 0; a < GROUPS; ++a)
+      for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-      for (int u = 0; u < COLUMNS; ++u) products[a][u] = (realv)(real)0;
-    for (int j = 0; j < length; ++j) {
+        for (int u = 0; u < COLUMNS; ++u) products[a][u] = (realv)(real)0;
+      for (int j = 0; j < length; ++j) {
 #ifdef DENSE
-      global const real *restrict uj = block + (size_t)j * UB;
+        global const real *restrict uj = block + (size_t)j * UB;
 #else
-      global const real *restrict uj = block + (size_t)J[j] * UB;
+        global const real *restrict uj = block + (size_t)J[j] * UB;
 #endif
-      realv xj[GROUPS];
+        realv xj[GROUPS];
 #pragma unroll
-      for (int a = 0; a < GROUPS; ++a) {
-        xj[a] = loadv(j, x[a]);
+        for (int a = 0; a < GROUPS; ++a) {
+          xj[a] = loadv(j, x[a]);
 #if AHEAD > 0
-        FETCH(x[a] + (size_t)(j + AHEAD) * V);
+          FETCH(x[a] + (size_t)(j + AHEAD) * V);
 #endif
+        }
+#pragma unroll
+        for (int u = 0; u < COLUMNS; ++u) {
+          const realv y = (realv)uj[u];
+#pragma unroll
+          for (int a = 0; a < GROUPS; ++a) products[a][u] = ADD_TERM(products[a][u], xj[a], y);
+        }
       }
 #pragma unroll
-      for (int u = 0; u < COLUMNS; ++u) {
-        const realv y = (realv)uj[u];
+      for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-        for (int a = 0; a < GROUPS; ++a) products[a][u] = ADD_TERM(products[a][u], xj[a], y);
-      }
+        for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = products[a][u];
     }
-#pragma unroll
-    for (int a = 0; a < GROUPS; ++a) {
-      if (first + a >= groups) break;
+    for (int a = 0; a < min(GROUPS, groups - first); ++a) {
       const size_t row = (size_t)(group0 + first + a) * V, to = row - base;
       const realv x2 = loadv(0, xx + row);
-      realv k[COLUMNS];
-#pragma unroll
-      for (int u = 0; u < COLUMNS; ++u) k[u] = products[a][u];
+      realv *value = k[a];
 <%include file="finish_vector.mako"/>
     }
   }

@@ -10,21 +10,46 @@ inline kv ipow(kv x, int n) {  // as expression._whole_power
   return n < 0 ? (kv)(real)1 / r : r;
 }
 
-// e^x to 0.75 ulp, 0 below -87 (runtimes take three times as long): x = n ln 2 + r, e^r = 1 + r + r^2 q(r), q of least
-// largest error on |r| <= ln 2 / 2; 2^n in two factors, so that all exponents pass
-#if defined(VECTOR) && !defined(REAL64)
+// e^x to 1.1 ulp, no smaller than e^LEAST (runtimes take three times as long): x = n ln 2 + r, e^r = 1 + r + r^2 q(r), q
+// of least largest error on |r| <= ln 2 / 2. The last bits of n + 1.5 2^MANTISSA are those of n; they go into the exponent
+#ifdef VECTOR
+#ifdef REAL64
+#define MANTISSA 52
+#define LEAST -708.0
+#define MOST 709.78
+#define BITS CAT(as_long, V)
+#define NUMBERS CAT(as_double, V)
+#else
+#define MANTISSA 23
+#define LEAST -87.0f
+#define MOST 88.72f
+#define BITS CAT(as_int, V)
+#define NUMBERS CAT(as_float, V)
+#endif
 inline kv exponential(kv x) {
-  const kv n = rint(x * 1.44269504f);
-  const kv r = fma(n, (kv)2.12194440e-4f, fma(n, (kv)-0.693359375f, x));
+  const kv y = select(x, (kv)LEAST, isless(x, (kv)LEAST)), middle = (kv)(real)(3L << (MANTISSA - 1));
+  const kv t = fma(y, (kv)NUMBER(1.4426950408889634), middle), n = t - middle;
+  const kv r = fma(n, (kv)NUMBER(-1.4286068203094173e-06), fma(n, (kv)NUMBER(-0.693145751953125), y));
+#ifdef REAL64
+  kv q = (kv)2.5100375832561234e-08;
+  q = fma(q, r, (kv)2.7620075879983367e-07);
+  q = fma(q, r, (kv)2.7557268480310024e-06);
+  q = fma(q, r, (kv)2.4801521322368692e-05);
+  q = fma(q, r, (kv)0.00019841269863040545);
+  q = fma(q, r, (kv)0.0013888888917196719);
+  q = fma(q, r, (kv)0.008333333333330065);
+  q = fma(q, r, (kv)0.041666666666624164);
+  q = fma(q, r, (kv)0.16666666666666669);
+  q = fma(q, r, (kv)0.5000000000000001);
+#else
   kv q = (kv)0.00138145406f;
   q = fma(q, r, (kv)0.00836874545f);
   q = fma(q, r, (kv)0.041668389f);
   q = fma(q, r, (kv)0.166665211f);
   q = fma(q, r, (kv)0.49999994f);
-  const kv p = fma(q, r * r, r) + 1.0f;
-  const CAT(int, V) bits = (CAT(convert_int, V)(min(n, (kv)129.0f)) + 126) << 23;
-  const kv y = p * CAT(as_float, V)(bits) * 2.0f;
-  return select(select(y, (kv)0.0f, isless(x, (kv)-87.0f)), (kv)INFINITY, isgreater(x, (kv)88.8f));
+#endif
+  const kv p = fma(q, r * r, r) + NUMBER(1.0);
+  return select(NUMBERS(BITS(p) + (BITS(t) << MANTISSA)), (kv)INFINITY, isgreater(x, (kv)MOST));
 }
 #else
 #define exponential exp

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from clsvm import kernels, layout
+from clsvm import kernels, layout, variants
 from clsvm.device import Stream
 from clsvm.gram import Gram, Store, Update
 from tests.conftest import thrifty
@@ -272,8 +272,10 @@ def test_places_of_a_block_start_again(device: str) -> None:
             Gram(stream, rows, kernel).gather(replace(panel, nbytes=0), at, count)
 
 
+@pytest.mark.parametrize("known", [0, 128])
 @pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_the_known_half_of_a_tile_stays(device: str, profile: str, kind: str) -> None:
+def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, known: int) -> None:
+    """What is known stays; what is computed and mirrored is the whole rest."""
     X = np.random.default_rng(4).normal(size=(260, 5))
     kernel = make("rbf")
     with Stream(device) as stream:
@@ -283,10 +285,18 @@ def test_the_known_half_of_a_tile_stays(device: str, profile: str, kind: str) ->
         at, count = stream.upload(rows.position[:256]), stream.upload(np.array([256], np.int32))
         gram.gather(panel, at, count)
         out = stream.upload(np.full((256, 256), -7, np.float32))
-        gram.tile(panel, at, count, out, known=128)
+        gram.tile(panel, at, count, out, known=known, half=True)
+        half = stream.read(out, np.float32, (256, 256))
+        if stream.profile.shape == "vector":
+            assert (half[known:, known:] == -7).mean() > 0.2
+        mirror = stream.variant(variants.carry(stream.profile, "float32"), "mirror")
+        mirror((256 // variants.SQUARE, (256 - known) // variants.SQUARE), None, 256, known, out)
         tile = stream.read(out, np.float32, (256, 256))
-        assert (tile[:, :128] == -7).all()
-        np.testing.assert_allclose(tile[:, 128:], kernel(X[:256], X[128:256]), atol=4e-6)
+        assert (tile[:known, :known] == -7).all()
+        expected = kernel(X[:256], X[:256])
+        expected[:known, :known] = -7
+        np.testing.assert_allclose(tile, expected, atol=4e-6)
+        np.testing.assert_array_equal(tile, tile.T)
 
 
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))

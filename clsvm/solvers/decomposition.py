@@ -375,16 +375,16 @@ class Solver:
         self._lap("rows", started)
 
     def _tile(self, keep: int) -> None:
-        """Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and squares."""
-        ws, Q, W, half = self.selection.ws, self.Q, self.W, self.W // 2
+        """Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and squares; of
+        that one side, which the other mirrors."""
+        ws, Q, W, half = self.selection.ws, self.Q, self.panel.capacity, self.W // 2
         self.gram.gather(self.panel, ws, self.count)
         known = half if keep and self.sets == 1 and half % max(self.gram.rows.lanes, variants.SQUARE) == 0 else 0
-        squares = (known // variants.SQUARE, known // variants.SQUARE)
+        wide, high = W // variants.SQUARE, (W - known) // variants.SQUARE
         if known:
-            self._k["carry"](squares, None, W, half, Q)
-        self.gram.tile(self.panel, ws, self.count, Q, known)
-        if known:
-            self._k["mirror"](squares, None, W, half, Q)
+            self._k["carry"]((high, high), None, W, known, Q)
+        self.gram.tile(self.panel, ws, self.count, Q, known, half=True)
+        self._k["mirror"]((wide, high), None, W, known, Q)
 
     def _limits(self) -> tuple[Any, ...]:
         """tolerance, shrink, most steps, budget: when the subproblem is solved."""
