@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import multiprocessing
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -21,9 +22,9 @@ if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have
 
 from rich.console import Console
 
-from benchmarks import environment, gtsvm, ladder, ladder_plot, pairs, search, table, tasks, tasks_table
+from benchmarks import environment, gtsvm, ladder, ladder_plot, layouts, pairs, search, table, tasks, tasks_table
 from benchmarks.fit import Options, fit_set
-from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
+from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS, MissingSetError
 from clsvm import device as devices
 
 RESULTS = Path(__file__).parent / "results"
@@ -32,11 +33,11 @@ PEERS = ("libsvm", "onedal")
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one of the commands; 0 when every row of ours counts and every rung is right, 1 otherwise; 1, and
-    what it is, where a file or a package is missing."""
+    what it is, where a data set, a file or a package is missing."""
     options = _parser().parse_args(argv)
     try:
         return COMMANDS[options.command](options)
-    except (FileNotFoundError, ModuleNotFoundError) as error:
+    except (FileNotFoundError, ModuleNotFoundError, MissingSetError) as error:
         hint = " (pip install scikit-learn-intelex)" if getattr(error, "name", "") == "sklearnex" else ""
         print(f"python -m benchmarks: error: {error}{hint}", file=sys.stderr)
         return 1
@@ -103,6 +104,16 @@ def _search(options: argparse.Namespace) -> int:
     if options.out:
         _write(result, options.out, "", console)
     return 0 if all(row["apart"] <= 0.002 for row in result["rows"]) else 1
+
+
+def _layouts(options: argparse.Namespace) -> int:
+    found = layouts.run(options.sets, options.data, options.device, options.repeats)
+    result = _head() | {"device": str(devices.find(options.device)), "kind": "layouts"} | found
+    console = _console()
+    console.print(layouts.show(result))
+    if options.out:
+        _write(result, options.out, "", console)
+    return 0 if all(row["agrees"] for one in result["sets"] for row in one["rows"]) else 1
 
 
 def _pairs(options: argparse.Namespace) -> int:
@@ -184,13 +195,19 @@ def _names(known: tuple[str, ...]) -> Any:
     return parse
 
 
+def _add_data(parser: argparse.ArgumentParser, words: str = "") -> None:
+    named = os.environ.get("CLSVM_DATA")
+    words = "; ".join(part for part in ("folder of the data sets (else that of CLSVM_DATA)", words) if part)
+    parser.add_argument("--data", type=Path, default=named and Path(named), help=words)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     fit = commands.add_parser("fit", help="fit data sets with clsvm and its peers, check and time every fit")
     fit.add_argument("--sets", type=_names(tuple(SETS)), default=list(BUNDLED[1:]), help=f"of {', '.join(SETS)}")
     fit.add_argument("--peers", type=_names(PEERS), default=[], help=f"of {', '.join(PEERS)}")
-    fit.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED)}")
+    _add_data(fit, f"none needed for {', '.join(BUNDLED)}")
     fit.add_argument("--repeats", type=int, default=3, help="fits of each solver, the cold one included (3)")
     fit.add_argument("--repeats-libsvm", type=int, default=1, help="fits of LIBSVM (1)")
     fit.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance (1e-3)")
@@ -211,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     which.add_argument("--figure", type=int, choices=tuple(gtsvm.FIGURES), help="2: where the time goes")
     paper.add_argument("--sets", type=_names(tuple(SETS)), default=list(gtsvm.SETS), help=f"of {', '.join(SETS)}")
-    paper.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED)}")
+    _add_data(paper, f"none needed for {', '.join(BUNDLED)}")
     paper.add_argument("--device", help="as clsvm.SVC takes it")
     paper.add_argument("--out", type=Path, help="a JSON file to write")
     every = commands.add_parser("tasks", help="SVC, NuSVC, SVR, NuSVR and OneClassSVM against scikit-learn's")
@@ -219,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument(
         "--tasks", type=_names(tuple(tasks.TASKS)), default=list(tasks.TASKS), help=f"of {', '.join(tasks.TASKS)}"
     )
-    every.add_argument("--data", type=Path, help=f"folder of the data sets; none needed for {', '.join(BUNDLED_TASKS)}")
+    _add_data(every, f"none needed for {', '.join(BUNDLED_TASKS)}")
     every.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance of both (1e-3)")
     every.add_argument("--device", help="as clsvm.SVC takes it")
     every.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/tasks-DEVICE-DATE.json)")
@@ -228,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     folds.add_argument("--rows", type=int, default=8000, help="rows of a9a (8000)")
     folds.add_argument("--peers", type=_names(PEERS), default=[], help=f"of {', '.join(PEERS)}")
     folds.add_argument("--repeats", type=int, default=3, help="searches of ours, the cold one included (3)")
-    folds.add_argument("--data", type=Path, help="folder of the data sets")
+    _add_data(folds)
     folds.add_argument("--device", help="as clsvm.SVC takes it")
     folds.add_argument("--out", type=Path, help="a JSON file to write")
     classes = commands.add_parser("pairs", help="a machine for each pair of classes, by clsvm and its peers in turns")
@@ -236,9 +253,15 @@ def _parser() -> argparse.ArgumentParser:
     classes.add_argument("--sets", type=_names(known), default=["letter", "pendigits"], help=f"of {', '.join(known)}")
     classes.add_argument("--peers", type=_names(PEERS), default=[], help=f"of {', '.join(PEERS)}")
     classes.add_argument("--repeats", type=int, default=4, help="fits of each solver, the cold one included (4)")
-    classes.add_argument("--data", type=Path, help="folder of the data sets; none needed for iris and digits")
+    _add_data(classes, "none needed for iris and digits")
     classes.add_argument("--device", help="as clsvm.SVC takes it")
     classes.add_argument("--out", type=Path, help="a JSON file to write")
+    forms = commands.add_parser("layouts", help="the same fits with rows dense, clustered and as CSR, in turns")
+    forms.add_argument("--sets", type=_names(tuple(SETS)), default=["synthetic20k"], help=f"of {', '.join(SETS)}")
+    forms.add_argument("--repeats", type=int, default=6, help="fits in each layout, the cold one included (6)")
+    _add_data(forms, f"none needed for {', '.join(BUNDLED)}")
+    forms.add_argument("--device", help="as clsvm.SVC takes it")
+    forms.add_argument("--out", type=Path, help="a JSON file to write")
     gpu.add_arguments(commands.add_parser("gpu", help=gpu.HELP))
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
@@ -252,6 +275,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "tasks": _tasks,
     "search": _search,
     "pairs": _pairs,
+    "layouts": _layouts,
     "gpu": gpu.run,
     "table": _table,
 }
@@ -261,6 +285,7 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Any]] = {
     "gtsvm": gtsvm.show,
     "search": search.show,
     "pairs": pairs.show,
+    "layouts": layouts.show,
     "tasks": lambda result: table.markdown(result, tasks_table.LAYOUT),
     "gpu": summary.markdown,
 }

@@ -29,6 +29,10 @@ Split = tuple[Any, Any, Any, Any]
 """Training rows, training labels, test rows, test labels; rows as a float64 array or CSR with 32-bit indices."""
 
 
+class MissingSetError(ValueError):
+    """A data set that there is not, or not without a folder."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A binary RBF problem, ready to be fitted."""
@@ -58,9 +62,9 @@ class DataSet:
 def load(name: str, folder: Path | None) -> Problem:
     """The problem of that name; FileNotFoundError or ValueError says what is missing."""
     if name not in SETS:
-        raise ValueError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
+        raise MissingSetError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
     if folder is None and name not in BUNDLED:
-        raise ValueError(f"{name} is read from a folder: give it as --data DIR")
+        raise MissingSetError(f"{name} is read from a folder: give it as --data DIR")
     recipe = SETS[name]
     X, y, X_test, y_test = recipe.make(folder or Path())
     signed = [np.where(np.asarray(labels) == recipe.positive, 1.0, -1.0) for labels in (y, y_test)]
@@ -191,9 +195,9 @@ MULTICLASS: dict[str, tuple[Callable[[Path], Split], float, float]] = {
 def load_multiclass(name: str, folder: Path | None) -> Problem:
     """The problem of that name in MULTICLASS, y and y_test being its labels as they come; errors as of ``load``."""
     if name not in MULTICLASS:
-        raise ValueError(f"unknown data set {name!r} of several classes; there are {', '.join(MULTICLASS)}")
+        raise MissingSetError(f"unknown data set {name!r} of several classes; there are {', '.join(MULTICLASS)}")
     if folder is None and name != "digits":
-        raise ValueError(f"{name} is read from a folder: give it as --data DIR")
+        raise MissingSetError(f"{name} is read from a folder: give it as --data DIR")
     make, C, gamma = MULTICLASS[name]
     X, y, X_test, y_test = make(folder or Path())
     return Problem(name, X, np.asarray(y, np.float64), X_test, np.asarray(y_test, np.float64), C, gamma)
@@ -296,9 +300,9 @@ BUNDLED_TASKS = ("iris", "breast_cancer", "digits", "diabetes")
 def load_task(name: str, folder: Path | None) -> Split:
     """The rows and targets of the set of that name in TASK_SETS, as they come; errors as of ``load``."""
     if name not in TASK_SETS:
-        raise ValueError(f"unknown data set {name!r} of several tasks; there are {', '.join(TASK_SETS)}")
+        raise MissingSetError(f"unknown data set {name!r} of several tasks; there are {', '.join(TASK_SETS)}")
     if folder is None and name not in BUNDLED_TASKS:
-        raise ValueError(f"{name} is read from a folder: give it as --data DIR")
+        raise MissingSetError(f"{name} is read from a folder: give it as --data DIR")
     X, y, X_test, y_test = TASK_SETS[name].make(folder or Path())
     most = TASK_SETS[name].most
     return X[:most], np.asarray(y[:most], np.float64), X_test, np.asarray(y_test, np.float64)

@@ -443,6 +443,36 @@ def test_the_command_times_pairs_of_classes(
         assert len(pairs.misses(good | {name: value}, 2.0, 1e-3)) == 1
 
 
+def test_the_command_times_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clsvm = pytest.importorskip("clsvm")
+    if not any(device.usable for device in clsvm.devices()):
+        pytest.skip("no usable OpenCL device")
+    out = tmp_path / "result.json"
+    command = ["layouts", "--sets", "digits8", "--repeats", "2", "--out", str(out)]
+    assert main(command) == 0
+    (digits,) = json.loads(out.read_text())["sets"]
+    assert [row["layout"] for row in digits["rows"]] == ["dense", "clustered", "csr"]
+    assert digits["chosen"] in ("dense", "clustered", "csr")
+    assert "dense 64" in digits["reason"]
+    duals = [row["dual"] for row in digits["rows"]]
+    assert duals == pytest.approx([duals[0]] * 3, rel=1e-5)
+    assert all(row["agrees"] for row in digits["rows"])
+    assert all(row["stored"].startswith(f"{row['layout']}, ") for row in digits["rows"])  # (each was what it says)
+    assert main(["table", str(out)]) == 0
+    assert f"{digits['chosen']} *" in capsys.readouterr().out
+
+
+def test_a_set_that_needs_a_folder_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CLSVM_DATA", raising=False)
+    assert main(["layouts", "--sets", "a9a"]) == 1
+    assert "a9a is read from a folder: give it as --data DIR" in capsys.readouterr().err
+    monkeypatch.setenv("CLSVM_DATA", str(tmp_path))
+    assert main(["layouts", "--sets", "a9a"]) == 1
+    assert str(tmp_path) in capsys.readouterr().err
+
+
 def test_rows_that_repeat_are_seen_and_dense_rows_keep_what_they_hold() -> None:
     X = sp.random(60, 300, density=0.02, format="csr", random_state=np.random.RandomState(0))
     X_test = sp.random(50, 300, density=0.02, format="csr", random_state=np.random.RandomState(1))
