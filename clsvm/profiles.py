@@ -112,16 +112,16 @@ _GPU = Profile(
 PROFILES = {
     "cpu": _CPU,
     "cpu8": replace(  # 16 registers of 8 floats: two for a vector, whose parts share what is broadcast
-        _CPU, name="cpu8", tiles=_tiles(two=_vector(2, 5, 4), few=_vector(4, 1, 256), many=_vector(4, 1))
+        _CPU, name="cpu8", tiles=_tiles(two=_vector(2, 4, 4), few=_vector(4, 1, 32), many=_vector(4, 1))
     ),
     "gpu": _GPU,
 }
 
 # What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
 # taken from its file.
-_TWO = [_vector(2, groups, ahead) for groups in (1, 5, 10, 12) for ahead in (0, 4, 64)]
-_FEW = [_vector(columns, 1, ahead) for columns in (16, 8) for ahead in (0, 64, 256)]
-_MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
+_TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
+_FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
+_MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
 _GROUP_TILES = [
     {"COLUMNS": columns, "RX": rx, "RY": ry, "DEPTH": depth}
     for columns, rx, ry in ((64, 4, 4), (64, 8, 8), (64, 8, 4), (32, 4, 4), (32, 4, 2))
