@@ -48,7 +48,7 @@ OTHER: dict[str, dict[str, tuple[Tile, ...]]] = {
         "many": ({"COLUMNS": 64, "RX": 8, "RY": 8, "DEPTH": 8},),
     },
     "vector": {
-        "two": ({"COLUMNS": 2, "GROUPS": 5, "AHEAD": 4},),
+        "two": ({"COLUMNS": 2, "GROUPS": 4, "AHEAD": 4},),
         "few": ({"COLUMNS": 8, "GROUPS": 1, "AHEAD": 256},),
         "many": ({"COLUMNS": 8, "GROUPS": 2, "AHEAD": 0},),
     },
