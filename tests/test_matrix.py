@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import SVC, Kernel, kernel_matrix, layout
+from clsvm import device as devices
 from clsvm.device import Stream
 
 RNG = np.random.default_rng(0)
@@ -116,3 +117,31 @@ def test_input_of_any_form(device: str, form: Any) -> None:
     model = SVC(kernel=kernel, device=device).fit(X, signs).model_
     got = model.decision_function(form(Y), device)
     np.testing.assert_allclose(got, model.decision_function(Y, device), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [("float32", -87.0, 88.7), ("float64", -708.0, 709.7)], ids=["float32", "float64"]
+)
+def test_exponentials(device: str, dtype: str, least: float, most: float) -> None:
+    """To 1.1 units in the last place over the whole range, 1 at 0, 0 below the range."""
+    if dtype == "float64" and not devices.find(device).fp64:
+        pytest.skip("the device has no float64")
+    rng = np.random.default_rng(0)
+    x = np.concatenate(
+        [rng.uniform(least, most, 20000), rng.uniform(-1, 1, 5000), -(10.0 ** rng.uniform(-12, 1, 5000))]
+    )
+    x = np.concatenate([x, np.arange(-80, 80) * np.log(2) / 2, [least, most, 0.0]]).astype(dtype)
+    x = x[(x >= least) & (x <= most)]
+
+    def exponentials(x: np.ndarray) -> np.ndarray:
+        return kernel_matrix(x[:, None], np.ones((1, 1), dtype), Kernel("exp(dot)"), device=device, dtype=dtype)[:, 0]
+
+    expected, got = np.exp(x.astype(np.longdouble)), exponentials(x)
+    units = np.abs(got - expected) / np.spacing(expected.astype(dtype))
+    with Stream(device) as stream:
+        allowed = 1.1 if stream.profile.shape == "vector" else 3.0  # OpenCL's own
+    assert units.max() <= allowed, x[units.argmax()]
+    assert (got[x == 0] == 1).all()
+    below = np.array([1.01 * least, 2 * least, -1e30], dtype)
+    assert (exponentials(below) <= 2 * np.finfo(dtype).tiny).all()
+    assert exponentials(below)[1:].tolist() == [0.0, 0.0]
