@@ -142,6 +142,6 @@ def test_exponentials(device: str, dtype: str, least: float, most: float) -> Non
         allowed = 1.1 if stream.profile.shape == "vector" else 3.0  # OpenCL's own
     assert units.max() <= allowed, x[units.argmax()]
     assert (got[x == 0] == 1).all()
-    below = np.array([1.01 * least, 2 * least, -1e30], dtype)
+    below = np.array([1.01 * least, 2 * least, -1e10], dtype)
     assert (exponentials(below) <= 2 * np.finfo(dtype).tiny).all()
     assert exponentials(below)[1:].tolist() == [0.0, 0.0]
