@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from clsvm import device as devices
 from clsvm import kernels, layout, variants
 from clsvm.device import Stream
 from clsvm.gram import Gram, Store, Update
@@ -273,25 +274,27 @@ def test_places_of_a_block_start_again(device: str) -> None:
 
 
 @pytest.mark.parametrize("known", [0, 128])
-@pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, known: int) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [("dense", "float32"), ("csr", "float32"), ("dense", "float64")])
+def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, dtype: str, known: int) -> None:
     """What is known stays; what is computed and mirrored is the whole rest."""
+    if dtype == "float64" and (profile == "gpu-pair" or not devices.find(device).fp64):
+        pytest.skip("no float64")
     X = np.random.default_rng(4).normal(size=(260, 5))
     kernel = make("rbf")
     with Stream(device) as stream:
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), "float32")
+        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), dtype)
         gram = Gram(stream, rows, kernel)
         panel = gram.panel(256, square=True)
         at, count = stream.upload(rows.position[:256]), stream.upload(np.array([256], np.int32))
         gram.gather(panel, at, count)
-        out = stream.upload(np.full((256, 256), -7, np.float32))
+        out = stream.upload(np.full((256, 256), -7, dtype))
         gram.tile(panel, at, count, out, known=known, half=True)
-        half = stream.read(out, np.float32, (256, 256))
+        half = stream.read(out, dtype, (256, 256))
         if stream.profile.shape == "vector":
             assert (half[known:, known:] == -7).mean() > 0.2
-        mirror = stream.variant(variants.carry(stream.profile, "float32"), "mirror")
+        mirror = stream.variant(variants.carry(stream.profile, dtype), "mirror")
         mirror((256 // variants.SQUARE, (256 - known) // variants.SQUARE), None, 256, known, out)
-        tile = stream.read(out, np.float32, (256, 256))
+        tile = stream.read(out, dtype, (256, 256))
         assert (tile[:known, :known] == -7).all()
         expected = kernel(X[:256], X[:256])
         expected[:known, :known] = -7
