@@ -198,7 +198,7 @@ def _names(known: tuple[str, ...]) -> Any:
 def _add_data(parser: argparse.ArgumentParser, words: str = "") -> None:
     named = os.environ.get("CLSVM_DATA")
     words = "; ".join(part for part in ("folder of the data sets (else that of CLSVM_DATA)", words) if part)
-    parser.add_argument("--data", type=Path, default=named and Path(named), help=words)
+    parser.add_argument("--data", type=Path, default=Path(named) if named else None, help=words)
 
 
 def _parser() -> argparse.ArgumentParser:

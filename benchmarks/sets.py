@@ -60,7 +60,7 @@ class DataSet:
 
 
 def load(name: str, folder: Path | None) -> Problem:
-    """The problem of that name; FileNotFoundError or ValueError says what is missing."""
+    """The problem of that name; FileNotFoundError or MissingSetError says what is missing."""
     if name not in SETS:
         raise MissingSetError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
     if folder is None and name not in BUNDLED:

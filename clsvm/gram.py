@@ -168,7 +168,8 @@ class Gram:
         """out[offset + u, v] = K(row u, row v) of a square panel's rows, rows of ``capacity`` values in the rows'
         dtype, for all u and v >= known, whole lane groups; half: at least for u < known and u >= v."""
         store = Store((out,), offset + panel.capacity, panel.capacity, self._slot(panel.capacity, offset))
-        self._tile("half tile" if half else "tile", panel, rows, panel, count, known, store, None)
+        product = "half tile" if half and self.shape == "vector" else "tile"
+        self._tile(product, panel, rows, panel, count, known, store, None)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""

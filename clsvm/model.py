@@ -131,9 +131,9 @@ def _whole(rows: int) -> int:
 def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
     """:meth:`Support.responses` in float64: on the device where it has it and room, else by the kernel's oracle on the
     host, as where there is so little of it that no program is worth building."""
-    much = X.shape[0] * support.shape[0] * X.shape[1] > _HOST
-    if much and stream.info.fp64 and stream.profile.wide == "double":
-        if plan.kind == "clustered" and X.shape[0] * support.shape[0] * X.shape[1] < _CLUSTERED:
+    cells = X.shape[0] * support.shape[0] * X.shape[1]
+    if cells > _HOST and stream.info.fp64 and stream.profile.wide == "double":
+        if plan.kind == "clustered" and cells < _CLUSTERED:
             plan = replace(plan, kind="dense")
         try:
             made = Support(stream, kernel, plan, as_float64(support), "float64")

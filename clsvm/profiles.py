@@ -130,7 +130,7 @@ _GROUP_TILES = [
 SEARCH: Mapping[str, Mapping[str, Any]] = {
     "vector": {
         "lanes": (8, 16),
-        "tiles": {"two": _TWO, "few": [*_FEW, *_MANY[1:7]], "many": _MANY},
+        "tiles": {"two": _TWO, "few": [*_FEW, *_MANY[2:4], *_MANY[5:8]], "many": _MANY},
         "panel": (16, 32, 64, 128),
         "block": (128, 256, 512, 1024, 2048),
         "chunks": (2, 4, 8, 16, 32),

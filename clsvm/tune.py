@@ -47,15 +47,9 @@ def _tiles(shape: str, lanes: bool = False) -> Callable[[Profile], Iterator[Prof
         search = SEARCH[profile.shape]
         for count in search["lanes"] if lanes else (profile.lanes,):
             for tile in search["tiles"][shape]:
-                if count <= _most_lanes(profile):
-                    yield replace(profile, lanes=count, tiles={**profile.tiles, shape: tile})
+                yield replace(profile, lanes=count, tiles={**profile.tiles, shape: tile})
 
     return candidates
-
-
-def _most_lanes(profile: Profile) -> int:
-    """Vectors of 16 floats where the registers are half as wide only spill; groups may have any number."""
-    return 16 if profile.shape == "group" or profile.lanes == 16 else 8
 
 
 def _numbers(field: str) -> Callable[[Profile], Iterator[Profile]]:

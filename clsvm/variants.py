@@ -4,7 +4,7 @@
     update   c += K(X, U) D, nothing stored         UPDATE
     both     the two in one pass                    STORE, UPDATE   (with ``back.cl``: forward and back)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
-    half tile   of it what no mirror image is       STORE, HALF (the vector shape: it counts where cores are few)
+    half tile   of it what no mirror image is       STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
 
 A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
@@ -26,10 +26,12 @@ from clsvm.tasks import Constraint
 
 
 class Product(NamedTuple):
-    """-D options of a product; tile: whether its rows are the working vectors themselves."""
+    """-D options of a product; tile: whether its rows are the working vectors themselves; vector: whether it is the
+    vector shape's alone."""
 
     options: tuple[str, ...]
     tile: bool = False
+    vector: bool = False
 
 
 PRODUCTS = {
@@ -38,7 +40,7 @@ PRODUCTS = {
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
     "tile": Product(("-DSTORE",), tile=True),
-    "half tile": Product(("-DSTORE", "-DHALF"), tile=True),
+    "half tile": Product(("-DSTORE", "-DHALF"), tile=True, vector=True),
     "tile update": Product(("-DUPDATE",), tile=True),
 }
 LAYOUTS = ("dense", "clustered", "csr")
@@ -88,7 +90,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     """
     if kind not in spec.layouts:
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {', '.join(spec.layouts)}, got {kind!r}")
-    options, of_panel = PRODUCTS[product]
+    options, of_panel, _ = PRODUCTS[product]
     if of_panel and shape == "two":
         raise ValueError("a tile is of panels for more than two working vectors, got shape 'two'")
     if kind == "csr":
@@ -118,6 +120,8 @@ def _text(template: str, spec: Spec) -> str:
 
 def shapes(profile: Profile, product: str) -> list[str]:
     """The shape classes that a product comes in."""
+    if PRODUCTS[product].vector and profile.shape != "vector":
+        return []
     return [shape for shape in profile.tiles if shape != "two" or not PRODUCTS[product].tile]
 
 

@@ -49,7 +49,7 @@ inline kv exponential(kv x) {
 #endif
   const kv p = fma(q, r * r, r) + NUMBER(1.0);
   const kv y = NUMBERS(BITS(p) + (BITS(t) << MANTISSA));
-  return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), (kv)INFINITY, isgreater(x, (kv)MOST));
+  return select(select(y, (kv)NUMBER(0.0), isless(x, (kv)LEAST)), x + INFINITY, !islessequal(x, (kv)MOST));  // (no number stays none)
 }
 #else
 #define exponential exp

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.svm import SVC as Reference
 from benchmarks import check
 from clsvm import SVC, kernels, training
 from clsvm import device as devices
+from clsvm.profiles import PROFILES
 from clsvm.tasks import c_svc
 from tests.conftest import noisy
 
@@ -74,7 +76,8 @@ def test_few_rows(device: str, n: int) -> None:
 @pytest.mark.oclgrind
 def test_rows_of_half_a_pass(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four doubles a vector, eight rows a pass: 66 rows are 17 vectors and no more, unless they are padded."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    monkeypatch.setitem(PROFILES, "short", replace(PROFILES["cpu8"], name="short", lanes=8))
+    monkeypatch.setenv("CLSVM_PROFILE", "short")
     X, y = noisy(66, 4)
     model = SVC(gamma=0.3, device=device, dtype="float64", working_set_size=16).fit(X, y)
     verify(model, X, y, 1.0, 0.3)
