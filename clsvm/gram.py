@@ -26,6 +26,8 @@ from clsvm.kernels import Kernel
 from clsvm.layout import Part, Rows
 from clsvm.profiles import shape_class
 
+RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
+
 
 @dataclass
 class Panel:
@@ -330,7 +332,10 @@ class Gram:
         size: tuple[int, ...]
         local: tuple[int, ...]
         if self.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
-            size, local = (-(-groups // tile.get("GROUPS", 1)),), (1,)
+            items = -(-groups // tile.get("GROUPS", 1))
+            if r.kind == "clustered" and not variants.PRODUCTS[product].tile:
+                items = min(items, max(-(-items // RUN), SHARE * stream.compute_units))
+            size, local = (items,), (1,)
         else:
             items = panel.width if r.csr else r.lanes // tile["RX"] * (tile["COLUMNS"] // tile["RY"])
             size, local = (groups * items, blocks), (items, 1)

@@ -9,8 +9,10 @@
 #ifndef AHEAD
 #define AHEAD 0  // features by which fetches from memory run ahead; 0 leaves it to the processor
 #endif
+#define PASS_BYTES 131072  // such a part of the panel
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
-// One work-item: GROUPS lane groups (V rows each) against all of the panel, COLUMNS vectors at a time in registers.
+// One work-item: ``run`` times GROUPS lane groups (V rows each) against a part of the panel that stays in the second-level
+// cache, then against the next; COLUMNS vectors at a time in registers. How many there are is the range's to say.
 //   x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V, the tile stays in cache
 //   u[j]            = panel[(block d + j) UB + u % UB]   one line a feature, broadcast lane by lane
 // DENSE: every group holds all d features and columns is not read.
@@ -21,60 +23,65 @@ kernel EXPLICIT void gram(
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const int first = get_global_id(0) * GROUPS, total = count[0];
-  global const real *restrict x[GROUPS];
+  const int total = count[0], items = get_global_size(0), run = (groups + items * GROUPS - 1) / (items * GROUPS);
+  const int begin = get_global_id(0) * run * GROUPS, end = min(begin + run * GROUPS, groups);
+  const int pass = max(1, (int)(PASS_BYTES / (sizeof(real) * UB) / (size_t)max(d, 1))) * UB;
+  for (int u1 = 0; u1 < total; u1 += pass)
+    for (int first = begin; first < end; first += GROUPS) {
+      global const real *restrict x[GROUPS];
 #pragma unroll
-  for (int a = 0; a < GROUPS; ++a) x[a] = values + at[group0 + min(first + a, groups - 1)];
+      for (int a = 0; a < GROUPS; ++a) x[a] = values + at[group0 + min(first + a, groups - 1)];
 #ifdef DENSE
-  const int length = d;
+      const int length = d;
 #else
-  global const int *restrict J = columns + columns_at[group0 + first];
-  const int length = columns_at[group0 + first + 1] - columns_at[group0 + first];
+      global const int *restrict J = columns + columns_at[group0 + first];
+      const int length = columns_at[group0 + first + 1] - columns_at[group0 + first];
 #endif
-  for (int u0 = 0; u0 < total; u0 += UB) {
+      for (int u0 = u1; u0 < min(total, u1 + pass); u0 += UB) {
 #ifdef HALF
-    if (u0 == group0 * V) u0 = (group0 + first) * V;
+        if (u0 >= group0 * V && u0 < (group0 + first) * V) continue;
 #endif
-    const int here = min(UB, total - u0);
-    realv k[GROUPS][UB];
-    for (int v = 0; v < here; v += COLUMNS) {
-      global const real *restrict block = panel + (size_t)u0 * d + v;
-      realv products[GROUPS][COLUMNS];
+        const int here = min(UB, total - u0);
+        realv k[GROUPS][UB];
+        for (int v = 0; v < here; v += COLUMNS) {
+          global const real *restrict block = panel + (size_t)u0 * d + v;
+          realv products[GROUPS][COLUMNS];
 #pragma unroll
-      for (int a = 0; a < GROUPS; ++a)
+          for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-        for (int u = 0; u < COLUMNS; ++u) products[a][u] = (realv)(real)0;
-      for (int j = 0; j < length; ++j) {
+            for (int u = 0; u < COLUMNS; ++u) products[a][u] = (realv)(real)0;
+          for (int j = 0; j < length; ++j) {
 #ifdef DENSE
-        global const real *restrict uj = block + (size_t)j * UB;
+            global const real *restrict uj = block + (size_t)j * UB;
 #else
-        global const real *restrict uj = block + (size_t)J[j] * UB;
+            global const real *restrict uj = block + (size_t)J[j] * UB;
 #endif
-        realv xj[GROUPS];
+            realv xj[GROUPS];
 #pragma unroll
-        for (int a = 0; a < GROUPS; ++a) {
-          xj[a] = loadv(j, x[a]);
+            for (int a = 0; a < GROUPS; ++a) {
+              xj[a] = loadv(j, x[a]);
 #if AHEAD > 0
-          FETCH(x[a] + (size_t)(j + AHEAD) * V);
+              FETCH(x[a] + (size_t)(j + AHEAD) * V);
 #endif
+            }
+#pragma unroll
+            for (int u = 0; u < COLUMNS; ++u) {
+              const realv y = (realv)uj[u];
+#pragma unroll
+              for (int a = 0; a < GROUPS; ++a) products[a][u] = ADD_TERM(products[a][u], xj[a], y);
+            }
+          }
+#pragma unroll
+          for (int a = 0; a < GROUPS; ++a)
+#pragma unroll
+            for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = products[a][u];
         }
-#pragma unroll
-        for (int u = 0; u < COLUMNS; ++u) {
-          const realv y = (realv)uj[u];
-#pragma unroll
-          for (int a = 0; a < GROUPS; ++a) products[a][u] = ADD_TERM(products[a][u], xj[a], y);
+        for (int a = 0; a < min(GROUPS, groups - first); ++a) {
+          const size_t row = (size_t)(group0 + first + a) * V, to = row - base;
+          const realv x2 = loadv(0, xx + row);
+          realv *value = k[a];
+<%include file="finish_vector.mako"/>
         }
       }
-#pragma unroll
-      for (int a = 0; a < GROUPS; ++a)
-#pragma unroll
-        for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = products[a][u];
     }
-    for (int a = 0; a < min(GROUPS, groups - first); ++a) {
-      const size_t row = (size_t)(group0 + first + a) * V, to = row - base;
-      const realv x2 = loadv(0, xx + row);
-      realv *value = k[a];
-<%include file="finish_vector.mako"/>
-    }
-  }
 }
