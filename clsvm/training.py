@@ -286,8 +286,8 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int) -> float:
     """What a solve with a working set of W costs, up to a factor that is the same for every W.
 
     width: cells of a working vector. value: cost of a value of K. For each row that changes: its n values, its share of
-    an outer step (launches, the choice of the working set, the new half of the W x W tile, computed or copied), its inner
-    steps.
+    an outer step (launches, the choice of the working set, the new half of the W x W tile, computed or copied), its
+    inner steps.
     """
     changed = FRESH * min(W, n / 3)  # (beyond that, most rows are no support vectors)
     tile = W * W / 2 * max(width, 1)
