@@ -24,9 +24,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from clsvm import icd, sources, tuned
 from clsvm.budget import MEMORY_SHARE, parse_bytes
-from clsvm.errors import BuildError, DeviceError
+from clsvm.errors import BuildError, DeviceError, install
 from clsvm.profiles import PROFILES, Profile
 
+_settings = {name: os.environ[name] for name in icd.SETTINGS if os.environ.get(name)}  # the user's
 icd.prepare()
 import pyopencl as cl  # noqa: E402  (the loader reads its settings once, so they must stand before this)
 
@@ -151,12 +152,21 @@ def describe(info: Sequence[DeviceInfo] | None = None) -> str:
     return "\n".join(lines) or "  (none)"
 
 
+def no_platform() -> DeviceError:
+    """The error where no platform is found: the user's settings that may hide them all, and what brings one."""
+    named = " and ".join(f"{name}={value!r}" for name, value in _settings.items())
+    where = f" where {named} says; without it those of the system and of pip count" if named else ""
+    driver = "a GPU needs its vendor's driver ('clsvm devices' lists what is visible)"
+    return DeviceError(f"no OpenCL platform was found{where}; {install('cpu')} brings a CPU runtime, {driver}")
+
+
 def find(spec: Any = None) -> DeviceInfo:
     """The device that ``spec`` means.
 
     spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu",
-    part of a platform's or device's name, "name:index" (the index-th of those that match), an index as a number or
-    text, or a pyopencl Device or CommandQueue. Raises DeviceError (none, none usable, several match) and TypeError.
+    part of a platform's name or, where no platform has it, of a device's, "name:index" (the index-th of those that
+    match), an index as a number or text, or a pyopencl Device or CommandQueue. Raises DeviceError (none, none usable,
+    several match) and TypeError.
     """
     here = _all(os.getpid())
     if isinstance(spec, cl.CommandQueue):
@@ -168,10 +178,7 @@ def find(spec: Any = None) -> DeviceInfo:
     if spec is not None and not isinstance(spec, str):
         raise TypeError(f"device must be None, an index, a string, a pyopencl Device or CommandQueue, got {spec!r}")
     if not here:
-        raise DeviceError(
-            "no OpenCL platform was found; 'pip install clsvm[cpu]' installs a CPU runtime, "
-            "a GPU needs its vendor's driver ('clsvm devices' lists what is visible)"
-        )
+        raise no_platform()
     given = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip()
     asked = given.lower()
     hits = _matches(asked, here)
@@ -188,7 +195,7 @@ def find(spec: Any = None) -> DeviceInfo:
             raise DeviceError(f"{words}:\n{describe(infos)}")
         usable = infos[0] if infos else None
     if usable is None:
-        raise DeviceError(f"no usable OpenCL device; 'pip install clsvm[cpu]' installs a CPU runtime:\n{describe()}")
+        raise DeviceError(f"no usable OpenCL device; {install('cpu')} brings a CPU runtime:\n{describe()}")
     return usable
 
 
@@ -198,15 +205,23 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
         return [int(asked)] if int(asked) < len(here) else []
     if asked in ("gpu", "cpu"):
         return [i for i, d in enumerate(here) if _kind(d) == asked]
-    names = [f"{' '.join(d.name.split())}\n{d.platform.name.strip()}".lower() for d in here]
-    hits = [i for i, name in enumerate(names) if asked in name.split("\n")] or [
-        i for i, name in enumerate(names) if asked in name
-    ]
+    names = [(d.platform.name.strip().lower(), " ".join(d.name.split()).lower()) for d in here]
     number = re.fullmatch(r"(.*):(\d+)", asked)
+    hits = _named(asked, names)
     if not hits and number:
-        named = [i for i, name in enumerate(names) if number[1] in name]
-        hits = named[int(number[2]) : int(number[2]) + 1]
+        hits = _named(number[1], names)[int(number[2]) :][:1]
     return hits
+
+
+def _named(text: str, names: list[tuple[str, str]]) -> list[int]:
+    """Indices of the (platform, device) that ``text`` names: in full, else as part of the platform, else of the device
+    (a processor's maker stands in the device's name on every platform)."""
+    found = (
+        [i for i, pair in enumerate(names) if text in pair],
+        [i for i, (platform, _) in enumerate(names) if text in platform],
+        [i for i, (_, device) in enumerate(names) if text in device],
+    )
+    return next(filter(None, found), [])
 
 
 class Stream:

@@ -31,8 +31,8 @@ def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
     info = USABLE[0]
     assert devices.find(str(info.index)) == devices.find(info.index) == info
     assert devices.find(info.name.upper()) == info
-    first = next(d for d in clsvm.devices() if info.name.split()[0] in d.name)
-    assert devices.find(f"{info.name.split()[0]}:0") == first
+    first = next(d for d in clsvm.devices() if info.platform.split()[0] in d.platform)
+    assert devices.find(f"{info.platform.split()[0]}:0") == first
     monkeypatch.setenv("CLSVM_DEVICE", str(info.index))
     assert devices.find(None) == info
 
@@ -59,6 +59,41 @@ def test_several_matches_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.find("e")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("intel", [0]),  # a platform's name, though it is part of another's device too
+        ("pthread", [1]),
+        ("genuine intel cpu", [0]),
+        ("xeon", [1, 2]),
+        ("xeon:1", [2]),
+        ("intel:0", [0]),
+        ("intel:1", []),
+        ("cuda", [3]),  # in full a platform's name, in part another's
+        ("", [0, 1, 2, 3, 4]),
+        ("nobody", []),
+    ],
+)
+def test_a_platform_s_name_comes_before_a_device_s(text: str, expected: list[int]) -> None:
+    names = [
+        ("intel opencl", "genuine intel cpu"),
+        ("portable", "pthread-intel xeon"),
+        ("simulator", "some xeon"),
+        ("cuda", "card"),
+        ("cuda too", "card"),
+    ]
+    here = [Listed(platform, name) for platform, name in names]
+    assert devices._matches(text, here) == expected  # type: ignore[arg-type]
+
+
+class Listed:
+    """As much of a pyopencl Device as a search looks at."""
+
+    def __init__(self, platform: str, name: str) -> None:
+        self.name, self.type = name, 0
+        self.platform = type("Platform", (), {"name": platform})
+
+
 def test_queues_and_devices_of_pyopencl() -> None:
     cl = pytest.importorskip("pyopencl")
     raw = [d for p in cl.get_platforms() for d in p.get_devices()][USABLE[0].index]
@@ -71,7 +106,7 @@ def test_queues_and_devices_of_pyopencl() -> None:
     np.testing.assert_array_equal(again.predict(X), by_device.predict(X))
 
 
-def test_no_platform_says_what_helps() -> None:
+def test_no_platform_says_which_setting_hides_them_and_what_helps() -> None:
     program = "from clsvm import SVC; SVC().fit([[0.], [1.]], [0, 1])"
     env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent/folder", "PYTHONPATH": str(Path(clsvm.__file__).parents[1])}
     env.pop("CLSVM_DEVICE", None)
@@ -79,7 +114,8 @@ def test_no_platform_says_what_helps() -> None:
         pytest.skip("the simulator stands in for the loader")
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install clsvm[cpu]" in done.stderr
+    assert "no OpenCL platform was found where OCL_ICD_VENDORS='/nonexistent/folder' says" in done.stderr
+    assert "pip install '.[cpu]' in the folder of clsvm's source" in done.stderr
 
 
 def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
