@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def install(extra: str) -> str:
+    """How a user installs what ``extra`` brings: clsvm is on no package index, so from its own folder."""
+    return f"pip install '.[{extra}]' in the folder of clsvm's source"
+
+
 class ClsvmError(Exception):
     """A failure of the machine, not of the caller's input."""
 

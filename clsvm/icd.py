@@ -21,6 +21,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+SETTINGS = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # the loader's: where a user has set one, it stays
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 _DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
 
@@ -29,7 +30,7 @@ def prepare() -> None:
     """Point the loader at all runtimes of this machine. Idempotent; never raises for a missing one."""
     if not _writable(user_cache_path("pyopencl")):
         os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # its cache would raise, and the device look broken
-    if os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OCL_ICD_FILENAMES"):
+    if any(os.environ.get(name) for name in SETTINGS):
         return
     if sys.platform == "win32":  # the Khronos loader: the registry's drivers stay, these are added
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
