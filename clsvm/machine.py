@@ -318,7 +318,10 @@ class Machine(BaseEstimator):
                 raise TypeError(f"{name} must be True or False, got {value!r}")
         names = f"{', '.join(BUILTIN)}, precomputed"
         if isinstance(self.kernel, str) and not self._given and self.kernel not in BUILTIN:
-            raise ValueError(f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function")
+            words = f"unknown kernel {self.kernel!r}; expected one of {names}, a Kernel or a function"
+            if self.kernel and not self.kernel.isidentifier():
+                words += f"; an expression is given as Kernel({self.kernel!r}, name=value for each of its parameters)"
+            raise ValueError(words)
         if not (isinstance(self.kernel, str | Kernel) or self._own):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
