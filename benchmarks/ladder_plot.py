@@ -6,13 +6,15 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from clsvm.errors import install
+
 
 def library() -> Any:
     """matplotlib.pyplot without a display; SystemExit says how to get it where it is missing."""
     try:
         importlib.import_module("matplotlib").use("Agg")
     except ImportError:
-        raise SystemExit("a picture needs matplotlib: pip install 'clsvm[plot]'") from None
+        raise SystemExit(f"a picture needs matplotlib: {install('plot')}") from None
     return importlib.import_module("matplotlib.pyplot")
 
 

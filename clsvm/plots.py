@@ -1,4 +1,4 @@
-"""Pictures of a fit and of its rows, by matplotlib (``pip install clsvm[plot]``), imported when one is drawn."""
+"""Pictures of a fit and of its rows, by matplotlib (the extra ``plot``), imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sklearn.utils import check_array
 
 from clsvm import cluster, layout
 from clsvm.device import Stream
+from clsvm.errors import install
 from clsvm.report import PARTS, FitReport, by_part
 
 Axes = Any  # matplotlib's, which need not be installed
@@ -151,7 +152,7 @@ def _matplotlib(module: str) -> Any:
     try:
         return import_module(f"matplotlib.{module}")
     except ModuleNotFoundError as error:
-        raise ImportError("pictures need matplotlib: pip install clsvm[plot]") from error
+        raise ImportError(f"pictures need matplotlib: {install('plot')}") from error
 
 
 def _axes(ax: Any, panels: int = 1) -> Any:

@@ -2,17 +2,16 @@
 
     python examples/decision_boundary.py [--out FOLDER]
 
-Needs matplotlib: pip install 'clsvm[plot]'.
+Needs matplotlib: pip install '.[plot]'.
 """
 
 import argparse
 from pathlib import Path
 
-from matplotlib import pyplot as plt
 from sklearn.datasets import make_moons
 from sklearn.inspection import DecisionBoundaryDisplay
 
-from clsvm import SVC, Kernel
+from clsvm import SVC, Kernel, plots
 
 parser = argparse.ArgumentParser(description="decision boundaries of several kernel functions")
 parser.add_argument("--out", type=Path, default=Path(), help="folder of the picture; default: the current one")
@@ -25,8 +24,9 @@ kernels = {
     "laplacian": Kernel("laplacian", gamma=1.0),
     "an expression": Kernel("1 / (1 + gamma * sqdist)", gamma=4.0),
 }
-figure, axes = plt.subplots(1, len(kernels), figsize=(4 * len(kernels), 4), layout="constrained")
-for ax, (name, kernel) in zip(axes, kernels.items(), strict=True):
+figure = plots.figure()
+figure.set_size_inches(4 * len(kernels), 4)
+for ax, (name, kernel) in zip(figure.subplots(1, len(kernels)), kernels.items(), strict=True):
     model = SVC(kernel=kernel).fit(X, y)
     shared = {"estimator": model, "X": X, "response_method": "decision_function", "ax": ax}
     DecisionBoundaryDisplay.from_estimator(**shared, cmap="RdBu", alpha=0.5)

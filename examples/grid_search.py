@@ -2,7 +2,7 @@
 
     python examples/grid_search.py [--out FOLDER]
 
-Needs matplotlib: pip install 'clsvm[plot]'.
+Needs matplotlib: pip install '.[plot]'.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from clsvm.model_selection import SVCSearchCV
 parser = argparse.ArgumentParser(description="grid search over C and gamma")
 parser.add_argument("--out", type=Path, default=Path(), help="folder of the picture; default: the current one")
 out = parser.parse_args().out
+figure = plots.figure()  # refused now, not after the search, where matplotlib is missing
 
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X / 16, y % 2, random_state=0, stratify=y)
@@ -35,5 +36,6 @@ for at in np.argsort(results["rank_test_score"])[:3]:
 print(f"test accuracy: {search.score(X_test, y_test):.4f}")
 
 out.mkdir(parents=True, exist_ok=True)
-plots.grid(search, x="gamma", y="C").figure.savefig(out / "grid_search.png")
+plots.grid(search, x="gamma", y="C", ax=figure.subplots())
+figure.savefig(out / "grid_search.png")
 print(f"wrote {out / 'grid_search.png'}")

@@ -506,7 +506,8 @@ def test_a_plot_without_matplotlib_is_noticed_before_training(clsvm: Command, mo
         monkeypatch.setitem(sys.modules, name, None)
     result = clsvm("train", "--plot", "a.png", "breast_cancer.train", "m")
     assert (result.code, result.out) == (1, "")
-    assert result.err == "clsvm: error: pictures need matplotlib: pip install clsvm[plot]\n"
+    said = "clsvm: error: pictures need matplotlib: pip install '.[plot]' in the folder of clsvm's source\n"
+    assert result.err == said
 
 
 def test_a_defect_is_a_message_and_debug_shows_it(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,17 +638,41 @@ def test_devices_table(clsvm: Command) -> None:
         assert record.usable or record.reason in result.out
 
 
+def test_devices_marks_the_default_and_says_its_rule(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clsvm.device import devices, find
+
+    def marked() -> tuple[list[str], str]:
+        result = clsvm("devices")
+        rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.out.splitlines() if "│" in line]
+        assert (result.code, len(rows)) == (0, len(devices()))
+        return [row[0] for row in rows if row[-1] == "yes"], result.out
+
+    usable = [record for record in devices() if record.usable][-1]
+    monkeypatch.setenv("CLSVM_DEVICE", str(usable.index))
+    indices, said = marked()
+    assert indices == [str(usable.index)]
+    assert f"The default is what CLSVM_DEVICE says: {str(usable.index)!r}" in said
+    monkeypatch.delenv("CLSVM_DEVICE")
+    indices, said = marked()
+    assert indices == [str(find(None).index)]
+    assert "The default is a usable GPU, else a usable CPU; of several the one with most memory" in said
+    monkeypatch.setenv("CLSVM_DEVICE", "nobody's")
+    indices, said = marked()
+    assert indices == []
+    assert 'The default is what CLSVM_DEVICE says: "nobody\'s", which is none of these' in said
+
+
 def test_devices_says_why_one_is_unusable(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     from clsvm.device import DeviceInfo
 
     record = DeviceInfo(3, "Spam [CL]", "Egg [gpu]", "1.2", 3 * 2**30, 2**29, False, False, "it does not build", "gpu")
     monkeypatch.setattr("clsvm.device.devices", lambda: [record])
     cells = [cell.strip() for cell in clsvm("devices").out.splitlines()[3].split("│")[1:-1]]
-    assert cells == ["3", "Spam [CL]", "Egg [gpu]", "1.2", "3.0 GiB", "0.5 GiB", "no", "no: it does not build"]
+    assert cells == ["3", "Spam [CL]", "Egg [gpu]", "1.2", "3.0 GiB", "0.5 GiB", "no", "no: it does not build", ""]
     monkeypatch.setattr("clsvm.device.devices", list)
     result = clsvm("devices")
     assert (result.code, result.out) == (1, "")
-    assert "pip install clsvm[cpu]" in result.err
+    assert "pip install '.[cpu]' in the folder" in result.err
 
 
 def test_sample_is_scaled_split_and_repeatable(clsvm: Command, tmp_path: Path) -> None:

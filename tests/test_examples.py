@@ -97,6 +97,18 @@ def test_example_runs(name: str, script: Script, tmp_path: Path) -> None:
         assert len(colours) > 100, "nothing is drawn"
 
 
+@pytest.mark.parametrize("name", sorted(PICTURES))
+def test_a_picture_without_matplotlib_is_refused_before_the_work(
+    name: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("matplotlib", "matplotlib.figure", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr("clsvm.SVC.fit", lambda *_, **__: pytest.fail("it trained"))
+    with pytest.raises(ImportError, match=r"pictures need matplotlib: pip install '\.\[plot\]'"):
+        script(name, "--out", "made")
+    assert not any(tmp_path.iterdir())
+
+
 def test_from_libsvm_writes_the_same_file_again(script: Script, tmp_path: Path) -> None:
     assert "written again: the same bytes" in script("from_libsvm")
     made = tmp_path / "from_libsvm"
@@ -119,7 +131,7 @@ def test_example_says_what_it_shows_and_how_to_run_it(name: str) -> None:
     text = ast.get_docstring(ast.parse(SCRIPTS[name].read_text(encoding="utf-8"))) or ""
     assert f"\npython examples/{name}.py" in text.replace("    ", "")
     assert f"`{name}.py`" in (ROOT / "README.md").read_text(encoding="utf-8"), "README.md does not list it"
-    assert ("pip install 'clsvm[plot]'" in text) == (name in PICTURES)
+    assert ("pip install '.[plot]'" in text) == (name in PICTURES)
 
 
 def test_the_bounds_are_of_examples() -> None:

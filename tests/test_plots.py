@@ -167,7 +167,7 @@ def test_matplotlib_is_imported_when_a_picture_is_drawn() -> None:
 def test_without_matplotlib_it_says_how_to_get_it(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"pip install clsvm\[plot\]"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[plot\]' in the folder"):
         draw()
 
 
