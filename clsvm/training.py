@@ -100,15 +100,13 @@ def train_each(
             Stream(options.device, options.memory_limit) as stream,
             Display(options.verbose, options.tol, options.gap_tol) as progress,
         ):
-            last = dtype == "float64" or stream.profile.wide == "pair"
             ready = Ready(stream, X, kernel, options, dtype)
-            hides = float(np.finfo(dtype).eps) * ready.settings.kernel_scale / solvers.HOPELESS  # with a coefficient 1
             seconds = {"check": began - since, "layout": perf_counter() - began}
             for i in todo:
                 problem, now = problems[i], perf_counter()
                 begun.setdefault(i, now if begun else since)
-                if hides * float(np.maximum(problem.hi, -problem.lo).max()) > options.tol and not last:
-                    continue  # one coefficient's rounding would hide the tolerance
+                if ready.hopeless(problem, options.tol):
+                    continue
                 solution = ready.solve(
                     problem,
                     start=feasible[i],
@@ -121,7 +119,7 @@ def train_each(
                 report = _report(solution, ready, {**seconds, **solution.seconds}, perf_counter() - begun[i])
                 made[i] = Trained(solution, report, ready.plan)
                 seconds = {}
-        if last:
+        if ready.last:
             break
     return [one for one in made if one is not None]
 
@@ -159,7 +157,7 @@ class Ready:
     """Rows (or given kernel values) on a device, and what all solves over them share: settings, row store, room.
 
     settings: of a solve without start, time and progress. reason: why the working set and the row store are as they
-    are. plan: None for given values. Raises as :func:`train` does.
+    are. plan: None for given values. last: whether the device has no better dtype. Raises as :func:`train` does.
     whole: many solves are to come, so all of K is computed first where memory holds it.
     """
 
@@ -184,7 +182,13 @@ class Ready:
             kernel_scale=scale,
             exact=exact if dtype == "float32" else None,
         )
+        self.last = dtype == "float64" or stream.profile.wide == "pair"
+        self._hides = float(np.finfo(dtype).eps) * scale / solvers.HOPELESS  # of a coefficient 1
         self._solver: solvers.Solver | None = None
+
+    def hopeless(self, problem: Problem, tol: float) -> bool:
+        """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
+        return not self.last and self._hides * float(np.maximum(problem.hi, -problem.lo).max()) > tol
 
     def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
         """Solve ``problem``, of the constraint and the shape of the ones before. settings: those of solvers.Settings
