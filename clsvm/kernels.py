@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 
+from clsvm import csr
 from clsvm.expression import FUNCTIONS, Expression
 from clsvm.kernel_records import BUILTIN, ELEMENTS, SUM, VARIABLES, Matrix, Parameter, Spec
 
@@ -199,7 +200,7 @@ class Kernel:
         Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
         function is not a kernel but never that it is.
         """
-        X = X.tocsr() if sp.issparse(X) else np.asarray(X, np.float64)
+        X = csr.checked(X) if sp.issparse(X) else np.asarray(X, np.float64)
         if X.ndim != 2:
             raise ValueError(f"X must be rows of features, got the shape {X.shape}")
         n = X.shape[0]
@@ -408,7 +409,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def _dense(X: Any) -> Matrix:
-    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
+    return np.asarray(csr.checked(X).toarray() if sp.issparse(X) else X, np.float64)
 
 
 @dataclass(frozen=True)

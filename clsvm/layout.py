@@ -19,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import cluster, sources
+from clsvm import cluster, csr, sources
 from clsvm.device import Buffer, Stream
 from clsvm.kernel_records import Spec
 from clsvm.profiles import Profile
@@ -165,13 +165,13 @@ def _sampled_fill(X: Data, profile: Profile) -> float:
 
 def canonical(X: Any) -> Data:
     """X as the layouts read it: float32 or float64, dense in C order, or CSR with sorted int32 indices, each once.
-    Itself where it is that; raises ValueError for 2^31 features or more."""
+    Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
     if not sp.issparse(X):
         X = np.asarray(X)
         return np.ascontiguousarray(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
+    X = csr.checked(X)
     if X.shape[1] >= 2**31:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
-    X = X.tocsr()
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
     if not X.has_canonical_format:

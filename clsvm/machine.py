@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from clsvm import budget, kernels, layout, several, tasks, training
+from clsvm import budget, csr, kernels, layout, several, tasks, training
 from clsvm import device as devices
 from clsvm.kernel_records import BUILTIN
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
@@ -129,6 +129,7 @@ class Machine(BaseEstimator):
             check_consistent_length(X, None if alone else y)
             return X if alone else (X, column_or_1d(y, warn=True))
         sparse = False if self._given else "csr"
+        X = csr.checked(X)
         checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=_DTYPES, order="C", **checks)
         return layout.canonical(checked) if alone else (layout.canonical(checked[0]), checked[1])
 

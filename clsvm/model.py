@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import check_pairwise_arrays
 
-from clsvm import kernels, layout, probability
+from clsvm import csr, kernels, layout, probability
 from clsvm.device import Buffer, Kept, Stream
 from clsvm.gram import Gram, Panel, Update
 from clsvm.kernels import Kernel, Precomputed
@@ -170,7 +170,7 @@ def kernel_matrix(
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
     if words := kernel.beyond(dtype):
         raise ValueError(f"{words} for {dtype}")
-    X, Y = check_pairwise_arrays(X, Y, accept_sparse="csr", dtype=[np.float64, np.float32])
+    X, Y = check_pairwise_arrays(csr.checked(X), csr.checked(Y), accept_sparse="csr", dtype=[np.float64, np.float32])
     X, Y = layout.canonical(X), layout.canonical(Y)
     kernel.check_domain(X)
     kernel.check_domain(Y)
@@ -334,7 +334,7 @@ class KernelModel:
     def _laid_out(self, stream: Stream, kernel: Kernel) -> Support:
         """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
         self._kept.empty()
-        vectors = self.support_vectors
+        vectors = csr.checked(self.support_vectors)
         plan = self.plan or layout.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         support = Support(stream, kernel, plan, vectors, self._precision(stream, plan, kernel), ends)

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from clsvm import csr
+
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 FOLDS = 5
@@ -170,7 +172,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
 
     check_is_fitted(estimator, "model_")
     model = estimator.model_
-    X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+    X = csr.checked(X) if sparse.issparse(X) else np.asarray(X)
     if is_regressor(estimator):
         predicted = np.zeros(len(y))
         for fold, rows, test in _fits(estimator, X, np.asarray(y), sample_weight):

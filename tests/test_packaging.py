@@ -21,7 +21,7 @@ PACKAGE = ROOT / "clsvm"
 
 # A module imports only from the groups above its own ...
 ORDER = [
-    {"errors"},
+    {"errors", "csr"},
     {"expression", "kernel_records", "kernels", "profiles"}
     | {"losses", "tasks", "targets", "sources", "report", "budget", "probability"},
     {"device", "icd", "tuned", "progress"},
