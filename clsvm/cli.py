@@ -1,7 +1,7 @@
 """The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; kernels; tune; sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
-files, device, Ctrl-C), 2 the command line is wrong. What is slow to import is imported where it is used.
+files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def train(
     by_label = _weights(weights or [])
     target = model if model is not None else Path(file).name + ".model"
 
-    with reporting(ctx):
+    with reporting(ctx, resume or checkpoint):
         import numpy as np
         from sklearn.exceptions import ConvergenceWarning
 
@@ -590,8 +590,5 @@ def _default() -> tuple[int | None, str]:
 
 
 def main() -> None:
-    """The console script: runs :data:`app`. Ctrl-C is exit code 1 wherever it comes, not the shell's 130."""
-    try:
-        app(prog_name="clsvm")
-    except SystemExit as end:
-        raise SystemExit(1 if end.code == 130 else end.code) from None
+    """The console script: runs :data:`app`."""
+    app(prog_name="clsvm")

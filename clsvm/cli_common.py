@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
 _DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # of an expression's parameters of these names
+_INTERRUPTED = 130  # the exit code of Ctrl-C: as a shell gives it for SIGINT
 _PIPE = 1 << 14  # characters of a line where no terminal sets its width
 
 
@@ -52,20 +54,22 @@ class LibsvmCommand(TyperCommand):
 
 
 @contextmanager
-def reporting(ctx: typer.Context) -> Iterator[None]:
-    """Errors as one message on stderr and exit code 1, warnings as one line each; with --debug as Python shows them."""
+def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[None]:
+    """Errors as one message on stderr and exit code 1, Ctrl-C as one and 130, warnings as one line each; with --debug
+    as Python shows them. checkpoint: the file from which an interrupted command can go on."""
     from clsvm.errors import ClsvmError
 
     if ctx.find_root().params.get("debug"):
         yield
         return
+    code = 1
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(str(message))
         try:
             yield
             return
         except KeyboardInterrupt:
-            message = "interrupted; no partial file is left"
+            code, message = _INTERRUPTED, f"interrupted; {_left(checkpoint)}"
         except (BrokenPipeError, typer.Exit):
             raise  # the reader of stdout has gone: typer ends quietly
         except OSError as error:
@@ -77,7 +81,14 @@ def reporting(ctx: typer.Context) -> Iterator[None]:
         except Exception as error:
             message = f"unexpected {type(error).__name__}: {error} ('clsvm --debug ...' shows where)"
     typer.echo(f"clsvm: error: {message}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
+
+
+def _left(checkpoint: str | None) -> str:
+    """What is left of an interrupted command, in words."""
+    if checkpoint is None or not os.path.isfile(checkpoint):
+        return "no partial file is left"
+    return f"the checkpoint stays: the same command with --resume {shlex.quote(checkpoint)} goes on from it"
 
 
 def apart(reads: Sequence[str], writes: Sequence[str]) -> None:

@@ -570,7 +570,7 @@ def test_ctrl_c_in_the_middle_of_training(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, out) == (1, "")
+    assert (process.returncode, out) == (130, "")
     assert err == "clsvm: error: interrupted; no partial file is left\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "noise"]
     assert (tmp_path / "m").read_text() == "old"
@@ -583,9 +583,35 @@ def test_ctrl_c_while_the_model_is_written(clsvm: Command, monkeypatch: pytest.M
     before = sorted(tmp_path.iterdir())
     monkeypatch.setattr(os, "fsync", interrupted)
     result = clsvm("train", "breast_cancer.train")
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (130, "")
     assert result.err == "clsvm: error: interrupted; no partial file is left\n"
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("flag", ["--checkpoint", "--resume"])
+def test_ctrl_c_says_that_the_checkpoint_stays(clsvm: Command, monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        Path("it is kept").write_text("coefficients")
+        raise KeyboardInterrupt
+
+    if flag == "--resume":
+        Path("it is kept").touch()
+    monkeypatch.setattr("clsvm.estimators.SVC.fit", interrupted)
+    result = clsvm("train", flag, "it is kept", "breast_cancer.train")
+    assert (result.code, result.out) == (130, "")
+    said = (
+        "clsvm: error: interrupted; the checkpoint stays: the same command with --resume 'it is kept' goes on from it\n"
+    )
+    assert result.err == said
+
+
+def test_ctrl_c_before_there_is_a_checkpoint(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clsvm.libsvm.read_problem", interrupted)
+    result = clsvm("train", "--checkpoint", "c", "breast_cancer.train")
+    assert result == (130, "", "clsvm: error: interrupted; no partial file is left\n")
 
 
 # The rest
