@@ -352,9 +352,9 @@ class Stream:
         """(buffer, items): ``array`` (contiguous) stands in the buffer from that item on, for reading by kernels.
 
         Without a copy where the device shares the host's memory; runtimes copy what is not aligned, so the buffer then
-        begins at the aligned address before the array, in the same page.
+        begins at the aligned address before the array, in the same page. That has to be whole items before it.
         """
-        if not array.nbytes or not self.unified:
+        if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
             yield buffer, 0
             self.finish()

@@ -164,11 +164,11 @@ def _sampled_fill(X: Data, profile: Profile) -> float:
 
 
 def canonical(X: Any) -> Data:
-    """X as the layouts read it: float32 or float64, dense in C order, or CSR with sorted int32 indices, each once.
-    Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
+    """X as the layouts read it: float32 or float64, dense in C order and aligned, or CSR with sorted int32 indices, each
+    once. Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
     if not sp.issparse(X):
         X = np.asarray(X)
-        return np.ascontiguousarray(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
+        return np.require(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64, ["C", "ALIGNED"])
     X = csr.checked(X)
     if X.shape[1] >= 2**31:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")

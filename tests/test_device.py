@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import clsvm
 from clsvm import budget, icd, sources
@@ -236,3 +237,39 @@ def test_a_home_that_cannot_be_written_is_no_obstacle() -> None:
         pytest.skip("PoCL itself needs a folder for its cache")
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def unaligned(array: np.ndarray, offset: int = 1) -> np.ndarray:
+    """The array at an address that is no multiple of its items' size."""
+    return np.frombuffer(b"x" * offset + array.tobytes(), array.dtype, offset=offset).reshape(array.shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("offset", [1, 2, 4, 7])
+def test_a_view_is_of_the_array_wherever_it_stands(device: str, dtype: type, offset: int) -> None:
+    array = unaligned(np.arange(50).astype(dtype), offset)
+    with devices.Stream(device) as stream, stream.view(array) as (buffer, begin):
+        whole = stream.read(buffer, dtype, begin + array.size)
+    np.testing.assert_array_equal(whole[begin:], array)
+
+
+@pytest.mark.parametrize("form", ["dense", "field", "csr"])
+def test_rows_that_are_not_aligned_are_read_right(device: str, form: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4)) * (rng.random((60, 4)) < 0.7)
+    y = (X[:, 0] > 0).astype(int)
+    given: Any
+    if form == "csr":
+        given = sp.csr_matrix(X)
+        given.data, given.indices = unaligned(given.data), unaligned(given.indices)
+    elif form == "field":
+        given = np.zeros(60, [("tag", "u1"), ("rows", "f8", 4)])
+        given["rows"] = X
+        given = given["rows"]
+    else:
+        given = unaligned(X)
+    rows = sp.csr_matrix(X) if form == "csr" else X
+    made, expected = (clsvm.SVC(device=device, gamma=0.5).fit(some, y) for some in (given, rows))
+    np.testing.assert_array_equal(made.dual_coef_, expected.dual_coef_)
+    np.testing.assert_array_equal(expected.decision_function(given), expected.decision_function(rows))
+    np.testing.assert_array_equal(clsvm.kernel_matrix(given, device=device), clsvm.kernel_matrix(rows, device=device))
