@@ -164,8 +164,8 @@ def _sampled_fill(X: Data, profile: Profile) -> float:
 
 
 def canonical(X: Any) -> Data:
-    """X as the layouts read it: float32 or float64, dense in C order and aligned, or CSR with sorted int32 indices, each
-    once. Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
+    """X as the layouts read it: float32 or float64, dense in C order and aligned, or CSR with sorted int32 indices,
+    each once. Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
     if not sp.issparse(X):
         X = np.asarray(X)
         return np.require(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64, ["C", "ALIGNED"])
