@@ -233,8 +233,8 @@ def train(
     require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
     require("--max-time", max_time, max_time is not None and max_time > 0, "a number above 0")
     require("--checkpoint-every", checkpoint_every, checkpoint_every >= 0, "0 or more")
-    files = {"--report": report, "--plot": plot, "--checkpoint": checkpoint, "--resume": resume}
-    if stray := [flag for flag, path in files.items() if folds is not None and path is not None]:
+    outputs = {"--report": report, "--plot": plot, "--checkpoint": checkpoint, "--resume": resume}
+    if stray := [flag for flag, path in outputs.items() if folds is not None and path is not None]:
         raise typer.BadParameter("it goes without -v, which keeps none of its fits", param_hint=stray[0])
     if resume is not None and checkpoint not in (None, resume):
         raise typer.BadParameter("what is resumed is the checkpoint: give one of the two", param_hint="--resume")
@@ -253,7 +253,7 @@ def train(
         import numpy as np
         from sklearn.exceptions import ConvergenceWarning
 
-        from clsvm import libsvm
+        from clsvm import files, libsvm
         from clsvm import probability as probabilities
         from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 
@@ -262,7 +262,7 @@ def train(
         written = [out for out in (target, plot, report, resume or checkpoint) if out] if folds is None else []
         apart([file], written)
         for out in written:
-            libsvm.check_writable(out)
+            files.check_writable(out)
         if folds is not None and model is not None:
             warn(f"-v writes no model: {model} stays as it is")
         if checkpoint is not None and resume is None and Path(checkpoint).exists():
@@ -335,11 +335,11 @@ def train(
             fitted = replace(fitted, support_vectors=columns[fitted.support_vectors])
         form = _write(fitted, target)
         if report is not None:
-            with libsvm.atomic_write(report) as stream:
+            with files.atomic_write(report) as stream:
                 stream.write(f"{json.dumps(estimator.fit_report_.to_dict(), indent=1, allow_nan=False)}\n".encode())
         if plot is not None:
             plots.convergence(estimator.fit_report_, figure.subplots())
-            with libsvm.atomic_write(plot) as stream:
+            with files.atomic_write(plot) as stream:
                 figure.savefig(stream, format="png")
         if not quiet:
             for line in _training_lines(fitted, estimator.fit_report_, len(y), cost, by_label):
@@ -462,12 +462,12 @@ def predict(
     """Predict the labels or values of TEST by MODEL and print the accuracy, or the error."""
     require("-b", probability, probability in (0, 1), "0 or 1")
     with reporting(ctx):
-        from clsvm import libsvm, model_files
+        from clsvm import files, libsvm, model_files
         from clsvm.device import find
 
         if output is not None:
             apart([test, model], [output])
-            libsvm.check_writable(output)
+            files.check_writable(output)
         fitted = model_files.load_model(model)
         values = fitted.task in ("epsilon_svr", "nu_svr")
         if probability and not fitted.has_probabilities:
@@ -490,7 +490,7 @@ def predict(
             labels = fitted.predict(X, device=device, memory_limit=memory_limit)
             lines = [f"{label:.17g}" if values else _label(label) for label in labels.tolist()]
         if output is not None:
-            with libsvm.atomic_write(output) as stream:
+            with files.atomic_write(output) as stream:
                 stream.write("".join(f"{line}\n" for line in lines).encode())
         if not quiet and fitted.has_probabilities and (values or not probability):
             said = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it

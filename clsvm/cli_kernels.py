@@ -149,7 +149,7 @@ def emit(
     if profile is not None:
         _one_of("--profile", profile, PROFILES)
     with reporting(ctx):
-        from clsvm import libsvm
+        from clsvm import files
         from clsvm.device import default_profile, find
 
         wanted = PROFILES[profile] if profile is not None else default_profile(find(device))
@@ -157,7 +157,7 @@ def emit(
         if output is None:
             typer.echo(text)
             return
-        with libsvm.atomic_write(output) as stream:
+        with files.atomic_write(output) as stream:
             stream.write(text.encode())
 
 

@@ -69,11 +69,11 @@ def scale(
     with reporting(ctx):
         import numpy as np
 
-        from clsvm import libsvm
+        from clsvm import files, libsvm
 
         if save is not None:
             apart([file], [save])
-            libsvm.check_writable(save)
+            files.check_writable(save)
         restored = None if restore is None else _read(restore)
         X, y = libsvm.read_problem(file)
         features, low, high = _extremes(X)
@@ -235,9 +235,9 @@ def _text(labels: Floats, ends: NDArray[np.int64], numbers: NDArray[np.int64], v
 
 
 def _write(ranges: Ranges, path: str) -> None:
-    from clsvm import libsvm
+    from clsvm import files
 
-    with libsvm.atomic_write(path) as stream:
+    with files.atomic_write(path) as stream:
         if ranges.target is not None:
             stream.write("y\n{:.17g} {:.17g}\n{:.17g} {:.17g}\n".format(*ranges.target).encode())
         stream.write(f"x\n{ranges.lower:.17g} {ranges.upper:.17g}\n".encode())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.libsvm import atomic_write
+from clsvm.files import atomic_write
 
 Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 

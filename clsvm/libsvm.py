@@ -7,19 +7,14 @@ in a file is a ValueError of the form ``FILE, line N: got ..., expected ...``; w
 from __future__ import annotations
 
 import bz2
-import errno
 import gzip
 import io
 import lzma
 import os
 import re
-import secrets
-import shutil
-import stat
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -30,12 +25,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from clsvm import kernels
+from clsvm import files, kernels
+from clsvm.files import PathLike
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.layout import Plan
 from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
-PathLike = str | os.PathLike[str]
 T = TypeVar("T", int, float)
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -203,67 +198,6 @@ def _shown(word: bytes) -> str:
     return repr(word[:40].decode("utf-8", "replace"))
 
 
-# Files that appear whole
-
-
-@contextmanager
-def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
-    """A binary file for writing that stands under ``path`` complete or not at all, also on Ctrl-C or a full disk.
-
-    A symbolic link keeps pointing where it did; what is not a regular file (/dev/stdout, a pipe) is written directly.
-    Raises OSError naming ``path``.
-    """
-    target = _replaceable(path)
-    if target is None:
-        with open(path, "wb") as direct:
-            yield direct
-        return
-    stream = _temporary(target, path)
-    try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if target.exists():
-            shutil.copymode(target, stream.name)
-        os.replace(stream.name, target)
-    except BaseException:  # KeyboardInterrupt among them
-        Path(stream.name).unlink(missing_ok=True)
-        raise
-
-
-def check_writable(path: PathLike) -> None:
-    """Raise the OSError that :func:`atomic_write` would raise for ``path``, before the work; leaves nothing behind."""
-    if (target := _replaceable(path)) is not None:
-        stream = _temporary(target, path)
-        stream.close()
-        Path(stream.name).unlink()
-
-
-def _temporary(target: Path, path: PathLike) -> BinaryIO:
-    try:
-        return open(target.with_name(f".clsvm-{secrets.token_hex(8)}.tmp"), "xb")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _replaceable(path: PathLike) -> Path | None:
-    """The file behind ``path`` that can be replaced by a rename; None where it has to be written in place."""
-    resolved = Path(os.path.realpath(path))
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        if resolved.parent.is_dir():
-            return resolved
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", os.fspath(path)) from None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
-    special = not stat.S_ISREG(mode) or os.fspath(path).startswith(("/dev/", "/proc/"))
-    return None if special else resolved
-
-
 # Models: written
 
 
@@ -338,7 +272,7 @@ def save_model(model: Any, path: PathLike) -> None:
     head += [f"{key} {_digits(values)}" for key, values in estimates.items()]
     if len(labels):
         head.append(f"nr_sv {' '.join(str(count) for count in counts)}")
-    with atomic_write(path) as stream:
+    with files.atomic_write(path) as stream:
         stream.write("\n".join([*head, "SV", ""]).encode())
         for row in range(len(coef)):
             begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])

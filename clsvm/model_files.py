@@ -33,10 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from clsvm import libsvm
+from clsvm import files, libsvm
+from clsvm.files import PathLike
 from clsvm.kernels import Kernel
 from clsvm.layout import Plan
-from clsvm.libsvm import PathLike, estimates_of
+from clsvm.libsvm import estimates_of
 from clsvm.model import CLASSIFIERS, TASKS, KernelModel
 
 FORMAT, VERSION = "clsvm model", 1
@@ -66,7 +67,7 @@ def save_model(model: Any, path: PathLike) -> None:
     """
     arrays = _arrays(libsvm.machine_of(model))
     _checked(path, arrays)
-    with libsvm.atomic_write(path) as stream:
+    with files.atomic_write(path) as stream:
         np.savez(stream, **arrays)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import layout, libsvm, model, solvers
+from clsvm import files, layout, model, solvers
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError
 from clsvm.given import Given, Whole
@@ -379,7 +379,7 @@ class Checkpoint:
         """Replace the file by one with ``b``. Raises OSError."""
         content: dict[str, Any] = {"clsvm_checkpoint": np.int64(self.VERSION), "b": b}
         content |= {name: np.str_(value) for name, value in self._of.items()}
-        with libsvm.atomic_write(self.file) as stream:
+        with files.atomic_write(self.file) as stream:
             np.savez(stream, **content)
 
 

@@ -152,7 +152,7 @@ def test_a_report_that_fails_leaves_what_was_there(clsvm: Command, monkeypatch: 
     (tmp_path / name).write_text("old")
     before = {path.name for path in tmp_path.iterdir()}
     result = clsvm("train", flag, name, "breast_cancer.train", "m")
-    assert (result.code, result.out, result.err) == (1, "", "clsvm: error: [Errno 28] No space left on device\n")
+    assert (result.code, result.out, result.err) == (1, "", f"clsvm: error: {name}: No space left on device\n")
     assert (tmp_path / name).read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == before | {"m"}
 

@@ -1,0 +1,115 @@
+"""Files that appear whole: written beside their place under a name of their own, then moved there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
+
+PathLike = str | os.PathLike[str]
+_PREFIX, _SUFFIX = ".clsvm-", ".tmp"
+
+
+@contextlib.contextmanager
+def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
+    """A binary file for writing that stands under ``path`` complete or not at all, also on Ctrl-C or a full disk.
+
+    A symbolic link keeps pointing where it did; what is not a regular file (/dev/stdout, a pipe) is written directly.
+    What killed writers have left in the folder is deleted. Raises OSError naming ``path``.
+    """
+    target = _replaceable(path)
+    with _naming(path):
+        if target is None:
+            with open(path, "wb") as direct:
+                yield direct
+            return
+        with _scratch(target) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            if target.exists():
+                shutil.copymode(target, stream.name)
+            if sys.platform == "win32":  # (an open file cannot be moved there)
+                stream.close()
+            os.replace(stream.name, target)
+
+
+def check_writable(path: PathLike) -> None:
+    """Raise the OSError that :func:`atomic_write` would raise for ``path``, before the work; leaves nothing behind."""
+    if (target := _replaceable(path)) is not None:
+        with _naming(path), _scratch(target):
+            pass
+
+
+@contextlib.contextmanager
+def _naming(path: PathLike) -> Iterator[None]:
+    """Errors of the system that name no file (a full disk), or the one that is to be moved, name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        named = None if error.filename is None else os.path.basename(os.fsdecode(error.filename))
+        if error.errno is None or not (named is None or named.startswith(_PREFIX)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+@contextlib.contextmanager
+def _scratch(target: Path) -> Iterator[BinaryIO]:
+    """A new file beside ``target``, locked as long as it is open; it is gone at the end unless it was moved."""
+    _sweep(target.parent)
+    stream = _new(target)
+    try:
+        with stream:
+            yield stream
+    finally:
+        Path(stream.name).unlink(missing_ok=True)
+
+
+def _new(target: Path) -> BinaryIO:
+    while True:
+        stream = open(target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"), "xb")  # noqa: SIM115
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):  # a file system without locks: there nothing is swept
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        if os.path.exists(stream.name):
+            return stream
+        stream.close()  # another process swept it before it was locked
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what killed writers have left: what no process has locked, or on Windows, what none has open."""
+    for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":
+                left.unlink()
+                continue
+            with open(left, "rb+") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+
+
+def _replaceable(path: PathLike) -> Path | None:
+    """The file behind ``path`` that can be replaced by a rename; None where it has to be written in place."""
+    resolved = Path(os.path.realpath(path))
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        if resolved.parent.is_dir():
+            return resolved
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", os.fspath(path)) from None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+    special = not stat.S_ISREG(mode) or os.fspath(path).startswith(("/dev/", "/proc/"))
+    return None if special else resolved
