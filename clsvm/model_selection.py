@@ -26,15 +26,17 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
-from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.validation import _num_samples
 
-from clsvm import libsvm, training
+from clsvm import files, targets, training
 from clsvm.device import Stream
-from clsvm.errors import CheckpointError
+from clsvm.errors import CheckpointError, ClsvmError
 from clsvm.kernels import Kernel
 from clsvm.machine import Machine, check_values
+from clsvm.model import DECISION_ERROR
 from clsvm.report import Status
 from clsvm.solvers import Solution, batch
 from clsvm.tasks import Constraint, Problem
@@ -399,7 +401,7 @@ class Folds:
             if isinstance(found, Found):
                 content[f"{candidate}_{fold}"] = found.values
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged])
-        with libsvm.atomic_write(file) as stream:
+        with files.atomic_write(file) as stream:
             np.savez(stream, **content)
 
 
