@@ -15,6 +15,8 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -44,6 +46,8 @@ from clsvm.tasks import Constraint, Problem
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
+_SHOW_EVERY = 10.0  # seconds between two lines about what is done, where there is no terminal
+_SAID = (ValueError, TypeError, NotImplementedError, ClsvmError)  # what a fit of its own says once more, or can do
 
 
 class SVCSearchCV(GridSearchCV):
@@ -51,16 +55,20 @@ class SVCSearchCV(GridSearchCV):
     price of a few fits.
 
     estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds of the first three share their work, unless all machines of
-        more than two classes are small enough to be solved side by side as it is; others are fitted one by one
+        more than two classes are small enough to be solved side by side as it is; others are fitted one by one.
+        Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
+        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
-        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar
+        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
+        where stderr is no terminal
     n_jobs, pre_dispatch : taken, and without effect: the device is the parallel part
     checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
         end; one of another search is refused with a CheckpointError
 
-    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64; ``best_estimator_`` is
-    fitted in full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that of its solve and has no
-    part of what is shared.
+    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64; where the rounding of these
+    values could hide the tolerance or move a decision value by more than 0.005, a fold is fitted as the estimator does
+    it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that
+    of its solve and has no part of what is shared.
     """
 
     def __init__(
@@ -98,8 +106,16 @@ class SVCSearchCV(GridSearchCV):
         Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
         GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
         """
+        if isinstance(self.estimator, Pipeline) and isinstance(self.estimator[-1], Machine):
+            if self.checkpoint is not None:
+                raise ValueError(
+                    "checkpoint is kept of folds alone: expected an estimator without steps before it, got Pipeline"
+                )
+            return super().fit(X, y, **params)
         if not isinstance(self.estimator, Machine):
-            raise TypeError(f"estimator must be one of clsvm's, got {self.estimator!r}")
+            raise TypeError(f"estimator must be one of clsvm's, or a Pipeline that ends in one, got {self.estimator!r}")
+        if others := params.keys() - {"sample_weight", "groups"}:
+            raise TypeError(f"fit: expected sample_weight or groups, got {', '.join(sorted(others))}")
         X, y = indexable(X, y)
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         groups = params.pop("groups", None)
@@ -114,8 +130,7 @@ class SVCSearchCV(GridSearchCV):
             params.get("sample_weight"),
             self.return_train_score,
         )
-        folds.run(self.checkpoint, bool(self.verbose))
-        inner = GridSearchCV(
+        inner = _Recalled(
             _Fold(clone(self.estimator), folds),
             self.param_grid,
             scoring=self.scoring,
@@ -124,6 +139,7 @@ class SVCSearchCV(GridSearchCV):
             error_score=self.error_score,
             return_train_score=self.return_train_score,
         )
+        inner.work = partial(folds.run, self.checkpoint, bool(self.verbose))
         inner.fit(numbers[:, None], y, **params)
         for name, value in vars(inner).items():
             if name.endswith("_") and not name.startswith("_"):
@@ -181,8 +197,8 @@ class Folds:
         trained_too: bool,
     ) -> None:
         self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
-        self.weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-        self.kept = [np.union1d(train, test) if trained_too else np.sort(test) for train, test in splits]
+        self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
+        self.kept = [self._kept(train, trained_too) for train, _ in splits]
         self.found: dict[tuple[int, int], Found | Exception] = {}
         self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
         self.n = _num_samples(X)
@@ -190,6 +206,11 @@ class Folds:
 
     def __sklearn_clone__(self) -> Folds:
         return self
+
+    def _kept(self, train: Rows, trained_too: bool) -> Rows:
+        """The rows, rising, whose decision values are wanted of a fit to ``train``: those of all folds that have it."""
+        tests = [test for same, test in self.splits if np.array_equal(same, train)]
+        return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
     @property
     def seconds(self) -> Vector:
@@ -208,12 +229,13 @@ class Folds:
         """Do what is not done yet; errors of a fit are kept, for scikit-learn to deal with."""
         file = None if checkpoint is None else Path(checkpoint)
         if file is not None:
-            self._digest = joblib.hash((self.machine, self.X, self.y, self.splits, self.candidates, self.weights))
+            asked = self.splits, self.candidates, self.kept
+            self._digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
             if file.exists():
                 self._read(file)
         started = perf_counter()
         try:
-            with _bar(shown, len(self.candidates) * len(self.splits)) as show:
+            with _shown(shown, len(self.found), len(self.candidates) * len(self.splits)) as show:
                 for _ in self._each():
                     show(len(self.found))
                     if file is not None and perf_counter() - started > _WRITE_EVERY:
@@ -229,7 +251,7 @@ class Folds:
         for group in groups:
             try:
                 yield from self._shared(group, apart)
-            except ValueError:  # of these numbers, on this device: each fit says so by itself
+            except _SAID:  # of these numbers, on this device
                 apart += [job for job in group.jobs if (job.candidate, job.fold) not in self.found]
         for job in apart:
             self.found[job.candidate, job.fold] = self._alone(job)
@@ -247,7 +269,7 @@ class Folds:
                     continue
                 try:
                     key = self._key(job)
-                except (ValueError, TypeError, NotImplementedError):  # said by the fit itself
+                except _SAID:
                     apart.append(job)
                     continue
                 same = next((group for group in groups if group.key == key), None)
@@ -257,10 +279,12 @@ class Folds:
         return groups, apart
 
     def _key(self, job: Job) -> tuple[Any, ...]:
-        """What jobs of a group have in common."""
-        machine = job.machine
+        """What jobs of a group have in common. Raises NotImplementedError where a job shares nothing: it is not of the
+        rows as they were read, or counts some of them twice, or has a past."""
+        machine, train = job.machine, self.splits[job.fold][0]
         machine._check_numbers()
-        if machine.warm_start or machine.checkpoint is not None:
+        read_alike = (machine._given, machine._own) == (self.machine._given, self.machine._own)
+        if not read_alike or len(np.unique(train)) < len(train) or machine.warm_start or machine.checkpoint is not None:
             raise NotImplementedError
         options = machine._options()
         room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
@@ -290,11 +314,10 @@ class Folds:
         else:
             rows, kernel = first._trained_on(self.rows)
         by_fold: dict[int, list[Job]] = defaultdict(list)
-        for job in group.jobs:
-            by_fold[job.fold].append(job)
         with Stream(options.device, options.memory_limit) as stream:
-            if all(self._small(stream, job) for job in group.jobs):
-                apart += group.jobs
+            for job in group.jobs:
+                (apart if self._small(stream, job) else by_fold[job.fold]).append(job)
+            if not by_fold:
                 return
             ready = training.Ready(stream, rows, kernel, options, options.dtype, whole=True)
             last: dict[int, list[_Solved]] = {}
@@ -305,38 +328,44 @@ class Folds:
                     began = perf_counter()
                     near = last.get(job.candidate, before)  # the same in another fold, or another C in this one
                     try:
-                        before = last[job.candidate] = self._solved(job, ready, near)
-                    except ValueError:  # said by the fit itself
+                        solved = self._solved(job, ready, near)
+                    except _SAID:
+                        solved = []
+                    if not solved:
                         apart.append(job)
                         continue
-                    statuses = [one.solution.status for one in before]
-                    if Status.STALLED in statuses:  # float64 may help: as the estimator has it
-                        apart.append(job)
-                        continue
-                    values = np.stack([one.decision_values(job.machine)[self.kept[fold]] for one in before], axis=1)
-                    values = values[:, 0] if len(before) == 1 else values
-                    converged = all(status.converged for status in statuses)
+                    before = last[job.candidate] = solved
+                    values = np.stack([one.decision_values(job.machine)[self.kept[fold]] for one in solved], axis=1)
+                    values = values[:, 0] if len(solved) == 1 else values
+                    converged = all(one.solution.status.converged for one in solved)
                     self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged)
                     yield
 
     def _solved(self, job: Job, ready: training.Ready, near: list[_Solved]) -> list[_Solved]:
-        """The machines of a job over all rows, each from where one ``near`` it ended, if there are any."""
+        """The machines of a job over all rows, each from where one ``near`` it ended, if there are any; none where the
+        rounding of kernel values is too much, for which the estimator has float64."""
         train, options = self.splits[job.fold][0], job.machine._options()
         members = job.machine._posed(*self._targets(job.fold))[1]
         problems = [member.problem.among(train[member.rows], self.n) for member in members]
+        if any(ready.hopeless(problem, options.tol) for problem in problems):
+            return []
         starts: list[dict[str, Any]] = [{}] * len(problems)
         if len(near) == len(problems):
             starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
-        return [
-            _Solved(problem, ready.solve(problem, **_asked(options), **start))
-            for problem, start in zip(problems, starts, strict=True)
-        ]
+        solved = []
+        for problem, start in zip(problems, starts, strict=True):
+            one = _Solved(problem, ready.solve(problem, **_asked(options), **start))
+            moved = not ready.last and one.moved(job.machine) > DECISION_ERROR
+            if moved or one.solution.status is Status.STALLED:
+                return []
+            solved.append(one)
+        return solved
 
     def _small(self, stream: Stream, job: Job) -> bool:
         """Whether a job is best by itself: its machines are solved side by side then, or are of another kind."""
         try:
             members = job.machine._posed(*self._targets(job.fold))[1]
-        except (ValueError, NotImplementedError):
+        except _SAID:
             return True
         return len(members) > 1 and max(len(member.rows) for member in members) <= batch.largest(stream)
 
@@ -426,10 +455,25 @@ class _Solved(NamedTuple):
         guess = np.where(f + problem.kink < rho, problem.hi, np.where(f - problem.kink > rho, problem.lo, 0))
         return {"start": problem.settled(np.where(new, guess, b), f, rho), "known": (b, f)}
 
+    def moved(self, machine: Machine) -> float:
+        """How far the rounding of kernel values can have moved a decision value."""
+        bound, _ = machine._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
+        return float(bound[0, 0])
+
     def decision_values(self, machine: Machine) -> Vector:
         """Of every row, (n,). Rounded, so that equal rows, whose f is made by other sums, tie as they should."""
         values, rho = machine._scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10)
+
+
+class _Recalled(GridSearchCV):
+    """scikit-learn's search over folds: once its own checks are passed, ``work`` is done, and recalled."""
+
+    work: Callable[[], None]
+
+    def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
+        self.work()
+        evaluate_candidates(ParameterGrid(self.param_grid))
 
 
 class _Fold(BaseEstimator):
@@ -437,6 +481,9 @@ class _Fold(BaseEstimator):
 
     def __init__(self, machine: Any, folds: Any) -> None:
         self.machine, self.folds = machine, folds
+
+    def __repr__(self) -> str:
+        return repr(self.machine)
 
     def __sklearn_tags__(self) -> Any:
         tags = self.machine.__sklearn_tags__()
@@ -467,6 +514,7 @@ class _Fold(BaseEstimator):
     def decision_function(self, numbers: Rows) -> Any:
         return self._known(numbers).decision_function(numbers)
 
+    @available_if(lambda self: hasattr(self.machine, "score"))  # type: ignore[untyped-decorator]
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
         return float(self._known(numbers).score(numbers, y, sample_weight))
 
@@ -478,14 +526,37 @@ def _asked(options: training.Options) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _bar(shown: bool, total: int) -> Iterator[Callable[[int], None]]:
-    """What shows how many fits are done, on a terminal."""
-    if not (shown and sys.stderr.isatty()):
+def _shown(wanted: bool, begun: int, total: int) -> Iterator[Callable[[int], None]]:
+    """What shows how many fits are done, of which ``begun`` were before: a bar on a terminal, elsewhere a line every
+    few seconds and one at the end."""
+    if not wanted:
         yield lambda done: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    started = shown = perf_counter()
+    words = ""
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("fits", total=total)
-        yield lambda done: progress.update(task, completed=done)
+    def said(done: int) -> str:
+        nonlocal words
+        left = (total - done) * (perf_counter() - started) / max(1, done - begun)
+        words = f"{done} of {total} fits, {timedelta(seconds=round(left))} left"
+        return words
+
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = BarColumn(), TextColumn("{task.description}")
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(f"0 of {total} fits", total=total)
+            yield lambda done: progress.update(task, completed=done, description=said(done))
+        return
+
+    def line(done: int) -> None:
+        nonlocal shown
+        said(done)
+        if perf_counter() - shown >= _SHOW_EVERY:
+            print(words, file=sys.stderr, flush=True)
+            shown = perf_counter()
+
+    yield line
+    print(words, file=sys.stderr, flush=True)

@@ -12,9 +12,12 @@ import pytest
 import scipy.sparse as sp
 from sklearn import svm
 from sklearn.base import clone
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, model_selection, plots
 from clsvm.errors import CheckpointError
@@ -93,7 +96,7 @@ def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, 
 def test_nu_and_epsilon(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = shared(monkeypatch)
     X, y = noisy(160, 3)
-    both(NuSVC(device=device, tol=1e-6), {"nu": [0.3, 0.5, 0.6], "gamma": [0.3]}, X, y, cv=3, atol=0.02)
+    both(NuSVC(device=device, tol=1e-6), {"nu": [0.5, 0.6, 0.7], "gamma": [0.3]}, X, y, cv=3, atol=0.02)
     target = np.sin(X[:, 0]) + 0.1 * X[:, 1]
     grid = {"C": [0.5, 5], "epsilon": [0.01, 0.2], "gamma": [0.1, 0.5]}
     ours, theirs = both(SVR(device=device, tol=1e-6), grid, X, target, cv=3, atol=1e-4)
@@ -145,12 +148,101 @@ def test_failed_fits(device: str) -> None:
     assert search.best_params_ == {"C": 1}
     with pytest.raises(ValueError, match="C must be > 0, got -1"):
         search.set_params(error_score="raise").fit(X, y)
-    with pytest.raises(TypeError, match="one of clsvm's, got SVC"):
+    with pytest.raises(TypeError, match="one of clsvm's, or a Pipeline that ends in one, got SVC"):
         SVCSearchCV(svm.SVC(), {"C": [1]}).fit(X, y)
     with pytest.raises(ValueError, match="NaN"):
         SVCSearchCV(SVC(device=device), {"C": [1]}).fit(np.full_like(X, np.nan), y)
     with pytest.warns(ConvergenceWarning, match="3 of 6 fold fits did not converge"), warnings.catch_warnings():
         SVCSearchCV(SVC(device=device), {"max_iter": [2, -1]}, cv=3, refit=False).fit(X, y)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4])
+def test_features_that_are_not_centred(device: str, monkeypatch: pytest.MonkeyPatch, offset: float) -> None:
+    """Where the rounding of float32 kernel values could move scores, the estimator fits by itself, in float64."""
+    alone = shared(monkeypatch)
+    X, y = noisy(160, 3)
+    scores = {"scoring": ["accuracy", "roc_auc"], "refit": False}
+    both(SVC(device=device, kernel="linear", tol=1e-4), {"C": [0.1, 1]}, X + offset, y, cv=3, atol=1e-3, **scores)
+    assert bool(alone) == (offset > 0)
+    both(NuSVC(device=device, kernel="linear"), {"nu": [0.6]}, X + offset, y, cv=3, atol=0.02)
+
+
+def test_folds_of_any_kind(device: str) -> None:
+    """Folds with the same rows to fit and others to test; with rows taken twice."""
+    X, y = noisy(90, 3)
+    numbers = np.arange(90)
+    splits = [(numbers[:60], numbers[60:75]), (numbers[:60], numbers[75:])]
+    both(SVC(device=device), {"C": [1]}, X, y, cv=splits, return_train_score=True)
+    twice = np.random.default_rng(0).integers(0, 45, 80)
+    both(SVC(device=device, tol=1e-5), {"C": [0.1, 1]}, X, y, cv=[(twice, numbers[45:])])
+
+
+def test_candidates_of_other_kinds(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shares rows does so; machines that are coupled, and kernels of another kind, are fitted by themselves."""
+    X, y = noisy(90, 3)
+    alone = shared(monkeypatch)
+    both(SVC(device=device, tol=1e-5), {"multi_class": ["ovo", "crammer_singer"]}, X, y, cv=3)
+    assert len(alone) == 3
+
+    def product(A: Any, B: Any) -> Any:
+        return np.asarray(A) @ np.asarray(B).T
+
+    with pytest.warns(UserWarning, match="on the host"):
+        both(SVC(device=device, kernel=product, tol=1e-5), {"kernel": [product, "rbf"]}, X.tolist(), y, cv=3)
+
+
+def test_refused_before_the_work(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What GridSearchCV refuses, in its words, and before any fit."""
+    X, y = noisy(60, 3)
+    monkeypatch.setattr(model_selection.Folds, "_each", lambda self: pytest.fail("a fit was begun"))
+    with pytest.raises(TypeError, match=r"should have a 'score' method. The estimator OneClassSVM\(device="):
+        SVCSearchCV(OneClassSVM(device=device), {"nu": [0.1]}, cv=3).fit(X)
+    search = SVCSearchCV(SVC(device=device), {"C": [1]}, cv=3)
+    with pytest.raises(ValueError, match="refit must be set to a scorer key"):
+        clone(search).set_params(scoring=["accuracy", "f1"]).fit(X, y)
+    with pytest.raises(ValueError, match="5"):
+        search.fit(X, y, sample_weight=np.ones(5))
+    with pytest.raises(TypeError, match="expected sample_weight or groups, got weights"):
+        search.fit(X, y, weights=np.ones(60))
+    scaled = make_pipeline(StandardScaler(), SVC(device=device))
+    with pytest.raises(ValueError, match=r"checkpoint .* expected an estimator without steps before it, got Pipeline"):
+        SVCSearchCV(scaled, {"svc__C": [1]}, checkpoint="file").fit(X, y)
+    with pytest.raises(TypeError, match=r"one of clsvm's, or a Pipeline that ends in one, got Pipeline"):
+        SVCSearchCV(make_pipeline(StandardScaler(), svm.SVC()), {"svc__C": [1]}).fit(X, y)
+
+
+def test_pipeline(device: str) -> None:
+    """Rows are scaled fold by fold, and parameters of every step are searched."""
+    X, y = noisy(90, 4)
+    X = X * [1, 1e3, 1e-2, 1] + 100
+    pipeline = make_pipeline(StandardScaler(), PCA(), SVC(device=device))
+    ours, theirs = both(pipeline, {"pca__n_components": [2, 4], "svc__C": [0.1, 1]}, X, y, cv=3)
+    assert ours.best_params_ == theirs.best_params_
+    assert ours.score(X, y) == theirs.score(X, y) > 0.7
+
+
+def test_lines_where_there_is_no_terminal(
+    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    X, y = noisy(60, 3)
+    search = SVCSearchCV(SVC(device=device), {"C": [1, 2]}, cv=3, verbose=1, refit=False)
+    monkeypatch.setattr(model_selection, "_SHOW_EVERY", 1e9)
+    search.fit(X, y)
+    assert capsys.readouterr().err.splitlines() == ["6 of 6 fits, 0:00:00 left"]
+    monkeypatch.setattr(model_selection, "_SHOW_EVERY", 0)
+    search.fit(X, y)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" fits")[0] for line in lines] == [f"{i} of 6" for i in (1, 2, 3, 4, 5, 6, 6)]
+    search.set_params(verbose=0).fit(X, y)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_holds_what_was_asked_for(device: str, tmp_path: Path) -> None:
+    X, y = noisy(60, 3)
+    search = SVCSearchCV(SVC(device=device), {"C": [1]}, cv=3, checkpoint=tmp_path / "search.npz", refit=False)
+    search.fit(X, y)
+    with pytest.raises(CheckpointError, match="another search"):
+        search.set_params(return_train_score=True).fit(X, y)
 
 
 def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
