@@ -100,7 +100,11 @@ def test_numbers_survive_and_columns_are_padded(tmp_path: Path) -> None:
 BAD_DATA = {
     "empty": (b"", 1, "no rows"),
     "only comments": (b"# nothing\n\n", 3, "no rows"),
-    "index 0": (b"1 1:1\n-1 0:1\n", 2, "index '0'"),
+    "index 0": (
+        b"1 1:1\n-1 0:1\n",
+        2,
+        "index '0', expected 1 to 2147483647 (columns are numbered from 1; zero_based=False",
+    ),
     "negative index": (b"1 1:1\n-1 -3:1\n", 2, "'-3:1'"),
     "index too high": (b"1 2147483648:1\n", 1, "2147483647"),
     "absurd index": (b"1 99999999999999999999:1\n", 1, "2147483647"),
