@@ -49,9 +49,9 @@ _PROBABILITIES = ("probA", "probB", "prob_density_marks")  # in the order of the
 def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """Read a data file: lines ``label index:value index:value ...``, plain or compressed (.gz, .bz2, .xz).
 
-    Indices ascend from 1 in each row; an index 0 is an error (svm-train takes it for one more feature, which is not
-    among the 1 / gamma that it counts; scikit-learn's load_svmlight_file reads such files). Blank lines, ``# comments`` and svmlight's ``qid:`` are
-    passed over. Returns X, CSR (n, d) of float64 with sorted int32 indices, and y (n,) float64. d is ``n_features``,
+    Indices ascend from 1 in each row; an index 0 is an error (scikit-learn's load_svmlight_file reads such files;
+    svm-train takes it for one more feature, but does not count that where gamma is 1 / number of features). Blank
+    lines, ``# comments`` and svmlight's ``qid:`` are passed over. Returns X, CSR (n, d) of float64 with sorted int32 indices, and y (n,) float64. d is ``n_features``,
     or the highest index in the file; with ``n_features`` given a higher index is an error.
 
     Raises OSError (cannot be opened) and ValueError (anything wrong inside, with its line).
@@ -177,11 +177,9 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
         if not (colon and index.isdigit()):
             return f"got {_shown(word)}, expected index:value"
         if not (len(index.lstrip(b"0")) <= len(str(_HIGHEST)) and lowest <= int(index) <= _HIGHEST):
-            hint = (
-                "; zero_based=False has scikit-learn's dump_svmlight_file write such files" if int(index) == 0 else ""
-            )
-            said = f"{lowest} to {_HIGHEST} (columns are numbered from {lowest}{hint})"
-            return f"got index {_shown(index)}, expected {said}"
+            hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not int(index) else ""
+            told = f"columns are numbered from {lowest}{hint}"
+            return f"got index {_shown(index)}, expected {lowest} to {_HIGHEST} ({told})"
         if int(index) <= last:
             return f"got index {int(index)} after {last}, expected ascending indices, each once"
         if n_features is not None and int(index) > n_features:

@@ -103,7 +103,7 @@ BAD_DATA = {
     "index 0": (
         b"1 1:1\n-1 0:1\n",
         2,
-        "index '0', expected 1 to 2147483647 (columns are numbered from 1; zero_based=False",
+        "'0', expected 1 to 2147483647 (columns are numbered from 1; zero_based=False",
     ),
     "negative index": (b"1 1:1\n-1 -3:1\n", 2, "'-3:1'"),
     "index too high": (b"1 2147483648:1\n", 1, "2147483647"),
