@@ -97,15 +97,16 @@ def _trial(device: cl.Device) -> str:
     text = "kernel void trial(global float *x) { int i = get_global_id(0); x[i] = sqrt((float)i) + 1; }"
     try:
         context = _context(os.getpid(), device)
-        queue = cl.CommandQueue(context)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = cl.Program(context, text).build()
-        got = np.zeros(64, np.float32)
-        buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
-        program.trial(queue, got.shape, None, buffer)
-        cl.enqueue_copy(queue, got, buffer)
-        queue.finish()
+        with _build_lock:
+            queue = cl.CommandQueue(context)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = cl.Program(context, text).build()
+            got = np.zeros(64, np.float32)
+            buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
+            program.trial(queue, got.shape, None, buffer)
+            cl.enqueue_copy(queue, got, buffer)
+            queue.finish()
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
         return f"a trial program failed: {str(error).strip().splitlines()[0][:120] if str(error) else type(error)}"
     expected = np.sqrt(np.arange(64, dtype=np.float32)) + 1
@@ -128,22 +129,43 @@ def _made_context(process: int, device: cl.Device) -> cl.Context:
     return cl.Context([device])
 
 
-_context_lock = threading.RLock()
+# A fork waits for these and for every stream's own, so for what other threads are at: a lock that is held meanwhile,
+# here or in a runtime, stays locked in the child. It may come from the thread that holds one, by a signal's handler.
+_build_lock, _context_lock, _pool_lock = _LOCKS = tuple(threading.RLock() for _ in range(3))
+_streams: weakref.WeakSet[Stream] = weakref.WeakSet()  # those of this process that are open
+_still: list[Stream] = []  # those that a fork waits for
 _FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes seen to work in a child forked after use; others hang there
 _used: list[int] = []  # processes that have made a context
 _forked: set[int] = set()  # processes forked from one of those
 
 
+def _before_fork() -> None:
+    for lock in _LOCKS:
+        lock.acquire()
+    _still.extend(_streams)
+    for stream in _still:
+        stream.lock.acquire()
+        with contextlib.suppress(DeviceError):  # its own thread will meet it
+            stream.finish()
+
+
 def _after_fork() -> None:
-    global _pool_lock
-    _pool_lock = threading.Lock()  # another thread of the parent may have held it
+    while _still:
+        _still.pop().lock.release()
+    for lock in reversed(_LOCKS):
+        lock.release()
+
+
+def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
     _never_released.extend(kept.empty() for kept in list(_keeping))  # the parent's: not for this process to release
+    _streams.clear()
+    _after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
@@ -227,7 +249,8 @@ def _named(text: str, names: list[tuple[str, str]]) -> list[int]:
 class Stream:
     """A device as one thread works with it: queue, programs, memory within a budget.
 
-    Use as a context manager: leaving it gives every buffer back. ``limit`` in bytes.
+    Use as a context manager: leaving it gives every buffer back. ``limit`` in bytes. lock: held in every call of the
+    runtime.
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
@@ -257,6 +280,9 @@ class Stream:
         self._simulated = self.info.platform == "Oclgrind"
         self.unified = self.info.kind == "cpu" and not self._simulated
         self._zero: Kernel | None = None
+        self.lock = threading.RLock()
+        with _context_lock:
+            _streams.add(self)
 
     def __enter__(self) -> Stream:
         return self
@@ -267,6 +293,8 @@ class Stream:
         finally:
             self.free(*(buffer for buffer, _size in self._buffers.values()))
             self.give_slabs_back()
+            with _context_lock:
+                _streams.discard(self)
 
     def give_slabs_back(self) -> None:
         """Return this stream's slabs to the pool."""
@@ -287,7 +315,8 @@ class Stream:
         if nbytes > self.largest:
             raise DeviceError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
         try:
-            buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+            with self.lock:
+                buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
         except cl.Error as error:
             raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
         self._keep(buffer, nbytes)
@@ -321,8 +350,9 @@ class Stream:
             if self.held + nbytes + _pooled() > self.limit:
                 release_memory()  # slabs of other sizes
             try:
-                buffer = _huge(self._context, nbytes) if self.unified else None
-                buffer = buffer or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+                with self.lock:
+                    buffer = _huge(self._context, nbytes) if self.unified else None
+                    buffer = buffer or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
             except cl.Error as error:
                 raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
         self._slabs.append((key, buffer))
@@ -336,7 +366,8 @@ class Stream:
             self.held -= nbytes
             if self._simulated:
                 _never_released.append(kept)
-            else:
+                continue
+            with self.lock:
                 kept.release()
 
     def upload(self, array: NDArray[Any]) -> Buffer:
@@ -364,12 +395,14 @@ class Stream:
         before = address % 128
         raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
         flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
-        buffer = cl.Buffer(self._context, flags, hostbuf=np.frombuffer(raw, np.uint8))
+        with self.lock:
+            buffer = cl.Buffer(self._context, flags, hostbuf=np.frombuffer(raw, np.uint8))
         try:
             yield buffer, before // array.itemsize
         finally:
             self.finish()
-            buffer.release()
+            with self.lock:
+                buffer.release()
 
     def zeros(self, nbytes: int) -> Buffer:
         buffer = self.buffer(nbytes)
@@ -378,7 +411,8 @@ class Stream:
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
         """``nbytes`` of a buffer from byte ``first`` on, which is aligned as the device wants it (at most 512)."""
-        return buffer.get_sub_region(first, max(1, nbytes))
+        with self.lock:
+            return buffer.get_sub_region(first, max(1, nbytes))
 
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Zero the first ``nbytes`` of a buffer, rounded up to 64 as buffers are."""
@@ -421,17 +455,20 @@ class Stream:
         return self.read(buffer, np.float32, (*shape, 2)).astype(np.float64).sum(axis=-1)
 
     def flush(self) -> None:
-        self._queue.flush()
+        with self.lock:
+            self._queue.flush()
 
     def finish(self) -> None:
         try:
-            self._queue.finish()
+            with self.lock:
+                self._queue.finish()
         except cl.Error as error:
             raise DeviceError(f"{self.info}: the work in its queue failed ({error})") from None
 
     def _copy(self, to: Any, source: Any, **offset: Any) -> None:
         try:
-            cl.enqueue_copy(self._queue, to, source, is_blocking=True, **offset)
+            with self.lock:
+                cl.enqueue_copy(self._queue, to, source, is_blocking=True, **offset)
         except cl.Error as error:
             raise DeviceError(f"{self.info}: a copy failed ({error})") from None
 
@@ -448,7 +485,6 @@ class Stream:
 
 _never_released: list[Any] = []
 _pool: dict[tuple[int, int, int], list[Any]] = {}
-_pool_lock = threading.Lock()
 
 
 def _pooled() -> int:
@@ -547,17 +583,19 @@ class Kernel:
     """
 
     def __init__(self, stream: Stream, program: cl.Program, name: str) -> None:
-        self._queue, self._info = stream._queue, stream.info
+        self._queue, self._info, self._lock = stream._queue, stream.info, stream.lock
         made = _of_thread("kernels")
         if (program, name) not in made:
-            made[program, name] = cl.Kernel(program, name)
+            with _build_lock:
+                made[program, name] = cl.Kernel(program, name)
         self._kernel = made[program, name]
 
     def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
         ready = [_argument(a) for a in args]
         try:
-            self._kernel.set_args(*ready)
-            cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
+            with self._lock:
+                self._kernel.set_args(*ready)
+                cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
         except cl.Error as error:
             raise DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})") from None
 
@@ -573,7 +611,6 @@ def _argument(value: Any) -> Any:
     return np.float32(value) if type(value) is float else value
 
 
-_build_lock = threading.Lock()
 builds = 0  # programs built by this process: a test counts that new parameters build nothing
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +277,54 @@ def test_rows_that_are_not_aligned_are_read_right(device: str, form: str) -> Non
     np.testing.assert_array_equal(made.dual_coef_, expected.dual_coef_)
     np.testing.assert_array_equal(expected.decision_function(given), expected.decision_function(rows))
     np.testing.assert_array_equal(clsvm.kernel_matrix(given, device=device), clsvm.kernel_matrix(rows, device=device))
+
+
+def _child_s_exit(device: str) -> int | None:
+    """How a forked child ends that trains with a kernel function which was not built before: 0 where it did or said why
+    not, None where it hangs."""
+    X, y = noisy(80, 3)
+    process = os.fork()
+    if not process:
+        with contextlib.suppress(DeviceError):
+            clsvm.SVC(kernel=clsvm.Kernel("dot + 0.25 * dot * dot"), device=device).fit(X, y)
+            clsvm.release_memory()
+        os._exit(0)
+    for _ in range(600):
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("name", ["_build_lock", "_context_lock", "_pool_lock", "a stream's"])
+def test_a_fork_waits_for_what_other_threads_are_at(device: str, name: str) -> None:
+    clsvm.SVC(device=device).fit(*noisy(80, 3))
+    taken, done = threading.Event(), []
+    stream = devices.Stream(device)
+    lock = getattr(devices, name, stream.lock)
+
+    def at_it() -> None:
+        with lock:
+            taken.set()
+            time.sleep(0.3)
+            done.append(name)
+
+    other = threading.Thread(target=at_it)
+    other.start()
+    taken.wait()
+    assert _child_s_exit(device) == 0
+    assert done
+    other.join()
+    assert lock.acquire(timeout=1)  # the parent has it back, too
+    lock.release()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_in_the_midst_of_a_build_of_its_own_thread(device: str) -> None:
+    """As a signal's handler may have it."""
+    with devices._build_lock, devices._context_lock, devices._pool_lock:
+        assert _child_s_exit(device) == 0
