@@ -13,7 +13,9 @@ from clsvm.cli_common import Device, console, reporting
 def tune(
     ctx: typer.Context,
     device: Device = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0, help="About how long the search may take.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="About how long the search may take, compilers included.")
+    ] = 60.0,
     show: Annotated[bool, typer.Option("--show", help="Print what was found before, and where it is kept.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Forget what was found.")] = False,
 ) -> None:
@@ -62,7 +64,13 @@ def _tune(device: str | None, seconds: float) -> None:
     for title in ("part of the work", "default ms", "best ms", "gain", "choice"):
         table.add_column(title, justify="left" if title in ("part of the work", "choice") else "right", overflow="fold")
     for one in found:
-        milliseconds = f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"
-        table.add_row(one.family, *milliseconds, str(one.choice) if one.choice else "the default")
+        figures = [f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"]
+        choice = str(one.choice) if one.choice else "the default"
+        table.add_row(one.family, *(figures if one.searched else "---"), choice if one.searched else "not searched")
     console().print(table)
-    typer.echo(f"kept in {tuned.path()}")
+    if not all(one.searched for one in found):
+        typer.echo("what is not searched had no time for two candidates: it stays the default")
+    if any(one.searched for one in found):
+        typer.echo(f"kept in {tuned.path()}")
+    else:
+        typer.echo(f"nothing is kept: give --seconds more than {seconds:g}")

@@ -1,17 +1,18 @@
 """The tuner: runs the library's own products and reductions with other numbers and keeps what is fastest here.
 
 A family is a part of the work with numbers of its own in the device's profile. They are searched one after the other,
-each with what was found before; the candidates of a family take turns until its share of the time is spent, and the
-best time of each counts. A candidate replaces the default only where it is clearly faster.
+each with what was found before and an equal share of the time that is left; as many candidates as that has time for are
+built, then take turns until it is over, and the best time of each counts. A candidate replaces the default only where
+it is clearly faster.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -141,69 +142,97 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Found:
-    """One family's outcome: seconds of the default and of the best, and what the best is."""
+    """One family's outcome: seconds of the default and of the best, and what the best is; without them there was no
+    time for the default and another candidate."""
 
     family: str
-    default: float
-    best: float
-    choice: dict[str, Any]
+    default: float = np.nan
+    best: float = np.nan
+    choice: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def searched(self) -> bool:
+        return bool(np.isfinite(self.best))
 
 
 def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> list[Found]:
-    """Search the device ``spec`` (as clsvm.device.find takes it) for about ``seconds`` and keep what is found.
+    """Search the device ``spec`` (as clsvm.device.find takes it) for about ``seconds`` and keep what is found, if any.
 
-    progress(words, share done) is called before each family. Raises DeviceError, and OSError where the cache folder
-    cannot be written.
+    The time includes compilers: no candidate begins when it is over. progress(words, share done) is called before each
+    family. Raises DeviceError, and OSError, before the search, where the file cannot be written.
     """
+    end = perf_counter() + seconds
+    tuned.check_writable()
     info = find(spec)
     start = profile = untuned_profile(info)
     n = 1 << (14 if profile.shape == "vector" else 17)
     found = []
-    for i, family in enumerate(FAMILIES):
-        if len(list(family.candidates(profile))) < 2:
-            continue
+    families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
+    for i, family in enumerate(families):
         if progress:
-            progress(family.name, i / len(FAMILIES))
-        one, profile = _search(spec, family, profile, n, seconds / len(FAMILIES))
+            progress(family.name, i / len(families))
+        now = perf_counter()
+        one, profile = _search(spec, family, profile, n, now + (end - now) / (len(families) - i))
         found.append(one)
-    record = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "profile": _difference(start, profile),
-        "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in found},
-    }
-    tuned.keep(tuning_key(info), record)
+    searched = [one for one in found if one.searched]
+    if searched:
+        record = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "profile": _difference(start, profile),
+            "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in searched},
+        }
+        tuned.keep(tuning_key(info), record)
     return found
 
 
-def _search(spec: Any, family: Family, profile: Profile, n: int, seconds: float) -> tuple[Found, Profile]:
-    candidates: list[Profile] = []
-    for candidate in family.candidates(profile):
-        if candidate not in candidates:
-            candidates.append(candidate)
+def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[Found, Profile]:
+    """What is best of a family by perf_counter() == ``end``, and the profile with it."""
     with ExitStack() as stack:
-        launches: list[Launch | None] = []
-        for candidate in candidates:
+        timed: list[_Timed] = []
+        for candidate in _distinct(family.candidates(profile)):
+            if perf_counter() + sum(one.rest for one in timed) >= end:
+                break
             try:
                 stream = stack.enter_context(Stream(spec, profile=candidate))
-                made = family.prepare(stream, n)
-                made()
+                timed.append(_Timed(candidate, family.prepare(stream, n)))
             except (ClsvmError, ValueError):  # the device does not take it: too many registers, too large a group
-                launches.append(None)
                 continue
-            launches.append(made)
-        best = [np.inf] * len(candidates)
-        started, rounds = time.perf_counter(), 0
-        while rounds < _ROUNDS or time.perf_counter() - started < seconds / 2:
-            for i, launch in enumerate(launches):
-                if launch:
-                    began = time.perf_counter()
-                    launch()
-                    best[i] = min(best[i], time.perf_counter() - began)
-            rounds += 1
-    winner = int(np.argmin(best))
-    winner = winner if best[winner] < _CLEARLY * best[0] else 0
-    chosen = candidates[winner]
-    return Found(family.name, best[0], best[winner], _difference(profile, chosen)), chosen
+        if len(timed) < 2 or timed[0].profile != profile:
+            return Found(family.name), profile
+        while any(one.runs < _ROUNDS for one in timed) or perf_counter() < end:
+            for one in timed:
+                one.run()
+    default, best = timed[0], min(timed, key=lambda one: one.best)
+    best = best if best.best < _CLEARLY * default.best else default
+    return Found(family.name, default.best, best.best, _difference(profile, best.profile)), best.profile
+
+
+def _distinct(candidates: Iterator[Profile]) -> list[Profile]:
+    found: list[Profile] = []
+    for candidate in candidates:
+        if candidate not in found:
+            found.append(candidate)
+    return found
+
+
+class _Timed:
+    """A candidate, its work, and the best time of its runs after a first one, which builds and touches."""
+
+    def __init__(self, profile: Profile, launch: Launch) -> None:
+        self.profile, self._launch, self.runs, self.best = profile, launch, 0, np.inf
+        launch()
+        self.run()
+
+    def run(self) -> None:
+        began = perf_counter()
+        self._launch()
+        self.best = min(self.best, perf_counter() - began)
+        self.runs += 1
+
+    @property
+    def rest(self) -> float:
+        """Seconds that the runs will take which it must have yet."""
+        return max(0, _ROUNDS - self.runs) * self.best
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:

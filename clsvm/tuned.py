@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from clsvm import files
 from clsvm.profiles import SEARCH, Profile
 
 VERSION = 1
@@ -82,17 +82,16 @@ def _ignored(where: Path, reason: str) -> None:
 
 def keep(name: str, record: dict[str, Any]) -> None:
     """Add a record to the file, which is replaced whole. Raises OSError."""
-    where = path()
-    where.parent.mkdir(parents=True, exist_ok=True)
+    check_writable()
     content = {"clsvm": VERSION, "devices": {**read(), name: record}}
-    handle, scratch = tempfile.mkstemp(dir=where.parent, prefix=".tuned-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(content, stream, indent=1)
-        os.replace(scratch, where)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    with files.atomic_write(path()) as stream:
+        stream.write(json.dumps(content, indent=1).encode())
+
+
+def check_writable() -> None:
+    """Raise the OSError that :func:`keep` would raise; the folder is made where there is none."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    files.check_writable(path())
 
 
 def reset() -> bool:

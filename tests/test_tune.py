@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -137,7 +137,28 @@ def choose(*values: int) -> Any:
     return candidates
 
 
-def test_the_fastest_is_kept(device: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Clock:
+    """perf_counter() of the tuner, which stands still but for what passes; what began when the time was over."""
+
+    def __init__(self) -> None:
+        self.now, self.end, self.late = 0.0, 0.0, 0
+
+    def begins(self, seconds: float) -> None:
+        self.end, self.late = self.now + seconds, 0
+
+    def passes(self, seconds: float) -> None:
+        self.late += self.now >= self.end
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(tune, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that is clearly faster wins, one that cannot run or is as fast as the default does not."""
     taken: list[int] = []
 
@@ -145,13 +166,14 @@ def test_the_fastest_is_kept(device: str, file: Path, monkeypatch: pytest.Monkey
         if stream.profile.chunks == 16:
             raise ValueError("too large")
         taken.append(stream.profile.chunks)
-        return lambda: time.sleep(0.002 if stream.profile.chunks == 4 else 0.02)
+        return lambda: clock.passes(0.1 if stream.profile.chunks == 4 else 1.0)
 
+    clock.begins(60.0)
     family = tune.Family("sleep", choose(4, 16, 32), prepare)
-    alike = tune.Family("alike", choose(2, 32), lambda stream, n: lambda: None)
+    alike = tune.Family("alike", choose(2, 32), lambda stream, n: lambda: clock.passes(1.0))
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     said: list[str] = []
-    (found,) = tune.tune(device, 0.0, lambda words, share: said.append(words))
+    (found,) = tune.tune(device, 60.0, lambda words, share: said.append(words))
     assert (found.family, found.choice) == ("sleep", {"chunks": 4})
     assert said == ["sleep"]
     assert 16 not in taken
@@ -160,8 +182,43 @@ def test_the_fastest_is_kept(device: str, file: Path, monkeypatch: pytest.Monkey
     assert devices.default_profile(devices.find(device)).chunks == 4
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)  # nothing is clear
     monkeypatch.setattr(tune, "FAMILIES", (family, alike))
-    assert [found.choice for found in tune.tune(device, 0.0)] == [{}, {}]
+    assert [found.choice for found in tune.tune(device, 60.0)] == [{}, {}]
     assert devices.default_profile(devices.find(device)) == devices.untuned_profile(devices.find(device))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5.0, 40.0, 75.0, 1000.0])
+def test_compiles_count_as_time(
+    seconds: float, device: str, file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds for each compile, one for each launch: no candidate begins when the time is over, and what had no
+    time for the default and another one is not searched."""
+    compiled: list[tuple[str, int]] = []
+
+    def family(name: str) -> tune.Family:
+        def prepare(stream: Stream, n: int) -> Any:
+            clock.passes(10.0)
+            compiled.append((name, stream.profile.chunks))
+            return lambda: setattr(clock, "now", clock.now + 1)
+
+        return tune.Family(name, choose(4, 16, 32), prepare)
+
+    monkeypatch.setattr(tune, "FAMILIES", (family("one"), family("two")))
+    clock.begins(seconds)
+    found = tune.tune(device, seconds)
+    assert [one.family for one in found] == ["one", "two"]
+    assert clock.late == 0
+    for one in found:
+        assert one.searched == (len([name for name, _ in compiled if name == one.family]) > 1)
+    assert sum(one.searched for one in found) == {0.0: 0, 5.0: 0, 40.0: 1, 75.0: 2, 1000.0: 2}[seconds]
+    assert len(compiled) == 8 or seconds < 1000
+    assert file.exists() == any(one.searched for one in found)
+
+
+def test_what_was_kept_stays_where_there_is_no_time(device: str, file: Path, clock: Clock) -> None:
+    write(file, device, {"chunks": 32})
+    before = file.read_bytes()
+    assert not any(found.searched for found in tune.tune(device, 0.0))
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("family", tune.FAMILIES, ids=lambda family: family.name)
@@ -210,8 +267,9 @@ def test_every_tile_gives_the_same_bits(device: str, name: str, shape: str, tile
         np.testing.assert_array_equal(K, K.T)
 
 
-def test_the_command(device: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune, "FAMILIES", (tune.Family("sleep", choose(4), lambda stream, n: lambda: None),))
+def test_the_command(device: str, file: Path, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = tune.Family("sleep", choose(4), lambda stream, n: lambda: clock.passes(1.0))
+    monkeypatch.setattr(tune, "FAMILIES", (family,))
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)
 
     def run(*words: str) -> str:
@@ -221,12 +279,21 @@ def test_the_command(device: str, file: Path, monkeypatch: pytest.MonkeyPatch) -
 
     assert "0 devices" in run("--show")
     said = run("--device", device, "--seconds", "0")
-    assert "sleep" in said
+    assert re.search(r"sleep .* not searched", said)
+    assert "nothing is kept: give --seconds more than 0" in said
+    assert "0 devices" in run("--show")
+    said = run("--device", device, "--seconds", "60")
+    assert re.search(r"sleep .* the default", said)
     assert f"kept in {file}" in said
     assert "1 device" in run("--show")
     assert "deleted" in run("--reset")
     assert "there was none" in run("--reset")
     assert not file.exists()
     assert CliRunner().invoke(app, ["tune", "--show", "--reset"]).exit_code == 2
-    monkeypatch.setenv("CLSVM_TUNED", str(file.parent))  # a folder: it cannot be written
-    assert CliRunner().invoke(app, ["tune", "--device", device, "--seconds", "0"]).exit_code == 1
+    for wrong in (file.parent, tmp_path / "a file" / "tuned.json"):  # they cannot be written, which it finds at once
+        (tmp_path / "a file").touch()
+        monkeypatch.setenv("CLSVM_TUNED", str(wrong))
+        monkeypatch.setattr(tune, "FAMILIES", ())
+        done = CliRunner().invoke(app, ["tune", "--device", device, "--seconds", "60"])
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert str(wrong.parent if wrong.name == "tuned.json" else wrong) in done.stderr
