@@ -14,7 +14,7 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -94,23 +94,26 @@ def _fp64(device: cl.Device) -> bool:
 
 def _trial(device: cl.Device) -> str:
     """Build and run a small program; the reason it failed, or the empty string."""
-    text = "kernel void trial(global float *x) { int i = get_global_id(0); x[i] = sqrt((float)i) + 1; }"
     try:
         context = _context(os.getpid(), device)
         with _build_lock:
-            queue = cl.CommandQueue(context)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                program = cl.Program(context, text).build()
-            got = np.zeros(64, np.float32)
-            buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
-            program.trial(queue, got.shape, None, buffer)
-            cl.enqueue_copy(queue, got, buffer)
-            queue.finish()
+            got = _cached(lambda: _tried(context))
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
         return f"a trial program failed: {str(error).strip().splitlines()[0][:120] if str(error) else type(error)}"
     expected = np.sqrt(np.arange(64, dtype=np.float32)) + 1
     return "" if np.allclose(got, expected, atol=1e-5) else "a trial program gave a wrong answer"
+
+
+def _tried(context: cl.Context) -> NDArray[np.float32]:
+    text = "kernel void trial(global float *x) { int i = get_global_id(0); x[i] = sqrt((float)i) + 1; }"
+    queue = cl.CommandQueue(context)
+    program = _quietly_built(context, text, ())
+    got = np.zeros(64, np.float32)
+    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
+    program.trial(queue, got.shape, None, buffer)
+    cl.enqueue_copy(queue, got, buffer)
+    queue.finish()
+    return got
 
 
 def _context(process: int, device: cl.Device) -> cl.Context:
@@ -587,7 +590,7 @@ class Kernel:
         made = _of_thread("kernels")
         if (program, name) not in made:
             with _build_lock:
-                made[program, name] = cl.Kernel(program, name)
+                made[program, name] = _cached(lambda: cl.Kernel(program, name))
         self._kernel = made[program, name]
 
     def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
@@ -617,14 +620,34 @@ builds = 0  # programs built by this process: a test counts that new parameters 
 @cache
 def _program(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
     global builds
-    with _build_lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # compilers that remark on success
+    with _build_lock:
         try:
-            program = cl.Program(context, text).build(options=list(options))
+            program = _cached(lambda: _quietly_built(context, text, options))
         except cl.Error as error:
             raise BuildError(device.name.strip(), str(error), text) from None
         builds += 1
         return program
+
+
+def _quietly_built(context: cl.Context, text: str, options: tuple[str, ...]) -> cl.Program:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # compilers that remark on success
+        return cl.Program(context, text).build(options=list(options))
+
+
+def _cached(make: Callable[[], Any]) -> Any:
+    """What ``make`` has pyopencl make with its cache on the disk; without that from here on, where it fails."""
+    try:
+        return make()
+    except cl.Error:
+        raise
+    except Exception as error:  # a disk that is full by now, a damaged file
+        if cl._PYOPENCL_NO_CACHE:
+            raise
+        cl._PYOPENCL_NO_CACHE = True
+        words = f"pyopencl's cache failed ({error}): compiled programs are no longer kept from one process to the next"
+        warnings.warn(words, UserWarning, stacklevel=3)
+        return make()
 
 
 _local = threading.local()

@@ -3,6 +3,9 @@
 Runs before the first platform query. Where the user has set OCL_ICD_VENDORS or OCL_ICD_FILENAMES nothing is touched.
 Otherwise a folder of .icd files is made in the user's cache (the system's own files copied, then what was found), and
 OCL_ICD_VENDORS names it, so that nothing hides anything.
+
+Caches of compiled programs are a convenience: where their folder cannot be written, or its disk is full, the libraries
+that would stumble over it are told to do without, before they are loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import warnings
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -23,21 +28,22 @@ from platformdirs import user_cache_path
 
 SETTINGS = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # the loader's: where a user has set one, it stays
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
+_LEAST = 16 << 20  # bytes that a cache's disk must have free: compilers of runtimes end the process where it is full
 _DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
 
 
 def prepare() -> None:
-    """Point the loader at all runtimes of this machine. Idempotent; never raises for a missing one."""
-    if not _writable(user_cache_path("pyopencl")):
-        os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # its cache would raise, and the device look broken
-    if any(os.environ.get(name) for name in SETTINGS):
+    """Point the loader at all runtimes of this machine, and away from caches that cannot be kept. Idempotent; never
+    raises for a missing one."""
+    _prepare_caches()
+    if os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OCL_ICD_FILENAMES"):
         return
     if sys.platform == "win32":  # the Khronos loader: the registry's drivers stay, these are added
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found:
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
         return
-    system = {path.name: path.read_text().strip() for path in sorted(SYSTEM_VENDORS.glob("*.icd"))}
+    system = _system()
     listed = " ".join(system.values())
     extra = {}
     for path in (*_pip_runtimes("libintelocl.so"), *_bundled()):
@@ -46,8 +52,62 @@ def prepare() -> None:
     for name in _DRIVERS:
         if name.split(".so")[0] not in listed and _loads(name):
             extra[f"clsvm-{name.split('.so')[0]}.icd"] = name
-    if extra:
-        os.environ["OCL_ICD_VENDORS"] = str(_folder({**system, **extra}))
+    folder = _folder({**system, **extra}) if extra else None
+    if folder:
+        os.environ["OCL_ICD_VENDORS"] = str(folder)
+    elif extra and not system:  # no file can be written anywhere: the loader takes the name of one library
+        os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
+
+
+def _prepare_caches() -> None:
+    """Where pyopencl's caches or PoCL's cannot be kept, say so once and have them do without."""
+    kept = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
+    faults = {
+        setting: fault
+        for setting, names in kept.items()
+        if not os.environ.get(setting) and (fault := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
+    }
+    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "1")  # (unset it is a KeyError there, whatever has failed)
+    if "PYOPENCL_NO_CACHE" in faults:
+        os.environ["PYOPENCL_NO_CACHE"] = "1"
+    if "POCL_CACHE_DIR" in faults and (folder := _spare()):  # (it compiles in there, so it needs one)
+        os.environ["POCL_CACHE_DIR"] = str(folder)
+    if faults:
+        words = "compiled programs are not kept from one process to the next; XDG_CACHE_HOME can name another folder"
+        warnings.warn(f"{next(iter(faults.values()))}: {words}", UserWarning, stacklevel=2)
+
+
+def _fault(folder: Path) -> str:
+    """Why no cache can be kept in a folder, found by making it and a file in it; "" where one can."""
+    if not folder.is_absolute():
+        return f"the cache {str(folder)!r} is in no home folder"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return f"the cache {str(folder)!r} cannot be written ({error.strerror})"
+    return "" if free >= _LEAST else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
+
+
+@cache
+def _spare() -> Path | None:
+    """A folder of this process's own for what its cache cannot hold, or None."""
+    for base in (None, "/dev/shm"):
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="clsvm-", dir=base))
+        except OSError:
+            continue
+        atexit.register(_remove, folder, os.getpid())
+        if not _fault(folder):
+            return folder
+    return None
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # and not one forked from it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pip_runtimes(*names: str) -> Iterator[Path]:
@@ -59,7 +119,7 @@ def _pip_runtimes(*names: str) -> Iterator[Path]:
     candidates = [Path(str(f.locate())).resolve() for f in files if f.name in names]
     candidates += [Path(sysconfig.get_path("data")) / "lib" / name for name in names]
     for path in candidates:
-        if path.is_file():
+        if os.path.isfile(path):  # (False where it may not be looked at)
             yield path
             return
 
@@ -74,10 +134,12 @@ def _bundled() -> Iterator[Path]:
                 yield library
 
 
-def _writable(path: Path) -> bool:
-    """Whether the folder is there, or could be made, for writing."""
-    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
-    return nearest.is_dir() and os.access(nearest, os.W_OK)
+def _system() -> dict[str, str]:
+    """What the system's .icd files hold, by their names; nothing where they may not be read."""
+    try:
+        return {path.name: path.read_text().strip() for path in sorted(SYSTEM_VENDORS.glob("*.icd"))}
+    except OSError:
+        return {}
 
 
 def _loads(library: str) -> bool:
@@ -88,22 +150,29 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _folder(entries: dict[str, str]) -> Path:
-    """A folder holding just these .icd files; its name says its content, so processes share it and none changes it."""
-    digest = hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]
-    try:
-        base = user_cache_path("clsvm", ensure_exists=True)
-        if not os.access(base, os.W_OK):
-            raise PermissionError(base)
-    except OSError:
-        base = Path(tempfile.mkdtemp(prefix="clsvm-"))
-        atexit.register(shutil.rmtree, base, ignore_errors=True)
-    folder = base / f"icd-{digest}"
-    folder.mkdir(exist_ok=True)
+def _folder(entries: dict[str, str]) -> Path | None:
+    """A folder holding just these .icd files; its name says its content, so processes share it and none changes it.
+    None where there is no place for one."""
+    name = f"icd-{hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]}"
+    for base in (user_cache_path("clsvm"), _spare()):
+        if base is None:
+            continue
+        try:
+            return _written(base / name, entries)
+        except OSError:
+            continue
+    return None
+
+
+def _written(folder: Path, entries: dict[str, str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in entries.items():
         target = folder / name
         if not target.is_file() or target.read_text() != text:
             scratch = folder / f".{name}.{os.getpid()}"
-            scratch.write_text(text)
-            os.replace(scratch, target)
+            try:
+                scratch.write_text(text)
+                os.replace(scratch, target)
+            finally:
+                scratch.unlink(missing_ok=True)
     return folder

@@ -6,11 +6,14 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -230,17 +233,108 @@ def test_a_forked_child_trains_or_says_why(device: str) -> None:
     assert answer == dual or "fork" in answer
 
 
-def test_a_home_that_cannot_be_written_is_no_obstacle() -> None:
+TRAINS = """
+import sys, warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from clsvm import SVC
+    made = SVC(device=sys.argv[1]).fit([[0.], [1.], [2.], [3.]], [0, 0, 1, 1])
+print(made.fit_report_.converged, *(w.message for w in caught), sep="|")
+"""
+SETTINGS = ("XDG_CACHE_HOME", "OCL_ICD_VENDORS", "CLSVM_DEVICE", "PYOPENCL_NO_CACHE", "POCL_CACHE_DIR")
+
+
+def trained_at(home: Path, device: str) -> list[str]:
+    """Whether a fit of a process with this home folder converged, and its warnings."""
     if any("Oclgrind" in d.platform for d in USABLE):
         pytest.skip("the simulator stands in for the loader")
-    program = "from clsvm import SVC; print(SVC().fit([[0.], [1.], [2.], [3.]], [0, 0, 1, 1]).fit_report_.converged)"
-    env = {**os.environ, "HOME": "/dev/null", "PYTHONPATH": str(Path(clsvm.__file__).parents[1])}
-    for name in ("XDG_CACHE_HOME", "OCL_ICD_VENDORS", "CLSVM_DEVICE"):
-        env.pop(name, None)
-    if not any(d.platform.startswith("Intel") for d in USABLE):
-        pytest.skip("PoCL itself needs a folder for its cache")
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "True", done.stderr
+    env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    env |= {"HOME": str(home), "PYTHONPATH": str(Path(clsvm.__file__).parents[1])}
+    command = [sys.executable, "-c", TRAINS, devices.find(device).platform]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().split("|")
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc"])
+def test_a_home_that_cannot_be_written_is_no_obstacle(device: str, home: str) -> None:
+    converged, *words = trained_at(Path(home), device)
+    assert converged == "True"
+    assert len(words) == 1
+    assert f"the cache '{home}/.cache/" in words[0]
+    assert "cannot be written" in words[0]
+
+
+def test_a_home_that_is_full_is_no_obstacle(device: str, tmp_path: Path) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        converged, *words = trained_at(tmp_path, device)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert converged == "True"
+    assert len(words) == 1
+    assert "bytes free" in words[0] or "No space left" in words[0]
+
+
+def test_a_home_with_room_is_used(device: str, tmp_path: Path) -> None:
+    assert trained_at(tmp_path, device) == ["True"]
+    assert (tmp_path / ".cache").is_dir()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
+@pytest.mark.parametrize("room", [True, False])
+def test_another_user_s_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool) -> None:
+    """room: whether there is any other place for a file."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    for name in (*SETTINGS, "OCL_ICD_FILENAMES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(icd, "SYSTEM_VENDORS", tmp_path / "none")
+    monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([Path("/some/libone.so")]))
+    spare = cache(icd._spare.__wrapped__) if room else lambda: None
+    monkeypatch.setattr(icd, "_spare", spare)
+    read, write = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            os.setuid(65534)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                icd.prepare()
+            found = [len(caught), os.environ["PYOPENCL_NO_CACHE"], os.environ["OCL_ICD_VENDORS"]]
+            os.write(write, "|".join(map(str, found)).encode())
+        except Exception as error:
+            os.write(write, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        count, off, vendors = answer.read().split("|")
+    os.waitpid(process, 0)
+    assert (count, off) == ("1", "1")
+    if room:
+        entries = {path.read_text() for path in Path(vendors).glob("*.icd")}
+        assert "/some/libone.so" in entries
+        shutil.rmtree(Path(vendors).parent)
+    else:
+        assert vendors == "/some/libone.so"
+
+
+def test_a_cache_that_fails_later_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    cl = pytest.importorskip("pyopencl")
+    monkeypatch.setattr(cl, "_PYOPENCL_NO_CACHE", False)
+
+    def make() -> str:
+        if not cl._PYOPENCL_NO_CACHE:
+            raise OSError(28, "No space left on device")
+        return "made"
+
+    with pytest.warns(UserWarning, match=r"cache failed .*No space left on device"):
+        assert devices._cached(make) == "made"
+    assert devices._cached(make) == "made"
+    assert os.environ["PYOPENCL_CACHE_FAILURE_FATAL"]  # else pyopencl fails with another error than its cache's
 
 
 def unaligned(array: np.ndarray, offset: int = 1) -> np.ndarray:
