@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clsvm import report
-from clsvm.progress import Course, Display
+from clsvm import progress, report
+from clsvm.progress import Course, Display, counting, labelled
 from clsvm.report import PARTS, FitReport, Point
 
 TRACE = tuple(
@@ -148,6 +148,31 @@ def test_time_left_is_unknown_without_a_slope() -> None:
     assert Course(1e-3).add(0.0, 1e-4).done == 1
 
 
+def test_time_left_holds_near_the_end() -> None:
+    """The value goes up and down around its trend and dips below the goal long before the trend does."""
+    course, rate = Course(1e-3), math.log(1e3) / 100
+
+    def value(t: int) -> float:
+        return math.exp(-rate * t) * (0.1 if t % 10 == 0 else 1.0)
+
+    for t in range(1, 98):
+        course.add(t, value(t))
+        if t > 50 and t % 10:
+            assert course.left is not None
+            assert 0.5 * (100 - t) - 2 < course.left < 1.5 * (100 - t) + 2, t
+
+
+def test_time_left_where_the_trend_has_passed_the_goal_and_the_value_has_not() -> None:
+    course = Course(1e-3)
+    for t in range(15):
+        course.add(t, 10.0 ** (-0.2 * t))
+    course.add(15, 1.1e-3).add(16, 1.1e-3).add(17, 2e-3)
+    assert course.left is not None
+    assert 1 < course.left < 3
+    assert 0.9 < course.done < 1
+    assert course.add(21, 9e-4).left == 0
+
+
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(-1, 1e3)), max_size=30))
 def test_the_bar_never_goes_back(looks: list[tuple[float, float]]) -> None:
     course, done = Course(1e-3), 0.0
@@ -168,12 +193,14 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
 
-    def show(display: Callable[[], Display], *points: Point) -> str:
+    def show(display: Callable[[], Display], *points: Point, use: Callable[[Display], None] | None = None) -> str:
         monkeypatch.setattr(sys, "stderr", stderr := Terminal())
         with display() as take:
             assert take is not None
             for point in points:
                 take(point)
+            if use is not None:
+                use(take)
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stderr.getvalue())
         return [line for line in re.split("[\r\n]+", text) if line.strip()][-1]
 
@@ -191,9 +218,67 @@ def test_the_display_keeps_a_gap_that_is_not_evaluated_again(shown: Callable[...
     assert "gap 2, 5 steps, 0 rows/s, - left" in shown(lambda: Display(True, 1e-6, gap_tol=1e-3), TRACE[0], again)
 
 
-def test_nothing_is_shown_to_who_did_not_ask_and_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wanted, stderr in ((False, Terminal()), (True, io.StringIO())):
+def test_the_display_says_what_has_no_points(shown: Callable[..., str]) -> None:
+    """Until the next point, and with the words that stand before all of it."""
+
+    def checking(display: Display) -> None:
+        display(TRACE[0])
+        display.phase("checking in float64")
+
+    with labelled("fold 2 of 5"):
+        line = shown(lambda: Display(True, tol=1e-6), use=checking)
+        assert re.search("fold 2 of 5: checking in float64 ", line)
+        line = shown(lambda: Display(True, tol=1e-6), *TRACE)
+        assert re.search("fold 2 of 5: violation 0.001, ", line)
+    assert "fold" not in shown(lambda: Display(True, tol=1e-6), *TRACE)
+
+
+def test_who_did_not_ask_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stderr in Terminal(), io.StringIO():
         monkeypatch.setattr(sys, "stderr", stderr)
-        with Display(wanted, tol=1e-3) as take:
+        with Display(False, tol=1e-3) as take:
             assert take is None
         assert stderr.getvalue() == ""
+
+
+def test_lines_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One every ten seconds, by the clock of the process, and one at the end; a fit without points has none."""
+    now = 0.0
+    monkeypatch.setattr(progress, "perf_counter", lambda: now)
+    monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
+    with labelled("fold 2 of 5"), Display(True, tol=1e-3) as take:
+        assert take is not None
+        for now in (1.0, 9.0, 10.0, 11.0, 19.0, 21.0):
+            take(Point(now, int(now), 1, math.nan, math.nan, math.nan, 2.0**-now, 100))
+        now = 31.0
+        take.phase("checking in float64")
+        now = 32.5
+    lines = stderr.getvalue().splitlines()
+    assert [line.partition(", ")[2].partition(" steps")[0] or line for line in lines] == [
+        "10",
+        "21",
+        "clsvm: fold 2 of 5: checking in float64",
+        "21",
+    ]
+    assert lines[0] == "clsvm: fold 2 of 5: violation 0.00098, 10 steps, 10 rows/s, 0:00:00 left"
+    assert lines[-1] == "clsvm: fold 2 of 5: violation 4.8e-07, 21 steps, 5 rows/s, 32.5 s"
+    monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
+    with Display(True, tol=1e-3):
+        pass
+    assert stderr.getvalue() == ""
+
+
+def test_what_is_counted_has_a_bar_where_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    now = 0.0
+    monkeypatch.setattr(progress, "perf_counter", lambda: now)
+    for stderr, slow in (Terminal(), False), (io.StringIO(), True), (Terminal(), True):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        now = 0.0
+        with counting("predicting", 300) as done:
+            for count in (100, 200):
+                now += 30.0 if slow else 0.1
+                done(count)
+        assert ("predicting, 200 of 300, 0:00:30 left" in stderr.getvalue()) == (slow and stderr.isatty())
+        assert bool(stderr.getvalue()) == (slow and stderr.isatty())
