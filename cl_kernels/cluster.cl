@@ -7,7 +7,7 @@
 
 // patterns[row0 + i][w] of the dense row i: where it differs from the centre. A range of (words, rows).
 kernel EXPLICIT void pattern_dense(const int d, global const INPUT *restrict X, const int begin,
-                                   global const INPUT *restrict centre, const int row0,
+                                   global const finest *restrict centre, const int row0,
                                    global uint *restrict patterns) {
   const int w = get_global_id(0), words = get_global_size(0), length = min(32, d - 32 * w);
   const size_t i = get_global_id(1);

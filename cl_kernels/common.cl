@@ -14,6 +14,9 @@
 
 #if !defined(WIDE_PAIR) || defined(REAL64)
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
+typedef double finest;  // the finest type there is
+#else
+typedef float finest;
 #endif
 
 #ifdef REAL64

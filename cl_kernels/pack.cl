@@ -1,4 +1,5 @@
-// Rows into the lane layout: values[at[g] + j V + lane] = X[order[g V + lane]][columns[j]] - centre[columns[j]].
+// Rows into the lane layout: values[at[g] + j V + lane] = X[order[g V + lane]][columns[j]] - centre[columns[j]], rounded
+// once.
 // A range of (S, groups): item s of a group takes columns s, s + S, ... (S = 1 on a CPU, a work-group on a GPU, where
 // consecutive items then read consecutive columns). order < 0 marks padding rows, which come out zero.
 #ifndef INPUT
@@ -18,7 +19,7 @@
 
 kernel EXPLICIT void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
                     const int group0,
-                 global const int *restrict order, global const INPUT *restrict centre,
+                 global const int *restrict order, global const finest *restrict centre,
                  global const long *restrict at, global const int *restrict columns_at,
                  global const int *restrict columns, const int dense, global real *restrict values) {
   const int g = group0 + get_global_id(1);
@@ -32,9 +33,9 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
     if (!there) {
       for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = 0;
     } else if (dense) {
-      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)(x[j] - centre[j]);
+      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)((finest)x[j] - centre[j]);
     } else {
-      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)(x[J[j]] - centre[J[j]]);
+      for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)((finest)x[J[j]] - centre[J[j]]);
     }
   }
 }

@@ -106,7 +106,7 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
     name = "pattern_csr" if sp.issparse(X) else "pattern_dense"
     kernel = stream.kernel(sources.cl("cluster"), options(stream.profile, X.dtype), name)
     zero = np.zeros(d) if centre is None else centre
-    given = stream.upload(X.indptr.astype(np.int64) if sp.issparse(X) else zero.astype(X.dtype))
+    given = stream.upload(X.indptr.astype(np.int64) if sp.issparse(X) else zero.astype(stream.profile.finest))
     out = stream.buffer(4 * n * _words(d))
     if sp.issparse(X):
         with stream.view(X.indices) as (indices, first), stream.view(X.data) as (data, begin):

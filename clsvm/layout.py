@@ -145,7 +145,7 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
     if sp.issparse(X):
-        return np.asarray(X.mean(axis=0, dtype=np.float64)).ravel()[columns]
+        return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # (in float64)
     mean = X.mean(axis=0, dtype=np.float64) if columns.all() else X[:, columns].mean(axis=0, dtype=np.float64)
     return np.asarray(mean)
 
@@ -187,9 +187,8 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     """
     if dtype == "float64" and stream.profile.wide == "pair":
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
-    if stream.profile.wide == "pair" and X.dtype != np.float32:  # such a device takes no doubles
-        X = centred_csr(X, plan.centre) if sp.issparse(X) else X - plan.centre
-        X, plan = X.astype(np.float32), replace(plan, centre=np.zeros_like(plan.centre))
+    if stream.profile.wide == "pair" and (X.dtype != np.float32 or plan.centre.any()):  # such a device has no doubles
+        X, plan = centred(X, plan.centre).astype(np.float32), replace(plan, centre=np.zeros_like(plan.centre))
     n, d = X.shape
     V = lanes(stream.profile, dtype)
     size = V * (stream.profile.cluster if plan.kind == "clustered" else 1)
@@ -197,7 +196,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     n_pad = -(-n // unit) * unit
     centre, mask = plan.centre, None
     if plan.kind == "csr" or (plan.kind == "clustered" and sp.issparse(X)):
-        X, centre = centred_csr(X, centre), np.zeros(d)
+        X, centre = sp.csr_matrix(centred(X, centre)), np.zeros(d)
     if plan.kind == "clustered":
         clusters = cluster.cluster(stream, X, size, centre=centre)
         empty = n_pad - len(clusters.order)  # rows of no cluster
@@ -215,16 +214,16 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     return _build_lanes(stream, X, centre, mask, common, opts)
 
 
-def centred_csr(X: Data, centre: NDArray[np.float64]) -> sp.csr_matrix:
-    """X as CSR with the centre subtracted in the caller's precision."""
-    if not sp.issparse(X):
-        return sp.csr_matrix(X - centre.astype(X.dtype) if centre.any() else X)
+def centred(X: Data, centre: NDArray[np.float64]) -> Data:
+    """X less the centre in float64, dense or CSR as it is; itself where the centre is 0."""
     if not centre.any():
         return X
+    if not sp.issparse(X):
+        return X - centre
     columns = np.flatnonzero(centre)
     shift = sp.csr_matrix(
         (
-            np.tile(centre[columns].astype(X.dtype), X.shape[0]),
+            np.tile(centre[columns], X.shape[0]),
             np.tile(columns.astype(np.int32), X.shape[0]),
             np.arange(X.shape[0] + 1, dtype=np.int64) * len(columns),
         ),
@@ -260,7 +259,7 @@ def _build_lanes(
     real, dense = np.dtype(common["dtype"]), mask is None
     groups = n_pad // V
     width = 1 if stream.profile.shape == "vector" else 64
-    centre_buffer = stream.upload(centre.astype(X.dtype))
+    centre_buffer = stream.upload(centre.astype(stream.profile.finest))
     if mask is None:
         lengths, columns = np.full(groups, d, np.int64), np.zeros(1, np.int32)
     else:

@@ -203,10 +203,7 @@ def size(kernel: Kernel, X: Data, plan: Plan) -> float:
     centre, largest = plan.centre, 0.0
     step = max(1, (1 << 22) // max(1, X.shape[1]))
     for start in range(0, X.shape[0], step):
-        rows = X[start : start + step]
-        if centre.any():
-            rows = layout.centred_csr(rows, centre) if sp.issparse(X) else rows - centre
-        largest = max(largest, kernel.size(rows))
+        largest = max(largest, kernel.size(layout.centred(X[start : start + step], centre)))
     return largest
 
 

@@ -54,6 +54,11 @@ class Profile:
     sort_most: int
     wide: str = "double"
 
+    @property
+    def finest(self) -> str:
+        """The dtype of the finest numbers that the device has."""
+        return "float64" if self.wide == "double" else "float32"
+
 
 def _tiles(**tiles: Tile) -> Mapping[str, Tile]:
     return MappingProxyType(tiles)

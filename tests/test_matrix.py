@@ -119,6 +119,23 @@ def test_input_of_any_form(device: str, form: Any) -> None:
     np.testing.assert_allclose(got, model.decision_function(Y, device), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_float32_rows_are_their_numbers(device: str, profile: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are centred before they are rounded, as the same numbers in float64 are, in all layouts."""
+    choose = layout.choose
+    monkeypatch.setattr(layout, "choose", lambda profile, X, spec: choose(profile, X, spec, kind))
+    rows = (BLOCKS + (np.arange(40) < 5) * 3.3).astype(np.float32)
+    wide = rows.astype(np.float64)
+    forms = (np.asarray, sp.csr_matrix) if kind != "dense" else (np.asarray,)
+    kernel = Kernel("rbf", gamma=2.0)
+    for form in forms:
+        assert choose(Stream(device).profile, form(rows), kernel.spec, kind).centre.any()
+        for dtype in ("float32", "float64") if profile != "gpu-pair" else ("float32",):
+            K, expected = (kernel_matrix(form(some), None, kernel, device=device, dtype=dtype) for some in (rows, wide))
+            np.testing.assert_array_equal(K, expected)
+            assert largest_error(K, kernel, wide, None) < {"float32": 1e-4, "float64": 1e-13}[dtype]
+
+
 @pytest.mark.parametrize(
     ("dtype", "least", "most"), [("float32", -87.0, 88.7), ("float64", -708.0, 709.7)], ids=["float32", "float64"]
 )
