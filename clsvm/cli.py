@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from clsvm.model import KernelModel
     from clsvm.report import FitReport
 
+_PIECE = 1 << 11  # rows predicted at a time, or more, where a bar is shown
 _KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
 
 app = typer.Typer(
@@ -253,7 +254,7 @@ def train(
         import numpy as np
         from sklearn.exceptions import ConvergenceWarning
 
-        from clsvm import files, libsvm
+        from clsvm import files, libsvm, progress
         from clsvm import probability as probabilities
         from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 
@@ -327,7 +328,8 @@ def train(
         if probability:
             with warnings.catch_warnings():
                 warnings.simplefilter("default", ConvergenceWarning)  # of the folds
-                fitted = probabilities.calibrated(estimator, X, targets, row_weights)
+                with progress.labelled("probabilities"):
+                    fitted = probabilities.calibrated(estimator, X, targets, row_weights)
             if not fitted.has_probabilities:
                 warn("no probabilities: fewer than 5 rows are inside, or outside")
         fitted = replace(fitted, classes=classes) if of_classes else fitted
@@ -365,6 +367,7 @@ def _held_out(
     from sklearn.utils.metaestimators import _safe_split
 
     from clsvm import probability
+    from clsvm.progress import labelled
 
     if folds > len(y):
         warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
@@ -377,12 +380,15 @@ def _held_out(
         part = None if weights is None else weights[train]
         fold = clone(estimator)
         rows, labels = _safe_split(fold, X, y, train)  # (which knows kernel values)
-        fold.fit(rows, labels, sample_weight=part)
+        name = f"fold {number} of {min(folds, len(y))}"
+        with labelled(name):
+            fold.fit(rows, labels, sample_weight=part)
         test_rows = _safe_split(fold, X, y, test, train)[0]
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
         if by_probability and of_classes:
-            model = probability.calibrated(fold, rows, labels, part)
+            with labelled(f"{name}, probabilities"):
+                model = probability.calibrated(fold, rows, labels, part)
             found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
             predicted[test] = model.classes[found.argmax(axis=1)]
         else:
@@ -487,7 +493,7 @@ def predict(
                 fitted = replace(fitted, dtype="float64")
             labels, lines = _probable(fitted, X, device, memory_limit)
         else:
-            labels = fitted.predict(X, device=device, memory_limit=memory_limit)
+            labels = _in_pieces(lambda rows: fitted.predict(rows, device=device, memory_limit=memory_limit), X)
             lines = [f"{label:.17g}" if values else _label(label) for label in labels.tolist()]
         if output is not None:
             with files.atomic_write(output) as stream:
@@ -506,6 +512,22 @@ def predict(
             typer.echo(f"Accuracy = {percent:g}% ({shown}) (classification)")
 
 
+def _in_pieces(predict: Callable[[Any], NDArray[Any]], X: Any) -> NDArray[Any]:
+    """predict(X), where stderr is a terminal piece by piece and with a bar: no row's result depends on its piece."""
+    import numpy as np
+
+    from clsvm.progress import counting
+
+    n = X.shape[0]
+    step = max(_PIECE, -(-n // 100)) if sys.stderr.isatty() else n
+    made = []
+    with counting("predicting", n) as done:
+        for first in range(0, n, step):
+            made.append(predict(X[first : first + step]))
+            done(min(first + step, n))
+    return np.concatenate(made)
+
+
 def _probable(
     model: KernelModel, X: Any, device: Any, memory_limit: int | str | None
 ) -> tuple[NDArray[Any], list[str]]:
@@ -515,7 +537,7 @@ def _probable(
 
     from clsvm import libsvm
 
-    found = model.predict_proba(X, device, memory_limit)
+    found = _in_pieces(lambda rows: model.predict_proba(rows, device, memory_limit), X)
     if len(model.classes):
         order = libsvm.listing(model)
         found, classes = found[:, order], model.classes[order]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import lzma
 import os
@@ -20,6 +21,7 @@ import pytest
 
 from clsvm import Kernel, cli, datasets, kernels, libsvm, model_files
 from clsvm.estimators import SVC
+from clsvm.model import KernelModel
 from clsvm.report import FitReport
 from tests.conftest import Command
 
@@ -323,6 +325,65 @@ def test_predictions_to_stdout(clsvm: Command, folder: Path, tmp_path: Path) -> 
     assert err == ""
     assert set(out.split()) == {"1", "-1"}
     assert len(out.splitlines()) == 143
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """What a command shows on a terminal, with a bar for all that takes a moment."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("clsvm.progress.SOON", 0.0)
+    monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    monkeypatch.setattr(sys, "argv", ["clsvm", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    return stderr.getvalue()
+
+
+def test_folds_are_shown_by_their_numbers(
+    clsvm: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = on_a_terminal(monkeypatch, "train", "-v", "3", "-b", "1", "breast_cancer.train")
+    for number in (1, 2, 3):
+        for words in ("", ", probabilities"):
+            assert f"fold {number} of 3{words}: " in shown
+    assert "fold 4" not in shown
+    shown = on_a_terminal(monkeypatch, "train", "-b", "1", "breast_cancer.train")
+    assert "probabilities: " in shown
+    assert "fold" not in shown
+
+
+@pytest.mark.parametrize("flags", [[], ["-b", "1"]], ids=["labels", "probabilities"])
+def test_predictions_have_a_bar_and_do_not_depend_on_it(
+    flags: list[str],
+    clsvm: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clsvm("train", "-q", *flags, "breast_cancer.train", "m")
+    clsvm("predict", *flags, "breast_cancer.test", "m", "at once")
+    name, sizes = "predict_proba" if flags else "predict", []
+    real = getattr(KernelModel, name)
+
+    def predict(self: KernelModel, X: Any, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(X.shape[0])
+        return real(self, X, *args, **kwargs)
+
+    monkeypatch.setattr(KernelModel, name, predict)
+    monkeypatch.setattr(cli, "_PIECE", 50)
+    shown = on_a_terminal(monkeypatch, "predict", *flags, "breast_cancer.test", "m", "in pieces")
+    assert sizes == [50, 50, 43]
+    assert "predicting, 143 of 143" in shown
+    assert (tmp_path / "in pieces").read_bytes() == (tmp_path / "at once").read_bytes()
 
 
 # Wrong command lines: exit code 2, a word on stderr, nothing done
