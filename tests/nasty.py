@@ -66,10 +66,14 @@ class Case:
 
     @property
     def has_peer(self) -> bool:
-        """Whether LIBSVM solves the same problem."""
-        several = self.y is not None and self.task == "SVC" and len(np.unique(self.y)) > 2
-        way = self.own.get("multi_class", "ovo")
-        return self.own.get("bias", True) and way != "crammer_singer" and (way == "ovo" or not several)
+        """Whether LIBSVM solves the same problem. (Of several classes, one whose rows all weigh nothing is left out of
+        scikit-learn's coefficients.)"""
+        if not self.own.get("bias", True) or self.own.get("multi_class") == "crammer_singer":
+            return False
+        if self.y is None or self.task not in ("SVC", "NuSVC") or len(classes := np.unique(self.y)) == 2:
+            return True
+        heavy = self.y if self.weights is None else self.y[self.weights > 0]
+        return self.own.get("multi_class", "ovo") == "ovo" and np.array_equal(np.unique(heavy), classes)
 
     def theirs(self) -> Any:
         """scikit-learn's estimator, which is LIBSVM's, fitted."""
