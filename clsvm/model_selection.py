@@ -344,7 +344,7 @@ class Folds:
     def _solved(self, job: Job, ready: training.Ready, near: list[_Solved]) -> list[_Solved]:
         """The machines of a job over all rows, each from where one ``near`` it ended, if there are any; none where the
         rounding of kernel values is too much, for which the estimator has float64."""
-        train, options = self.splits[job.fold][0], job.machine._options()
+        train, options, began = self.splits[job.fold][0], job.machine._options(), perf_counter()
         members = job.machine._posed(*self._targets(job.fold))[1]
         problems = [member.problem.among(train[member.rows], self.n) for member in members]
         if any(ready.hopeless(problem, options.tol) for problem in problems):
@@ -354,7 +354,7 @@ class Folds:
             starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
         solved = []
         for problem, start in zip(problems, starts, strict=True):
-            one = _Solved(problem, ready.solve(problem, **_asked(options), **start))
+            one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
             moved = not ready.last and one.moved(job.machine) > DECISION_ERROR
             if moved or one.solution.status is Status.STALLED:
                 return []
@@ -519,10 +519,12 @@ class _Fold(BaseEstimator):
         return float(self._known(numbers).score(numbers, y, sample_weight))
 
 
-def _asked(options: training.Options) -> dict[str, Any]:
-    """What a machine asks of one solve; folds have no certificate in float64 and no seconds by part."""
-    names = ("tol", "gap_tol", "max_iter", "max_time")
-    return {"exact": None, "timed": False, **{name: getattr(options, name) for name in names}}
+def _asked(options: training.Options, spent: float) -> dict[str, Any]:
+    """What a machine asks of one solve, for which some seconds are spent; folds have no certificate in float64 and no
+    seconds by part."""
+    left = None if options.max_time is None else options.max_time - spent
+    names = ("tol", "gap_tol", "max_iter")
+    return {"exact": None, "timed": False, "max_time": left, **{name: getattr(options, name) for name in names}}
 
 
 @contextlib.contextmanager

@@ -93,6 +93,21 @@ def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, 
     assert set(ours.predict(X)) == {"a", "b", "c"}
 
 
+def test_machines_of_a_fit_share_its_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 16)
+    real, left = model_selection.training.Ready.solve, list[float]()
+
+    def solve(self: Any, problem: Any, **settings: Any) -> Any:
+        left.append(settings["max_time"])
+        return real(self, problem, **settings)
+
+    monkeypatch.setattr(model_selection.training.Ready, "solve", solve)
+    X, y = of_three(90)
+    splits = [(np.arange(60), np.arange(60, 90))]
+    SVCSearchCV(SVC(device=device, max_time=60), {"C": [1]}, cv=splits, refit=False).fit(X, y)
+    assert 60 >= left[0] > left[1] > left[2] > 0
+
+
 def test_nu_and_epsilon(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = shared(monkeypatch)
     X, y = noisy(160, 3)
