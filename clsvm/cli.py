@@ -1,7 +1,8 @@
 """The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; kernels; tune; sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
-files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used.
+files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. What a
+command says of itself is its decorator's, since ``python -OO`` drops docstrings.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(cli_kernels.app, name="kernels")
-app.command(cls=LibsvmCommand)(cli_scale.scale)
-app.command()(cli_tune.tune)
+app.command(
+    cls=LibsvmCommand, help="Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."
+)(cli_scale.scale)
+app.command(help="Search the tile sizes that are fastest on a device and keep them for later fits.")(cli_tune.tune)
 
 
 def _version(asked: bool) -> None:
@@ -127,7 +130,9 @@ MemoryLimit = Annotated[
 Quiet = Annotated[bool, typer.Option("-q", help="Print warnings and errors only.")]
 
 
-@app.command(cls=LibsvmCommand)
+@app.command(
+    cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
+)
 def train(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
@@ -210,7 +215,7 @@ def train(
         typer.Option("--report", metavar="FILE.json", callback=ending(".json"), help="Write the fit's report as JSON."),
     ] = None,
 ) -> None:
-    """Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."""
+    """``clsvm train``: svm-train's flags, then ours."""
     require("-s", svm_type, svm_type in range(5), "0 C-SVC, 1 nu-SVC, 2 one-class, 3 epsilon-SVR or 4 nu-SVR")
     of_classes, regression = svm_type in (0, 1), svm_type in (3, 4)
     if coupled and svm_type != 0:
@@ -452,7 +457,9 @@ def _errors(model: KernelModel) -> str:
     return f"{words}e^(-|z|/sigma)/(2sigma),sigma={sigma:g}"
 
 
-@app.command(cls=LibsvmCommand)
+@app.command(
+    cls=LibsvmCommand, help="Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
+)
 def predict(
     ctx: typer.Context,
     test: Annotated[str, typer.Argument(help="Test data, svmlight text; may be .gz, .bz2 or .xz.")],
@@ -465,7 +472,7 @@ def predict(
     device: Device = None,
     memory_limit: MemoryLimit = None,
 ) -> None:
-    """Predict the labels or values of TEST by MODEL and print the accuracy, or the error."""
+    """``clsvm predict``: svm-predict's flags, then ours."""
     require("-b", probability, probability in (0, 1), "0 or 1")
     with reporting(ctx):
         from clsvm import files, libsvm, model_files
@@ -554,7 +561,7 @@ def _label(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
-@app.command()
+@app.command(help="Write NAME.train and NAME.test, real data bundled with scikit-learn, as svmlight text.")
 def sample(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="breast_cancer, or digits (8 against the rest).")],
@@ -562,7 +569,7 @@ def sample(
     test_size: Annotated[float, typer.Option("--test-size", help="Share of the rows in the test file.")] = 0.25,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the split.")] = 0,
 ) -> None:
-    """Write NAME.train and NAME.test, real data bundled with scikit-learn, as svmlight text."""
+    """``clsvm sample``: see :func:`clsvm.datasets.sample`."""
     from clsvm import datasets
 
     if name not in datasets.NAMES:
@@ -573,9 +580,9 @@ def sample(
             typer.echo(os.fspath(path))
 
 
-@app.command()
+@app.command(help="List the OpenCL devices of this machine, whether each is usable, and which is the default.")
 def devices(ctx: typer.Context) -> None:
-    """List the OpenCL devices of this machine and whether each is usable."""
+    """``clsvm devices``: see :func:`clsvm.device.devices`."""
     with reporting(ctx):
         from rich.table import Table
 

@@ -32,9 +32,9 @@ def _asked(function: str | None, element: str | None, param: list[str] | None, h
     return kernel_of(function, element, numbers(param), hint=hint)
 
 
-@app.command("list")
+@app.command("list", help="List the built-in kernel functions with their parameters.")
 def list_(ctx: typer.Context) -> None:
-    """List the built-in kernel functions with their parameters."""
+    """``clsvm kernels list``: the records of clsvm.kernel_records."""
     with reporting(ctx):
         from rich.table import Table
 
@@ -53,7 +53,7 @@ def _parameters(spec: Spec) -> Iterator[str]:
     return (f"{p.name} = {p.default:g} ({p.limits})" for p in spec.parameters)
 
 
-@app.command()
+@app.command(help="Show a kernel function: formula, parameters, layouts, and its OpenCL text.")
 def show(
     ctx: typer.Context,
     function: Annotated[
@@ -62,7 +62,7 @@ def show(
     element: Element = None,
     param: Param = None,
 ) -> None:
-    """Show a kernel function: formula, parameters, layouts, and its OpenCL text."""
+    """``clsvm kernels show``."""
     kernel = _asked(function, element, param, "KERNEL")
     with reporting(ctx):
         for line in _shown(kernel):
@@ -88,7 +88,10 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     yield sources.render("kernel_function", kernel=spec).removeprefix(sources.cl()).strip()
 
 
-@app.command()
+@app.command(
+    help="Look at symmetry, finite values and eigenvalues on a sample of the rows of FILE."
+    "\n\nA gamma without a value is 1 / number of features. Exit code 1 where the function is no kernel on the sample."
+)
 def check(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="Rows, svmlight text; may be .gz, .bz2 or .xz.")],
@@ -98,10 +101,7 @@ def check(
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of the sample.")] = 500,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sample.")] = 0,
 ) -> None:
-    """Look at symmetry, finite values and eigenvalues on a sample of the rows of FILE.
-
-    A gamma without a value is 1 / number of features. Exit code 1 where the function is no kernel on the sample.
-    """
+    """``clsvm kernels check``: see :meth:`clsvm.Kernel.check`."""
     kernel = _asked(function, element, param)
     with reporting(ctx):
         from clsvm import libsvm
@@ -115,7 +115,10 @@ def check(
             raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    help="Write the OpenCL text of a product with the kernel matrix, for a host in any language."
+    "\n\nA comment at its head says how to run it."
+)
 def emit(
     ctx: typer.Context,
     function: Function = None,
@@ -133,10 +136,7 @@ def emit(
     features: Annotated[int, typer.Option("--features", min=0, help="Number of features, where above 65536.")] = 0,
     output: Annotated[str | None, typer.Option("-o", help="Where the text goes. Default: stdout")] = None,
 ) -> None:
-    """Write the OpenCL text of a product with the kernel matrix, for a host in any language.
-
-    A comment at its head says how to run it.
-    """
+    """``clsvm kernels emit``: see :func:`clsvm.emit.emit`."""
     kernel = _asked(function, element, param)
     if profile is not None and device is not None:
         raise typer.BadParameter("expected --device or --profile, got both", param_hint="--profile")
@@ -173,7 +173,11 @@ def _names(flag: str, text: str | None, known: Iterable[str]) -> list[str]:
     return known if text is None else [_one_of(flag, name.strip(), known) for name in text.split(",")]
 
 
-@app.command()
+@app.command(
+    help="Compile the programs for GPUs that are not here and list what their kernels take."
+    "\n\nThe worst of each target comes first. Exit code 1 where registers are spilled, memory is "
+    "exceeded or a compiler refuses."
+)
 def audit(
     ctx: typer.Context,
     targets: Annotated[
@@ -184,11 +188,7 @@ def audit(
         int | None, typer.Option("--jobs", min=1, help="Compilers at a time. Default: one for each processor.")
     ] = None,
 ) -> None:
-    """Compile the programs for GPUs that are not here and list what their kernels take.
-
-    The worst of each target comes first.
-    Exit code 1 where registers are spilled, memory is exceeded or a compiler refuses.
-    """
+    """``clsvm kernels audit``: see :func:`clsvm.audit.audit`."""
     from clsvm import audit as compilers
     from clsvm.kernel_records import BUILTIN
 

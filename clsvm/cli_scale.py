@@ -60,7 +60,7 @@ def scale(
         ),
     ] = None,
 ) -> None:
-    """Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."""
+    """``clsvm scale``: svm-scale's flags."""
     require("-l", lower, True, "a finite number")
     require("-u", upper, upper > lower, f"a number above {lower:g}, the lower limit")
     limits = None if target is None else _pair(target)

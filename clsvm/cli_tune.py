@@ -19,7 +19,7 @@ def tune(
     show: Annotated[bool, typer.Option("--show", help="Print what was found before, and where it is kept.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Forget what was found.")] = False,
 ) -> None:
-    """Search the tile sizes that are fastest on a device and keep them for later fits."""
+    """``clsvm tune``: see :func:`clsvm.tune.tune`."""
     if show and reset:
         raise typer.BadParameter("expected one of --show and --reset, got both", param_hint="--reset")
     with reporting(ctx):

@@ -688,6 +688,30 @@ def test_help_lists_every_flag(clsvm: Command) -> None:
         assert re.search(rf"^  {flag}\b", result.out, re.MULTILINE), flag
 
 
+COMMANDS = ["train", "predict", "scale", "sample", "devices", "tune", "kernels"]
+COMMANDS += [f"kernels {name}" for name in ("list", "show", "check", "emit", "audit")]
+
+
+def test_help_without_docstrings(tmp_path: Path) -> None:
+    """python -OO drops them; every command still says what it does, in its own help and in the list."""
+    code = """
+import sys, typer, clsvm.cli
+command = typer.main.get_command(clsvm.cli.app)
+for name in sys.argv[1:]:
+    one = command
+    for word in name.split():
+        one = one.commands[word]
+    print(name, "|", one.help)
+    assert len(one.get_short_help_str()) > 20, name
+"""
+    out = subprocess.run(
+        [sys.executable, "-OO", "-c", code, *COMMANDS], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert [line.partition(" | ")[0] for line in out.splitlines() if " | " in line] == COMMANDS
+    assert "train | Train a model on FILE" in out
+    assert "None" not in out
+
+
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     code = """
 import sys, atexit, clsvm.cli
