@@ -16,6 +16,8 @@ from clsvm.device import Stream
 from clsvm.errors import install
 from clsvm.report import PARTS, FitReport, by_part
 
+_TICKS = 12  # labels of an axis, at most
+_VALUES = 10  # cells side by side that have room for their values
 Axes = Any  # matplotlib's, which need not be installed
 Figure = Any
 
@@ -42,7 +44,7 @@ def convergence(report: FitReport, ax: Axes = None) -> Axes:
         shown = [(x, y) for x, y in zip(seconds, values, strict=True) if np.isfinite(y) and y > 0]
         if shown:
             ax.plot(*zip(*shown, strict=True), marker=".", label=name)
-    ax.set(yscale="log", xlabel=label)
+    ax.set(yscale="log", xlabel=label, ylabel="gap, violation")
     ax.set_title(report.status, fontsize="medium")
     if ax.lines:
         ax.legend()
@@ -52,8 +54,9 @@ def convergence(report: FitReport, ax: Axes = None) -> Axes:
 def breakdown(reports: Mapping[str, FitReport], ax: Axes = None) -> Axes:
     """Shares of the time by part, a bar for each of ``reports`` by its name, the first on top (GTSVM's figure 2).
 
-    The parts are those of :data:`clsvm.report.PARTS`. ax: where to draw, by default a new figure. Raises ValueError
-    where there is no report, ImportError without matplotlib.
+    The parts are those of :data:`clsvm.report.PARTS`; the legend says which seconds of the reports each of them sums.
+    ax: where to draw, by default a new figure. Raises ValueError where there is no report, ImportError without
+    matplotlib.
     """
     if not isinstance(reports, Mapping) or not reports:
         raise ValueError(
@@ -64,13 +67,17 @@ def breakdown(reports: Mapping[str, FitReport], ax: Axes = None) -> Axes:
     totals = np.array([sum(one.values()) for one in parts])
     names = [f"{name} ({total:.3g} s)" for name, total in zip(reports, totals, strict=True)]
     left = np.zeros(len(parts))
-    for part in PARTS:
+    used = {key: None for report in reports.values() for key in report.seconds if key != "total"}
+    named = {key for keys in PARTS.values() for key in keys}
+    for part, keys in PARTS.items():
+        summed = [key for key in used if key in keys or (part == "other" and key not in named)]
         share = np.array([one[part] for one in parts]) / np.maximum(totals, np.finfo(float).tiny)
-        ax.barh(names, share, left=left, label=part)
+        label = f"{part}: {' + '.join(summed)}" if summed not in ([], [part]) else part
+        ax.barh(names, share, left=left, label=label)
         left += share
     ax.set(xlim=(0, 1), xlabel="share of the time")
     ax.invert_yaxis()
-    ax.legend(ncols=len(PARTS), loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize="small", frameon=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize="small", frameon=False)
     return ax
 
 
@@ -103,7 +110,8 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
 
 def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
     """Mean test scores of a grid search over two of its parameters as a heat map, the best one marked; of other
-    parameters that were searched the best score is shown.
+    parameters that were searched the best score is shown. Each cell has its value, where there are not too many. Scores
+    far below the others share the lowest colour, so that these keep theirs apart.
 
     search: fitted, SVCSearchCV or scikit-learn's. ax: where to draw, by default a new figure. Raises ValueError for
     parameters that were not searched, ImportError without matplotlib.
@@ -124,16 +132,54 @@ def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
         scores[at] = np.fmax(scores[at], score)
     scores[~np.isfinite(scores)] = np.nan
     ax = _axes(ax)
-    image = ax.imshow(scores, origin="lower", aspect="auto")
-    ax.figure.colorbar(image, ax=ax, label=f"mean test {metric}")
-    for set_ticks, some in ((ax.set_xticks, columns), (ax.set_yticks, rows)):
-        set_ticks(range(len(some)), [v if isinstance(v, str) else f"{v:g}" for v in some])
+    lowest, outliers = _lowest(scores)
+    image = ax.imshow(scores, origin="lower", aspect="auto", vmin=lowest)
+    ax.figure.colorbar(image, ax=ax, label=f"mean test {metric}", extend="min" if outliers else "neither")
+    for axis, some in ((ax.xaxis, columns), (ax.yaxis, rows)):
+        shown = range(0, len(some), -(-len(some) // _TICKS))
+        axis.set_ticks(shown, [_short(some[i]) for i in shown])
+    ax.tick_params("x", labelrotation=45)
     ax.set(xlabel=x, ylabel=y)
+    best = None
     if np.isfinite(scores).any():
         best = np.unravel_index(np.nanargmax(scores), scores.shape)
         ax.plot(best[1], best[0], "r*", markersize=14)
         ax.set_title(f"best: {scores[best]:.4g}", fontsize="medium")
+    if max(scores.shape) <= _VALUES:
+        _write_values(ax, image, scores, best)
     return ax
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else min(f"{value:g}", f"{value:.3g}", key=len)
+
+
+def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
+    """Where the colours begin, and whether scores lie below: at the lowest score, but not beyond Tukey's fence, one and
+    a half interquartile ranges below the first quartile."""
+    finite = scores[np.isfinite(scores)]
+    if not len(finite):
+        return None, False
+    first, third = np.percentile(finite, (25, 75))
+    fence = first - 1.5 * (third - first)
+    outliers = bool(finite.min() < fence < finite.max())
+    return float(fence if outliers else finite.min()), outliers
+
+
+def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple[np.intp, ...] | None) -> None:
+    """The score of each cell in it, under the mark in the best one."""
+    for at, score in np.ndenumerate(scores):
+        red, green, blue, _ = image.cmap(image.norm(score)) if np.isfinite(score) else (1, 1, 1, 1)
+        ax.annotate(
+            f"{score:.3g}" if np.isfinite(score) else "failed",
+            at[::-1],
+            xytext=(0, -12 if at == best else 0),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize="small",
+            color="black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white",  # by the eye's brightness
+        )
 
 
 def _cluster(X: layout.Data, size: int, device: Any) -> NDArray[np.int32]:

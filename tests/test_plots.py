@@ -43,7 +43,7 @@ def test_convergence_is_the_trace_on_a_log_scale() -> None:
         "relative duality gap": [(p.seconds, p.gap) for p in TRACE],
         "KKT violation": [(p.seconds, p.violation) for p in TRACE],
     }
-    assert (ax.get_yscale(), ax.get_xlabel()) == ("log", "seconds")
+    assert (ax.get_yscale(), ax.get_xlabel(), ax.get_ylabel()) == ("log", "seconds", "gap, violation")
     assert ax.get_title() == made().status
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["relative duality gap", "KKT violation"]
 
@@ -81,7 +81,14 @@ def test_breakdown_stacks_shares() -> None:
     other = made(seconds={"layout": 1.0, "rows": 2.0, "exact": 1.0, "total": 4.0})
     reports = {"a9a": made(), "mnist": other}
     ax = plots.breakdown(reports)
-    assert [group.get_label() for group in ax.containers] == list(PARTS)
+    assert [group.get_label() for group in ax.containers] == [
+        "clustering: layout",
+        "selection: select",
+        "gram: tile",
+        "subproblem",
+        "update: rows",
+        "other: check + exact + other",
+    ]
     widths = np.array([[bar.get_width() for bar in group] for group in ax.containers])
     lefts = np.array([[bar.get_x() for bar in group] for group in ax.containers])
     for i, report in enumerate(reports.values()):
@@ -91,6 +98,18 @@ def test_breakdown_stacks_shares() -> None:
     np.testing.assert_allclose(widths[:, 1], [0.25, 0, 0, 0, 0.5, 0.25])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a9a (30 s)", "mnist (4 s)"]
     assert ax.yaxis_inverted(), "the first is on top"
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "a longer name of a data set"]])
+def test_the_legend_of_a_breakdown_is_whole(names: list[str]) -> None:
+    seconds = {key: 1.0 for keys in PARTS.values() for key in keys} | {"gap": 1.0, "check": 1.0, "total": 12.0}
+    own, given = plots.breakdown({name: made(seconds=seconds) for name in names}), plots.figure().subplots()
+    for ax in own, plots.breakdown({name: made(seconds=seconds) for name in names}, given):
+        ax.figure.draw_without_rendering()
+        box, whole = ax.get_legend().get_window_extent(), ax.figure.bbox
+        assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+        assert whole.y0 <= box.y0 < box.y1 <= whole.y1
+        assert ax.bbox.width > 0.4 * whole.width
 
 
 def test_breakdown_of_no_time() -> None:
@@ -179,3 +198,41 @@ def test_grid_shows_the_best_of_what_else_was_searched() -> None:
     results = {"params": params, "param_C": 0, "param_gamma": 0, "mean_test_score": [0.9, 0.7, 0.6, 0.8]}
     ax = plots.grid(SimpleNamespace(cv_results_=results, refit=True))
     np.testing.assert_array_equal(ax.images[0].get_array(), [[0.9], [0.8]])
+
+
+def search(x: np.ndarray, y: np.ndarray, scores: np.ndarray) -> SimpleNamespace:
+    params = [{"C": C, "gamma": gamma} for C in y for gamma in x]
+    results = {"params": params, "param_C": 0, "param_gamma": 0, "mean_test_score": scores.ravel()}
+    return SimpleNamespace(cv_results_=results, refit=True)
+
+
+def test_grid_has_values_short_ticks_and_colours_for_what_is_alike() -> None:
+    scores = np.linspace(0.9, 0.95, 24).reshape(4, 6)
+    scores[0, 0], scores[1, 2] = 0.1, np.nan
+    ax = plots.grid(search(np.logspace(-5, 0, 6) / 3, np.logspace(0, 3, 4), scores))
+    shown = {text.xy: text.get_text() for text in ax.texts}
+    assert len(shown) == 24
+    assert (shown[0, 0], shown[2, 1], shown[5, 3]) == ("0.1", "failed", "0.95")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "10", "100", "1000"]
+    assert ax.get_xticklabels()[0].get_text() == "3.33e-06"
+    assert {label.get_rotation() for label in ax.get_xticklabels()} == {45}, "side by side they would overlap"
+    image = ax.images[0]
+    assert 0.8 < image.norm.vmin < scores[0, 1], "the bad cell leaves the colours to the others"
+    assert image.norm.vmax == np.nanmax(scores)
+    assert image.colorbar.extend == "min"
+    image = plots.grid(search(np.arange(1, 7), np.arange(1, 5), np.linspace(0.1, 0.9, 24))).images[0]
+    assert (image.norm.vmin, image.norm.vmax, image.colorbar.extend) == (0.1, 0.9, "neither")
+
+
+def test_grid_of_many_cells_has_a_label_for_some_and_no_values() -> None:
+    ax = plots.grid(search(np.logspace(-5, 0, 25), np.logspace(-2, 3, 20), np.linspace(0, 1, 500)))
+    assert not ax.texts
+    assert [len(axis.get_ticklabels()) for axis in (ax.xaxis, ax.yaxis)] == [9, 10]
+
+
+@pytest.mark.parametrize("scores", [np.full(4, np.nan), np.full(4, 0.5)])
+def test_grid_of_scores_without_a_spread(scores: np.ndarray) -> None:
+    ax = plots.grid(search(np.array([1.0, 2.0]), np.array([1.0, 2.0]), scores))
+    ax.figure.draw_without_rendering()
+    assert [text.get_text() for text in ax.texts] == ["failed" if np.isnan(v) else f"{v:g}" for v in scores]
+    assert ax.images[0].colorbar.extend == "neither"
