@@ -7,7 +7,6 @@ import datetime
 import json
 import multiprocessing
 import os
-import re
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -26,8 +25,8 @@ from benchmarks import environment, gtsvm, ladder, ladder_plot, layouts, pairs, 
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS, MissingSetError
 from clsvm import device as devices
+from clsvm import files
 
-RESULTS = Path(__file__).parent / "results"
 PEERS = ("libsvm", "onedal")
 
 
@@ -65,8 +64,7 @@ def _fit(options: argparse.Namespace) -> int:
     result = _head() | {"device": str(reports[0]["device"]) if reports else "none", "sets": results}
     console = _console()
     console.print(table.terminal(result))
-    if reports or options.out:
-        _write(result, options.out, "", console)
+    _write(result, options.out, console)
     ours = [row for one in results for row in one.get("rows", []) if row["solver"] == "clsvm"]
     return 0 if len(ours) == len(results) and not any(row["error"] or row["misses"] for row in ours) else 1
 
@@ -77,7 +75,7 @@ def _ladder(options: argparse.Namespace) -> int:
     result = _head() | ladder.run(options.device, ladder.SIZES[options.sizes])
     console = _console()
     console.print(ladder.terminal(result))
-    _write(result, options.out, "ladder-", console)
+    _write(result, options.out, console)
     if options.plot:
         ladder_plot.draw(result, options.plot)
         console.print(f"drawn to {options.plot}", soft_wrap=True)
@@ -91,8 +89,7 @@ def _gtsvm(options: argparse.Namespace) -> int:
     result = _head() | {"device": str(devices.find(options.device))} | what | found
     console = _console()
     console.print(gtsvm.show(result))
-    if options.out:
-        _write(result, options.out, "", console)
+    _write(result, options.out, console)
     return 0
 
 
@@ -101,8 +98,7 @@ def _search(options: argparse.Namespace) -> int:
     result = _head() | {"device": str(devices.find(options.device)), "kind": "search"} | found
     console = _console()
     console.print(search.show(result))
-    if options.out:
-        _write(result, options.out, "", console)
+    _write(result, options.out, console)
     return 0 if all(row["apart"] <= 0.002 for row in result["rows"]) else 1
 
 
@@ -111,8 +107,7 @@ def _layouts(options: argparse.Namespace) -> int:
     result = _head() | {"device": str(devices.find(options.device)), "kind": "layouts"} | found
     console = _console()
     console.print(layouts.show(result))
-    if options.out:
-        _write(result, options.out, "", console)
+    _write(result, options.out, console)
     return 0 if all(row["agrees"] for one in result["sets"] for row in one["rows"]) else 1
 
 
@@ -121,8 +116,7 @@ def _pairs(options: argparse.Namespace) -> int:
     result = _head() | {"device": str(devices.find(options.device)), "kind": "pairs"} | found
     console = _console()
     console.print(pairs.show(result))
-    if options.out:
-        _write(result, options.out, "", console)
+    _write(result, options.out, console)
     return 1 if any(one["rows"][0]["misses"] for one in result["sets"]) else 0
 
 
@@ -135,7 +129,7 @@ def _tasks(options: argparse.Namespace) -> int:
     result = _head() | {"kind": "tasks", "device": next(iter(devices_used), "none"), "sets": results}
     console = _console()
     console.print(table.terminal(result, tasks_table.LAYOUT))
-    _write(result, options.out, "tasks-", console)
+    _write(result, options.out, console)
     good = not any("error" in one for one in results) and not any(row["error"] or row["misses"] for row in rows)
     return 0 if good else 1
 
@@ -155,12 +149,13 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 200)
 
 
-def _write(result: dict[str, Any], out: Path | None, prefix: str, console: Console) -> None:
-    """The result as JSON, into a file named after prefix, device and time unless one is given."""
-    slug = re.sub(r"[^a-z0-9]+", "-", result["device"].partition(", driver")[0].lower()).strip("-")
-    out = out or RESULTS / f"{prefix}{slug}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M}.json"
+def _write(result: dict[str, Any], out: Path | None, console: Console) -> None:
+    """The result as JSON, where a file is named."""
+    if out is None:
+        return
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    with files.atomic_write(out) as stream:
+        stream.write(f"{json.dumps(result, indent=1)}\n".encode())
     console.print(f"written to {out}", soft_wrap=True)
 
 
@@ -201,6 +196,10 @@ def _add_data(parser: argparse.ArgumentParser, words: str = "") -> None:
     parser.add_argument("--data", type=Path, default=Path(named) if named else None, help=words)
 
 
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the JSON file of all figures; default: none")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -213,13 +212,13 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance (1e-3)")
     fit.add_argument("--cache", type=float, default=2000, metavar="MB", help="kernel cache of every solver (2000)")
     fit.add_argument("--device", help="as clsvm.SVC takes it")
-    fit.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/DEVICE-DATE.json)")
+    _add_out(fit)
     rungs = commands.add_parser(
         "ladder", help="kernel rows in ever better ways, and reductions, against the device's peaks"
     )
     rungs.add_argument("--device", help="as clsvm.SVC takes it")
     rungs.add_argument("--sizes", choices=tuple(ladder.SIZES), default="full", help="full takes some minutes")
-    rungs.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/ladder-DEVICE-DATE.json)")
+    _add_out(rungs)
     rungs.add_argument("--plot", type=Path, help="a picture to draw, .png; needs matplotlib")
     paper = commands.add_parser("gtsvm", help="the tables of GTSVM's paper, ours beside the paper's figures")
     which = paper.add_mutually_exclusive_group(required=True)
@@ -230,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     paper.add_argument("--sets", type=_names(tuple(SETS)), default=list(gtsvm.SETS), help=f"of {', '.join(SETS)}")
     _add_data(paper, f"none needed for {', '.join(BUNDLED)}")
     paper.add_argument("--device", help="as clsvm.SVC takes it")
-    paper.add_argument("--out", type=Path, help="a JSON file to write")
+    _add_out(paper)
     every = commands.add_parser("tasks", help="SVC, NuSVC, SVR, NuSVR and OneClassSVM against scikit-learn's")
     every.add_argument("--sets", type=_names(tuple(TASK_SETS)), help=f"of {', '.join(TASK_SETS)}; all that are there")
     every.add_argument(
@@ -239,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_data(every, f"none needed for {', '.join(BUNDLED_TASKS)}")
     every.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance of both (1e-3)")
     every.add_argument("--device", help="as clsvm.SVC takes it")
-    every.add_argument("--out", type=Path, help="the JSON file to write (benchmarks/results/tasks-DEVICE-DATE.json)")
+    _add_out(every)
     folds = commands.add_parser("search", help="a grid search on a9a by SVCSearchCV and by GridSearchCV over the peers")
     folds.add_argument("--grid", choices=tuple(search.GRIDS), default="moderate", help="values of C and gamma")
     folds.add_argument("--rows", type=int, default=8000, help="rows of a9a (8000)")
@@ -247,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     folds.add_argument("--repeats", type=int, default=3, help="searches of ours, the cold one included (3)")
     _add_data(folds)
     folds.add_argument("--device", help="as clsvm.SVC takes it")
-    folds.add_argument("--out", type=Path, help="a JSON file to write")
+    _add_out(folds)
     classes = commands.add_parser("pairs", help="a machine for each pair of classes, by clsvm and its peers in turns")
     known = tuple(name for name, one in TASK_SETS.items() if one.target == "classes" and not one.most_dense)
     classes.add_argument("--sets", type=_names(known), default=["letter", "pendigits"], help=f"of {', '.join(known)}")
@@ -255,13 +254,13 @@ def _parser() -> argparse.ArgumentParser:
     classes.add_argument("--repeats", type=int, default=4, help="fits of each solver, the cold one included (4)")
     _add_data(classes, "none needed for iris and digits")
     classes.add_argument("--device", help="as clsvm.SVC takes it")
-    classes.add_argument("--out", type=Path, help="a JSON file to write")
+    _add_out(classes)
     forms = commands.add_parser("layouts", help="the same fits with rows dense, clustered and as CSR, in turns")
     forms.add_argument("--sets", type=_names(tuple(SETS)), default=["synthetic20k"], help=f"of {', '.join(SETS)}")
     forms.add_argument("--repeats", type=int, default=6, help="fits in each layout, the cold one included (6)")
     _add_data(forms, f"none needed for {', '.join(BUNDLED)}")
     forms.add_argument("--device", help="as clsvm.SVC takes it")
-    forms.add_argument("--out", type=Path, help="a JSON file to write")
+    _add_out(forms)
     gpu.add_arguments(commands.add_parser("gpu", help=gpu.HELP))
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)

@@ -249,6 +249,24 @@ def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[s
     assert "mnist9" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["fit", "tasks"])
+def test_nothing_is_written_unasked(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("clsvm")
+    report = {"set": "iris", "n": 0, "d": 0, "rows": [], "error": "not measured"}
+    monkeypatch.setattr("benchmarks.__main__._in_own_process", lambda *_: report)
+    monkeypatch.chdir(tmp_path)
+    results = Path(__file__).parent.parent / "benchmarks" / "results"
+    before = sorted(results.iterdir())
+    main([command])
+    assert sorted(results.iterdir()) == before
+    assert list(tmp_path.iterdir()) == []
+    assert "written" not in capsys.readouterr().out
+    main([command, "--out", "folder/result.json"])
+    assert json.loads((tmp_path / "folder" / "result.json").read_text())["sets"][0] == report
+
+
 def duals_of(name: str, weighted: bool, tol: float = 1e-5) -> tuple[Any, list[tasks_check.Dual], Any, Any]:
     """scikit-learn's estimator on three clouds of points, with its problems as the check sees them."""
     rng = np.random.default_rng(5)
