@@ -81,6 +81,28 @@ def test_a_corrupt_file_is_ignored_with_one_warning(text: str, device: str, file
         SVC(device=device).fit(X, y)
 
 
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "no"), OSError(5, "the disk fails"), NotADirectoryError(20, "no")]
+)
+def test_a_file_that_cannot_be_read_is_none(
+    error: OSError, device: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's home, say: fits go on without it."""
+    write(file, device, {"chunks": 32})
+    real = Path.stat
+
+    def stat(path: Path, **kwargs: Any) -> Any:
+        if path == file:
+            raise error
+        return real(path, **kwargs)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    info = devices.find(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert devices.default_profile(info) == devices.untuned_profile(info)
+
+
 FOREIGN: list[dict[str, Any]] = [
     {"lanes": 7},
     {"lanes": 16.0},
