@@ -113,11 +113,14 @@ def _pair(words: tuple[str, str]) -> tuple[float, float]:
 
 
 def _print(text: bytes) -> None:
-    """All of it: where Python's output is unbuffered, a write may take a part only."""
+    """All of it: where Python's output is unbuffered, a write may take a part only. Raises OSError naming stdout."""
     rest = memoryview(text)
-    while rest:
-        rest = rest[sys.stdout.buffer.write(rest) :]
-    sys.stdout.buffer.flush()
+    try:
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from None
 
 
 def _named(columns: NDArray[np.int64]) -> str:
