@@ -118,7 +118,7 @@ class Display:
         self._last = f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s"
         left = self._course.left
         time = "-" if left is None or left > 1e6 else timedelta(seconds=math.ceil(left))
-        self._show(f"{self._last}, {time} left")
+        self._show(f"{time} left, {self._last}")
 
     def phase(self, words: str) -> None:
         """Show what the fit does now, until the next point: a part of it that has no points of its own."""
@@ -149,7 +149,7 @@ def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
                 bar = stack.enter_context(_bar())
             if bar is not None:
                 left = math.ceil(seconds * (total - count) / max(count, 1))
-                bar(f"{words}, {count} of {total}, {timedelta(seconds=left)} left", count / total)
+                bar(f"{timedelta(seconds=left)} left, {words}, {count} of {total}", count / total)
 
         yield done
 
@@ -159,8 +159,10 @@ def _bar() -> Iterator[Callable[[str, float], None]]:
     """A line on stderr that goes at the end: what takes its words and the share that is done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = BarColumn(bar_width=16), TextColumn("{task.fields[words]}", markup=False), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    rest = Column(ratio=1, no_wrap=True)  # of a narrow terminal the words alone are cut
+    columns = BarColumn(16), TimeElapsedColumn(), TextColumn("{task.fields[words]}", markup=False, table_column=rest)
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
         task = progress.add_task("", total=1.0, words="")
         yield lambda words, share: progress.update(task, completed=share, words=words)
