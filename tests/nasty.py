@@ -82,7 +82,10 @@ class Case:
             X = self.gram().astype(np.float64)
         kernel, numbers = ("precomputed", {}) if given else (self.kernel, self.numbers)
         made = getattr(svm, self.task)(kernel=kernel, **numbers, **self.asked)
-        return made.fit(X, self.y, sample_weight=self.weights)
+        made.fit(X, self.y, sample_weight=self.weights)
+        if self.weights is not None:  # (scikit-learn counts the rows that weigh something)
+            made.support_ = np.flatnonzero(self.weights > 0)[made.support_]
+        return made
 
 
 def case(seed: int) -> Case:
