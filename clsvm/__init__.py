@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from clsvm.errors import BuildError, ClsvmError, DeviceError
     from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
     from clsvm.kernels import Kernel
-    from clsvm.model import kernel_matrix
     from clsvm.model_files import load_model, save_model
+    from clsvm.responses import kernel_matrix
 
 _HOMES = {
     "SVC": "estimators",
@@ -46,7 +46,7 @@ _HOMES = {
     "NuSVR": "estimators",
     "OneClassSVM": "estimators",
     "Kernel": "kernels",
-    "kernel_matrix": "model",
+    "kernel_matrix": "responses",
     "load_model": "model_files",
     "save_model": "model_files",
     "from_sklearn": "convert",

@@ -1,10 +1,14 @@
-"""Sparse rows: what makes them safe to read."""
+"""Sparse rows: what makes them safe to read, and their columns by other numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
+
+_MANY = 1 << 17  # columns up to which it does not matter how many are empty
 
 
 def checked(X: Any) -> Any:
@@ -47,3 +51,40 @@ def _check(X: Any) -> None:
         raise ValueError(
             f"X is malformed: its indices are {used.min()} to {used.max()}, expected 0 to {places - 1} ({X.format})"
         )
+
+
+def columns(*parts: Any) -> NDArray[np.int32]:
+    """The columns that some of the CSR matrices have entries in, ascending."""
+    return np.unique(np.concatenate([X.indices[: X.indptr[-1]] for X in parts]))
+
+
+def without_empty(X: Any) -> Any:
+    """X (n, d) without the columns that have no entry, in their order, where these are by far the most; else itself."""
+    return numbered(X, columns(X)) if sp.issparse(X) and by_far_empty(X) else X
+
+
+def by_far_empty(X: Any) -> bool:
+    """Whether what is kept for each of the columns of a CSR matrix would outgrow it."""
+    return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
+
+
+def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
+    """The CSR matrix X with the columns ``known`` (ascending) as its first ones. A row's entries in other columns
+    follow in their order, numbered in each row by itself: for who meets rows that have none there."""
+    indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
+    place = np.searchsorted(known, indices)
+    there = known[np.minimum(place, len(known) - 1)] == indices if len(known) else np.zeros(len(place), bool)
+    rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~there)
+    first = np.searchsorted(rows[others], rows[others])  # where the row's own begin
+    number = np.arange(len(others)) - first
+    place[others] = len(known) + number
+    width = len(known) + int(number.max(initial=-1)) + 1
+    made = sp.csr_matrix((data, place.astype(np.int32), X.indptr), shape=(X.shape[0], width))
+    if others.size:
+        made = made.sorted_indices()
+    return made
+
+
+def widened(X: Any, width: int) -> sp.csr_matrix:
+    """The CSR matrix X with empty columns after its own, ``width`` together."""
+    return sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], max(width, X.shape[1])))

@@ -407,6 +407,17 @@ class Stream:
             with self.lock:
                 buffer.release()
 
+    @contextlib.contextmanager
+    def tentative(self) -> Iterator[None]:
+        """Buffers that are made inside are freed where it ends in an error."""
+        before = set(self._buffers)
+        try:
+            yield
+        except BaseException:
+            self.finish()
+            self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in before))
+            raise
+
     def zeros(self, nbytes: int) -> Buffer:
         buffer = self.buffer(nbytes)
         self.clear(buffer, nbytes)

@@ -254,7 +254,7 @@ _SPECS = (
     Spec(
         "cosine",
         (),
-        "dot / (sqrt(maximum(xx, 1e-30)) * sqrt(maximum(yy, 1e-30)))",
+        "where(minimum(xx, yy) > 0, dot / (sqrt(xx) * sqrt(yy)), 0)",
         oracle=_cosine,
         doc="<x,y> / (|x| |y|), 0 for a zero row",
     ),

@@ -15,13 +15,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from clsvm import csr
 from clsvm.expression import FUNCTIONS, Expression
 from clsvm.kernel_records import BUILTIN, ELEMENTS, SUM, VARIABLES, Matrix, Parameter, Spec
 
-_CELLS = 1 << 22  # of a block of the host's evaluation
+_CELLS = 1 << 18  # of a block of the host's evaluation
 _SAMPLE = 500  # rows that check looks at
 
 
@@ -150,20 +151,19 @@ class Kernel:
     def __call__(self, X: Any, Y: Any = None) -> Matrix:
         """K (n, m) in float64 on the host: X (n, d), Y (m, d), dense or sparse; Y=None is X. By the oracle if there is
         one, else by the expressions. Raises ValueError for negative values where the kernel function has none."""
-        X = _dense(X)
-        Y = X if Y is None else _dense(Y)
+        X, Y, empty = _both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
-        if self.spec.oracle:
+        if self.spec.oracle:  # (of two zeros every element of theirs is 0)
             with np.errstate(all="ignore"):
                 return self.spec.oracle(X, Y, **self.params)
-        return self.evaluate(X, Y)
+        return self.evaluate(X, Y, empty)
 
-    def evaluate(self, X: Matrix, Y: Matrix) -> Matrix:
-        """K (n, m) by the expressions, X (n, d) and Y (m, d) dense float64."""
+    def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
+        """K (n, m) by the expressions, X (n, d) and Y (m, d) dense float64 without so many columns of zeros."""
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
-            values["s"] = self._sums(X, Y)
+            values["s"] = self._sums(X, Y) + (empty * self._element(0.0, 0.0) if empty else 0.0)
         else:
             values |= {"xx": np.square(X).sum(axis=1)[:, None], "yy": np.square(Y).sum(axis=1)[None, :]}
             values["dot"] = X @ Y.T if "dot" in names else None
@@ -171,6 +171,11 @@ class Kernel:
         with np.errstate(all="ignore"):
             value = self.spec.expression.evaluate(values)
         return np.array(np.broadcast_to(value, (len(X), len(Y))), np.float64)
+
+    @property
+    def of_entries(self) -> bool:
+        """Whether columns of zeros change no value."""
+        return not self.spec.element or self._element(0.0, 0.0) == 0
 
     def _element(self, x: Any, y: Any) -> Any:
         assert self.spec.element
@@ -215,37 +220,51 @@ class Kernel:
         symmetric = asymmetry <= 1e-12 * scale
         return Check(len(K), symmetric, asymmetry, True, smallest, largest, symmetric and semidefinite)
 
-    def size(self, X: Any) -> float:
-        """The largest size that an inner product or an element-wise sum of the rows of X (n, d) can have."""
-        if not self.spec.element:
-            with np.errstate(over="ignore"):
-                squares = X.multiply(X).sum(axis=1) if sp.issparse(X) else np.square(X).sum(axis=1)
-            return float(np.asarray(squares).max(initial=0.0))
-        x = _dense(X)
-        sums = (np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) for a in (0.0, x))
-        return 2 * max(float(np.abs(total).max(initial=0.0)) for total in sums)
+    def sizes(self, X: Any) -> NDArray[np.float64]:
+        """The largest size that an inner product or an element-wise sum of each row of X (n, d) can have."""
+        with np.errstate(over="ignore"):
+            if not self.spec.element:
+                if not sp.issparse(X):
+                    return np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
+                rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+                return np.asarray(np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0]))
+            x, _, empty = _both_dense(X, X)
+            rest = empty * self._element(0.0, 0.0) if empty else 0.0
+            sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + rest) for a in (0.0, x)]
+        return np.asarray(2 * np.maximum(*sums))
 
-    def rounding(self, size: float, eps: float) -> float:
-        """The largest rounding error of K(x, y) in units of ``eps``, for rows of that :meth:`size`.
+    def size(self, X: Any) -> float:
+        """The largest of :meth:`sizes`."""
+        return float(self.sizes(X).max(initial=0.0))
+
+    def rounding(self, size: float, eps: float, least: float | None = None, floor: float = 0.0) -> float:
+        """The largest rounding error of K(x, y) in units of ``eps``, for rows of that :meth:`size` or smaller ones.
 
         Of the value itself, and of its arguments: <x,y>, <x,x> and <y,y> are off by eps times the norms that they are
-        of, |x-y|^2 by twice, s by four times eps * size. Looked for on a grid. Infinite where K is finite nowhere.
+        of, |x-y|^2 by twice, s by four times eps * size. Beside that they are off by ``floor``, which is what can be
+        lost of an inner product where its terms are too small for the dtype (:func:`underflow`); least: the smallest
+        size but 0 of a row, where that counts. Looked for on a grid. Infinite where K is finite nowhere.
         """
         near = np.concatenate([[0.0], np.geomspace(eps, 2.0, 200)])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
             grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
             value = self._at(s=grid)
-            there = [self._at(s=grid + 4 * eps * size * (self._sign or 1))]
+            there = [self._at(s=grid + (4 * eps * size + floor) * (self._sign or 1))]
         else:
             norms = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)]) * size
+            if least and least < norms.min():
+                norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             xx, yy = norms[:, None, None], norms[None, :, None]
             both = np.sqrt(xx) * np.sqrt(yy)
             dot = both * (1 - near)
             value = self._at(xx, yy, dot)
-            there = [self._at(xx, yy, dot - eps * both)]
+            there = [self._at(xx, yy, dot - eps * both - floor)]
             if self.spec.expression.names & {"xx", "yy"}:
                 there += [self._at(xx * (1 + eps), yy, dot), self._at(xx, yy * (1 + eps), dot)]
+            if floor and self.spec.expression.names & {"xx", "yy", "sqdist"}:
+                lost = np.maximum(norms - floor, 0.0)
+                there += [self._at(lost[:, None, None], yy, dot), self._at(xx, lost[None, :, None], dot)]
         with np.errstate(all="ignore"):
             found = np.maximum(np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
         found = found[~np.isnan(found)]
@@ -408,8 +427,21 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return ast.unparse(tree)
 
 
-def _dense(X: Any) -> Matrix:
-    return np.asarray(csr.checked(X).toarray() if sp.issparse(X) else X, np.float64)
+def underflow(dtype: str, d: int) -> float:
+    """What an inner product of d terms can lose where they are too small for ``dtype``: devices may take what is below
+    its smallest normal number for 0."""
+    return d * float(np.finfo(dtype).tiny)
+
+
+def _both_dense(X: Any, Y: Any) -> tuple[Matrix, Matrix, int]:
+    """X (n, d) and Y (m, d) as dense float64, sparse ones without the columns that neither has entries in; how many
+    these are."""
+    both, empty = [csr.checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
+    if sp.issparse(X) and sp.issparse(Y):
+        known = csr.columns(*both)
+        both, empty = [csr.numbered(Z, known) for Z in both], X.shape[1] - len(known)
+    both = [np.asarray(Z.toarray() if sp.issparse(Z) else Z, np.float64) for Z in both]
+    return both[0], both[-1], empty
 
 
 @dataclass(frozen=True)

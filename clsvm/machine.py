@@ -145,7 +145,7 @@ class Machine(BaseEstimator):
             return X, PRECOMPUTED
         kernel = self._kernel(X)
         check_values(kernel, X)
-        return X, kernel
+        return csr.without_empty(X) if kernel.of_entries else X, kernel
 
     def _evaluated(self, X: Any, Y: Any) -> NDArray[np.float64]:
         """K of the caller's function between the rows of X and Y."""
@@ -211,7 +211,9 @@ class Machine(BaseEstimator):
         self.fit_status_ = 0 if report.converged else 1
         self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self.fit_report_ = report
-        vectors = self.support_vectors_
+        vectors, plan = self.support_vectors_, trained.plan
+        if plan and len(plan.centre) != vectors.shape[1]:
+            plan = None  # it is of fewer columns (_trained_on)
         if isinstance(kernel, Precomputed):
             vectors = support
             self._rows_of_fit = X if self._own else None
@@ -222,7 +224,7 @@ class Machine(BaseEstimator):
             intercept=intercept,
             classes=classes,
             n_support=self._n_support,
-            plan=trained.plan,
+            plan=plan,
             dtype=report.dtype,
             task=self._task,
         )

@@ -2,219 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.metrics.pairwise import check_pairwise_arrays
 
-from clsvm import csr, kernels, layout, probability
-from clsvm.device import Buffer, Kept, Stream
-from clsvm.gram import Gram, Panel, Update
+from clsvm import csr, layout, probability
+from clsvm.device import Kept, Stream
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.layout import Data, Plan
+from clsvm.precision import Reach, extent, sizes
+from clsvm.responses import HOST, Support
 
 Vector = NDArray[np.float64]
-_CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
-DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
-_HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
-_CLUSTERED = 1 << 30  # multiply-adds below which rows that are read once are not worth clustering
-_PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
-_TILE = 64  # a multiple of every layout's lanes and panel blocks
-
-
-class Support:
-    """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
-
-    ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
-    their CSR rows; else there are none, and the support vectors pass through a panel in each call. No value depends on
-    which it is. The rows are what is clustered: with the parts exchanged, as GTSVM has them (section 5.4), K has to be
-    stored for its sums, which took twice as long with few features.
-    """
-
-    def __init__(
-        self, stream: Stream, kernel: Kernel, plan: Plan, vectors: Data, dtype: str, ends: Sequence[int] = ()
-    ) -> None:
-        self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
-        self._single = plan if plan.kind == "csr" else replace(plan, kind="dense")  # read once: not worth clustering
-        m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
-        row, block = _row_bytes(plan, vectors, itemsize), 0
-        if plan.kind == "csr":  # a panel of them holds a block at a time (gram.Panel)
-            longest = np.sort(np.diff(sp.csr_matrix(vectors).indptr))[-_TILE:].sum()
-            block = int(min(vectors.shape[1], longest) + 1) * _TILE * itemsize + 4 * vectors.shape[1]
-        self._capacity = min(_whole(m + _TILE - 1), _whole(min(_PANEL, max(0, budget // 8 - block)) // row))
-        self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
-        for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
-            for begin in range(first, end, self._capacity):
-                self._pieces.append((slice(begin, min(begin + self._capacity, end)), group))
-        self._kept: list[_Piece] = []
-        self.buffers: tuple[Buffer, ...] = ()
-        if len(self._pieces) * (self._capacity * row + block) <= budget // 4:
-            self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
-            self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
-        stream.finish()
-
-    def _gathered(self, stream: Stream, piece: slice) -> _Piece:
-        """A piece of them in a panel of its own."""
-        gram = Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
-        panel = gram.panel(self._capacity)
-        at = stream.upload(gram.rows.position)
-        count = stream.upload(np.array([gram.rows.n], np.int32))
-        gram.gather(panel, at, count)
-        if panel.listed:  # the panel is filled from the rows, a block at a time
-            return _Piece(panel, count, (*panel.buffers(), count, at, *_buffers(gram)))
-        stream.finish()
-        stream.free(at, *_buffers(gram))
-        return _Piece(panel, count, (*panel.buffers(), count))
-
-    def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; where the
-        support vectors were given ``ends`` of groups, those of each group one after another, (groups * problems, n).
-
-        Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
-        the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
-        """
-        problems, n = len(coefficients), X.shape[0]
-        out = np.zeros((self._groups * problems, n))
-        row = _row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
-        step = _whole(min(_CHUNK, (stream.limit - stream.held) // 4) // row)
-        for start in range(0, n, step):
-            gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
-            rows = gram.rows
-            sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
-            for number, (piece, group) in enumerate(self._pieces):
-                part = self._kept[number] if self._kept else self._gathered(stream, piece)
-                weights = np.zeros((problems, part.panel.capacity))
-                weights[:, : piece.stop - piece.start] = coefficients[:, piece]
-                D = stream.wide(weights)
-                update = Update(problems, rows.n_pad, sums[group], D, part.panel.capacity)
-                gram.accumulate(part.panel, part.count, None, update)
-                stream.finish()
-                stream.free(D, *(() if self._kept else part.buffers))
-            for group, c in enumerate(sums):
-                here = out[group * problems : (group + 1) * problems, start : start + step]
-                here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-            stream.free(*sums, *_buffers(gram))
-        return out
-
-
-class _Piece(NamedTuple):
-    """Working vectors in a panel, how many there are, and every buffer of theirs."""
-
-    panel: Panel
-    count: Buffer
-    buffers: tuple[Buffer, ...]
-
-
-def _row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
-    """Bytes of a row of X as it is laid out, about."""
-    if plan.kind == "csr":
-        return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
-    return max(1, X.shape[1] * itemsize)
-
-
-def _buffers(gram: Gram) -> tuple[Buffer, ...]:
-    """What rows and their products hold."""
-    sums = () if gram.norms is gram.rows.xx else (gram.norms,)
-    return (*gram.rows.buffers(), *sums)
-
-
-def _whole(rows: int) -> int:
-    """So many rows in whole tiles of any layout, at least one; sums then group the same way however memory is."""
-    return max(1, rows // _TILE) * _TILE
-
-
-def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
-    """:meth:`Support.responses` in float64: on the device where it has it and room, else by the kernel's oracle on the
-    host, as where there is so little of it that no program is worth building."""
-    cells = X.shape[0] * support.shape[0] * X.shape[1]
-    if cells > _HOST and stream.info.fp64 and stream.profile.wide == "double":
-        if plan.kind == "clustered" and cells < _CLUSTERED:
-            plan = replace(plan, kind="dense")
-        try:
-            made = Support(stream, kernel, plan, as_float64(support), "float64")
-            return made.responses(stream, as_float64(X), coefficients)
-        except ValueError:  # what is left of the budget holds no tile of them
-            pass
-    out = np.zeros((len(coefficients), X.shape[0]))
-    Y = dense(support)
-    step = max(1, (64 << 20) // (8 * max(1, len(Y), X.shape[1])))
-    for start in range(0, X.shape[0], step):
-        out[:, start : start + step] = (kernel(dense(X[start : start + step]), Y) @ coefficients.T).T
-    return out
-
-
-def kernel_matrix(
-    X: Any,
-    Y: Any = None,
-    kernel: str | Kernel = "rbf",
-    *,
-    device: Any = None,
-    dtype: str = "float32",
-    memory_limit: int | str | None = None,
-    **params: Any,
-) -> NDArray[Any]:
-    """K(X, Y) (n, m) in ``dtype``, computed on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
-
-    kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's.
-    Raises ValueError or TypeError for bad input, DeviceError and BuildError where the machine fails.
-    """
-    if isinstance(kernel, Kernel) and params:
-        raise TypeError(f"parameters {', '.join(params)} go with a kernel's name, got {kernel!r}")
-    kernel = kernel if isinstance(kernel, Kernel) else kernels.make(kernel, **params)
-    if dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
-    if words := kernel.beyond(dtype):
-        raise ValueError(f"{words} for {dtype}")
-    X, Y = check_pairwise_arrays(csr.checked(X), csr.checked(Y), accept_sparse="csr", dtype=[np.float64, np.float32])
-    X, Y = layout.canonical(X), layout.canonical(Y)
-    kernel.check_domain(X)
-    kernel.check_domain(Y)
-    out: NDArray[Any] = np.empty((X.shape[0], Y.shape[0]), dtype)
-    if not out.size:
-        return out
-    with Stream(device, memory_limit) as stream:
-        plan = layout.choose(stream.profile, X, kernel.spec)
-        itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
-        step = _whole(min(_CHUNK, budget) // _row_bytes(plan, X, itemsize))
-        row = _row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
-        capacity = min(_whole(Y.shape[0]), _whole(min(_PANEL, budget) // row))
-        for start in range(0, X.shape[0], step):
-            rows = layout.build(stream, X[start : start + step], plan, dtype)
-            gram = Gram(stream, rows, kernel)
-            for begin in range(0, Y.shape[0], capacity):
-                right = layout.build(stream, Y[begin : begin + capacity], plan, dtype)
-                source = Gram(stream, right, kernel)
-                panel = source.panel(capacity)
-                K = gram.rows_of(panel, source)
-                K = K[:, rows.position] if plan.kind == "clustered" else K[:, : rows.n]
-                out[start : start + rows.n, begin : begin + right.n] = K.T
-                stream.free(*panel.buffers(), *_buffers(source))
-            stream.free(*_buffers(gram))
-    return out
-
-
-def size(kernel: Kernel, X: Data, plan: Plan) -> float:
-    """Kernel.size of the rows as they are laid out, centred; some of them at a time."""
-    centre, largest = plan.centre, 0.0
-    step = max(1, (1 << 22) // max(1, X.shape[1]))
-    for start in range(0, X.shape[0], step):
-        largest = max(largest, kernel.size(layout.centred(X[start : start + step], centre)))
-    return largest
-
-
-def as_float64(X: Data) -> Data:
-    """X with float64 values; itself where it has them."""
-    return X.astype(np.float64) if X.dtype != np.float64 else X
-
-
-def dense(X: Data) -> NDArray[np.float64]:
-    """X as a dense float64 array."""
-    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
 
 
 def pairs(k: int) -> list[tuple[int, int]]:
@@ -290,8 +93,8 @@ class KernelModel:
                 raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
             self.kernel.check_domain(X)
             with Stream(device, memory_limit) as stream:
-                support = self._kept.get(stream) or self._laid_out(stream, self.kernel)
-                c = support.responses(stream, X, self.dual_coef)
+                support, X = self._met(stream, self.kernel, X)
+                c = support.decided(stream, X, self.dual_coef)
         if self.of_pairs:
             k = len(self.classes)
             parts = c.reshape(k, k - 1, -1)
@@ -316,7 +119,7 @@ class KernelModel:
             needed = columns.max(initial=-1) + 1
             raise ValueError(f"X must be kernel values, dense, {needed} columns or more; got {K.shape}")
         out = np.zeros((len(ends) * len(self.dual_coef), len(K)))
-        step = max(1, _HOST // max(1, len(columns)))
+        step = max(1, HOST // max(1, len(columns)))
         for start in range(0, len(K), step):
             values = np.ascontiguousarray(K[start : start + step, columns], np.float64)
             parts = (
@@ -328,26 +131,36 @@ class KernelModel:
                 c[start : start + step] = part
         return out
 
-    def _laid_out(self, stream: Stream, kernel: Kernel) -> Support:
+    def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
+        """The support vectors on the device, and X as their layout numbers its columns."""
+        support, vectors = self._kept.get(stream), self.support_vectors
+        known = support.known if support else None
+        if support is None and sp.issparse(vectors) and kernel.of_entries and csr.by_far_empty(vectors):
+            known = csr.columns(csr.checked(vectors))
+        if known is not None:
+            X = csr.numbered(sp.csr_matrix(X), known)
+        if support is None or X.shape[1] > support.vectors.shape[1]:
+            support = self._laid_out(stream, kernel, known, X.shape[1])
+        return support, csr.widened(X, support.vectors.shape[1]) if known is not None else X
+
+    def _laid_out(self, stream: Stream, kernel: Kernel, known: NDArray[np.int32] | None, width: int) -> Support:
         """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
         self._kept.empty()
-        vectors = csr.checked(self.support_vectors)
-        plan = self.plan or layout.choose(stream.profile, vectors, kernel.spec)
+        given = csr.checked(self.support_vectors)
+        vectors, plan = given, self.plan
+        if known is not None:
+            vectors, plan = csr.widened(csr.numbered(given, known), 1 << (width - 1).bit_length()), None
+        plan = plan or layout.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
-        support = Support(stream, kernel, plan, vectors, self._precision(stream, plan, kernel), ends)
+        weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
+        reach = Reach(kernel, extent(sizes(kernel, vectors, plan)), weight, vectors.shape[1])
+        dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
+        support = Support(stream, kernel, plan, vectors, dtype, ends, reach, known)
         if support.buffers:
-            for array in (vectors.data, vectors.indices, vectors.indptr) if sp.issparse(vectors) else (vectors,):
+            for array in (given.data, given.indices, given.indptr) if sp.issparse(given) else (given,):
                 array.flags.writeable = False  # else the device's would differ from the host's
             self._kept.put(stream, support, support.buffers)
         return support
-
-    def _precision(self, stream: Stream, plan: Plan, kernel: Kernel) -> str:
-        """float64 where float32 kernel values could move a decision value by more than DECISION_ERROR (and the device
-        has it): coefficients near 1e4 turn the last bit of K into the third digit of the sum."""
-        eps = float(np.finfo(np.float32).eps)
-        scale = kernel.rounding(size(kernel, self.support_vectors, plan), eps)
-        small = eps * scale * float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0)) <= DECISION_ERROR
-        return self.dtype if small or stream.profile.wide == "pair" else "float64"
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
         """The class of each row: classes[1] where the decision value is positive, or that of the largest one, or of the

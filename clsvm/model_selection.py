@@ -38,7 +38,7 @@ from clsvm.device import Stream
 from clsvm.errors import CheckpointError, ClsvmError
 from clsvm.kernels import Kernel
 from clsvm.machine import Machine, check_values
-from clsvm.model import DECISION_ERROR
+from clsvm.precision import DECISION_ERROR
 from clsvm.report import Status
 from clsvm.solvers import Solution, batch
 from clsvm.tasks import Constraint, Problem

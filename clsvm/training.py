@@ -17,12 +17,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import files, layout, model, solvers
+from clsvm import files, layout, precision, responses, solvers
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError
 from clsvm.given import Given, Whole
 from clsvm.gram import Gram
-from clsvm.kernels import Kernel, Precomputed
+from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.profiles import Profile
 from clsvm.progress import Display
 from clsvm.report import FitReport, Status, relative_gap
@@ -306,7 +306,7 @@ def _exact(options: Options, stream: Stream, plan: layout.Plan, X: Any, kernel: 
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
         support = np.flatnonzero(b.any(axis=0))
         with Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
-            c = model.exact_responses(own, kernel, plan, X[rows], X[support], b[:, support])
+            c = responses.exact_responses(own, kernel, plan, X[rows], X[support], b[:, support])
             stream.peak = max(stream.peak, stream.held + own.peak)
         return c
 
@@ -321,11 +321,12 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
 def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> float:
     """The rounding error of kernel values in units of eps. Raises ValueError where they are too large for a dtype."""
     kernel, dtype = gram.kernel, gram.rows.dtype
-    if kernel.spec.element:
-        size = model.size(kernel, X, plan)
-    else:
-        size = float(stream.read(gram.rows.xx, dtype, gram.rows.n_pad).max())
-    scale = kernel.rounding(size, float(np.finfo(dtype).eps))
+    eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
+    sizes = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
+    if kernel.spec.element or sizes.min(initial=np.inf) * eps < floor:  # (what is too small for the dtype is 0 there)
+        sizes = precision.sizes(kernel, X, plan)
+    size, least = precision.extent(sizes)
+    scale = kernel.rounding(size, eps, least, floor)
     if not scale <= float(np.finfo(dtype).max):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
     return scale

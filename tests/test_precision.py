@@ -1,0 +1,182 @@
+"""Rows of any size and of any number of columns: float64 where float32 is too coarse, and memory for what is there."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import SVC, Kernel, kernel_matrix, layout, precision, responses
+from clsvm.device import Stream
+from clsvm.kernels import BUILTIN, make, underflow
+from tests.conftest import noisy
+
+WIDE = 2**30  # columns
+
+
+def decided(model: Any, T: np.ndarray) -> np.ndarray:
+    """Decision values in long double, by the support vectors; of polynomial kernels and functions of the distance."""
+    kernel, T = model.model_.kernel, T.astype(np.longdouble)
+    V = model.support_vectors_.astype(np.longdouble)
+    if kernel.name == "rbf":
+        K = np.exp(-kernel.params["gamma"] * np.square(T[:, None] - V).sum(axis=2))
+    elif kernel.name == "cosine":
+        K = (T / np.sqrt(np.square(T).sum(axis=1))[:, None]) @ (V / np.sqrt(np.square(V).sum(axis=1))[:, None]).T
+    else:
+        p = {"gamma": 1.0, "coef0": 0.0, "degree": 1, **kernel.params}
+        K = (p["gamma"] * (T @ V.T) + p["coef0"]) ** p["degree"]
+    return K @ model.dual_coef_.T.astype(np.longdouble)[:, :1].ravel() + model.intercept_[0]
+
+
+@pytest.mark.parametrize("far", [1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("kernel", [make("linear"), make("poly", degree=2, gamma=1.0, coef0=1.0)], ids=lambda k: k.name)
+def test_rows_beyond_the_support_vectors(device: str, profile: str, kernel: Kernel, far: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = X[:, 0] + 0.5 * rng.normal(size=200) > 0
+    model = SVC(C=10, kernel=kernel, device=device).fit(X, y)
+    T = rng.normal(size=(100, 3)) * far
+    if kernel.name == "linear":  # near the boundary, however far out
+        w = model.dual_coef_[0] @ model.support_vectors_
+        T += (rng.normal(size=(100, 1)) - T @ w[:, None]) * w / (w @ w)
+    values, expected = model.decision_function(T), decided(model, T)
+    largest = np.abs(expected).max()
+    assert np.abs(values - expected).max() <= precision.DECISION_ERROR + 1e-11 * largest
+    if profile != "gpu-pair":  # (on the host sums of a batch are grouped otherwise)
+        np.testing.assert_array_equal(model.decision_function(T[17:18]), values[17:18])
+
+
+def test_far_rows_of_several_classes(device: str, profile: str) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 3)), np.arange(90) % 3
+    X[np.arange(90), y] += 2
+    T = np.concatenate([X[:5], X[:5] * 1e4])
+    for shape in ("ovr", "ovo"):
+        model = SVC(kernel="linear", multi_class=shape, decision_function_shape=shape, device=device).fit(X, y)
+        together = model.model_.decision_function(T)
+        apart = np.concatenate([model.model_.decision_function(T[:5]), model.model_.decision_function(T[5:])])
+        np.testing.assert_allclose(together, apart, rtol=1e-12)
+        assert (np.sign(together[:, 0]) != 0).all()
+        slope, level = model.model_.decision_function(X[:5] * 2e4) / 2e4, together[5:] / 1e4
+        np.testing.assert_allclose(slope, level, atol=1e-3)
+
+
+def test_the_reach_of_float32() -> None:
+    reach = precision.Reach(make("linear"), (10.0, 1.0), 100.0, 3)
+    sizes = np.array([0.0, 1e-3, 1.0, 10.0, 11.0, 1e3, 1e30, np.inf])
+    assert reach(sizes).tolist() == [True] * 5 + [False] * 3
+    alone = [bool(reach(sizes[i : i + 1])[0]) for i in range(len(sizes))]
+    assert alone == reach(sizes).tolist()
+    assert not precision.Reach(make("linear"), (1e6, 1.0), 100.0, 3)(sizes).any()  # as for their own
+    cosine = precision.Reach(make("cosine"), (10.0, 1.0), 1.0, 3)
+    assert cosine(np.array([1e-20, 1.0, 1e-37, 1e30])).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"), [("cosine", 1.6e-19), ("cosine", 1e-21), ("cosine", 1e-25), ("rbf", 1e-19), ("rbf", 3e-19)]
+)
+def test_products_below_the_smallest_float32(device: str, name: str, scale: float) -> None:
+    X, y = noisy(60, 3)
+    X = X * scale
+    model = SVC(C=10, kernel=name, device=device).fit(X, y)
+    assert model.fit_report_.converged
+    expected = decided(model, X)
+    np.testing.assert_allclose(model.decision_function(X), expected.astype(float), atol=1e-6)
+    given = {"gamma": model.model_.kernel.params["gamma"]} if name == "rbf" else {}
+    with pytest.raises(ValueError, match=r"squared norms of rows, down to \S+, are too small for float32: scale X or"):
+        kernel_matrix(X, X, name, device=device, **given)
+    K = kernel_matrix(X, X, name, device=device, dtype="float64", **given)
+    np.testing.assert_allclose(K, make(name, **given)(X), atol=1e-12)
+
+
+def test_small_rows_where_it_does_not_matter(device: str) -> None:
+    X, y = noisy(60, 3)
+    X[3] = 0
+    X[4] *= 1e-25
+    assert SVC(gamma=0.5, device=device).fit(X, y).fit_report_.dtype == "float32"
+    assert np.isfinite(kernel_matrix(X, kernel="linear", device=device)).all()
+
+
+@contextmanager
+def grows(most: int) -> Iterator[None]:
+    """What is inside takes at most so many bytes for NumPy's arrays at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= most
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("kernel", [make("rbf", gamma=0.01), make("laplacian", gamma=0.01)], ids=lambda k: k.name)
+def test_sums_on_the_host_keep_to_the_memory(device: str, form: Any, kernel: Kernel) -> None:
+    rng = np.random.default_rng(0)
+    n = 1500 if kernel.name == "rbf" else 300
+    X = rng.normal(size=(n, 40)) * (rng.random((n, 40)) < 0.5)
+    b = rng.normal(size=(2, n))
+    plan = layout.Plan("dense", np.zeros(40), "")
+    expected = b @ kernel(X)
+    with Stream(device, "1MB") as stream, grows(8 << 20):  # (all of K takes 18 MB, all rows and two copies 1.4)
+        c = responses.exact_responses(stream, kernel, plan, form(X), form(X), b)
+        assert 0 < stream.peak <= 1_000_000
+    np.testing.assert_allclose(c, expected, atol=1e-9)
+
+
+def wide_rows(n: int, seed: int, d: int = WIDE) -> sp.csr_matrix:
+    rng = np.random.default_rng(seed)
+    columns = np.sort(rng.choice(400, (n, 20)) * (d // 401) + 7, axis=1)
+    return sp.csr_matrix((rng.random(n * 20), (np.repeat(np.arange(n), 20), columns.ravel())), shape=(n, d))
+
+
+def narrow(*parts: sp.csr_matrix) -> list[np.ndarray]:
+    """The same rows over the columns that occur in some of them."""
+    used, place = np.unique(np.concatenate([part.indices for part in parts]), return_inverse=True)
+    places = np.split(place, np.cumsum([part.nnz for part in parts])[:-1])
+    pairs = zip(parts, places, strict=True)
+    return [sp.csr_matrix((p.data, at, p.indptr), (p.shape[0], len(used))).toarray() for p, at in pairs]
+
+
+@pytest.mark.parametrize("name", ["linear", "rbf", "laplacian"])
+def test_memory_goes_with_the_entries_and_not_the_columns(device: str, name: str) -> None:
+    X, few, more = wide_rows(60, 0), wide_rows(5, 1), wide_rows(50, 2)
+    more = sp.csr_matrix((more.data, more.indices + 1, more.indptr), shape=more.shape)  # columns that X does not have
+    both = few + more[:5]
+    y = np.arange(60) % 2
+    dense, *tests = narrow(X, few, more, both)
+    expected = SVC(kernel=name, gamma=0.1, device=device).fit(dense, y)
+    with grows(20 << 20):
+        model = SVC(kernel=name, gamma=0.1, device=device, memory_limit="200MB").fit(X, y)
+        values = [model.decision_function(rows) for rows in (few, more, both, few)]
+        K = kernel_matrix(X, more, name, device=device, **({"gamma": 0.1} if name != "linear" else {}))
+        host = model.model_.kernel(X, more)
+    assert model.support_vectors_.shape == (len(model.support_), WIDE)
+    np.testing.assert_allclose(model.dual_coef_, expected.dual_coef_, atol=2e-2)
+    np.testing.assert_array_equal(values[0], values[3])  # the layout in between was of more columns
+    for got, rows in zip(values, (*tests, tests[0]), strict=True):
+        own = model.model_.kernel(rows, dense[model.support_]) @ model.dual_coef_[0] + model.intercept_
+        np.testing.assert_allclose(got, own, atol=1e-5)
+    np.testing.assert_allclose(K, model.model_.kernel(dense, tests[1]), atol=1e-5)
+    np.testing.assert_allclose(host, model.model_.kernel(dense, tests[1]), atol=1e-12)
+
+
+def test_columns_of_zeros_count_where_they_do() -> None:
+    kernel = Kernel.elementwise("exp(-abs(x - y))", "s / 1000")
+    X, Y = wide_rows(6, 0, 5000), wide_rows(4, 1, 5000)
+    np.testing.assert_allclose(kernel(X, Y), kernel(X.toarray(), Y.toarray()), rtol=1e-12)
+    np.testing.assert_allclose(kernel.sizes(X), kernel.sizes(X.toarray()), rtol=1e-12)
+    assert not kernel.of_entries
+    assert all(make(name).of_entries for name in BUILTIN)
+
+
+@pytest.mark.parametrize("kernel", [make("rbf"), make("laplacian")], ids=lambda kernel: kernel.name)
+def test_sizes_of_sparse_rows_are_those_of_dense_ones(kernel: Kernel) -> None:
+    X = wide_rows(9, 0, 5000)
+    for form in (X, X.astype(np.float32)):
+        np.testing.assert_allclose(kernel.sizes(form), kernel.sizes(X.toarray()), rtol=1e-6)
+    assert underflow("float32", 10) == 10 * float(np.finfo(np.float32).tiny)
