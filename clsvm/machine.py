@@ -150,7 +150,10 @@ class Machine(BaseEstimator):
     def _evaluated(self, X: Any, Y: Any) -> NDArray[np.float64]:
         """K of the caller's function between the rows of X and Y."""
         K = self.kernel(X, Y)
-        K = np.asarray(K.toarray() if sp.issparse(K) else K, np.float64, order="C")
+        K = np.asarray(K.toarray() if sp.issparse(K) else K)
+        if np.iscomplexobj(K):
+            raise ValueError(f"the kernel function must return real numbers, got {K.dtype}")
+        K = np.ascontiguousarray(K, np.float64)
         expected = _num_samples(X), _num_samples(Y)
         if K.shape != expected:
             raise ValueError(f"the kernel function must return {_times(expected)} values, got {K.shape}")

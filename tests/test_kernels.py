@@ -758,3 +758,11 @@ def test_what_is_no_kernel_ends_too(device: str, text: str) -> None:
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = SVC(kernel=Kernel(text), device=device, max_iter=5000).fit(X, SIGNS)
     assert model.predict(X).shape == (120,)
+
+
+def test_complex_values_of_a_function_are_refused() -> None:
+    def complex_values(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+        return A @ B.T + 0j
+
+    with pytest.warns(UserWarning, match="Python function"), pytest.raises(ValueError, match=r"real.*got complex128"):
+        SVC(kernel=complex_values).fit(X, SIGNS)
