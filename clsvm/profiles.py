@@ -31,6 +31,7 @@ class Profile:
     step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
     working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
     sort_most: the most rows of a side that are chosen by sorting chunks, not by counting.
+    patience: pair steps for each row of a problem, after which one of few rows is finished on the host (host.py).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Profile:
     inner_step: float
     inner_cost: float
     sort_most: int
+    patience: int
     wide: str = "double"
 
     @property
@@ -88,6 +90,7 @@ _CPU = Profile(
     inner_step=3e3,
     inner_cost=80.0,
     sort_most=32,
+    patience=100,
 )
 _GPU = Profile(
     name="gpu",
@@ -113,6 +116,7 @@ _GPU = Profile(
     inner_step=5e7,
     inner_cost=9e3,
     sort_most=32,
+    patience=20,
 )
 PROFILES = {
     "cpu": _CPU,

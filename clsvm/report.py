@@ -31,6 +31,7 @@ class Status(enum.Enum):
     MAX_ITER = "not converged: max_iter was reached before the tolerance"
     MAX_TIME = "not converged: max_time was over before the tolerance was reached"
     STALLED = "not converged: no further progress at the precision of the kernel values"
+    PRECISION = "not converged: rounding in float64 itself can hide more than the tolerance"
 
     @property
     def converged(self) -> bool:
@@ -40,8 +41,11 @@ class Status(enum.Enum):
 def relative_gap(primal: float, dual: float) -> float:
     """2 (p - d) / (p + d), the measure of GTSVM (Cotter, Srebro, Keshet 2011, section 6).
 
-    Where p + d is not positive there is nothing to relate the gap to, and it is p - d itself.
+    Where p + d is not positive there is nothing to relate the gap to, and it is p - d itself. Infinite where the primal
+    objective is not known.
     """
+    if not math.isfinite(primal):
+        return math.inf
     return 2 * (primal - dual) / (primal + dual) if primal + dual > 0 else primal - dual
 
 

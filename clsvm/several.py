@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import layout, training
+from clsvm import host, layout, training
 from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.progress import Display
 from clsvm.report import FitReport, Point, Status, relative_gap
-from clsvm.solvers import batch
+from clsvm.solvers import HOPELESS, Solution, batch
 from clsvm.solvers.batch import Member, Outcome
+from clsvm.tasks import Problem
 from clsvm.training import Options
 
 Vector = NDArray[np.float64]
@@ -47,6 +48,7 @@ class _Record:
     peak: int = 0
     rows: int = 0
     most: int = 0
+    statuses: dict[int, Status] = field(default_factory=dict)
 
     def lap(self, part: str, since: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + perf_counter() - since
@@ -54,34 +56,34 @@ class _Record:
 
 def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float) -> Several:
     """Solve every member over the rows of X (n, d), dense or CSR, or over X = K (n, n) where the kernel is precomputed:
-    small ones side by side on one layout of X (solvers/batch.py), large ones one after another, those that are of all
-    rows with one row store.
+    small ones side by side on one layout of X (solvers/batch.py), and on the host what that leaves (host.py); large
+    ones one after another, those that are of all rows with one row store.
 
     since: perf_counter() at which the fit began. max_time is that of all together. Raises as training.train does.
     """
     record, found = _Record(), dict[int, Outcome]()
     record.lap("check", since)
 
-    def over() -> bool:
-        return options.max_time is not None and perf_counter() - since >= options.max_time
+    def left() -> float:
+        return np.inf if options.max_time is None else options.max_time - (perf_counter() - since)
 
     for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
         todo = _small(members, found, options, dtype, record)
-        if todo and not over():
-            _solve(X, members, todo, kernel, options, dtype, record, found, over)
+        if todo and left() > 0:
+            _solve(X, members, todo, kernel, options, dtype, record, found, left)
     for places in _together(members, record.most, X.shape[0]):
-        if over():
+        if left() <= 0:
             break
         some = [members[place] for place in places]
-        left = None if options.max_time is None else options.max_time - (perf_counter() - since)
         rows = _rows(X, some[0].rows, kernel) if len(some[0].rows) < X.shape[0] else X
         problems, starts = [one.problem for one in some], [one.start for one in some]
-        own = replace(options, max_time=left)
+        own = replace(options, max_time=None if options.max_time is None else left())
         for place, one in zip(
             places, training.train_each(rows, problems, kernel, own, starts, perf_counter()), strict=True
         ):
             record.reports.append(one.report)
-            found[place] = _outcome(one)
+            found[place] = _outcome(one.solution)
+            record.statuses[place] = one.solution.status
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(options.device, options.memory_limit) as stream:
             record.plan = layout.choose(stream.profile, X, kernel.spec)
@@ -107,15 +109,14 @@ def _rows(X: Any, rows: NDArray[np.intp], kernel: Kernel | Precomputed) -> Any:
 def _small(
     members: Sequence[Member], found: dict[int, Outcome], options: Options, dtype: str, record: _Record
 ) -> list[int]:
-    """The members that a device takes whole and that are not solved; float64 is for those that stalled in float32."""
+    """The members that a device takes whole and that are not done; float64 is for those that float32 left."""
     with Stream(options.device, options.memory_limit) as stream:
         if dtype == "float64" and options.dtype == "float32" and stream.profile.wide == "pair":
             return []
         record.most = record.most or batch.largest(stream)
         record.device = str(stream.info)
     small = [place for place, member in enumerate(members) if len(member.rows) <= record.most]
-    capped = options.max_iter if options.max_iter >= 0 else np.inf
-    return [p for p in small if p not in found or (found[p].violation > options.tol and found[p].steps < capped)]
+    return [place for place in small if record.statuses.get(place, Status.STALLED) is Status.STALLED]
 
 
 def _solve(
@@ -127,9 +128,9 @@ def _solve(
     dtype: str,
     record: _Record,
     found: dict[int, Outcome],
-    over: Callable[[], bool],
+    left: Callable[[], float],
 ) -> None:
-    """The members ``todo`` side by side, from what was found before."""
+    """The members ``todo``, from what was found before: side by side, then what is left of them on the host."""
     with (
         Stream(options.device, options.memory_limit) as stream,
         Display(options.verbose, options.tol, options.gap_tol) as progress,
@@ -139,36 +140,117 @@ def _solve(
         record.lap("layout", started)
         record.layouts.append(f"{gram.rows.describe()}, {dtype}")
         started, steps, nan, doubles = perf_counter(), 0, float("nan"), list[Gram]()
+        record.dtype = dtype
 
         def exact() -> Gram:
             if not doubles:
                 doubles.append(training.products(stream, X, kernel, options, "float64", record.plan, gathered=True)[0])
             return doubles[0]
 
-        def watch(place: int, outcome: Outcome) -> bool:
+        def watch(place: int, outcome: Outcome) -> None:
             nonlocal steps
             steps += outcome.steps
             record.rows += len(outcome.b)
             if progress:
                 now = perf_counter() - started
                 progress(Point(now, steps, place, nan, nan, nan, outcome.violation, record.rows))
-            return not over()
 
-        again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in todo]
+        def over() -> bool:
+            return left() <= 0
+
+        def takes(place: int) -> bool:
+            return host.takes(stream, members[place].problem)
+
+        double = dtype == "float64" or stream.profile.wide == "pair"
+        hides = float(np.finfo(dtype).eps) * scale.own / HOPELESS * (not double)
+        hopeless = [p for p in todo if hides * _largest(members[p].problem) > options.tol]
+        able = [p for p in todo if p not in hopeless or not takes(p)]
+        again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
         doubly = exact if dtype == "float32" and stream.profile.wide == "double" else None
-        outcomes = batch.solve(stream, gram, again, options.tol, options.max_iter, scale, watch, doubly)
-        record.lap("subproblem", started)
-        record.peak, record.dtype = max(record.peak, stream.peak), dtype
-        for place, outcome in zip(todo, outcomes, strict=True):
+        outcomes = (
+            batch.solve(stream, gram, again, options.tol, options.max_iter, scale.own, watch, over, doubly)
+            if able
+            else []
+        )
+        for place, outcome in zip(able, outcomes, strict=True):
             if outcome is not None:
                 before = found[place].steps if place in found else 0
                 found[place] = replace(outcome, steps=before + outcome.steps)
+                capped = 0 <= options.max_iter <= found[place].steps
+                record.statuses[place] = (
+                    Status.TOLERANCE if outcome.sure else Status.MAX_ITER if capped else Status.STALLED
+                )
+        record.lap("subproblem", started)
+        started = perf_counter()
+        for place in todo:
+            if record.statuses.get(place, Status.STALLED) is not Status.STALLED or not takes(place) or over():
+                continue
+            one = _on_host(
+                stream,
+                _rows(X, members[place].rows, kernel),
+                members[place],
+                found.get(place),
+                kernel,
+                options,
+                record,
+                scale.double,
+                left(),
+            )
+            found[place], record.statuses[place] = _outcome(one), one.status
+            watch(place, found[place])
+        record.lap("active set", started)
+        for place in todo:
+            status = record.statuses.get(place)
+            if status not in (Status.TOLERANCE, Status.STALLED):
+                continue
+            hidden = host.EPS * scale.double * float(np.abs(found[place].b).sum())
+            if hidden > options.tol / 10:
+                record.statuses[place] = Status.PRECISION
+                found[place] = replace(found[place], error_bound=max(found[place].error_bound, hidden))
+            elif status is Status.STALLED and over():
+                record.statuses[place] = Status.MAX_TIME
+        record.peak = max(record.peak, stream.peak)
 
 
-def _outcome(one: training.Trained) -> Outcome:
-    s = one.solution
+def _largest(problem: Problem) -> float:
+    return float(np.maximum(problem.hi, -problem.lo).max())
+
+
+def _on_host(
+    stream: Stream,
+    rows: Any,
+    member: Member,
+    before: Outcome | None,
+    kernel: Kernel | Precomputed,
+    options: Options,
+    record: _Record,
+    scale: float,
+    left: float,
+) -> Solution:
+    """A member over its own rows, from what was found before."""
+    start = before.b if before else member.start
+    most = np.inf if options.max_iter < 0 else options.max_iter - (before.steps if before else 0)
+    problem = member.problem
+    values = host.kernel_values(stream, rows, kernel, record.plan, problem)
+    found = host.solve(
+        stream,
+        values,
+        problem,
+        None if start is None else problem.feasible(start[None]),
+        scale,
+        options.tol,
+        most=most,
+        max_time=left,
+    )
+    return found if before is None else replace(found, steps=found.steps + before.steps)
+
+
+def _outcome(s: Solution) -> Outcome:
     primal, dual, violation = (float(array[0]) for array in (s.primal, s.dual, s.violation))
-    return Outcome(s.b[0], s.f[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound, s.exact_rows)
+    sure = s.status is Status.TOLERANCE
+    return Outcome(
+        s.b[0], s.f[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound, s.exact_rows, sure
+    )
 
 
 def _report(found: dict[int, Outcome], count: int, record: _Record, options: Options, since: float) -> FitReport:
@@ -176,12 +258,9 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
     primal, dual = sum(one.primal for one in outcomes), sum(one.dual for one in outcomes)
     violation = max((one.violation for one in outcomes), default=np.inf)
     steps = sum(one.steps for one in outcomes)
-    capped = options.max_iter >= 0 and any(one.steps >= options.max_iter for one in outcomes)
-    status = Status.TOLERANCE
-    if len(found) < count:
-        status = Status.MAX_TIME
-    elif violation > options.tol and all(one.converged for one in reports):
-        status = Status.MAX_ITER if capped else Status.STALLED
+    status = next((one for one in record.statuses.values() if not one.converged), Status.TOLERANCE)
+    if len(found) < count:  # what has no coefficients yet has no objective, and no optimality
+        status, primal, violation = Status.MAX_TIME, np.inf, np.inf
     seconds = dict(record.seconds)
     for one in reports:
         for part, value in one.seconds.items():
@@ -197,8 +276,8 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
         violation=violation,
         error_bound=max((one.error_bound for one in outcomes), default=0.0),
         exact_rows=sum(one.exact_rows for one in outcomes),
-        status=next((one.status for one in reports if not one.converged), status.value),
-        converged=status.converged and all(one.converged for one in reports),
+        status=status.value,
+        converged=status.converged,
         steps=steps,
         outer_steps=sum(one.outer_steps for one in reports),
         rows_computed=record.rows + sum(one.rows_computed for one in reports),

@@ -62,6 +62,31 @@ class Problem:
         return np.stack([np.maximum(start, 0).sum(axis=1), np.minimum(start, 0).sum(axis=1)], axis=1)
 
     @property
+    def group(self) -> NDArray[np.intp]:
+        """Which of ``totals`` each coefficient (problems, n) counts towards; where nothing is held, 0."""
+        p = np.arange(self.problems)[:, None]
+        match self.constraint:
+            case Constraint.COUPLED:
+                return np.broadcast_to(np.arange(self.n), self.q.shape)
+            case Constraint.SPLIT:
+                return np.asarray(2 * p + (self.lo < 0))
+            case Constraint.BIAS:
+                return np.broadcast_to(p, self.q.shape)
+        return np.zeros(self.q.shape, np.intp)
+
+    @property
+    def totals(self) -> Vector:
+        """What the coefficients of each group add up to."""
+        if self.constraint is Constraint.COUPLED:
+            return np.zeros(self.n)
+        return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the coefficients of each problem add up to 0."""
+        return self.constraint is Constraint.BIAS and not self.totals.any()
+
+    @property
     def n(self) -> int:
         return int(self.q.shape[1])
 
@@ -107,6 +132,10 @@ class Problem:
                 others *= np.where(total > most, most / total, 1)
             b = others - own * others.sum(axis=0)
         return b
+
+    def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
+        """``b`` (problems, n), found for the bounds lo and hi, which a device rounded, within the bounds themselves."""
+        return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
         """``b`` (problems, n) within the bounds, with the sum that it must have: what is too much is given, and what is

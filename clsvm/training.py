@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm import files, layout, precision, responses, solvers
+from clsvm import files, host, layout, precision, responses, solvers
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError
 from clsvm.given import Given, Whole
@@ -105,9 +105,7 @@ def train_each(
             for i in todo:
                 problem, now = problems[i], perf_counter()
                 begun.setdefault(i, now if begun else since)
-                if ready.hopeless(problem, options.tol):
-                    continue
-                solution = ready.solve(
+                solution = ready.settle(
                     problem,
                     start=feasible[i],
                     max_time=None if options.max_time is None else options.max_time - (now - since),
@@ -115,6 +113,8 @@ def train_each(
                     keep=keep,
                     keep_every=options.checkpoint_every,
                 )
+                if solution is None:
+                    continue
                 feasible[i] = problem.feasible(solution.b)
                 report = _report(solution, ready, {**seconds, **solution.seconds}, perf_counter() - begun[i])
                 made[i] = Trained(solution, report, ready.plan)
@@ -164,7 +164,8 @@ class Ready:
     def __init__(
         self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, whole: bool = False
     ) -> None:
-        self.stream = stream
+        self.stream, self._X, self._kernel = stream, X, kernel
+        self._values: host.Values | None = None
         self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
         room = WHOLE_SHARE * (stream.limit - stream.held)
         if whole and isinstance(kernel, Kernel) and Whole.nbytes(self.gram.rows) <= room:
@@ -179,11 +180,12 @@ class Ready:
             max_iter=min(options.max_iter, 2**62),
             working_set=working_set,
             cache_bytes=cache,
-            kernel_scale=scale,
-            exact=exact if dtype == "float32" else None,
+            kernel_scale=scale.own,
+            exact=exact,
         )
         self.last = dtype == "float64" or stream.profile.wide == "pair"
-        self._hides = float(np.finfo(dtype).eps) * scale / solvers.HOPELESS  # of a coefficient 1
+        self._hides = float(np.finfo(dtype).eps) * scale.own / solvers.HOPELESS  # of a coefficient 1
+        self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
         self._solver: solvers.Solver | None = None
 
     def hopeless(self, problem: Problem, tol: float) -> bool:
@@ -200,9 +202,58 @@ class Ready:
             self._solver.load(problem, asked)
         return self._solver.run()
 
+    def settle(self, problem: Problem, **settings: Any) -> solvers.Solution | None:
+        """:meth:`solve`, and on the host what pair steps leave of a problem of few rows: where they stall, go on for
+        very long, or could not begin in this dtype. None where the problem is left to a better dtype."""
+        asked, began, solution = replace(self.settings, **settings), perf_counter(), None
+        small, most = host.takes(self.stream, problem), asked.max_iter
+        if not self.hopeless(problem, asked.tol):
+            patience = self.stream.profile.patience * problem.q.size + host.LEAST
+            given = min(patience, most) if most >= 0 else patience
+            solution = self.solve(problem, **settings, **({"max_iter": given} if small else {}))
+            if not self._unfinished(solution, small, most):
+                return self._sure(solution)
+        if not small:
+            return solution
+        if self._values is None:
+            self._values = host.kernel_values(self.stream, self._X, self._kernel, self.plan, problem)
+        found = host.solve(
+            self.stream,
+            self._values,
+            problem,
+            asked.start if solution is None else problem.feasible(solution.b),
+            self._double / host.EPS,
+            asked.tol,
+            asked.gap_tol,
+            most=np.inf if most < 0 else most - (int(solution.steps.sum()) if solution else 0),
+            max_time=np.inf if asked.max_time is None else asked.max_time - (perf_counter() - began),
+            progress=asked.progress,
+            keep=asked.keep,
+        )
+        return self._sure(found.after(solution) if solution else found)
+
+    def _unfinished(self, solution: solvers.Solution, small: bool, most: int) -> bool:
+        """Whether a problem of few rows stalled, or took all steps that it was given but not all that it may."""
+        capped = solution.status is Status.MAX_ITER and not 0 <= most <= int(solution.steps.min())
+        return small and (capped or solution.status is Status.STALLED)
+
+    def _sure(self, solution: solvers.Solution) -> solvers.Solution:
+        """With a status that says so where rounding in float64 itself can hide more than a tenth of tol."""
+        hidden = self._double * float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
+        if (solution.status.converged or solution.status is Status.STALLED) and hidden > self.settings.tol / 10:
+            return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
+        return solution
+
     def describe(self) -> str:
         """The layout and why it was chosen."""
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
+
+
+class Scales(NamedTuple):
+    """The rounding error of kernel values in units of eps: of their dtype, in it, and of float64, in float64."""
+
+    own: float
+    double: float
 
 
 def products(
@@ -213,9 +264,9 @@ def products(
     dtype: str,
     plan: layout.Plan | None = None,
     gathered: bool = False,
-) -> tuple[Gram, layout.Plan | None, float, solvers.Exact | None]:
-    """(products of the rows of X or of K, the plan of their layout, rounding error of kernel values in units of eps,
-    what evaluates them in float64), once they are on the device.
+) -> tuple[Gram, layout.Plan | None, Scales, solvers.Exact]:
+    """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
+    them in float64), once they are on the device.
 
     gathered: rows are read by their numbers alone, so clusters would be for nothing. Raises ValueError where numbers
     are too large for the dtype or memory too small.
@@ -225,7 +276,8 @@ def products(
         if largest > float(np.finfo(dtype).max):
             raise ValueError(beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
         given = Given(stream, X, dtype)
-        return (given, None, 0.0, None) if X.dtype == dtype else (given, None, largest, _exact_given(X))
+        own = 0.0 if X.dtype == dtype == "float32" else largest
+        return given, None, Scales(own, largest), _exact_given(X)
     plan = plan or layout.choose(stream.profile, X, kernel.spec)
     laid = _unclustered(stream, plan, X) if gathered else plan
     gram = Gram(stream, layout.build(stream, X, laid, dtype), kernel)
@@ -318,8 +370,8 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
     return lambda rows, b: (K[rows] @ b.T).T
 
 
-def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> float:
-    """The rounding error of kernel values in units of eps. Raises ValueError where they are too large for a dtype."""
+def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> Scales:
+    """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
     kernel, dtype = gram.kernel, gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
     sizes = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
@@ -329,7 +381,7 @@ def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) 
     scale = kernel.rounding(size, eps, least, floor)
     if not scale <= float(np.finfo(dtype).max):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
-    return scale
+    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", X.shape[1])))
 
 
 def beyond(what: str, dtype: str) -> str:

@@ -8,7 +8,8 @@ A batch of members goes through three stages: their W x W tiles, the subproblem 
 f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them: a tile holds many of
 coefficients that never change. What the subproblem left, because its f is in kernel precision or because it ran out of
 steps, is solved again from there. Where the rounding of K could hide more than half of the tolerance, f of the rows
-that can decide the violation comes from float64 products with the support vectors. One-vs-one pairs, folds and subsets
+that can decide the violation comes from float64 products with the support vectors. A member that has taken its steps,
+or stands still, short of its tolerance is left as it is, and the outcome says so. One-vs-one pairs, folds and subsets
 of rows in general are such members.
 """
 
@@ -24,15 +25,17 @@ from numpy.typing import NDArray
 from clsvm import variants
 from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Panel, Update
-from clsvm.solvers.decomposition import VECTOR_STATE, sides
+from clsvm.solvers import certificate
+from clsvm.solvers.certificate import sides
+from clsvm.solvers.decomposition import VECTOR_STATE
 from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
-ROUNDS = 50  # times that a batch is taken up again before what does not converge is left
-AT_ONCE = 2  # members for each compute unit
+LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
+AT_ONCE, ROWS = 2, 4096  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
@@ -49,7 +52,7 @@ class Member:
 @dataclass(frozen=True)
 class Outcome:
     """b, f (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K, but for the exact_rows
-    that can decide the violation."""
+    that can decide the violation. sure: whether the violation is within tol, whatever rounding of K hides."""
 
     b: Vector
     f: Vector
@@ -60,6 +63,7 @@ class Outcome:
     steps: int
     error_bound: float
     exact_rows: int
+    sure: bool
 
 
 def largest(stream: Stream) -> int:
@@ -80,12 +84,14 @@ def solve(
     tol: float,
     max_iter: int,
     kernel_scale: float,
-    watch: Callable[[int, Outcome], bool] = lambda place, outcome: True,
+    watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
+    over: Callable[[], bool] = lambda: False,
     exact: Callable[[], Gram] | None = None,
 ) -> list[Outcome | None]:
-    """The outcome of each member, in order. watch is told of each as it comes (place, outcome); where it says False the
-    rest is left, None. max_iter: pair steps of a member, -1 for no limit. exact: makes the same products in float64.
-    Members are at most :func:`largest` rows."""
+    """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
+    launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
+    member, -1 for the profile's patience. exact: makes the same products in float64. Members are at most
+    :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
     batches = list(_batches(stream, gram, order, [len(member.rows) for member in members]))
@@ -94,12 +100,11 @@ def solve(
     Q = stream.buffer(itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)))
     for places, W in zip(batches, widths, strict=True):
         batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact)
-        going = True
-        for place, outcome in zip(places, batch.run(tol, max_iter), strict=True):
+        for place, outcome in zip(places, batch.run(tol, max_iter, over), strict=True):
             found[place] = outcome
-            going = watch(place, outcome) and going
+            watch(place, outcome)
         batch.free()
-        if not going:
+        if over():
             break
     stream.free(Q)
     return found
@@ -119,7 +124,7 @@ def _batches(stream: Stream, gram: Gram, order: list[int], sizes: list[int]) -> 
         W = _width(stream, gram, sizes[order[first]])
         panel = W * gram.rows.d * itemsize * (not gram.rows.csr)
         room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
-        count = max(1, min(AT_ONCE * stream.compute_units, room))
+        count = max(1, min(max(AT_ONCE * stream.compute_units, ROWS // W), room))
         yield order[first : first + count]
         first += count
 
@@ -153,6 +158,8 @@ class _Batch:
                 self.b[p, :m] = start
         split = self.constraint is Constraint.SPLIT
         self._groups = [self.lo >= 0, self.lo < 0] if split else [np.ones_like(self.lo, dtype=bool)]
+        # as the device holds them: where it has no double precision they are sums of two floats
+        self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
         self.ws, self.each, self.all = (
             stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [W], [B * W])
         )
@@ -191,41 +198,43 @@ class _Batch:
         self.stream.free(self.ws, self.each, self.all, *self.state, self.linear, self.delta, self.counters)
         self.stream.free(self.at, *self.panel.buffers(), *self.own_rows[:1])
 
-    def run(self, tol: float, max_iter: int) -> list[Outcome]:
+    def run(self, tol: float, max_iter: int, over: Callable[[], bool]) -> list[Outcome]:
         stream, B, W = self.stream, self.B, self.W
         profile, dtype = stream.profile, self.gram.rows.dtype
         items = variants.subproblem_items(profile, W)
         spec = self.gram.kernel.spec if self.own_rows else None
         subproblem = stream.variant(variants.subproblem(profile, dtype, W, self.constraint, spec))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
-        budget = np.int64(max_iter if max_iter >= 0 else 2**62)
-        limits = (np.float32(STOP * tol), np.float32(0), 100 * W, budget)
-        before, exact, near = np.full(B, -1), False, np.zeros((B, W), bool)
+        budget = profile.patience * W if max_iter < 0 else min(max_iter, 2**62)
+        limits = (np.float32(STOP * tol), np.float32(0), LAUNCH * W, np.int64(budget))
+        exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
+        steps = np.zeros(B, np.int64)
         if self.b.any():
             self._respond()
-        for _ in range(ROUNDS):
+        while True:
             state = (*self.state, self.delta, self.counters)
             subproblem((items * B,), (items,), W, W, self.ws, self.Q, *state, *limits, memory, *self.own_rows)
             self.b = stream.read_wide(self.state[1], (B, W))
             self._respond()
-            steps = stream.read(self.counters, np.int64, (B, 4))[:, 0]
+            before, steps = steps, stream.read(self.counters, np.int64, (B, 4))[:, 0]
             violation, rho = self._violations()
-            bound = self._bound()
-            hidden = 2 * bound if self.exact else np.zeros(B)  # of the violation
+            bound, still = self._bound(), steps == before
+            hidden = 2 * bound  # of the violation
             doubt = hidden > (1 - STOP) * tol
-            if doubt.any() and (exact or (violation <= tol).all()):
-                if not exact:
-                    exact, before = True, np.full(B, -1)
-                near = self._near(bound) & doubt[:, None]
+            checked = exact.copy()
+            if self.exact:
+                exact |= doubt & ((violation <= tol) | still)
+            if exact.any():
+                near = self._near(bound) & exact[:, None]
                 self._respond_exactly(near)
                 violation, rho = self._violations()
-                hidden[doubt] = 0
-            if not ((violation + hidden > tol) & (steps > before) & (steps < budget)).any():
+                hidden[exact] = 0
+            sure = violation + hidden <= tol
+            if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or over():
                 break
-            before = steps
         rows = near.sum(axis=1)
         return [
-            self._outcome(p, float(violation[p]), rho[p], int(steps[p]), float(bound[p]), int(rows[p]))
+            self._outcome(p, float(violation[p]), rho[p], int(steps[p]), float(bound[p]), int(rows[p]), bool(sure[p]))
             for p in range(B)
         ]
 
@@ -302,15 +311,16 @@ class _Batch:
         """The least derivative of what may rise and the greatest of what may fall, of each member."""
         return np.where(up, right, np.inf).min(axis=1), np.where(low, left, -np.inf).max(axis=1)
 
-    def _outcome(self, p: int, violation: float, rho: Vector, steps: int, bound: float, exact: int) -> Outcome:
+    def _outcome(
+        self, p: int, violation: float, rho: Vector, steps: int, bound: float, exact: int, sure: bool
+    ) -> Outcome:
         m = len(self.members[p].rows)
         b, f, q, lo, hi = (array[p, :m].copy() for array in (self.b, self.f, self.q, self.lo, self.hi))
         at = sum(offset * mine[p, :m] for offset, mine in zip(rho, self._groups, strict=True))
-        quadratic, slack = float(b @ (f - q)), at - f
-        loss = float(np.maximum(np.maximum(lo * (slack + self.kink), hi * (slack - self.kink)), 0).sum())
-        dual = -(quadratic / 2 + float(q @ b) + self.kink * float(np.abs(b).sum()))
-        primal = quadratic / 2 + loss - float(at @ b)
-        return Outcome(b, f, rho, primal, dual, violation, steps, bound, exact)
+        f2, b2, lo2, hi2, q2 = (x[None] for x in (f, b, lo, hi, q))
+        primal, dual = certificate.objectives(f2, b2, lo2, hi2, q2, self.kink, np.asarray(at)[None])
+        b = self.members[p].problem.snapped(b[None], lo, hi)[0]
+        return Outcome(b, f, rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
 
     def _listed(self, gram: Gram, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
         """The rows of each member, and room for the most of them in whole blocks of ``gram``."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from clsvm.device import Buffer
-from clsvm.solvers.decomposition import Solver, State, Vector
+from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.selection import View
 
 
@@ -50,27 +50,3 @@ class Coupled(Solver):
     def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
         state = (self.f, self.b, self.hi, self.q)
         self.selection.over_rows(self._k["coupled"], self.P, *state, self.sums)
-
-    def _certify(self, state: State, tol: float) -> tuple[float, int]:
-        shape = (self.P, self.n)
-        b = self.stream.read_wide(self.b, shape)
-        bound, worst = self._bound(b), float(state.violation.max())
-        if self.settings.exact is None or bound <= tol / 10 or worst + 2 * bound <= tol:
-            return worst, 0
-        f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
-
-        def violations() -> Vector:
-            most = np.where(b > lo, f, -np.inf).max(axis=0)
-            least = np.where(b < hi, f, np.inf).min(axis=0)
-            return np.maximum(np.where(np.isfinite(most) & np.isfinite(least), most - least, 0), 0)
-
-        at = np.flatnonzero(violations() > tol - 2 * bound)
-        order = self.gram.rows.order
-        at = at[order[at] >= 0]
-        if not at.size:
-            return worst, 0
-        coefficients = np.zeros((self.P, self.gram.rows.n))
-        coefficients[:, order[order >= 0]] = b[:, order >= 0]
-        f[:, at] = self.settings.exact(order[at].astype(np.intp), coefficients) + q[:, at]
-        self.stream.write_wide(self.f, f)
-        return float(violations().max()), int(at.size)

@@ -24,7 +24,7 @@ true violation is larger, their f is replaced and the loop goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -36,6 +36,7 @@ from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Store, Update
 from clsvm.report import Point, Status, relative_gap
 from clsvm.rowcache import RowCache
+from clsvm.solvers import certificate
 from clsvm.solvers.selection import View, nbytes, selection
 from clsvm.tasks import Constraint, Problem
 
@@ -47,6 +48,7 @@ VECTOR_STATE = 64  # bytes of local memory for each row of the working set in th
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
+OBJECTIVE = 1e-6  # share of an objective that rounding may move, before f of all support vectors is evaluated
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 WHOLE = 16  # a working set is whole vectors of this many
 GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
@@ -96,10 +98,27 @@ class Solution:
     seconds: dict[str, float]
     trace: tuple[Point, ...]
 
-
-def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
-    """The derivatives of the dual to the right and to the left of b, as common.cl has them."""
-    return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
+    def after(self, before: Solution) -> Solution:
+        """This solution, with what it cost to come to ``before``, where it began."""
+        last = before.trace[-1] if before.trace else None
+        later = (
+            [
+                p._replace(seconds=p.seconds + last.seconds, steps=p.steps + last.steps, outer=last.outer)
+                for p in self.trace
+            ]
+            if last
+            else list(self.trace)
+        )
+        parts = {*before.seconds, *self.seconds}
+        return replace(
+            self,
+            steps=self.steps + before.steps,
+            outer_steps=self.outer_steps + before.outer_steps,
+            rows_computed=self.rows_computed + before.rows_computed,
+            working_set=max(self.working_set, before.working_set),
+            seconds={part: before.seconds.get(part, 0.0) + self.seconds.get(part, 0.0) for part in parts},
+            trace=(*before.trace, *later),
+        )
 
 
 class Solver:
@@ -269,6 +288,7 @@ class Solver:
         position = self.gram.rows.position
         shape = (self.P, self.n)
         b, f = (self.stream.read_wide(buffer, shape)[:, position] for buffer in (self.b, self.f))
+        b = self.problem.snapped(b, *map(self.stream.held_wide, (self.problem.lo, self.problem.hi)))
         if not np.isfinite(f).all():
             raise ValueError(f"{self.gram.kernel!r} is not finite for some pairs of rows")
         return Solution(
@@ -447,54 +467,47 @@ class Solver:
         eps = float(np.finfo(self.gram.rows.dtype).eps)
         return eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
 
-    def _group(self, lo: Vector) -> NDArray[np.intp]:
-        """Which group each row is of."""
-        return (lo < 0).astype(np.intp) * (self.problem.groups - 1)
-
     def _sure(self, violation: float) -> bool:
         """Whether a few steps more cannot spare the float64 certificate, or need not: what rounding of K hides is too
         much for that, or nothing, or within tol with the violation."""
         tol = self.settings.tol
-        if self.settings.exact is None or violation <= CLOSE * tol:
+        if self.settings.exact is None or violation <= CLOSE * tol or self.gram.rows.dtype == "float64":
             return True
         hidden = 2 * self._bound(self._coefficients())
         return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol
 
     def _certify(self, state: State, tol: float) -> tuple[float, int]:
-        """(violation, rows evaluated): f replaced in float64 where the bound of its error reaches tol / 10."""
+        """(violation, rows evaluated): f of the rows that decide the violation and the objectives, from kernel values
+        in float64, where rounding may hide a tenth of tol. Where these are in float64 as it is, f of all rows: it has
+        gathered the rounding of many steps."""
+        double = self.gram.rows.dtype == "float64"
         shape = (self.P, self.n)
         b = self.stream.read_wide(self.b, shape)
         bound = self._bound(b)
         worst = float(state.violation.max())
-        if self.settings.exact is None or bound <= tol / 10 or worst + 2 * bound <= tol:
+        if self.settings.exact is None or (not double and (bound <= tol / 10 or worst + 2 * bound <= tol)):
             return worst, 0
         f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
-        order, evaluated, worst = self.gram.rows.order, 0, 0.0
-        for p in range(self.P):
-            up, low = b[p] < hi[p], b[p] > lo[p]
-            right, left = sides(f[p], b[p], self.problem.kink)
-            if self.problem.constraint is Constraint.NONE:
-                band = (up & (-right > tol - 2 * bound)) | (low & (left > tol - 2 * bound))
-            else:
-                g = self._group(lo[p])
-                band = (up & (right <= state.m[p][g] + 2 * bound)) | (low & (left >= state.M[p][g] - 2 * bound))
-                band |= up & low & (left == right)
-            at = np.flatnonzero(band)
-            if not at.size:
-                continue
-            coefficients = np.zeros(self.gram.rows.n)
-            coefficients[order[order >= 0]] = b[p][order >= 0]
-            f[p, at] = self.settings.exact(order[at].astype(np.intp), coefficients[None])[0] + q[p, at]
-            evaluated += at.size
-            right, left = sides(f[p], b[p], self.problem.kink)
-            if self.problem.constraint is Constraint.NONE:
-                worst = max(worst, float((-right[up]).max(initial=0)), float(left[low].max(initial=0)))
-            for group in range(self.problem.groups) if self.problem.constraint is not Constraint.NONE else ():
-                rises, falls = (rows & (self._group(lo[p]) == group) for rows in (up, low))
-                if rises.any() and falls.any():
-                    worst = max(worst, float(left[falls].max() - right[rises].min()))
+        now = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
+        order = self.gram.rows.order
+        there = order >= 0
+        coefficients = np.zeros((self.P, self.gram.rows.n))
+        coefficients[:, order[there]] = b[:, there]
+        rows = there & (double | certificate.of(now, b, f).deciding(tol, bound).reshape(shape).any(axis=0))
+        evaluated, off = 0, 0.0
+        for more in (rows, there & ~rows & (b != 0).any(axis=0)):
+            at = np.flatnonzero(more)
+            if at.size:
+                exact = self.settings.exact(order[at].astype(np.intp), coefficients) + q[:, at]
+                off = float(np.abs(exact - f[:, at]).max())
+                f[:, at] = exact
+                evaluated += at.size
+            # what rounding was seen to do to f, if it did that to the rest as well
+            level = np.abs((b * (f + q)).sum(axis=1)) / 2 + now.kink * np.abs(b).sum(axis=1)
+            if (off * np.abs(b).sum(axis=1) <= OBJECTIVE * level).all():
+                break
         self.stream.write_wide(self.f, f)
-        return worst, evaluated
+        return certificate.of(now, b, f).violation, evaluated
 
 
 @dataclass(frozen=True)

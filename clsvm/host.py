@@ -1,0 +1,156 @@
+"""Problems of few rows, finished on the host: K in float64, and the active set method (solvers/active_set.py).
+
+For what pair steps on a device leave: coefficients that stand still in float32 though they are not at the optimum, and
+problems on which pair steps go on for very long. What comes back needs no further certificate, since f is computed from
+the coefficients in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import layout
+from clsvm.device import Stream
+from clsvm.gram import Gram
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.layout import Plan
+from clsvm.report import Point, Status, relative_gap
+from clsvm.solvers import Solution, active_set, certificate
+from clsvm.tasks import Constraint, Problem
+
+Vector = NDArray[np.float64]
+MOST = 4096  # coefficients at most
+COPIES = 4  # of a matrix of all coefficients, beside K
+LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
+EPS = active_set.EPS
+ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
+
+
+def takes(stream: Stream, problem: Problem) -> bool:
+    """Whether a problem is small enough, and memory_limit holds what it needs."""
+    size = problem.q.size
+    return size <= MOST and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+
+
+class Values(NamedTuple):
+    """K (m, m) float64 of some rows. centre, rows: where K is that of rows less their mean, the mean (d,) and those."""
+
+    K: NDArray[np.float64]
+    centre: Vector | None = None
+    rows: NDArray[np.float64] | None = None
+
+    def shift(self, b: Vector) -> Vector | float:
+        """What f of the rows themselves has beyond f of these (problems, 1), for coefficients b that add up to 0."""
+        return 0.0 if self.rows is None or self.centre is None else (b @ self.rows @ self.centre)[:, None]
+
+
+def kernel_values(stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Plan | None, problem: Problem) -> Values:
+    """K of the rows X, or X itself where it holds K.
+
+    Of the linear function, dense rows and coefficients that add up to 0, the rows are centred: f is then another by one
+    number for all rows, which the offset takes, and rounding is that of smaller numbers.
+    """
+    if isinstance(kernel, Precomputed) or plan is None:
+        return Values(np.asarray(X, np.float64))
+    m, d = X.shape
+    if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
+        centre = X.mean(axis=0, dtype=np.float64)
+        rows = X - centre
+        return Values(rows @ rows.T, centre, rows)
+    if m * m * d > ON_HOST and stream.profile.wide == "double":
+        gram = Gram(stream, layout.build(stream, X, plan, "float64"), kernel)
+        panel = gram.panel(m)
+        K = gram.rows_of(panel, gram)[:, gram.rows.position]
+        stream.free(*panel.buffers(), *gram.rows.buffers())
+        return Values(K)
+    K = kernel(X)
+    return Values((K + K.T) / 2)
+
+
+def solve(
+    stream: Stream,
+    values: Values,
+    problem: Problem,
+    start: Vector | None,
+    scale: float,
+    tol: float,
+    gap_tol: float | None = None,
+    most: float = np.inf,
+    max_time: float = np.inf,
+    progress: Callable[[Point], None] | None = None,
+    keep: Callable[[Vector], None] | None = None,
+) -> Solution:
+    """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
+
+    scale: the rounding error of a kernel value in units of float64's eps. most: steps of the active set, which the
+    solution counts. max_time: seconds. keep: called with the best coefficients where the work is interrupted.
+    """
+    began, best, K = perf_counter(), start, values.K
+    status = Status.STALLED
+    stream.peak = max(stream.peak, stream.held + 8 * (K.size + COPIES * problem.q.size**2))
+    if start is None:
+        start = np.zeros(problem.q.shape) if problem.start is None else problem.start
+
+    def going(violation: float, steps: int, b: Vector) -> bool:
+        nonlocal status, best
+        best = b
+        now = perf_counter() - began
+        if progress:
+            nan = float("nan")
+            progress(Point(now, steps, 0, nan, nan, nan, violation))
+        if now >= max_time:
+            status = Status.MAX_TIME
+        elif steps >= most:
+            status = Status.MAX_ITER
+        return status is Status.STALLED
+
+    try:
+        found = active_set.solve(K, problem, start, tol, going)
+    except KeyboardInterrupt:
+        if keep and best is not None:
+            keep(best)
+        raise
+    b, shift, groups = found.b, values.shift(found.b), problem.totals
+    f = found.f + shift
+    seen = certificate.of(problem, b, f)
+    if problem.constraint is Constraint.COUPLED:
+        rho, (primal, dual) = (
+            np.zeros((problem.problems, 1)),
+            certificate.coupled_objectives(f, b, problem.hi, problem.q),
+        )
+        violation, steps = np.array([seen.violation]), np.array([found.steps])
+    else:
+        rho = np.zeros((problem.problems, 1)) if not len(groups) else seen.rho.reshape(problem.problems, -1)
+        at = seen.offset.reshape(b.shape)
+        primal, dual = certificate.objectives(f, b, problem.lo, problem.hi, problem.q, problem.kink, at)
+        violation, steps = np.full(problem.problems, seen.violation), np.full(problem.problems, found.steps)
+    gap = float(max(map(relative_gap, primal, dual)))
+    if seen.violation <= tol:
+        status = Status.TOLERANCE
+    elif gap_tol is not None and gap <= gap_tol:
+        status = Status.GAP
+    seconds = perf_counter() - began
+    point = Point(seconds, found.steps, 0, float(primal.sum()), float(dual.sum()), gap, seen.violation, len(K))
+    return Solution(
+        b=b,
+        f=f,
+        rho=rho,
+        primal=primal,
+        dual=dual,
+        violation=violation,
+        steps=steps.astype(np.int64),
+        status=status,
+        error_bound=EPS * scale * float(np.abs(b).sum(axis=1).max()),
+        exact_rows=int(b.size),
+        outer_steps=0,
+        rows_computed=len(K),
+        working_set=int(b.size),
+        seconds={"active set": seconds},
+        trace=(point,),
+    )

@@ -1,0 +1,241 @@
+"""The active set method: problems of some thousand rows at most on which pair steps make slow progress.
+
+Solves:   the problems of decomposition.py, K and all else on the host in float64
+Given:    K (m, m), one problem over its rows, coefficients that keep its bounds and sums
+Returns:  b, f = Kb + q, the violation and how many steps were made
+Stops:    violation <= tol, or no step lowers the dual any more, or the caller says so
+Source:   Scheinberg 2006 (An efficient implementation of an active set method for SVMs); Nocedal and Wright, 16.5
+
+    until stopped:
+        F    <- the coefficients inside their bounds, and those at a bound that violate most
+        L L' <- K_FF + a trace of the identity, once for this F
+        until no bound is met:
+            d    <- the step to the minimum over F, sums unchanged, those at a bound held     L, Schur complement
+            b, f <- b + t d, f + t K d, where t is 1 or ends at the first bound on the way, which then holds
+
+A step takes all coefficients inside their bounds to the minimum together. So what pair steps approach in millions of
+steps (features of very different sizes, nearly equal rows with opposite labels, large C) takes about one step for each
+coefficient that comes to a bound or leaves it. Where K_FF is singular, or not positive definite at all, the step goes
+down to the next bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from clsvm.solvers import certificate
+from clsvm.solvers.certificate import Extremes
+from clsvm.tasks import Problem
+
+Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
+EPS = float(np.finfo(np.float64).eps)
+FEW = 16  # coefficients that join F from each side
+HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
+STUCK = 10  # rounds in which neither the violation nor the dual gets lower, after which it ends
+CLOSE = 0.5  # of tol: where it stops
+
+
+class Found(NamedTuple):
+    """b, f (m,), violation at b, and steps."""
+
+    b: Vector
+    f: Vector
+    violation: float
+    steps: int
+
+
+def solve(
+    K: NDArray[np.float64],
+    problem: Problem,
+    b: Vector,
+    tol: float,
+    going: Callable[[float, int, Vector], bool] = lambda violation, steps, b: True,
+) -> Found:
+    """The one problem of ``problem``, or coupled ones, from feasible coefficients b (problems, m): what was found has b
+    and f of that shape. going: told of the least violation, all steps and the best coefficients so far, after each F;
+    ends the work by False."""
+    state = _State(K, problem, b)
+    steps, stuck, few, level = 0, 0, FEW, np.inf
+    best = Found(b, state.f.reshape(b.shape), np.inf, 0)
+    while True:
+        state.refresh()
+        seen = state.look()
+        stuck = 0 if seen.violation < 0.99 * best.violation else stuck
+        if seen.violation < best.violation:
+            best = Found(state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy(), seen.violation, steps)
+        if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best.violation, steps, best.b):
+            return best._replace(steps=steps)
+        joined = state.join(seen, few, CLOSE * tol / 2)
+        moved = _descend(state, seen, joined)
+        steps += moved
+        before, (level, noise) = level, state.level()
+        lower = level < before - noise
+        stuck, few = (0, FEW) if lower else (stuck + 1, FEW if moved else 1)
+
+
+class _State:
+    """Coefficients and gradients of all problems as one vector of problems * m entries, which a step changes."""
+
+    def __init__(self, K: NDArray[np.float64], problem: Problem, b: Vector) -> None:
+        self.K, self.problem, self.m = K, problem, K.shape[0]
+        self.largest = float(np.abs(K.diagonal()).max(initial=0.0))
+        self.lo, self.hi, self.q = problem.lo.ravel(), problem.hi.ravel(), problem.q.ravel()
+        self.b, self.kink, self.f = b.ravel().copy(), problem.kink, self.q.copy()
+        self.group, self.total = problem.group.ravel(), problem.totals
+
+    def refresh(self) -> None:
+        """The sums made exact, where a coefficient has room, and f computed from b."""
+        inside = (self.b > self.lo) & (self.b < self.hi)
+        sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
+        for g in np.flatnonzero(sums != self.total):
+            free = np.flatnonzero(inside & (self.group == g))
+            if free.size:
+                excess = self.b[self.group == g].sum() - self.total[g]
+                room = self.b[free] - self.lo[free] if excess > 0 else self.hi[free] - self.b[free]
+                at = free[room.argmax()]
+                self.b[at] = np.clip(self.b[at] - excess, self.lo[at], self.hi[at])
+        b = self.b.reshape(-1, self.m)
+        self.f = (b @ self.K).ravel() + self.q
+
+    def level(self) -> tuple[float, float]:
+        """The dual objective, which steps lower, and what rounding can do to it."""
+        size = float(np.abs(self.b).sum())
+        return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2
+
+    def look(self) -> Extremes:
+        return certificate.extremes(self.f, self.b, self.lo, self.hi, self.kink, self.group, len(self.total))
+
+    def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
+        """Which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
+        inside, joined = seen.inside, np.zeros(len(self.b), np.int8)
+        for sign, excess in ((1, seen.offset - seen.right), (-1, seen.left - seen.offset)):
+            excess = np.where(inside, -np.inf, excess)
+            most = np.argpartition(-excess, min(few, len(excess)) - 1)[:few]
+            joined[most[excess[most] > least]] = sign
+        return joined
+
+    def tile(self, rows: Rows) -> NDArray[np.float64]:
+        """The Hessian among entries ``rows``."""
+        row, part = rows % self.m, rows // self.m
+        tile = self.K[np.ix_(row, row)]
+        return tile if self.b.size == self.m else tile * (part[:, None] == part)
+
+    def move(self, rows: Rows, step: Vector) -> None:
+        """f += K step, for the entries ``rows`` of b."""
+        row, f = rows % self.m, self.f.reshape(-1, self.m)
+        for part in np.unique(rows // self.m):
+            mine = rows // self.m == part
+            f[part] += self.K[:, row[mine]] @ step[mine]
+
+
+def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8]) -> int:
+    """Minimise over the coefficients that are inside or joined; returns the steps that changed something."""
+    F = np.flatnonzero(seen.inside | (joined != 0))
+    if not F.size:
+        return 0
+    up = joined[F] > 0
+    # the part of the kink on which each coefficient stands or to which it goes
+    kinked = np.where(state.b[F] == 0, np.where(up, state.kink, -state.kink), np.sign(state.b[F]) * state.kink)
+    positive = kinked > 0
+    top = np.where(~positive & (state.kink > 0), np.minimum(state.hi[F], 0), state.hi[F])
+    bottom = np.where(positive & (state.kink > 0), np.maximum(state.lo[F], 0), state.lo[F])
+    tile = state.tile(F)
+    largest = float(np.abs(tile.diagonal()).max())
+    factor = _factored(tile, largest)
+    solved = _Constrained(factor, state.group[F] if state.total.size else None, len(F))
+    moved = 0
+    # what joined but would go the other way is held at once
+    for _ in range(HELD + len(F)):
+        d = solved.step(state.f[F] + kinked)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
+        room[solved.held] = np.inf
+        slope, curve = float(d @ (state.f[F] + kinked)), float(d @ (tile @ d))
+        if not slope < 0:
+            break
+        flat = curve <= 10 * EPS * len(F) * largest * float(d @ d)
+        step = min(float(room.min()), np.inf if flat else -slope / curve)
+        if not np.isfinite(step):
+            break
+        hit = room <= step
+        b = np.clip(state.b[F] + step * d, bottom, top)
+        b = np.where(hit, np.where(d > 0, top, bottom), b)
+        change = b - state.b[F]
+        change[solved.held] = 0
+        if change.any():
+            state.b[F] += change
+            state.b[F[hit]] = b[hit]
+            state.move(F, change)
+            moved += 1
+        if not hit.any():
+            break
+        solved.hold(np.flatnonzero(hit))
+        if len(solved.held) >= HELD and moved:
+            break
+    return moved
+
+
+def _factored(tile: NDArray[np.float64], largest: float) -> Any:
+    """The Cholesky factor of a tile that rounding, or the kernel function, may have left indefinite."""
+    ridge = 10 * EPS * len(tile) * largest + float(np.finfo(np.float64).tiny)
+    while True:
+        moved = tile.copy()
+        moved[np.diag_indices_from(moved)] += ridge
+        try:
+            return linalg.cho_factor(moved, lower=True, overwrite_a=True, check_finite=False)
+        except linalg.LinAlgError:
+            ridge *= 100
+
+
+class _Constrained:
+    """Minima over F of the quadratic whose factor is given, sums unchanged, some coefficients held: each constraint is
+    a row of the Schur complement."""
+
+    def __init__(self, factor: Any, group: NDArray[np.intp] | None, size: int) -> None:
+        self.factor, self.held = factor, np.zeros(0, np.intp)
+        kinds, self.of = (
+            (np.zeros(0, np.intp), np.zeros(size, np.intp)) if group is None else np.unique(group, return_inverse=True)
+        )
+        self.left = np.bincount(self.of, minlength=len(kinds))[: len(kinds)]  # coefficients of each sum not held
+        self.sums = len(kinds)
+        self.A = (np.arange(len(kinds))[:, None] == self.of).astype(np.float64)
+        self.Y = self._solve(self.A.T)
+
+    def _solve(self, right: Vector) -> Vector:
+        return np.asarray(linalg.cho_solve(self.factor, right, check_finite=False)) if right.size else right
+
+    def hold(self, at: NDArray[np.intp]) -> None:
+        rows = np.zeros((len(at), self.A.shape[1]))
+        rows[np.arange(len(at)), at] = 1
+        self.held = np.concatenate([self.held, at])
+        self.A, self.Y = np.concatenate([self.A, rows]), np.concatenate([self.Y, self._solve(rows.T)], axis=1)
+        if self.sums:
+            self.left -= np.bincount(self.of[at], minlength=self.sums)
+
+    def step(self, gradient: Vector) -> Vector:
+        """From where the gradient is (F,) to the minimum."""
+        free = self._solve(gradient)
+        keep = np.concatenate(
+            [self.left > 0, np.ones(len(self.held), bool)]
+        )  # (a sum that is held whole is no condition)
+        A, Y = self.A[keep], self.Y[:, keep]
+        d = -free
+        if len(A):
+            S = A @ Y
+            scale = 1 / np.sqrt(S.diagonal())
+            S = S * scale * scale[:, None]
+            try:
+                inverse = linalg.cho_factor(S, check_finite=False)
+                for _ in range(2):
+                    d = d - Y @ (scale * linalg.cho_solve(inverse, scale * (A @ d), check_finite=False))
+            except linalg.LinAlgError:
+                for _ in range(2):
+                    d = d - Y @ (scale * np.linalg.lstsq(S, scale * (A @ d), rcond=None)[0])
+        d[self.held] = 0
+        return d
