@@ -453,6 +453,10 @@ class Stream:
     def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
         self.write(buffer, self._wide(array))
 
+    def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``array`` as it comes back once it was on the device as wide numbers."""
+        return array if self.profile.wide == "double" else self._wide(array).astype(np.float64).sum(axis=-1)
+
     def _wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
         if self.profile.wide == "double":
             return array
