@@ -77,11 +77,20 @@ def measure(side: str, seed: int, device: str | None) -> Iterator[Result]:
 
 
 def _serve(side: str, device: str | None, pipe: Any) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     pipe.send(None)
     while True:
         for result in measure(side, pipe.recv(), device):
             pipe.send(result)
         pipe.send(None)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed leaves no process behind, in whatever fit that is."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 # In the process that counts
