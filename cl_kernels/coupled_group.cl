@@ -54,7 +54,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     const int row = ws[i];
     const wide curve = wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU));
     wide factor;
-    const wide threshold = row_threshold(n, W, problems, row, i, curve, B, hi, F, &factor);
+    int first;
+    const wide threshold = row_threshold(n, W, problems, row, i, curve, B, hi, F, &first, &factor);
     barrier(CLK_GLOBAL_MEM_FENCE);
     for (int p = lid; p < problems; p += WG) {
       const size_t at = (size_t)p * W + i;

@@ -58,7 +58,8 @@ kernel EXPLICIT void subproblem(const int n, const int problems, const int W, gl
     const int row = ws[i];
     const wide curve = wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU));
     wide factor;
-    const wide threshold = row_threshold(n, W, problems, row, i, curve, B, hi, F, &factor);
+    int first;
+    const wide threshold = row_threshold(n, W, problems, row, i, curve, B, hi, F, &first, &factor);
     for (int p = 0; p < problems; ++p) {
       const size_t at = (size_t)p * W + i;
       const wide bound = hi[(size_t)p * n + row], s = SHARE(p), now = bound - s;
