@@ -237,20 +237,25 @@ class Kernel:
         """The largest of :meth:`sizes`."""
         return float(self.sizes(X).max(initial=0.0))
 
-    def rounding(self, size: float, eps: float, least: float | None = None, floor: float = 0.0) -> float:
+    def rounding(
+        self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
+    ) -> float:
         """The largest rounding error of K(x, y) in units of ``eps``, for rows of that :meth:`size` or smaller ones.
 
-        Of the value itself, and of its arguments: <x,y>, <x,x> and <y,y> are off by eps times the norms that they are
-        of, |x-y|^2 by twice, s by four times eps * size. Beside that they are off by ``floor``, which is what can be
-        lost of an inner product where its terms are too small for the dtype (:func:`underflow`); least: the smallest
-        size but 0 of a row, where that counts. Looked for on a grid. Infinite where K is finite nowhere.
+        Of the value itself (with terms twice: it takes several operations), and of its arguments: <x,y>, <x,x> and
+        <y,y> are off by eps times the norms that they are of, |x-y|^2 by twice, s by four times eps * size. Beside that
+        they are off by ``floor``, which is what can be lost of an inner product where its terms are too small for the
+        dtype (:func:`underflow`); least: the smallest size but 0 of a row, where that counts. terms: how many a sum
+        has, where its own roundings shall count: they add up as the square root does, unless most terms are alike.
+        Looked for on a grid. Infinite where K is finite nowhere.
         """
+        many = 1 + 0.75 * math.sqrt(terms)
         near = np.concatenate([[0.0], np.geomspace(eps, 2.0, 200)])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
             grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
             value = self._at(s=grid)
-            there = [self._at(s=grid + (4 * eps * size + floor) * (self._sign or 1))]
+            there = [self._at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
         else:
             norms = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)]) * size
             if least and least < norms.min():
@@ -259,14 +264,14 @@ class Kernel:
             both = np.sqrt(xx) * np.sqrt(yy)
             dot = both * (1 - near)
             value = self._at(xx, yy, dot)
-            there = [self._at(xx, yy, dot - eps * both - floor)]
+            there = [self._at(xx, yy, dot - many * eps * both - floor)]
             if self.spec.expression.names & {"xx", "yy"}:
-                there += [self._at(xx * (1 + eps), yy, dot), self._at(xx, yy * (1 + eps), dot)]
+                there += [self._at(xx * (1 + many * eps), yy, dot), self._at(xx, yy * (1 + many * eps), dot)]
             if floor and self.spec.expression.names & {"xx", "yy", "sqdist"}:
                 lost = np.maximum(norms - floor, 0.0)
                 there += [self._at(lost[:, None, None], yy, dot), self._at(xx, lost[None, :, None], dot)]
         with np.errstate(all="ignore"):
-            found = np.maximum(np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
+            found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
         found = found[~np.isnan(found)]
         return float(found.max()) if found.size else math.inf
 

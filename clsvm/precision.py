@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm import layout
@@ -23,6 +24,11 @@ def sizes(kernel: Kernel, X: Data, plan: Plan) -> Vector:
 def extent(sizes: Vector) -> tuple[float, float]:
     """(largest, smallest but 0) of the sizes; 0 where there are none."""
     return float(sizes.max(initial=0.0)), float(sizes[sizes > 0].min(initial=np.inf)) if sizes.any() else 0.0
+
+
+def terms(X: Data) -> int:
+    """The most terms that an inner product of rows of X can have."""
+    return int(np.diff(X.indptr).max(initial=0)) if sp.issparse(X) else int(X.shape[1])
 
 
 class Reach:

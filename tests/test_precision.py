@@ -12,9 +12,10 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import SVC, Kernel, kernel_matrix, layout, precision, responses
+from clsvm import device as devices
 from clsvm.device import Stream
 from clsvm.kernels import BUILTIN, make, underflow
-from tests.conftest import noisy
+from tests.conftest import noisy, thrifty
 
 WIDE = 2**30  # columns
 
@@ -180,3 +181,58 @@ def test_sizes_of_sparse_rows_are_those_of_dense_ones(kernel: Kernel) -> None:
     for form in (X, X.astype(np.float32)):
         np.testing.assert_allclose(kernel.sizes(form), kernel.sizes(X.toarray()), rtol=1e-6)
     assert underflow("float32", 10) == 10 * float(np.finfo(np.float32).tiny)
+
+
+def long_values(kernel: Kernel, X: np.ndarray) -> np.ndarray:
+    """K(X, X) of a built-in in long double."""
+    X, p = X.astype(np.longdouble), {name: np.longdouble(value) for name, value in kernel.params.items()}
+    x, y = X[:, None], X[None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sums = {
+            "laplacian": lambda: abs(x - y),
+            "canberra": lambda: np.nan_to_num(abs(x - y) / (abs(x) + abs(y))),
+            "chi2": lambda: np.nan_to_num((x - y) ** 2 / (x + y)),
+            "histogram_intersection": lambda: np.minimum(x, y),
+        }
+        sums["additive_chi2"] = sums["chi2"]
+        dot, sqdist, square = X @ X.T, ((x - y) ** 2).sum(axis=2), (X * X).sum(axis=1)
+        values = {"dot": dot, "sqdist": sqdist, "xx": square[:, None], "yy": square[None], **p}
+        if kernel.spec.element:
+            values["s"] = sums[kernel.name]().sum(axis=2)
+    spelt = kernel.spec.text.replace("log1p(gamma / alpha * sqdist)", "log(1 + gamma / alpha * sqdist)")
+    names = {"exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where, "minimum": np.minimum}
+    spelt = spelt.replace("sqrt(3)", "sqrt(three)").replace("sqrt(5)", "sqrt(five)").replace("5 / 3", "five / three")
+    values |= {"three": np.longdouble(3), "five": np.longdouble(5), "degree": kernel.params.get("degree")}
+    return np.asarray(eval(spelt, names, values), np.longdouble)
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_a_bound_of_the_rounding_errors(device: str, name: str) -> None:
+    """Of sums of any length, against long double, on the device and on the host."""
+    if thrifty(device) and name not in ("linear", "rbf", "matern52", "laplacian"):
+        pytest.skip("a slow compiler is spared most")
+    spec, names, worst = BUILTIN[name], {parameter.name for parameter in BUILTIN[name].parameters}, 0.0
+    dtypes = ["float32", "float64"] if devices.find(device).fp64 else ["float32"]
+    for d, scale, offset in ((2, 1.0, 0.0), (30, 30.0, 50.0), (30, 0.01, 1.0), (400, 1.0, 3.0), (400, 30.0, 0.0)):
+        rng = np.random.default_rng(d)
+        X = (rng.normal(size=(40, d)) + offset) * scale
+        X[20:] = X[:20] + 1e-3 * scale * rng.normal(size=(20, d))  # pairs of near rows
+        X = (np.abs(X) if spec.nonnegative else X).astype(np.float32).astype(np.float64)
+        chosen: dict[str, Any] = {"gamma": 3 / (d * X.var()), "coef0": 1.0, "degree": 3}
+        kernel = make(name, **{key: value for key, value in chosen.items() if key in names})
+        centre = X.mean(axis=0) if spec.of_distance else np.zeros(d)  # as the dense layout has it
+        size, expected = kernel.size(X - centre), long_values(kernel, X)
+        host = kernel.evaluate(X - centre, X - centre)
+        for dtype in dtypes:
+            eps, K = float(np.finfo(dtype).eps), kernel_matrix(X, kernel=kernel, device=device, dtype=dtype)
+            bound = eps * kernel.rounding(size, eps, terms=d)
+            worst = max(worst, float(np.abs(K - expected).max()) / bound)
+            if dtype == "float64":
+                worst = max(worst, float(np.abs(host - expected).max()) / bound)
+    assert worst <= 1
+
+
+def test_terms_of_rows() -> None:
+    X = np.array([[1.0, 0, 0], [1, 2, 0]])
+    assert (precision.terms(X), precision.terms(sp.csr_matrix(X))) == (3, 2)
+    assert precision.terms(sp.csr_matrix((0, 3))) == 0
