@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -39,14 +38,7 @@ class _Classifier(ClassifierMixin, Machine):
         """The dual problem of signs (n,) and bounds (n,)."""
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and labels y (n,); sample_weight (n,) scales C.
-
-        Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
-        machine fails; warns with ConvergenceWarning where the tolerance was not reached.
-        """
-        started = perf_counter()
-        self._check_numbers()
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True)
         classes, index = targets.classes_of(y)
         weights, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, X, classes, index, self._refused)
@@ -57,7 +49,7 @@ class _Classifier(ClassifierMixin, Machine):
         self.classes_, self.class_weight_ = classes, weights
         if self._way != "crammer_singer" and len(classes) > 2:
             self._fit_several(X, rows, kernel, index, bounds, started)
-            return self
+            return
         if self._way == "crammer_singer":
             problem = tasks.crammer_singer(index, bounds, len(classes))
         else:
@@ -69,7 +61,6 @@ class _Classifier(ClassifierMixin, Machine):
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(solution.steps[:1])
         self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
-        return self
 
     def _sides(self, k: int) -> list[tuple[int, int | None]]:
         """The classes on the positive and the negative side of each machine; None: all others."""
@@ -399,14 +390,9 @@ class SVR(RegressorMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and targets y (n,); sample_weight (n,) scales C. Raises and warns as
-        :meth:`SVC.fit`."""
-        started = perf_counter()
-        self._check_numbers()
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         self._fit_one(X, self._posed(y, sample_weight)[1][0].problem, started)
-        return self
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
         weights = self._bound * targets.weights_of(sample_weight, y)
@@ -479,22 +465,20 @@ class NuSVR(RegressorMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and targets y (n,); sample_weight (n,) scales C. Raises and warns as
-        :meth:`SVC.fit`."""
-        started = perf_counter()
-        self._check_numbers()
-        number("C", self.C, above=0)
-        number("nu", self.nu, above=0, most=1)
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         y = targets.numbers_of(y)
         problem = tasks.nu_svr(y, self.C * targets.weights_of(sample_weight, X), float(self.nu))
         self._fit_one(X, problem, started)
-        return self
 
     def predict(self, X: Any) -> Vector:
         """The value (n,) float64 at each row of X, the same in any batch."""
         return self._decision_values(X)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        number("C", self.C, above=0)
+        number("nu", self.nu, above=0, most=1)
 
 
 class OneClassSVM(OutlierMixin, Machine):
@@ -556,13 +540,12 @@ class OneClassSVM(OutlierMixin, Machine):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse; sample_weight (n,) are the bounds of the coefficients. y is not used.
         Raises and warns as :meth:`SVC.fit`."""
-        started = perf_counter()
-        self._check_numbers()
-        number("nu", self.nu, above=0, most=1)
+        return super().fit(X, y, sample_weight)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X = self._rows(X, reset=True)
         self._fit_one(X, tasks.one_class(float(self.nu), targets.weights_of(sample_weight, X)), started)
         self.offset_ = -self.intercept_
-        return self
 
     def decision_function(self, X: Any) -> Vector:
         """Signed distance (n,) float64 to the boundary, positive inside."""
@@ -575,6 +558,10 @@ class OneClassSVM(OutlierMixin, Machine):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """+1 (n,) for a row of X inside the boundary, -1 outside."""
         return np.where(self.decision_function(X) > 0, 1, -1)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        number("nu", self.nu, above=0, most=1)
 
 
 def _by_class(used: Any, index: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from numbers import Integral, Real
+from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -107,6 +108,28 @@ class Machine(BaseEstimator):
             state = {**state, "device": str(info.index)}
         return state
 
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, and y (n,), labels or, of a regression, numbers; sample_weight (n,)
+        scales C.
+
+        Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
+        machine fails, and leaves the estimator as it was then; warns with ConvergenceWarning where the tolerance was
+        not reached.
+        """
+        started = perf_counter()
+        self._check_numbers()
+        learner = object.__new__(type(self))
+        learner.__dict__ = self.__dict__.copy()
+        learner._learn(X, y, sample_weight, started)
+        self.__dict__ = learner.__dict__  # (all that was learnt at once)
+        if not self.fit_report_.converged:
+            warnings.warn(str(self.fit_report_), ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+        """Set every attribute that a fit learns, one after the other. started: perf_counter() when it began."""
+        raise NotImplementedError
+
     @property
     def _given(self) -> bool:
         """Whether X holds kernel values."""
@@ -205,7 +228,7 @@ class Machine(BaseEstimator):
         classes: NDArray[Any],
         index: NDArray[np.intp],
     ) -> None:
-        """The learnt attributes that every task has; warns where the fit did not converge. index: each row's class."""
+        """The learnt attributes that every task has. index: each row's class."""
         report = trained.report
         self.support_ = support.astype(np.int32)
         self.support_vectors_ = np.empty((0, 0)) if self._given else _safe_indexing(X, support)
@@ -231,8 +254,6 @@ class Machine(BaseEstimator):
             dtype=report.dtype,
             task=self._task,
         )
-        if not report.converged:
-            warnings.warn(f"{report.status} ({report})", ConvergenceWarning, stacklevel=4)
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
         """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, where they

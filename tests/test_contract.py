@@ -43,7 +43,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import clsvm
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, machine
 from clsvm import device as devices
 from tests.conftest import thrifty
 
@@ -199,6 +199,26 @@ def test_kernel_functions_that_fail_late(name: str) -> None:
     model = getattr(clsvm, name)(kernel=lambda one, other: X @ other.T).fit(X, y)
     with pytest.raises(ValueError, match="kernel function must return 10x"):
         model.predict(X[:10])
+
+
+@CLASSES
+@pytest.mark.parametrize("rows", [100, 150], ids=["two classes", "three classes"])
+def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is learnt changes together, at the end, or not at all."""
+    X, y = IRIS[0][:rows], IRIS[1][:rows]
+    model = getattr(clsvm, name)().fit(X, y)
+    before, values = dict(vars(model)), values_of(model, X)
+
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "KernelModel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X[:90, :2], 7 - y[:90])
+    assert vars(model).keys() == before.keys()
+    assert [key for key, value in vars(model).items() if value is not before[key]] == []
+    np.testing.assert_array_equal(values_of(model, X), values)
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
