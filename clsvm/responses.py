@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -215,7 +215,8 @@ def kernel_matrix(
 ) -> NDArray[Any]:
     """K(X, Y) (n, m) in ``dtype``, computed on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
 
-    kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's.
+    kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's. Where
+    inner products are too small for float32, values are computed in float64 and rounded.
     Raises ValueError or TypeError for bad input, DeviceError and BuildError where the machine fails.
     """
     if isinstance(kernel, Kernel) and params:
@@ -237,7 +238,8 @@ def kernel_matrix(
         return out
     with Stream(device, memory_limit) as stream:
         plan = layout.choose(stream.profile, X, kernel.spec)
-        _check_sizes(kernel, np.concatenate([sizes(kernel, rows, plan) for rows in (X, Y)]), dtype, X.shape[1])
+        found = np.concatenate([sizes(kernel, rows, plan) for rows in (X, Y)])
+        dtype = _holding(kernel, found, (dtype, stream.profile.finest), X.shape[1])  # the result keeps its own
         itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
         step = _whole(min(_CHUNK, budget) // _row_bytes(plan, X, itemsize))
         row = _row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
@@ -257,10 +259,13 @@ def kernel_matrix(
     return out
 
 
-def _check_sizes(kernel: Kernel, found: Vector, dtype: str, d: int) -> None:
-    """Raise ValueError where what is lost of inner products that are too small for ``dtype`` shows in K."""
-    (largest, least), eps = extent(found), float(np.finfo(dtype).eps)
-    lost = kernel.rounding(largest, eps, least, underflow(dtype, d)) - kernel.rounding(largest, eps, least)
-    if eps * lost > _LOST:
-        advice = " or take dtype='float64'" * (dtype == "float32")
-        raise ValueError(f"squared norms of rows, down to {least:.3g}, are too small for {dtype}: scale X{advice}")
+def _holding(kernel: Kernel, found: Vector, dtypes: Iterable[str], d: int) -> str:
+    """The first of the dtypes in which what is lost of inner products that are too small does not show in K, for rows
+    of those sizes. Raises ValueError where there is none."""
+    largest, least = extent(found)
+    for dtype in dtypes:
+        eps = float(np.finfo(dtype).eps)
+        lost = kernel.rounding(largest, eps, least, underflow(dtype, d)) - kernel.rounding(largest, eps, least)
+        if not eps * lost > _LOST:  # (of what is too large it is nan: layout.build refuses that)
+            return dtype
+    raise ValueError(f"squared norms of rows, down to {least:.3g}, are too small for {dtype}: scale X")
