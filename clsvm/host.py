@@ -7,13 +7,17 @@ the coefficients in float64.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from clsvm import layout
 from clsvm.device import Stream
@@ -25,17 +29,19 @@ from clsvm.solvers import Solution, active_set, certificate
 from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
-MOST = 4096  # coefficients at most
+MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose sums are as many as their rows
+ALONE = 1024  # rows up to which the linear algebra takes one thread
 COPIES = 4  # of a matrix of all coefficients, beside K
 LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
-EPS = active_set.EPS
+EPS, TINY = active_set.EPS, float(np.finfo(np.float64).tiny)
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
 
 def takes(stream: Stream, problem: Problem) -> bool:
     """Whether a problem is small enough, and memory_limit holds what it needs."""
     size = problem.q.size
-    return size <= MOST and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+    most = COUPLED if problem.constraint is Constraint.COUPLED else MOST
+    return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
 
 class Values(NamedTuple):
@@ -73,6 +79,17 @@ def kernel_values(stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Pl
     return Values((K + K.T) / 2)
 
 
+@cache
+def _libraries(process: int) -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _threads(m: int) -> Any:
+    """One thread for the linear algebra of m rows where they are few: several would wait for each other more than they
+    work, and much more where the machine is busy."""
+    return _libraries(os.getpid()).limit(limits=1) if m <= ALONE else nullcontext()
+
+
 def solve(
     stream: Stream,
     values: Values,
@@ -97,54 +114,41 @@ def solve(
     if start is None:
         start = np.zeros(problem.q.shape) if problem.start is None else problem.start
 
-    def going(violation: float, steps: int, b: Vector) -> bool:
+    def going(found: active_set.Found) -> bool:
         nonlocal status, best
-        best = b
-        now = perf_counter() - began
+        best, now = found.b, perf_counter() - began
         if progress:
             nan = float("nan")
-            progress(Point(now, steps, 0, nan, nan, nan, violation))
-        if now >= max_time:
+            progress(Point(now, found.steps, 0, nan, nan, nan, found.violation))
+        if gap_tol is not None and _reached(problem, found.b, found.f).gap <= gap_tol:
+            status = Status.GAP
+        elif now >= max_time:
             status = Status.MAX_TIME
-        elif steps >= most:
+        elif found.steps >= most:
             status = Status.MAX_ITER
         return status is Status.STALLED
 
     try:
-        found = active_set.solve(K, problem, start, tol, going)
+        with _threads(K.shape[0]):
+            found = active_set.solve(K, problem, start, tol, going)
     except KeyboardInterrupt:
         if keep and best is not None:
             keep(best)
         raise
-    b, shift, groups = found.b, values.shift(found.b), problem.totals
-    f = found.f + shift
-    seen = certificate.of(problem, b, f)
-    if problem.constraint is Constraint.COUPLED:
-        rho, (primal, dual) = (
-            np.zeros((problem.problems, 1)),
-            certificate.coupled_objectives(f, b, problem.hi, problem.q),
-        )
-        violation, steps = np.array([seen.violation]), np.array([found.steps])
-    else:
-        rho = np.zeros((problem.problems, 1)) if not len(groups) else seen.rho.reshape(problem.problems, -1)
-        at = seen.offset.reshape(b.shape)
-        primal, dual = certificate.objectives(f, b, problem.lo, problem.hi, problem.q, problem.kink, at)
-        violation, steps = np.full(problem.problems, seen.violation), np.full(problem.problems, found.steps)
-    gap = float(max(map(relative_gap, primal, dual)))
-    if seen.violation <= tol:
+    b, f = found.b, found.f + values.shift(found.b)
+    rho, primal, dual, violation, gap = _reached(problem, b, f)
+    if violation <= tol:
         status = Status.TOLERANCE
-    elif gap_tol is not None and gap <= gap_tol:
-        status = Status.GAP
     seconds = perf_counter() - began
-    point = Point(seconds, found.steps, 0, float(primal.sum()), float(dual.sum()), gap, seen.violation, len(K))
+    point = Point(seconds, found.steps, 0, float(primal.sum()), float(dual.sum()), gap, violation, len(K))
     return Solution(
         b=b,
         f=f,
         rho=rho,
         primal=primal,
         dual=dual,
-        violation=violation,
-        steps=steps.astype(np.int64),
+        violation=np.full(len(primal), violation),
+        steps=np.full(len(primal), found.steps, np.int64),
         status=status,
         error_bound=EPS * scale * float(np.abs(b).sum(axis=1).max()),
         exact_rows=int(b.size),
@@ -153,4 +157,29 @@ def solve(
         working_set=int(b.size),
         seconds={"active set": seconds},
         trace=(point,),
+        dtype="float64",
     )
+
+
+class _Reached(NamedTuple):
+    """Offsets (problems, groups), primal and dual of each problem (coupled ones have one), violation and gap of all."""
+
+    rho: Vector
+    primal: Vector
+    dual: Vector
+    violation: float
+    gap: float
+
+
+def _reached(problem: Problem, b: Vector, f: Vector) -> _Reached:
+    seen = certificate.of(problem, b, f)
+    if problem.constraint is Constraint.COUPLED:
+        rho, (primal, dual) = (
+            np.zeros((problem.problems, 1)),
+            certificate.coupled_objectives(f, b, problem.hi, problem.q),
+        )
+    else:
+        rho = seen.rho.reshape(problem.problems, -1) if len(seen.rho) else np.zeros((problem.problems, 1))
+        at = seen.offset.reshape(b.shape)
+        primal, dual = certificate.objectives(f, b, problem.lo, problem.hi, problem.q, problem.kink, at)
+    return _Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))

@@ -196,7 +196,7 @@ def _solve(
                 scale.double,
                 left(),
             )
-            found[place], record.statuses[place] = _outcome(one), one.status
+            found[place], record.statuses[place], record.dtype = _outcome(one), one.status, one.dtype
             watch(place, found[place])
         record.lap("active set", started)
         for place in todo:

@@ -143,7 +143,7 @@ def _report(solution: solvers.Solution, ready: Ready, seconds: dict[str, float],
         device=str(ready.stream.info),
         layout=ready.describe(),
         working_set_size=solution.working_set,
-        dtype=ready.gram.rows.dtype,
+        dtype=solution.dtype,
         trace=solution.trace,
         selection=ready.reason,
     )
@@ -238,9 +238,13 @@ class Ready:
         return small and (capped or solution.status is Status.STALLED)
 
     def _sure(self, solution: solvers.Solution) -> solvers.Solution:
-        """With a status that says so where rounding in float64 itself can hide more than a tenth of tol."""
-        hidden = self._double * float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
-        if (solution.status.converged or solution.status is Status.STALLED) and hidden > self.settings.tol / 10:
+        """With a status that says so where rounding in float64 itself can hide a tenth of the tolerance or more."""
+        weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
+        hidden, asked = self._double * weight, self.settings
+        share = hidden / asked.tol
+        if solution.status is Status.GAP and asked.gap_tol:
+            share = hidden * weight / (asked.gap_tol * max(float(np.abs(solution.primal).max()), host.TINY))
+        if solution.status in (Status.TOLERANCE, Status.GAP, Status.STALLED) and share > 0.1:
             return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
         return solution
 

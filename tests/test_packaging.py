@@ -31,6 +31,7 @@ ORDER = [
     {"solvers"},
     {"responses"},
     {"nystrom", "model", "tune", "libsvm", "model_files"},
+    {"host"},
     {"training"},
     {"several"},
     {"machine"},

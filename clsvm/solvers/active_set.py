@@ -55,11 +55,11 @@ def solve(
     problem: Problem,
     b: Vector,
     tol: float,
-    going: Callable[[float, int, Vector], bool] = lambda violation, steps, b: True,
+    going: Callable[[Found], bool] = lambda found: True,
 ) -> Found:
     """The one problem of ``problem``, or coupled ones, from feasible coefficients b (problems, m): what was found has b
-    and f of that shape. going: told of the least violation, all steps and the best coefficients so far, after each F;
-    ends the work by False."""
+    and f of that shape. going: told of the best so far, after each F; ends the work by
+    False."""
     state = _State(K, problem, b)
     steps, stuck, few, level = 0, 0, FEW, np.inf
     best = Found(b, state.f.reshape(b.shape), np.inf, 0)
@@ -69,8 +69,9 @@ def solve(
         stuck = 0 if seen.violation < 0.99 * best.violation else stuck
         if seen.violation < best.violation:
             best = Found(state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy(), seen.violation, steps)
-        if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best.violation, steps, best.b):
-            return best._replace(steps=steps)
+        best = best._replace(steps=steps)
+        if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best):
+            return best
         joined = state.join(seen, few, CLOSE * tol / 2)
         moved = _descend(state, seen, joined)
         steps += moved

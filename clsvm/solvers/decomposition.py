@@ -80,7 +80,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Solution:
-    """b, f (problems, n), rho (problems, groups) and primal, dual, violation, steps (problems,), float64."""
+    """b, f (problems, n), rho (problems, groups) and primal, dual, violation, steps (problems,), float64. dtype: of the
+    kernel values that f is of."""
 
     b: Vector
     f: Vector
@@ -97,6 +98,7 @@ class Solution:
     working_set: int
     seconds: dict[str, float]
     trace: tuple[Point, ...]
+    dtype: str
 
     def after(self, before: Solution) -> Solution:
         """This solution, with what it cost to come to ``before``, where it began."""
@@ -307,6 +309,7 @@ class Solver:
             working_set=self.W,
             seconds=self.seconds,
             trace=tuple(self.trace),
+            dtype=self.gram.rows.dtype,
         )
 
     def _view(self) -> View:
