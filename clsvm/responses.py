@@ -17,12 +17,12 @@ from clsvm.device import Buffer, Stream
 from clsvm.gram import Gram, Panel, Update
 from clsvm.kernels import Kernel, underflow
 from clsvm.layout import Data, Plan
-from clsvm.precision import Reach, extent, sizes
+from clsvm.precision import Reach, extent, sizes, terms
 
 Vector = NDArray[np.float64]
 _CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
-_HOST_BYTES, _COPIES, _LEAST = 64 << 20, 4, 16  # of a block there: bytes, arrays of its size, rows at least
+_HOST_BYTES, _COPIES = 64 << 20, 4  # of a block there, and arrays of its size
 _CLUSTERED = 1 << 30  # multiply-adds below which rows that are read once are not worth clustering
 _PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
 _LOST = 1e-4  # of a kernel value
@@ -185,21 +185,26 @@ def _on_host(
     stream: Stream, kernel: Kernel, X: Data, support: Data, coefficients: Vector, ends: Sequence[int] = ()
 ) -> Vector:
     """:meth:`Support.responses` in float64 by the kernel's oracle, in blocks of rows and of support vectors within what
-    is left of the budget, as far as blocks of _LEAST each fit there."""
-    (n, d), m, problems = X.shape, support.shape[0], len(coefficients)
-    if sp.issparse(X) and sp.issparse(support):
-        d = min(d, X.nnz + support.nnz)  # (columns without entries are not made dense)
-    cells = min(_HOST_BYTES, (stream.limit - stream.held) // 2) // 8 // _COPIES  # side^2 of K, 2 side d of rows
-    side = max(_LEAST, int(np.sqrt(max(0, cells) + d * d) - d))
-    across = max(1, min(m, side))
-    down = max(1, min(n, max(_LEAST, (cells - across * d) // (across + d))))
-    stream.peak = max(stream.peak, stream.held + 8 * _COPIES * (across * down + (across + down) * d))
+    is left of the budget. Raises ValueError where that holds no block of one of each."""
+    n, m, problems = X.shape[0], support.shape[0], len(coefficients)
+    most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
+
+    def needed(side: int) -> int:  # K, and the rows without columns that have no entry
+        down, across = min(side, n), min(side, m)
+        return 8 * _COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
+
+    room = min(_HOST_BYTES, stream.limit - stream.held)
+    side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= room), 1)
+    if stream.held + needed(side) > stream.limit:
+        words = f"{stream.held} are in use and {needed(side)} more are needed"
+        raise ValueError(f"memory_limit of {stream.limit} bytes is too small: {words}")
+    stream.peak = max(stream.peak, stream.held + needed(side))
     out = np.zeros((max(1, len(ends)), problems, n))
     for c, (first, end) in zip(out, pairwise((0, *(ends or (m,)))), strict=True):
-        for begin in range(first, end, across):
-            some = slice(begin, min(begin + across, end))
-            for start in range(0, n, down):
-                c[:, start : start + down] += coefficients[:, some] @ kernel(X[start : start + down], support[some]).T
+        for begin in range(first, end, side):
+            some = slice(begin, min(begin + side, end))
+            for start in range(0, n, side):
+                c[:, start : start + side] += coefficients[:, some] @ kernel(X[start : start + side], support[some]).T
     return out.reshape(-1, n)
 
 
