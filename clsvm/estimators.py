@@ -40,20 +40,21 @@ class _Classifier(ClassifierMixin, Machine):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
         X, y = self._rows(X, y, reset=True)
-        classes, index = targets.classes_of(y)
-        weights, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, X, classes, index, self._refused)
+        boxes = self._boxes(y, sample_weight)
+        classes, index, bounds = boxes.classes, boxes.index, boxes.bounds
         rows, kernel = self._trained_on(X)
         before = getattr(self, "classes_", classes)
         if self.warm_start and not np.array_equal(before, classes):
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
-        self.classes_, self.class_weight_ = classes, weights
+        self.classes_, self.class_weight_ = classes, boxes.weights
         if self._way != "crammer_singer" and len(classes) > 2:
             self._fit_several(X, rows, kernel, index, bounds, started)
             return
         if self._way == "crammer_singer":
             problem = tasks.crammer_singer(index, bounds, len(classes))
         else:
-            problem = self._members(index, 2, bounds)[0].problem
+            (one,) = self._members(index, 2, bounds)
+            problem = one.problem.among(one.rows, len(index))
         start = self._before((problem.problems, problem.n))
         trained = training.train(rows, problem, kernel, self._options(), start, started)
         solution = trained.solution
@@ -61,6 +62,9 @@ class _Classifier(ClassifierMixin, Machine):
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(solution.steps[:1])
         self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
+
+    def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
+        return targets.boxes(self._scale, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[tuple[int, int | None]]:
         """The classes on the positive and the negative side of each machine; None: all others."""
@@ -79,9 +83,8 @@ class _Classifier(ClassifierMixin, Machine):
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
         if self._way == "crammer_singer":
             raise NotImplementedError
-        classes, index = targets.classes_of(y)
-        _, bounds = targets.boxes(self._scale, self.class_weight, sample_weight, y, classes, index, self._refused)
-        return classes, self._members(index, len(classes), bounds)
+        boxes = self._boxes(y, sample_weight)
+        return boxes.classes, self._members(boxes.index, len(boxes.classes), boxes.bounds)
 
     def _fit_several(
         self,
@@ -103,7 +106,7 @@ class _Classifier(ClassifierMixin, Machine):
         coefficients = np.zeros((k - 1 if of_pairs else k, n))
         for (i, j), member, ((b,), _) in zip(sides, members, made, strict=True):
             if j is None:
-                coefficients[i] = b
+                coefficients[i, member.rows] = b
                 continue
             first = index[member.rows] == i
             coefficients[j - 1, member.rows[first]] = b[first]

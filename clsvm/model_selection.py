@@ -398,7 +398,7 @@ class Folds:
             raise found
         of_pairs = False
         if is_classifier(machine):
-            machine.classes_ = np.unique(self._targets(fold)[0])
+            machine.classes_ = machine._boxes(*self._targets(fold)).classes
             of_pairs = len(machine.classes_) > 2 and machine._way == "ovo"
         machine.model_ = SimpleNamespace(of_pairs=of_pairs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -39,26 +40,30 @@ def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Ve
     return np.maximum(rows, 0)
 
 
-def boxes(
-    C: float,
-    class_weight: Any,
-    sample_weight: Any,
-    X: Any,
-    classes: NDArray[Any],
-    index: NDArray[np.intp],
-    refused: str = "Invalid input",
-) -> tuple[Vector, Vector]:
-    """(weight of each class (k,), upper bound of each row's coefficient (n,) = C * class weight * sample weight).
+@dataclass(frozen=True)
+class Boxes:
+    """classes (k,) sorted, those that weigh something; weights (k,) of them; index (n,) of each row's class, -1 where
+    it is none of these; bounds (n,) of each row's coefficient, C * class weight * sample weight."""
 
-    Raises ValueError for weights that leave a class without any row (scikit-learn's rule) or are negative as a whole.
-    """
-    labels = classes[index]
-    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=labels), np.float64)
-    rows = weights_of(sample_weight, X, refused)
+    classes: NDArray[Any]
+    weights: Vector
+    index: NDArray[np.intp]
+    bounds: Vector
+
+
+def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str = "Invalid input") -> Boxes:
+    """The classes of labels y (n,) and their rows' bounds. Rows that weigh nothing are no rows, and a class of such
+    rows alone is no class. Raises ValueError where fewer than two classes are left."""
+    classes, index = classes_of(y)
+    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[index]), np.float64)
+    rows = weights_of(sample_weight, index, refused)
     with np.errstate(over="ignore"):
         bounds: Vector = C * weights[index] * rows
     if not np.isfinite(bounds).all():
         raise ValueError(f"C * class_weight * sample_weight must be finite, got C={C!r}, class_weight={class_weight!r}")
-    if len(np.unique(index[bounds > 0])) < len(classes):
+    left = np.unique(index[bounds > 0])
+    if len(left) < 2:
         raise ValueError(f"{refused} - all samples with positive weights belong to the same class.")
-    return weights, bounds
+    places = np.full(len(classes), -1)
+    places[left] = np.arange(len(left))
+    return Boxes(classes[left], weights[left], places[index], np.maximum(bounds, 0))

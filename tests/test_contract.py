@@ -18,7 +18,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
-from sklearn.ensemble import AdaBoostClassifier, BaggingRegressor, StackingClassifier
+from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, BaggingRegressor, StackingClassifier
 from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -385,7 +385,11 @@ def test_several_outputs() -> None:
 
 
 def test_ensembles() -> None:
-    """Rows drawn with weights, rows drawn again: by sample_weight or by repeating them."""
+    """Rows drawn with weights, rows drawn again: by sample_weight or by repeating them; a class may be drawn never."""
+    rare = IRIS[0][:102], IRIS[1][:102]
+    bagged = BaggingClassifier(SVC(), 8, random_state=0).fit(*rare)
+    assert {2, 3} == {len(part.classes_) for part in bagged.estimators_}
+    assert (bagged.predict(rare[0]) == rare[1]).mean() > 0.95
     ours, theirs = predictions(
         lambda model: AdaBoostClassifier(model, n_estimators=3, random_state=0), "SVC", *TWO, kernel="linear"
     )

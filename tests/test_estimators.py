@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import clsvm
-from clsvm import SVC, kernels
+from clsvm import SVC, NuSVC, kernels
 from clsvm import device as devices
 from clsvm.errors import DeviceError
 from tests.conftest import noisy
@@ -606,6 +606,43 @@ def test_class_weights_are_factors_of_C() -> None:
         assert (abs(model.dual_coef_[0]) > 0.99 * bound).any()
     names = np.array(["a", "b"])[Y]
     np.testing.assert_array_equal(SVC(class_weight={"b": 4}, gamma=0.3).fit(X, names).dual_coef_, model.dual_coef_)
+
+
+@pytest.mark.parametrize("k", [3, 4])
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVC(),
+        SVC(class_weight={1: 0}),
+        SVC(multi_class="ovr"),
+        SVC(multi_class="crammer_singer"),
+        NuSVC(nu=0.2),
+        SVC(kernel="precomputed"),
+        NuSVC(nu=0.2, kernel="precomputed"),
+    ],
+    ids=str,
+)
+def test_a_class_that_weighs_nothing_is_none(model: Any, k: int) -> None:
+    """The model is that of the rows that are left, whatever they are called."""
+    rows, y = np.random.default_rng(0).normal(size=(120, 3)), np.arange(120) % k
+    rows[:, :2] += np.stack([y // 2, y % 2], axis=1)
+    weights, left = None if model.get_params().get("class_weight") else (y != 1) * 1.0, y != 1
+    given = kernels.make("rbf", gamma=0.5)(rows, rows)
+    pre = model.kernel == "precomputed"
+    model = clone(model).set_params(dtype="float64", tol=1e-6, **({} if pre else {"gamma": 0.5}))
+    expected = clone(model).set_params(class_weight=None)
+    model.fit(given if pre else rows, y, weights)
+    expected.fit(given[np.ix_(left, left)] if pre else rows[left], y[left])
+    np.testing.assert_array_equal(model.classes_, np.unique(y[left]))
+    np.testing.assert_array_equal(model.class_weight_, np.ones(k - 1))
+    assert left[model.support_].all()
+    assert model.dual_coef_.shape[0] == expected.dual_coef_.shape[0]
+    assert model.n_support_.sum() == model.n_support_[: k - 1].sum() == len(model.support_)
+    values, wanted = (
+        model.decision_function(given if pre else rows),
+        expected.decision_function(given[:, left] if pre else rows),
+    )
+    np.testing.assert_allclose(values, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("sparse", [False, True])

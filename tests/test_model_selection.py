@@ -93,6 +93,13 @@ def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, 
     assert set(ours.predict(X)) == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize("most", [4096, 16])
+def test_a_class_that_weighs_nothing(device: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: most)
+    X, y = of_three(150)
+    both(SVC(device=device, tol=1e-5), GRID, X, y, cv=StratifiedKFold(3), params={"sample_weight": (y != "a") * 1.0})
+
+
 def test_machines_of_a_fit_share_its_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 16)
     real, left = model_selection.training.Ready.solve, list[float]()
