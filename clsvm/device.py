@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from clsvm import icd, sources, tuned
 from clsvm.budget import MEMORY_SHARE, parse_bytes
-from clsvm.errors import BuildError, DeviceError, install
+from clsvm.errors import BuildError, DeviceError, install, warn
 from clsvm.profiles import PROFILES, Profile
 
 _settings = {name: os.environ[name] for name in icd.SETTINGS if os.environ.get(name)}  # the user's
@@ -661,7 +661,7 @@ def _cached(make: Callable[[], Any]) -> Any:
             raise
         cl._PYOPENCL_NO_CACHE = True
         words = f"pyopencl's cache failed ({error}): compiled programs are no longer kept from one process to the next"
-        warnings.warn(words, UserWarning, stacklevel=3)
+        warn(words)
         return make()
 
 

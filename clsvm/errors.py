@@ -1,6 +1,22 @@
-"""The two families of errors: bad input is a ValueError or TypeError; what the machine refuses is a ClsvmError."""
+"""The two families of errors: bad input is a ValueError or TypeError; what the machine refuses is a ClsvmError. And
+how every part of the package warns."""
 
 from __future__ import annotations
+
+import sys
+import warnings
+
+_NOT_THE_CALLER = ("clsvm", "importlib")  # (the package may warn while it is imported)
+
+
+def warn(words: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of the line outside of the package that led here: the caller's, or that of a library between."""
+    frame = sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__")
+    warnings.warn_explicit(words, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
 def install(extra: str) -> str:

@@ -38,7 +38,7 @@ class _Classifier(ClassifierMixin, Machine):
         """The dual problem of signs (n,) and bounds (n,)."""
         raise NotImplementedError
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True)
         boxes = self._boxes(y, sample_weight)
         classes, index, bounds = boxes.classes, boxes.index, boxes.bounds
@@ -49,7 +49,7 @@ class _Classifier(ClassifierMixin, Machine):
         self.classes_, self.class_weight_ = classes, boxes.weights
         if self._way != "crammer_singer" and len(classes) > 2:
             self._fit_several(X, rows, kernel, index, bounds, started)
-            return
+            return X
         if self._way == "crammer_singer":
             problem = tasks.crammer_singer(index, bounds, len(classes))
         else:
@@ -62,6 +62,7 @@ class _Classifier(ClassifierMixin, Machine):
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(solution.steps[:1])
         self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
+        return X
 
     def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
         return targets.boxes(self._scale, self.class_weight, sample_weight, y, self._refused)
@@ -393,9 +394,10 @@ class SVR(RegressorMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         self._fit_one(X, self._posed(y, sample_weight)[1][0].problem, started)
+        return X
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
         weights = self._bound * targets.weights_of(sample_weight, y)
@@ -468,11 +470,12 @@ class NuSVR(RegressorMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         y = targets.numbers_of(y)
         problem = tasks.nu_svr(y, self.C * targets.weights_of(sample_weight, X), float(self.nu))
         self._fit_one(X, problem, started)
+        return X
 
     def predict(self, X: Any) -> Vector:
         """The value (n,) float64 at each row of X, the same in any batch."""
@@ -545,10 +548,11 @@ class OneClassSVM(OutlierMixin, Machine):
         Raises and warns as :meth:`SVC.fit`."""
         return super().fit(X, y, sample_weight)
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X = self._rows(X, reset=True)
         self._fit_one(X, tasks.one_class(float(self.nu), targets.weights_of(sample_weight, X)), started)
         self.offset_ = -self.intercept_
+        return X
 
     def decision_function(self, X: Any) -> Vector:
         """Signed distance (n,) float64 to the boundary, positive inside."""

@@ -18,13 +18,14 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-import warnings
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
 from platformdirs import user_cache_path
+
+from clsvm.errors import warn
 
 SETTINGS = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # the loader's: where a user has set one, it stays
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
@@ -74,7 +75,7 @@ def _prepare_caches() -> None:
         os.environ["POCL_CACHE_DIR"] = str(folder)
     if faults:
         words = "compiled programs are not kept from one process to the next; XDG_CACHE_HOME can name another folder"
-        warnings.warn(f"{next(iter(faults.values()))}: {words}", UserWarning, stacklevel=2)
+        warn(f"{next(iter(faults.values()))}: {words}")
 
 
 def _fault(folder: Path) -> str:

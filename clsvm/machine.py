@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from numbers import Integral, Real
 from time import perf_counter
 from typing import Any, Self
@@ -25,6 +24,7 @@ from sklearn.utils.validation import (
 
 from clsvm import budget, csr, kernels, layout, several, tasks, training
 from clsvm import device as devices
+from clsvm.errors import warn
 from clsvm.kernel_records import BUILTIN
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.model import KernelModel
@@ -33,6 +33,8 @@ from clsvm.solvers.batch import Member
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 _LOOK = 20  # rows on which a kernel function is tried before anything else
+_SCALED = 2000  # rows whose columns' scales are looked at where a fit did not converge
+_APART, _LARGE = 1e3, 1e6  # factors between the scales of columns, and kernel values, that are hard to solve
 _DTYPES = [np.float64, np.float32]
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 
@@ -120,14 +122,15 @@ class Machine(BaseEstimator):
         self._check_numbers()
         learner = object.__new__(type(self))
         learner.__dict__ = self.__dict__.copy()
-        learner._learn(X, y, sample_weight, started)
+        rows = learner._learn(X, y, sample_weight, started)
         self.__dict__ = learner.__dict__  # (all that was learnt at once)
         if not self.fit_report_.converged:
-            warnings.warn(str(self.fit_report_), ConvergenceWarning, stacklevel=2)
+            warn(f"{self.fit_report_}{_remedy(self.model_.kernel, rows)}", ConvergenceWarning)
         return self
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
-        """Set every attribute that a fit learns, one after the other. started: perf_counter() when it began."""
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        """Set every attribute that a fit learns, one after the other, and return the rows as they were read. started:
+        perf_counter() when it began."""
         raise NotImplementedError
 
     @property
@@ -159,7 +162,7 @@ class Machine(BaseEstimator):
     def _trained_on(self, X: Any) -> tuple[Any, Kernel | Precomputed]:
         """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows."""
         if self._own:
-            warnings.warn(_SLOW, UserWarning, stacklevel=4)
+            warn(_SLOW)
             return self._evaluated(X, X), PRECOMPUTED
         if self._given:
             if X.shape[0] != X.shape[1]:
@@ -427,6 +430,26 @@ def check_values(kernel: Kernel, X: Any) -> None:
         raise ValueError(f"{kernel!r} is nan for some rows of X")
     if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
         raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
+
+
+def _remedy(kernel: Kernel | Precomputed, X: Any) -> str:
+    """Words about the scale of the columns of X where it is likely why a fit did not converge, else none."""
+    if isinstance(kernel, Precomputed):
+        return ""
+    few = csr.without_empty(X[:: -(-X.shape[0] // _SCALED)])
+    with np.errstate(over="ignore"):
+        spans = few.max(axis=0) - few.min(axis=0)
+        spans = (spans.toarray() if sp.issparse(spans) else spans).ravel()
+        largest = float(np.abs(kernel(few[:_LOOK])).max())
+    spans = spans[spans > 0].astype(np.float64)
+    apart = float(spans.max() / spans.min()) if len(spans) else 1.0
+    if apart > _APART:
+        words = f"the columns of X differ in scale by a factor of {apart:.0e}"
+    elif largest > _LARGE:
+        words = f"kernel values are as large as {largest:.0e}"
+    else:
+        return ""
+    return f"; {words}: scikit-learn's {'MaxAbsScaler' if sp.issparse(X) else 'StandardScaler'} would help"
 
 
 def _variance(X: Any) -> float:

@@ -35,7 +35,7 @@ from sklearn.utils.validation import _num_samples
 
 from clsvm import files, targets, training
 from clsvm.device import Stream
-from clsvm.errors import CheckpointError, ClsvmError
+from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.kernels import Kernel
 from clsvm.machine import Machine, check_values
 from clsvm.precision import DECISION_ERROR
@@ -155,7 +155,7 @@ class SVCSearchCV(GridSearchCV):
         self.cv_results_["std_fit_time"] = folds.seconds.std(axis=1)
         if folds.unconverged:
             words = f"{folds.unconverged} of {folds.seconds.size} fold fits did not converge"
-            warnings.warn(words, ConvergenceWarning, stacklevel=2)
+            warn(words, ConvergenceWarning)
         return self
 
 

@@ -24,6 +24,7 @@ from scipy import sparse
 from scipy.special import expit
 
 from clsvm import csr
+from clsvm.errors import warn
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -230,4 +231,4 @@ def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterat
         yield fold, _safe_split(fold, X, y, test, train)[0], test
     if failed:
         words = f"the probabilities are from fits that did not finish ({'; '.join(failed)})"
-        warnings.warn(words, ConvergenceWarning, stacklevel=3)
+        warn(words, ConvergenceWarning)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from clsvm import files
+from clsvm.errors import warn
 from clsvm.profiles import SEARCH, Profile
 
 VERSION = 1
@@ -77,7 +77,7 @@ def _possible(shape: str, field: str, value: Any) -> bool:
 @cache
 def _ignored(where: Path, reason: str) -> None:
     """Once a process and reason."""
-    warnings.warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew", UserWarning, stacklevel=2)
+    warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 
 
 def keep(name: str, record: dict[str, Any]) -> None:

@@ -43,8 +43,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import clsvm
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, machine
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, machine, probability
 from clsvm import device as devices
+from clsvm.model_selection import SVCSearchCV
 from tests.conftest import thrifty
 
 IRIS = load_iris(return_X_y=True)
@@ -219,6 +220,44 @@ def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, m
     assert vars(model).keys() == before.keys()
     assert [key for key, value in vars(model).items() if value is not before[key]] == []
     np.testing.assert_array_equal(values_of(model, X), values)
+
+
+@pytest.mark.parametrize(
+    ("warns", "words"),
+    [
+        (lambda: SVC(max_iter=1).fit(*IRIS), "not converged: max_iter"),
+        (lambda: OneClassSVM(max_iter=1).fit(IRIS[0]), "not converged: max_iter"),
+        (lambda: SVC(kernel=rbf_kernel).fit(*IRIS), "kernel is a Python function"),
+        (lambda: SVCSearchCV(SVC(max_iter=1), {}, cv=2, refit=False).fit(*IRIS), "fold fits did not converge"),
+        (lambda: probability.calibrated(SVC(max_iter=1).fit(*IRIS), *IRIS), "from fits that did not finish"),
+    ],
+    ids=["fit", "fit without labels", "kernel function", "search", "probabilities"],
+)
+def test_a_warning_names_the_callers_line_and_says_it_once(warns: Callable[[], Any], words: str) -> None:
+    with pytest.warns(UserWarning, match=words) as seen:
+        warns()
+    (one,) = [warning for warning in seen if words in str(warning.message)][:1]
+    assert (one.filename, one.lineno) == (__file__, warns.__code__.co_firstlineno)
+    assert str(one.message).count(words) == 1
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
+def test_a_fit_that_did_not_converge_names_the_scale_of_the_columns(form: Callable[[Any], Any]) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 3)), np.arange(100) % 2
+    X[:, 2] = 7.5  # a column of one value has no scale
+    model = SVC(max_iter=1)
+    help_of = "MaxAbsScaler" if form is sp.csr_matrix else "StandardScaler"
+    far = rf"; the columns of X differ in scale by a factor of [45]e\+06: scikit-learn's {help_of} would help$"
+    with pytest.warns(ConvergenceWarning, match=far):
+        model.fit(form(X * [1, 4e6, 1]), y)
+    large = rf"; kernel values are as large as \de\+1\d: scikit-learn's {help_of} would help$"
+    with pytest.warns(ConvergenceWarning, match=large):
+        clone(model).set_params(kernel="linear").fit(form(X[:, :2] * 1e5), y)
+    for rows, made in ((form(X), model), (rbf_kernel(X * 1e3), SVC(kernel="precomputed", max_iter=1))):
+        with pytest.warns(ConvergenceWarning) as seen:
+            made.fit(rows, y)
+        assert "Scaler" not in str(seen[0].message)
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
