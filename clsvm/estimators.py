@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import several, targets, tasks, training
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.machine import Machine, number
+from clsvm.machine import Machine
 from clsvm.model import pairs, votes
+from clsvm.parameters import documented, number, without_probability
 from clsvm.solvers.batch import Member
 
 Vector = NDArray[np.float64]
@@ -159,18 +160,10 @@ class _Classifier(ClassifierMixin, Machine):
         check_random_state(self.random_state)
 
 
+@documented
 class SVC(_Classifier):
     """C-support vector classification on an OpenCL device: of two classes; of more by a machine for each
     pair, all pairs side by side, for each class, or by Crammer and Singer's machine.
-
-    C, class_weight, decision_function_shape, break_ties, random_state (kept for the interface; the solver uses no
-    random numbers), and those of :class:`clsvm.machine.Machine`. Beyond scikit-learn's:
-
-    multi_class : "ovo"; "ovr": of more than two classes each against the rest, dual_coef_ (k, n_SV), intercept_ (k,),
-        decision_function (n, k), the largest wins; or "crammer_singer": all classes in one problem without offsets
-        (GTSVM, equation 3); dual_coef_ is then (k, n_SV), intercept_ zeros (k,), decision_function (n, k) or for two
-        classes their difference (n,), and a step of max_iter solves one row
-    bias : whether there is an offset; without one every row is by itself (GTSVM, section 2)
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (k,) int32, dual_coef_
     (k - 1, n_SV) float64, intercept_ (pairs,), classes_, class_weight_, n_iter_ (pairs,) int32, fit_status_ (0, or 1
@@ -180,6 +173,7 @@ class SVC(_Classifier):
 
     _task = "c_svc"
 
+    @without_probability
     def __init__(
         self,
         *,
@@ -253,13 +247,12 @@ class SVC(_Classifier):
             raise ValueError(f"multi_class must be one of {', '.join(MULTI_CLASS)}, got {self.multi_class!r}")
 
 
+@documented
 class NuSVC(_Classifier):
     """nu-support vector classification on an OpenCL device; more than two classes by a machine for each pair.
 
-    nu (of (0, 1]: at most that share of the rows errs, at least that share are support vectors), class_weight (of the
-    bounds of the coefficients; scikit-learn's NuSVC does not heed it), decision_function_shape, break_ties,
-    random_state as :class:`SVC`'s, and the parameters of :class:`clsvm.machine.Machine`. gap_tol is of the problem
-    before its coefficients are scaled.
+    class_weight is heeded, as scikit-learn's NuSVC does not do. gap_tol is of the problem before its coefficients are
+    scaled.
 
     Attributes after fit: those of :class:`SVC`.
     """
@@ -267,6 +260,7 @@ class NuSVC(_Classifier):
     _task = "nu_svc"
     _refused = "specified nu is infeasible"
 
+    @without_probability
     def __init__(
         self,
         *,
@@ -332,13 +326,9 @@ class NuSVC(_Classifier):
         super()._check_numbers()
 
 
+@documented
 class SVR(RegressorMixin, Machine):
     """Epsilon-support vector regression on an OpenCL device.
-
-    C, epsilon (half width of the tube in which errors are free), and those of :class:`clsvm.machine.Machine`. Beyond
-    scikit-learn's:
-
-    bias : whether there is an offset
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
     (1, n_SV) float64, intercept_ (1,), n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_, coef_
@@ -414,11 +404,11 @@ class SVR(RegressorMixin, Machine):
         number("epsilon", self.epsilon, least=0)
 
 
+@documented
 class NuSVR(RegressorMixin, Machine):
     """nu-support vector regression on an OpenCL device: nu of (0, 1] in place of the tube's width, which is found.
 
-    C, nu (at most that share of the rows outside the tube, at least that share support vectors), and those of
-    :class:`clsvm.machine.Machine`. The problem is over the rows twice, alpha and alpha*, and takes as much memory.
+    The problem is over the rows twice, alpha and alpha*, and takes as much memory.
 
     Attributes after fit: those of :class:`SVR`.
     """
@@ -487,11 +477,9 @@ class NuSVR(RegressorMixin, Machine):
         number("nu", self.nu, above=0, most=1)
 
 
+@documented
 class OneClassSVM(OutlierMixin, Machine):
     """One-class support vector machine on an OpenCL device: a boundary around most of the rows.
-
-    nu (of (0, 1]: at most that share of the rows outside, at least that share support vectors), and those
-    of :class:`clsvm.machine.Machine`.
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
     (1, n_SV) float64, intercept_ (1,), offset_, n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_,

@@ -28,6 +28,7 @@ from clsvm.errors import warn
 from clsvm.kernel_records import BUILTIN
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.model import KernelModel
+from clsvm.parameters import number
 from clsvm.report import FitReport
 from clsvm.solvers.batch import Member
 
@@ -42,23 +43,7 @@ _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 class Machine(BaseEstimator):
     """A kernel machine under scikit-learn's contract; tasks are its subclasses.
 
-    The parameters that all of them have are kernel, degree, gamma ("scale", "auto" or a number), coef0, tol (KKT
-    violation), max_iter (pair steps, -1: no limit), verbose as scikit-learn's; kernel is a name of
-    clsvm.kernels.BUILTIN, a Kernel, "precomputed" (X is then K (n, n), and in predict (rows, n)), or a function of two
-    sets of rows that returns K between them, evaluated on the host; cache_size is in MB, or "auto": a share of
-    memory_limit; shrinking is taken and has no effect. Beyond them:
-
-    device : None, "gpu", "cpu", part of a platform's or device's name, "name:index", a pyopencl Device or CommandQueue
-    working_set_size : int or "auto": what costs least by the device's measured rates
-    gap_tol : stop as soon as the relative duality gap is this small, None: tol alone decides
-    dtype : "float32" or "float64", of kernel values; sums and coefficients are float64 either way. Where float32 values
-        cannot reach tol (large unscaled features with a linear kernel, say), float64 is taken; the report says so
-    memory_limit : bytes or text like "2GB"; default half of what is free on the device
-    max_time : seconds after which the solver stops, None: no limit
-    warm_start : go on from the coefficients of the fit before, with another C, another kernel or further rows after
-        those that it had
-    checkpoint : a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the end and
-        when interrupted; one of other data, C or kernel is refused with a CheckpointError
+    Their parameters are described in clsvm.parameters and listed by each one's docstring.
     """
 
     kernel: Any
@@ -91,7 +76,9 @@ class Machine(BaseEstimator):
 
     def __sklearn_clone__(self) -> Any:
         shell = copy.copy(self)  # pyopencl's objects cannot be copied, as clone would: the clone gets the same ones
-        return super(Machine, shell).__sklearn_clone__().set_params(device=self.device)
+        made = super(Machine, shell).__sklearn_clone__()
+        made.device = self.device
+        return made
 
     def set_params(self, **params: Any) -> Self:
         """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change."""
@@ -378,26 +365,6 @@ class Machine(BaseEstimator):
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
-
-
-def number(
-    name: str,
-    value: Any,
-    above: float | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    kind: type[Any] = Real,
-    infinite: bool = False,
-) -> None:
-    """Raises TypeError or ValueError unless ``value`` is a number in its bounds, and finite or allowed not to be."""
-    expected = (f"> {above}" if above is not None else f">= {least}") + (f" and <= {most}" if most is not None else "")
-    if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
-        word = "an integer" if kind is Integral else "a number"
-        raise TypeError(f"{name} must be {word} {expected}, got {value!r}")
-    finite = -np.inf < value < np.inf or (infinite and value == np.inf)
-    inside = (above is None or value > above) and (least is None or value >= least) and (most is None or value <= most)
-    if not (finite and inside):
-        raise ValueError(f"{name} must be {expected}{'' if infinite or most else ' and finite'}, got {value!r}")
 
 
 def _times(shape: tuple[int, ...]) -> str:

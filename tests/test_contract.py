@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,38 @@ def test_names_parameters_and_tags(name: str) -> None:
     for method in (m for m in expected if inspect.isfunction(getattr(type(theirs), m, None))):
         mine, other = (list(inspect.signature(getattr(type(model), method)).parameters) for model in (ours, theirs))
         assert mine == other, method
+
+
+@CLASSES
+def test_help_lists_every_parameter_once(name: str) -> None:
+    words = inspect.getdoc(getattr(clsvm, name))
+    assert words is not None
+    listed = words.partition("\nParameters:\n")[2].partition("\n\nAttributes after fit:")[0]
+    found = re.findall(r"^    (\w+)=(.+?): \S", listed, re.MULTILINE)
+    assert found == [(key, repr(value)) for key, value in signature_of(getattr(clsvm, name)).items()]
+
+
+def signature_of(made: Any) -> dict[str, Any]:
+    return {key: one.default for key, one in inspect.signature(made).parameters.items()}
+
+
+@CLASSIFIERS
+def test_probability_is_refused_with_what_there_is_instead(name: str) -> None:
+    made = getattr(clsvm, name)
+    with pytest.raises(
+        TypeError, match=rf"^{name} has no parameter 'probability': .*CalibratedClassifierCV.*calibrated"
+    ):
+        made(probability=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'probabilities'"):
+        made(probabilities=True)
+
+    class Own(made):  # type: ignore[misc]
+        def __init__(self, *, C: float = 2.0, third: int = 3) -> None:
+            super().__init__()
+            self.C, self.third = C, third
+
+    assert list(signature_of(Own)) == ["C", "third"]
+    assert clone(Own(third=4)).get_params() == {"C": 2.0, "third": 4}
 
 
 def clsvm_names() -> list[str]:

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "clsvm"
 ORDER = [
     {"errors", "csr", "files"},
     {"expression", "kernel_records", "kernels", "profiles"}
-    | {"losses", "tasks", "targets", "sources", "report", "budget", "probability"},
+    | {"losses", "tasks", "targets", "sources", "report", "budget", "parameters", "probability"},
     {"device", "icd", "tuned", "progress"},
     {"layout", "cluster", "rowcache"},
     {"precision"},

@@ -119,7 +119,7 @@ def ours_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     for name, made in OURS.items():
         monkeypatch.setattr(getattr(sklearn.svm, name), "fit", refuse)
         if exact:
-            monkeypatch.setitem(made.__init__.__kwdefaults__, "dtype", "float64")
+            monkeypatch.setitem(inspect.unwrap(made.__init__).__kwdefaults__, "dtype", "float64")
 
 
 def test_that_these_are_ours() -> None:
