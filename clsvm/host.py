@@ -34,6 +34,7 @@ ALONE = 1024  # rows up to which the linear algebra takes one thread
 COPIES = 4  # of a matrix of all coefficients, beside K
 LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
 EPS, TINY = active_set.EPS, float(np.finfo(np.float64).tiny)
+QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
 
@@ -42,6 +43,12 @@ def takes(stream: Stream, problem: Problem) -> bool:
     size = problem.q.size
     most = COUPLED if problem.constraint is Constraint.COUPLED else MOST
     return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+
+
+def holds(stream: Stream, X: Any) -> bool:
+    """Whether all of K of the rows X is quickly made and kept on the host."""
+    n, d = X.shape
+    return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
 
 class Values(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from time import perf_counter
 from typing import Any
 
@@ -139,13 +140,14 @@ def _solve(
         gram, record.plan, scale, _ = training.products(stream, X, kernel, options, dtype, record.plan, gathered=True)
         record.lap("layout", started)
         record.layouts.append(f"{gram.rows.describe()}, {dtype}")
-        started, steps, nan, doubles = perf_counter(), 0, float("nan"), list[Gram]()
+        started, steps, nan = perf_counter(), 0, float("nan")
         record.dtype = dtype
 
-        def exact() -> Gram:
-            if not doubles:
-                doubles.append(training.products(stream, X, kernel, options, "float64", record.plan, gathered=True)[0])
-            return doubles[0]
+        @cache
+        def exact() -> Gram | NDArray[np.float64]:
+            if host.holds(stream, X):
+                return X if isinstance(kernel, Precomputed) else kernel(X)
+            return training.products(stream, X, kernel, options, "float64", record.plan, gathered=True)[0]
 
         def watch(place: int, outcome: Outcome) -> None:
             nonlocal steps
@@ -166,7 +168,7 @@ def _solve(
         hopeless = [p for p in todo if hides * _largest(members[p].problem) > options.tol]
         able = [p for p in todo if p not in hopeless or not takes(p)]
         again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
-        doubly = exact if dtype == "float32" and stream.profile.wide == "double" else None
+        doubly = exact if dtype == "float32" and (stream.profile.wide == "double" or host.holds(stream, X)) else None
         outcomes = (
             batch.solve(stream, gram, again, options.tol, options.max_iter, scale.own, watch, over, doubly)
             if able

@@ -91,16 +91,16 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """The sums made exact, where a coefficient has room, and f computed from b."""
-        inside = (self.b > self.lo) & (self.b < self.hi)
+        """The sums made exact, and f computed from b."""
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
-            free = np.flatnonzero(inside & (self.group == g))
-            if free.size:
-                excess = self.b[self.group == g].sum() - self.total[g]
-                room = self.b[free] - self.lo[free] if excess > 0 else self.hi[free] - self.b[free]
-                at = free[room.argmax()]
-                self.b[at] = np.clip(self.b[at] - excess, self.lo[at], self.hi[at])
+            mine = np.flatnonzero(self.group == g)
+            b, lo, hi = self.b[mine], self.lo[mine], self.hi[mine]
+            excess = b.sum() - self.total[g]
+            room = b - lo if excess > 0 else hi - b
+            order = np.lexsort((-room, (b == lo) | (b == hi)))  # those inside first, of these the one with most room
+            b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
+            self.b[mine] = np.clip(b, lo, hi)
         b = self.b.reshape(-1, self.m)
         self.f = (b @ self.K).ravel() + self.q
 
@@ -233,10 +233,16 @@ class _Constrained:
             S = S * scale * scale[:, None]
             try:
                 inverse = linalg.cho_factor(S, check_finite=False)
-                for _ in range(2):
+                for _ in range(3):
                     d = d - Y @ (scale * linalg.cho_solve(inverse, scale * (A @ d), check_finite=False))
             except linalg.LinAlgError:
-                for _ in range(2):
+                for _ in range(3):
                     d = d - Y @ (scale * np.linalg.lstsq(S, scale * (A @ d), rcond=None)[0])
         d[self.held] = 0
+        if self.sums:  # what rounding left of the sums, where the complement is nearly singular
+            free = np.ones(len(d), bool)
+            free[self.held] = False
+            for _ in range(2):
+                off = np.bincount(self.of, d, self.sums) / np.maximum(self.left, 1)
+                d[free] -= off[self.of[free]]
         return d

@@ -31,6 +31,7 @@ from clsvm.solvers.decomposition import VECTOR_STATE
 from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
+Exact = Callable[[], Gram | NDArray[np.float64]]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
@@ -86,11 +87,12 @@ def solve(
     kernel_scale: float,
     watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
     over: Callable[[], bool] = lambda: False,
-    exact: Callable[[], Gram] | None = None,
+    exact: Exact | None = None,
 ) -> list[Outcome | None]:
     """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
-    member, -1 for the profile's patience. exact: makes the same products in float64. Members are at most
+    member, -1 for the profile's patience. exact: makes the same products in float64, or all
+    of K. Members are at most
     :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
@@ -140,7 +142,7 @@ class _Batch:
         W: int,
         Q: Buffer,
         kernel_scale: float,
-        exact: Callable[[], Gram] | None,
+        exact: Exact | None,
     ) -> None:
         self.stream, self.gram, self.members, self.W, self.Q = stream, gram, members, W, Q
         self.eps, self.exact = float(np.finfo(gram.rows.dtype).eps) * kernel_scale, exact
@@ -265,6 +267,12 @@ class _Batch:
         """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member."""
         assert self.exact
         stream, gram, B = self.stream, self.exact(), self.B
+        if isinstance(gram, np.ndarray):
+            for p in np.flatnonzero(near.any(axis=1)).tolist():
+                own, some = self.members[p].rows, np.flatnonzero(near[p])
+                self.f[p, some] = gram[np.ix_(own[some], own)] @ self.b[p, : len(own)] + self.q[p, some]
+            stream.write_wide(self.state[0], self.f)
+            return
         (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))
         q, weights, counts = np.zeros((B, R)), np.zeros((B, S)), np.zeros((2, B, UNIT), np.int32)
         for p in range(B):
