@@ -222,7 +222,7 @@ class _Batch:
             violation, rho = self._violations()
             bound, still = self._bound(), steps == before
             hidden = 2 * bound  # of the violation
-            doubt = hidden > (1 - STOP) * tol
+            doubt = (hidden > (1 - STOP) * tol) | self._loose(bound)
             checked = exact.copy()
             if self.exact:
                 exact |= doubt & ((violation <= tol) | still)
@@ -243,6 +243,11 @@ class _Batch:
     def _bound(self) -> Vector:
         """Of f, from the rounding of K."""
         return np.asarray(self.eps * np.abs(self.b).sum(axis=1))
+
+    def _loose(self, bound: Vector) -> NDArray[np.bool_]:
+        """The members (B,) whose objective rounding of K could move by more than a report may be off."""
+        level, weight = certificate.level(self.f, self.b, self.q, self.kink)
+        return np.asarray(bound * weight > certificate.OBJECTIVE * level)
 
     def _respond(self) -> None:
         """f from the tiles."""
@@ -269,8 +274,8 @@ class _Batch:
         stream, gram, B = self.stream, self.exact(), self.B
         if isinstance(gram, np.ndarray):
             for p in np.flatnonzero(near.any(axis=1)).tolist():
-                own, some = self.members[p].rows, np.flatnonzero(near[p])
-                self.f[p, some] = gram[np.ix_(own[some], own)] @ self.b[p, : len(own)] + self.q[p, some]
+                own, here = self.members[p].rows, np.flatnonzero(near[p])
+                self.f[p, here] = gram[np.ix_(own[here], own)] @ self.b[p, : len(own)] + self.q[p, here]
             stream.write_wide(self.state[0], self.f)
             return
         (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
+OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
 
 
 class Extremes(NamedTuple):
@@ -86,6 +87,12 @@ def objectives(
     loss = np.maximum(np.maximum(lo * (slack + kink), hi * (slack - kink)), 0).sum(axis=1)
     dual = -(quadratic / 2 + (q * b).sum(axis=1) + kink * np.abs(b).sum(axis=1))
     return quadratic / 2 + loss - (offset * b).sum(axis=1), dual
+
+
+def level(f: Vector, b: Vector, q: Vector, kink: float) -> tuple[Vector, Vector]:
+    """Size of the dual objective and sum of the absolute coefficients (problems,), by which rounding of f moves it."""
+    weight = np.abs(b).sum(axis=1)
+    return np.abs((b * (f + q)).sum(axis=1) / 2 + kink * weight), weight
 
 
 def coupled_objectives(f: Vector, b: Vector, hi: Vector, q: Vector) -> tuple[Vector, Vector]:

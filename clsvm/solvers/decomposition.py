@@ -48,7 +48,6 @@ VECTOR_STATE = 64  # bytes of local memory for each row of the working set in th
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
-OBJECTIVE = 1e-6  # share of an objective that rounding may move, before f of all support vectors is evaluated
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 WHOLE = 16  # a working set is whole vectors of this many
 GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
@@ -488,7 +487,7 @@ class Solver:
         b = self.stream.read_wide(self.b, shape)
         bound = self._bound(b)
         worst = float(state.violation.max())
-        if self.settings.exact is None or (not double and (bound <= tol / 10 or worst + 2 * bound <= tol)):
+        if self.settings.exact is None:
             return worst, 0
         f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
         now = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
@@ -496,19 +495,22 @@ class Solver:
         there = order >= 0
         coefficients = np.zeros((self.P, self.gram.rows.n))
         coefficients[:, order[there]] = b[:, there]
-        rows = there & (double | certificate.of(now, b, f).deciding(tol, bound).reshape(shape).any(axis=0))
-        evaluated, off = 0, 0.0
+        rows = there & double
+        if not double and bound > tol / 10 and worst + 2 * bound > tol:
+            rows = there & certificate.of(now, b, f).deciding(tol, bound).reshape(shape).any(axis=0)
+        evaluated, off = 0, bound
         for more in (rows, there & ~rows & (b != 0).any(axis=0)):
             at = np.flatnonzero(more)
             if at.size:
                 exact = self.settings.exact(order[at].astype(np.intp), coefficients) + q[:, at]
-                off = float(np.abs(exact - f[:, at]).max())
+                off = float(np.abs(exact - f[:, at]).max())  # what rounding did here, it will have done to the rest
                 f[:, at] = exact
                 evaluated += at.size
-            # what rounding was seen to do to f, if it did that to the rest as well
-            level = np.abs((b * (f + q)).sum(axis=1)) / 2 + now.kink * np.abs(b).sum(axis=1)
-            if (off * np.abs(b).sum(axis=1) <= OBJECTIVE * level).all():
+            level, weight = certificate.level(f, b, q, now.kink)
+            if (off * weight <= certificate.OBJECTIVE * level).all():
                 break
+        if not evaluated:
+            return worst, 0
         self.stream.write_wide(self.f, f)
         return certificate.of(now, b, f).violation, evaluated
 
