@@ -390,7 +390,7 @@ class SVR(RegressorMixin, Machine):
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
-        weights = self._bound * targets.weights_of(sample_weight, y)
+        weights = targets.bounds_of(self._bound, targets.weights_of(sample_weight, y))
         problem = tasks.epsilon_svr(targets.numbers_of(y), weights, self.epsilon, bool(self.bias))
         return np.zeros(0), [Member(np.arange(len(weights)), problem)]
 
@@ -463,7 +463,8 @@ class NuSVR(RegressorMixin, Machine):
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True, y_numeric=True)
         y = targets.numbers_of(y)
-        problem = tasks.nu_svr(y, self.C * targets.weights_of(sample_weight, X), float(self.nu))
+        weights = targets.bounds_of(self.C, targets.weights_of(sample_weight, X))
+        problem = tasks.nu_svr(y, weights, float(self.nu))
         self._fit_one(X, problem, started)
         return X
 
@@ -538,7 +539,8 @@ class OneClassSVM(OutlierMixin, Machine):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X = self._rows(X, reset=True)
-        self._fit_one(X, tasks.one_class(float(self.nu), targets.weights_of(sample_weight, X)), started)
+        weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, X))
+        self._fit_one(X, tasks.one_class(float(self.nu), weights), started)
         self.offset_ = -self.intercept_
         return X
 

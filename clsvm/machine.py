@@ -180,7 +180,7 @@ class Machine(BaseEstimator):
         return training.Options(
             tol=float(self.tol),
             gap_tol=self.gap_tol,
-            max_iter=int(self.max_iter),
+            max_iter=min(int(self.max_iter), 2**62),
             max_time=self.max_time,
             working_set_size=self.working_set_size,
             cache_size=self.cache_size,

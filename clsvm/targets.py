@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 Vector = NDArray[np.float64]
+_MOST = 1e100  # of the sum of all bounds: its square, times kernel values, is a number
 # Weights that are all 0 have the words of weights_of, whichever release of scikit-learn is installed.
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
@@ -40,6 +41,18 @@ def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Ve
     return np.maximum(rows, 0)
 
 
+def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
+    """C * class weight * sample weight of each row (n,). Raises ValueError where the squares of what coefficients can
+    add up to are beyond float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bounds = C * rows if by_class is None else C * by_class * rows
+        total = float(np.maximum(bounds, 0).sum())
+    if not total <= _MOST:
+        words = "sample_weight" if by_class is None else "class_weight * sample_weight"
+        raise ValueError(f"the sum of C * {words} must be at most {_MOST:g}, got {total:g} for C={C:g}")
+    return bounds
+
+
 @dataclass(frozen=True)
 class Boxes:
     """classes (k,) sorted, those that weigh something; weights (k,) of them; index (n,) of each row's class, -1 where
@@ -57,10 +70,7 @@ def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str 
     classes, index = classes_of(y)
     weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[index]), np.float64)
     rows = weights_of(sample_weight, index, refused)
-    with np.errstate(over="ignore"):
-        bounds: Vector = C * weights[index] * rows
-    if not np.isfinite(bounds).all():
-        raise ValueError(f"C * class_weight * sample_weight must be finite, got C={C!r}, class_weight={class_weight!r}")
+    bounds = bounds_of(C, rows, weights[index])
     left = np.unique(index[bounds > 0])
     if len(left) < 2:
         raise ValueError(f"{refused} - all samples with positive weights belong to the same class.")

@@ -177,7 +177,7 @@ class Ready:
         self.settings = solvers.Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
-            max_iter=min(options.max_iter, 2**62),
+            max_iter=options.max_iter,
             working_set=working_set,
             cache_bytes=cache,
             kernel_scale=scale.own,
@@ -330,7 +330,7 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
         return W, 0, "; ".join([*words, "all of K is on the device"])
     if cache != "auto":
         words.append(f"a row store of {float(cache):g} MB was asked for")
-        return W, int(float(cache) * 1e6), "; ".join(words)
+        return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
     words.append(
         f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "
         + ("rows are kept" if keep else "no row is kept")

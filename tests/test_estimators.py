@@ -25,9 +25,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import clsvm
-from clsvm import SVC, NuSVC, kernels
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm import device as devices
 from clsvm.errors import DeviceError
+from clsvm.model_selection import SVCSearchCV
 from tests.conftest import noisy
 
 X, SIGNS = noisy(200, 6)
@@ -159,7 +160,7 @@ def test_one_row_is_one_class() -> None:
         ("class_weight", {5: 1}, ValueError, r"\[0, 1\], are not in class_weight"),
         ("class_weight", {0: "a"}, ValueError, "could not convert string to float"),
         *(
-            ("class_weight", {0: v}, ValueError, r"class_weight \* sample_weight must be finite")
+            ("class_weight", {0: v}, ValueError, r"the sum of C \* class_weight \* sample_weight must be")
             for v in (np.nan, np.inf)
         ),
         *(("class_weight", {0: v}, ValueError, "with positive weights belong to the same class") for v in (-1, 0)),
@@ -264,6 +265,7 @@ def objective(model: Any, gram: np.ndarray) -> float:
         *({"max_iter": value} for value in (10**6, 2**63, 10**30)),
         *({"memory_limit": value} for value in ("300 kB", "0.5MiB", 1e6, np.int64(10**6))),
         {"gap_tol": 1e-300},
+        {"cache_size": 1e303},
         {"dtype": "float64"},
         {"C": np.float32(1)},
         {"verbose": True},
@@ -606,6 +608,24 @@ def test_class_weights_are_factors_of_C() -> None:
         assert (abs(model.dual_coef_[0]) > 0.99 * bound).any()
     names = np.array(["a", "b"])[Y]
     np.testing.assert_array_equal(SVC(class_weight={"b": 4}, gamma=0.3).fit(X, names).dual_coef_, model.dual_coef_)
+
+
+@pytest.mark.parametrize("weight", [1e100, 1.7e308])
+@pytest.mark.parametrize(
+    "model",
+    [SVC(), SVC(C=1e30), SVC(multi_class="crammer_singer"), NuSVC(), SVR(), NuSVR(), OneClassSVM()],
+    ids=lambda model: type(model).__name__,
+)
+def test_weights_whose_squares_would_be_too_large(model: Any, weight: float) -> None:
+    words = r"the sum of C \* (class_weight \* )?sample_weight must be at most 1e\+100, got ([4-9]e\+1\d\d|inf)"
+    with pytest.raises(ValueError, match=words):
+        model.fit(*FEW, sample_weight=np.full(40, weight))
+
+
+def test_any_number_of_steps_is_allowed() -> None:
+    search = SVCSearchCV(SVC(max_iter=10**30), {"C": [1.0]}, cv=3, error_score="raise").fit(X, Y)
+    assert search.best_score_ > 0.5
+    assert SVC(max_iter=10**30).fit(X, np.arange(200) % 3).fit_report_.converged
 
 
 @pytest.mark.parametrize("k", [3, 4])
