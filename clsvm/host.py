@@ -33,6 +33,7 @@ MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose su
 ALONE = 1024  # rows up to which the linear algebra takes one thread
 COPIES = 4  # of a matrix of all coefficients, beside K
 LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
+COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
 EPS, TINY = active_set.EPS, float(np.finfo(np.float64).tiny)
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
@@ -107,13 +108,15 @@ def solve(
     gap_tol: float | None = None,
     most: float = np.inf,
     max_time: float = np.inf,
+    aim: float = 1.0,
     progress: Callable[[Point], None] | None = None,
     keep: Callable[[Vector], None] | None = None,
 ) -> Solution:
     """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
 
     scale: the rounding error of a kernel value in units of float64's eps. most: steps of the active set, which the
-    solution counts. max_time: seconds. keep: called with the best coefficients where the work is interrupted.
+    solution counts. max_time: seconds. aim: the share of tol at which the work ends. keep: called with the best
+    coefficients where the work is interrupted.
     """
     began, best, K = perf_counter(), start, values.K
     status = Status.STALLED
@@ -137,7 +140,7 @@ def solve(
 
     try:
         with _threads(K.shape[0]):
-            found = active_set.solve(K, problem, start, tol, going)
+            found = active_set.solve(K, problem, start, aim * tol, going)
     except KeyboardInterrupt:
         if keep and best is not None:
             keep(best)

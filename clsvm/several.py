@@ -185,7 +185,10 @@ def _solve(
         record.lap("subproblem", started)
         started = perf_counter()
         for place in todo:
-            if record.statuses.get(place, Status.STALLED) is not Status.STALLED or not takes(place) or over():
+            coarse = place in found and found[place].gap > host.COARSE and host.holds(stream, X)
+            aim = host.FINE if coarse and record.statuses[place] is Status.TOLERANCE else 1.0
+            left_over = aim < 1.0 or record.statuses.get(place, Status.STALLED) is Status.STALLED
+            if not left_over or not takes(place) or over():
                 continue
             one = _on_host(
                 stream,
@@ -197,6 +200,7 @@ def _solve(
                 record,
                 scale.double,
                 left(),
+                aim,
             )
             found[place], record.statuses[place], record.dtype = _outcome(one), one.status, one.dtype
             watch(place, found[place])
@@ -228,6 +232,7 @@ def _on_host(
     record: _Record,
     scale: float,
     left: float,
+    aim: float,
 ) -> Solution:
     """A member over its own rows, from what was found before."""
     start = before.b if before else member.start
@@ -243,6 +248,7 @@ def _on_host(
         options.tol,
         most=most,
         max_time=left,
+        aim=aim,
     )
     return found if before is None else replace(found, steps=found.steps + before.steps)
 

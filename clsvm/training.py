@@ -204,14 +204,16 @@ class Ready:
 
     def settle(self, problem: Problem, **settings: Any) -> solvers.Solution | None:
         """:meth:`solve`, and on the host what pair steps leave of a problem of few rows: where they stall, go on for
-        very long, or could not begin in this dtype. None where the problem is left to a better dtype."""
-        asked, began, solution = replace(self.settings, **settings), perf_counter(), None
+        very long, could not begin in this dtype, or end within a tol that says little of the objective. None where the
+        problem is left to a better dtype."""
+        asked, began, solution, coarse = replace(self.settings, **settings), perf_counter(), None, False
         small, most = host.takes(self.stream, problem), asked.max_iter
         if not self.hopeless(problem, asked.tol):
             patience = self.stream.profile.patience * problem.q.size + host.LEAST
             given = min(patience, most) if most >= 0 else patience
             solution = self.solve(problem, **settings, **({"max_iter": given} if small else {}))
-            if not self._unfinished(solution, small, most):
+            coarse = small and self._coarse(solution)
+            if not coarse and not self._unfinished(solution, small, most):
                 return self._sure(solution)
         if not small:
             return solution
@@ -227,10 +229,16 @@ class Ready:
             asked.gap_tol,
             most=np.inf if most < 0 else most - (int(solution.steps.sum()) if solution else 0),
             max_time=np.inf if asked.max_time is None else asked.max_time - (perf_counter() - began),
+            aim=host.FINE if coarse else 1.0,
             progress=asked.progress,
             keep=asked.keep,
         )
         return self._sure(found.after(solution) if solution else found)
+
+    def _coarse(self, solution: solvers.Solution) -> bool:
+        """Whether a solution within tol may be far from the optimum all the same, and it costs little to go there."""
+        gap = max(map(relative_gap, solution.primal, solution.dual))
+        return solution.status is Status.TOLERANCE and gap > host.COARSE and host.holds(self.stream, self._X)
 
     def _unfinished(self, solution: solvers.Solution, small: bool, most: int) -> bool:
         """Whether a problem of few rows stalled, or took all steps that it was given but not all that it may."""

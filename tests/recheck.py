@@ -99,7 +99,14 @@ def _weights(model: Any, y: Any, sample_weight: Any, n: int) -> Array:
     rows = np.ones(n) if sample_weight is None else np.maximum(np.asarray(sample_weight, np.float64), 0)
     if not hasattr(model, "classes_"):
         return rows
-    return np.asarray(rows * np.asarray(model.class_weight_)[np.searchsorted(model.classes_, y)])
+    index = _classes(model, y)
+    return np.asarray(np.where(index >= 0, rows * np.asarray(model.class_weight_)[index], 0.0))
+
+
+def _classes(model: Any, y: Any) -> Array:
+    """The number of each row's class; -1 for one that weighs nothing and so is no class of the model's."""
+    index = np.minimum(np.searchsorted(model.classes_, y), len(model.classes_) - 1)
+    return np.where(model.classes_[index] == y, index, -1)
 
 
 def _spread(model: Any, n: int) -> Array:
@@ -135,7 +142,7 @@ def _problems(model: Any, K: Array, y: Any, sample_weight: Any) -> Iterator[Prob
 
 def _machines(model: Any, y: Any, full: Array) -> Iterator[tuple[Array, Array, Array]]:
     """Rows, signs and coefficients of each machine of a classifier."""
-    index, k = np.searchsorted(model.classes_, y), len(model.classes_)
+    index, k = _classes(model, y), len(model.classes_)
     everything = np.arange(len(index))
     if k == 2:
         yield everything, np.where(index == 1, 1.0, -1.0), full[0]
@@ -217,7 +224,7 @@ def _of_problem(problem: Problem, K: Array) -> Checked:
 
 def _coupled(model: Any, K: Array, y: Any, sample_weight: Any) -> Checked:
     """Crammer and Singer's: a row's coefficients add up to 0, that of its class is at most C, the others at most 0."""
-    index, n = np.searchsorted(model.classes_, y), len(K)
+    index, n = _classes(model, y), len(K)
     b, C = _spread(model, n).astype(Long), (model.C * _weights(model, y, sample_weight, n)).astype(Long)
     own = np.arange(len(b))[:, None] == index
     f = (K @ b.T).T - own

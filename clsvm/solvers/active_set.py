@@ -184,7 +184,7 @@ def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8]) -> int:
 
 def _factored(tile: NDArray[np.float64], largest: float) -> Any:
     """The Cholesky factor of a tile that rounding, or the kernel function, may have left indefinite."""
-    ridge = 10 * EPS * len(tile) * largest + float(np.finfo(np.float64).tiny)
+    ridge = 10 * EPS * len(tile) * (largest or 1.0)
     while True:
         moved = tile.copy()
         moved[np.diag_indices_from(moved)] += ridge

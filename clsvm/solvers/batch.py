@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from clsvm import variants
 from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Panel, Update
+from clsvm.report import relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import sides
 from clsvm.solvers.decomposition import VECTOR_STATE
@@ -65,6 +66,10 @@ class Outcome:
     error_bound: float
     exact_rows: int
     sure: bool
+
+    @property
+    def gap(self) -> float:
+        return relative_gap(self.primal, self.dual)
 
 
 def largest(stream: Stream) -> int:
