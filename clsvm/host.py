@@ -24,7 +24,7 @@ from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.layout import Plan
-from clsvm.report import Point, Status, relative_gap
+from clsvm.report import Point, Progress, Status, relative_gap
 from clsvm.solvers import Solution, active_set, certificate
 from clsvm.tasks import Constraint, Problem
 
@@ -109,7 +109,7 @@ def solve(
     most: float = np.inf,
     max_time: float = np.inf,
     aim: float = 1.0,
-    progress: Callable[[Point], None] | None = None,
+    progress: Progress | None = None,
     keep: Callable[[Vector], None] | None = None,
 ) -> Solution:
     """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 # The parts of GTSVM's figure 2 and the keys of ``FitReport.seconds`` that they sum; "other" is all the rest.
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -76,6 +76,16 @@ class Point(NamedTuple):
     gap: float
     violation: float
     rows: int = 0
+
+
+class Progress(Protocol):
+    """What is told of a fit while it runs."""
+
+    def __call__(self, point: Point) -> None:
+        """Where the solver stands."""
+
+    def phase(self, words: str) -> None:
+        """What the fit does now, until the next point: a part of it that has no points of its own."""
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,7 @@ def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monke
             if len(points) == 4:
                 raise KeyboardInterrupt
 
+        show.phase = lambda words: None  # type: ignore[attr-defined]
         return show
 
     monkeypatch.setattr(training.Display, "__enter__", interrupts)

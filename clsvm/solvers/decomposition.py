@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from clsvm import variants
 from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Store, Update
-from clsvm.report import Point, Status, relative_gap
+from clsvm.report import Point, Progress, Status, relative_gap
 from clsvm.rowcache import RowCache
 from clsvm.solvers import certificate
 from clsvm.solvers.selection import View, nbytes, selection
@@ -68,7 +68,7 @@ class Settings:
     cache_bytes: int
     kernel_scale: float
     exact: Exact | None
-    progress: Callable[[Point], None] | None = None
+    progress: Progress | None = None
     max_time: float | None = None
     start: Vector | None = None
     known: tuple[Vector, Vector] | None = None
@@ -245,6 +245,8 @@ class Solver:
                 if not close and (violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol)):
                     status = Status.TOLERANCE if violation <= s.tol else Status.GAP
                     started = perf_counter()
+                    if s.progress:
+                        s.progress.phase("checking in float64")
                     worst, evaluated = self._certify(state, s.tol if violation <= s.tol else violation)
                     self.seconds["exact"] += perf_counter() - started
                     exact_rows += evaluated
