@@ -37,6 +37,7 @@ Rows = NDArray[np.intp]
 EPS = float(np.finfo(np.float64).eps)
 FEW = 16  # coefficients that join F from each side
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
+RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck
 STUCK = 10  # rounds in which neither the violation nor the dual gets lower, after which it ends
 CLOSE = 0.5  # of tol: where it stops
 
@@ -73,7 +74,7 @@ def solve(
         if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best):
             return best
         joined = state.join(seen, few, CLOSE * tol / 2)
-        moved = _descend(state, seen, joined)
+        moved = _descend(state, seen, joined, RIDGE * STEADIER ** min(stuck, 3))
         steps += moved
         before, (level, noise) = level, state.level()
         lower = level < before - noise
@@ -105,9 +106,9 @@ class _State:
         self.f = (b @ self.K).ravel() + self.q
 
     def level(self) -> tuple[float, float]:
-        """The dual objective, which steps lower, and what rounding can do to it."""
+        """The dual objective, which steps lower, and what rounding does to it as a rule."""
         size = float(np.abs(self.b).sum())
-        return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2
+        return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
 
     def look(self) -> Extremes:
         return certificate.extremes(self.f, self.b, self.lo, self.hi, self.kink, self.group, len(self.total))
@@ -135,7 +136,7 @@ class _State:
             f[part] += self.K[:, row[mine]] @ step[mine]
 
 
-def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8]) -> int:
+def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8], ridge: float) -> int:
     """Minimise over the coefficients that are inside or joined; returns the steps that changed something."""
     F = np.flatnonzero(seen.inside | (joined != 0))
     if not F.size:
@@ -148,7 +149,7 @@ def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8]) -> int:
     bottom = np.where(positive & (state.kink > 0), np.maximum(state.lo[F], 0), state.lo[F])
     tile = state.tile(F)
     largest = float(np.abs(tile.diagonal()).max())
-    factor = _factored(tile, largest)
+    factor = _factored(tile, ridge * len(F) * (largest or 1.0))
     solved = _Constrained(factor, state.group[F] if state.total.size else None, len(F))
     moved = 0
     # what joined but would go the other way is held at once
@@ -182,9 +183,8 @@ def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8]) -> int:
     return moved
 
 
-def _factored(tile: NDArray[np.float64], largest: float) -> Any:
+def _factored(tile: NDArray[np.float64], ridge: float) -> Any:
     """The Cholesky factor of a tile that rounding, or the kernel function, may have left indefinite."""
-    ridge = 10 * EPS * len(tile) * (largest or 1.0)
     while True:
         moved = tile.copy()
         moved[np.diag_indices_from(moved)] += ridge

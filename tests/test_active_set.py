@@ -1,0 +1,111 @@
+"""The active set method by itself: every constraint, singular and indefinite matrices, slow cases of pair steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.datasets import load_breast_cancer
+
+from clsvm import tasks
+from clsvm.solvers import active_set, certificate
+from clsvm.tasks import Problem
+
+TOL = 1e-6
+
+
+def rows(n: int = 60, d: int = 3) -> tuple[Any, Any]:
+    rng = np.random.default_rng(n)
+    X = rng.normal(size=(n, d))
+    return X, np.where(X[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
+
+
+X, SIGNS = rows()
+K = np.exp(-cdist(X, X, "sqeuclidean"))
+TARGETS = X[:, 1] + np.sin(3 * X[:, 0])
+ONES = np.ones(60)
+PROBLEMS = {
+    "classes": tasks.c_svc(SIGNS[None], 10 * ONES[None]),
+    "no offset": tasks.c_svc(SIGNS[None], 10 * ONES[None], bias=False),
+    "several sums": tasks.c_svc(np.stack([SIGNS, np.roll(SIGNS, 7)]), np.stack([ONES, 5 * ONES])),
+    "regression": tasks.epsilon_svr(TARGETS, 20 * ONES, 0.1),
+    "regression, no offset": tasks.epsilon_svr(TARGETS, 20 * ONES, 0.1, bias=False),
+    "one class": tasks.one_class(0.3, ONES),
+    "nu": tasks.nu_svc(SIGNS, 0.4, ONES),
+    "coupled": tasks.crammer_singer(np.arange(60) % 3, 2 * ONES, 3),
+}
+
+
+def solved(K: Any, problem: Problem, tol: float = TOL) -> active_set.Found:
+    start = np.zeros(problem.q.shape) if problem.start is None else problem.start
+    found = active_set.solve(K, problem, start, tol)
+    assert (found.b >= problem.lo).all()
+    assert (found.b <= problem.hi).all()
+    sums = np.bincount(problem.group.ravel(), found.b.ravel())[: len(problem.totals)]
+    np.testing.assert_allclose(sums, problem.totals, atol=1e-12 * max(1.0, float(problem.hi.max())))
+    np.testing.assert_allclose(found.f, found.b @ K + problem.q, rtol=1e-12, atol=1e-12 * np.abs(found.f).max())
+    assert found.violation == certificate.of(problem, found.b, found.f).violation
+    return found
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_constraint(name: str) -> None:
+    problem = PROBLEMS[name]
+    assert solved(K, problem).violation <= TOL
+    assert solved(np.zeros_like(K), problem).violation <= TOL  # the bounds alone decide
+    flat = np.ones_like(K)
+    assert solved(flat, problem).violation <= TOL  # all rows are one
+
+
+def test_regression_over_rows_twice() -> None:
+    problem = tasks.nu_svr(TARGETS, 20 * ONES, 0.3)
+    assert solved(np.tile(K, (2, 2)), problem).violation <= TOL
+
+
+def test_it_is_the_optimum_that_pair_steps_reach() -> None:
+    """Coordinate descent without an offset, done by hand in many passes."""
+    problem = PROBLEMS["no offset"]
+    b = np.zeros(60)
+    for _ in range(3000):
+        for i in range(60):
+            b[i] = np.clip(b[i] - (K[i] @ b + problem.q[0, i]) / K[i, i], problem.lo[0, i], problem.hi[0, i])
+    np.testing.assert_allclose(solved(K, problem, 1e-10).b[0], b, atol=1e-6)
+
+
+@pytest.mark.parametrize("C", [1e4, 1e8])
+def test_equal_rows_with_opposite_labels(C: float) -> None:
+    problem = tasks.c_svc(np.array([[1.0, -1.0]]), np.full((1, 2), C), bias=False)
+    found = solved(np.ones((2, 2)), problem)
+    np.testing.assert_array_equal(found.b, [[C, -C]])
+    assert found.steps <= 3
+
+
+def test_columns_of_very_different_sizes() -> None:
+    """Pair steps take tens of millions here."""
+    data, labels = load_breast_cancer(return_X_y=True)
+    signs = np.where(labels == 1, 1.0, -1.0)
+    found = solved(data @ data.T, tasks.c_svc(signs[None], np.full((1, len(signs)), 100.0)), 1e-3)
+    assert found.violation <= 1e-3
+    assert found.steps < 1000
+
+
+def test_an_indefinite_matrix_ends_at_a_stationary_point() -> None:
+    tilted = np.tanh(X @ X.T - 1)
+    assert np.linalg.eigvalsh(tilted)[0] < -0.1
+    assert solved(tilted, PROBLEMS["classes"]).violation <= TOL
+
+
+def test_it_ends_when_it_is_told_to_or_cannot_go_on() -> None:
+    problem, seen = PROBLEMS["classes"], list[active_set.Found]()
+
+    def twice(found: active_set.Found) -> bool:
+        seen.append(found)
+        return len(seen) < 2
+
+    found = active_set.solve(K, problem, np.zeros((1, 60)), TOL, twice)
+    assert len(seen) == 2
+    assert found.violation > TOL
+    best = active_set.solve(K, problem, np.zeros((1, 60)), 0.0)
+    assert 0 <= best.violation < 1e-10
