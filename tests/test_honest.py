@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
 from clsvm import SVC, SVR
-from clsvm import device as devices
 from clsvm.report import Status
 from tests import recheck
 
@@ -134,31 +132,10 @@ def test_time_ends_between_launches(device: str) -> None:
     assert report.status == Status.MAX_TIME.value
 
 
-def test_numbers_in_float32_are_the_rows(device: str) -> None:
-    rng = np.random.default_rng(0)
-    X = (rng.normal(size=(60, 2)) + 2).astype(np.float32)
-    y = (np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=60)) * 1e4
-    model = SVR(C=1e4, gamma=1.0, device=device).fit(X, y)
-    assert model.fit_report_.converged
-    assert violation(model, recheck.gram("rbf", {"gamma": 1.0}, X), y) <= 1.2 * TOL
-
-
 def test_where_tol_is_coarse_the_optimum_is_found(device: str) -> None:
-    """Within tol of f, the objective may be far away: all of it is below tol here."""
+    """All responses are smaller than tol here: within tol, the objective could be anywhere."""
     rng = np.random.default_rng(3)
-    X, y = rng.normal(size=(40, 2)) * 1e-3, rng.integers(0, 2, 40)
-    weights = np.full(40, 1e-3)
-    for kernel in ("linear", "rbf"):
-        report = SVC(kernel=kernel, gamma=1.0, C=1e-2, device=device).fit(X, y, sample_weight=weights).fit_report_
-        assert report.converged
-        assert report.gap <= 1e-3
-
-
-def test_pairs_of_many_classes(device: str) -> None:
-    rng = np.random.default_rng(0)
-    y = np.repeat(np.arange(20), 3)
-    X = rng.normal(size=(60, 4)) + y[:, None]
-    model = SVC(gamma=0.3, device=device).fit(X, y)
-    assert model.intercept_.shape == (len(list(combinations(range(20), 2))),)
-    assert violation(model, recheck.gram("rbf", {"gamma": 0.3}, X), y) <= 1.2 * TOL
-    assert devices.find(device).usable
+    X, y = rng.normal(size=(48, 2)), rng.normal(size=48) * 0.02
+    report = SVR(C=0.01, gamma=1e-3, epsilon=0.01, tol=0.02, device=device).fit(X, y).fit_report_
+    assert report.converged
+    assert report.gap <= 1e-3

@@ -38,6 +38,7 @@ EPS = float(np.finfo(np.float64).eps)
 FEW = 16  # coefficients that join F from each side
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
 RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck
+ROUNDS = 100  # at most, beside one for each coefficient
 STUCK = 10  # rounds in which neither the violation nor the dual gets lower, after which it ends
 CLOSE = 0.5  # of tol: where it stops
 
@@ -64,7 +65,7 @@ def solve(
     state = _State(K, problem, b)
     steps, stuck, few, level = 0, 0, FEW, np.inf
     best = Found(b, state.f.reshape(b.shape), np.inf, 0)
-    while True:
+    for _ in range(ROUNDS + b.size):
         state.refresh()
         seen = state.look()
         stuck = 0 if seen.violation < 0.99 * best.violation else stuck
@@ -76,9 +77,10 @@ def solve(
         joined = state.join(seen, few, CLOSE * tol / 2)
         moved = _descend(state, seen, joined, RIDGE * STEADIER ** min(stuck, 3))
         steps += moved
-        before, (level, noise) = level, state.level()
-        lower = level < before - noise
+        now, noise = state.level()
+        lower, level = now < level - noise, min(now, level)
         stuck, few = (0, FEW) if lower else (stuck + 1, FEW if moved else 1)
+    return best
 
 
 class _State:
@@ -92,14 +94,17 @@ class _State:
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """The sums made exact, and f computed from b."""
+        """The sums made exact, but for rounding where nothing is free, and f computed from b."""
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
             mine = np.flatnonzero(self.group == g)
             b, lo, hi = self.b[mine], self.lo[mine], self.hi[mine]
             excess = b.sum() - self.total[g]
+            held = (b == lo) | (b == hi) | ((b == 0) & (self.kink > 0))
+            if held.all() and abs(excess) <= 4 * EPS * np.abs(b).sum():
+                continue  # (its rounding would make one of them seem free)
             room = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-room, (b == lo) | (b == hi)))  # those inside first, of these the one with most room
+            order = np.lexsort((-room, held))  # those inside first, of these the one with most room
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
             self.b[mine] = np.clip(b, lo, hi)
         b = self.b.reshape(-1, self.m)
@@ -115,8 +120,11 @@ class _State:
 
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
         """Which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
-        inside, joined = seen.inside, np.zeros(len(self.b), np.int8)
-        for sign, excess in ((1, seen.offset - seen.right), (-1, seen.left - seen.offset)):
+        inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
+        if len(seen.least):  # between the extremes, so that both sides have some
+            between = (seen.least + seen.most) / 2
+            middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
+        for sign, excess in ((1, middle - seen.right), (-1, seen.left - middle)):
             excess = np.where(inside, -np.inf, excess)
             most = np.argpartition(-excess, min(few, len(excess)) - 1)[:few]
             joined[most[excess[most] > least]] = sign
