@@ -52,10 +52,18 @@ def holds(stream: Stream, X: Any) -> bool:
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
 
+def finer(kernel: Kernel | Precomputed, X: Any) -> bool:
+    """Whether the host computes distances of the rows X from their differences, which loses no digits far from 0."""
+    n, d = X.shape
+    return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
+
+
 class Values(NamedTuple):
-    """K (m, m) float64 of some rows. centre, rows: where K is that of rows less their mean, the mean (d,) and those."""
+    """K (m, m) float64 of some rows, and its rounding error in units of eps. centre, rows: where K is that of rows less
+    their mean, the mean (d,) and those."""
 
     K: NDArray[np.float64]
+    scale: float
     centre: Vector | None = None
     rows: NDArray[np.float64] | None = None
 
@@ -64,27 +72,30 @@ class Values(NamedTuple):
         return 0.0 if self.rows is None or self.centre is None else (b @ self.rows @ self.centre)[:, None]
 
 
-def kernel_values(stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Plan | None, problem: Problem) -> Values:
-    """K of the rows X, or X itself where it holds K.
+def kernel_values(
+    stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Plan | None, problem: Problem, scale: float
+) -> Values:
+    """K of the rows X, or X itself where it holds K. scale: the rounding error of values as devices compute them.
 
     Of the linear function, dense rows and coefficients that add up to 0, the rows are centred: f is then another by one
     number for all rows, which the offset takes, and rounding is that of smaller numbers.
     """
     if isinstance(kernel, Precomputed) or plan is None:
-        return Values(np.asarray(X, np.float64))
+        return Values(np.asarray(X, np.float64), scale)
     m, d = X.shape
     if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
         centre = X.mean(axis=0, dtype=np.float64)
         rows = X - centre
-        return Values(rows @ rows.T, centre, rows)
+        return Values(rows @ rows.T, scale, centre, rows)
     if m * m * d > ON_HOST and stream.profile.wide == "double":
         gram = Gram(stream, layout.build(stream, X, plan, "float64"), kernel)
         panel = gram.panel(m)
         K = gram.rows_of(panel, gram)[:, gram.rows.position]
         stream.free(*panel.buffers(), *gram.rows.buffers())
-        return Values(K)
+        return Values(K, scale)
     K = kernel(X)
-    return Values((K + K.T) / 2)
+    own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X) else scale
+    return Values((K + K.T) / 2, min(scale, own))
 
 
 @cache
@@ -103,7 +114,6 @@ def solve(
     values: Values,
     problem: Problem,
     start: Vector | None,
-    scale: float,
     tol: float,
     gap_tol: float | None = None,
     most: float = np.inf,
@@ -114,9 +124,8 @@ def solve(
 ) -> Solution:
     """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
 
-    scale: the rounding error of a kernel value in units of float64's eps. most: steps of the active set, which the
-    solution counts. max_time: seconds. aim: the share of tol at which the work ends. keep: called with the best
-    coefficients where the work is interrupted.
+    most: steps of the active set, which the solution counts. max_time: seconds. aim: the share of tol at which the work
+    ends. keep: called with the best coefficients where the work is interrupted.
     """
     began, best, K = perf_counter(), start, values.K
     status = Status.STALLED
@@ -160,7 +169,7 @@ def solve(
         violation=np.full(len(primal), violation),
         steps=np.full(len(primal), found.steps, np.int64),
         status=status,
-        error_bound=EPS * scale * float(np.abs(b).sum(axis=1).max()),
+        error_bound=EPS * values.scale * float(np.abs(b).sum(axis=1).max()),
         exact_rows=int(b.size),
         outer_steps=0,
         rows_computed=len(K),

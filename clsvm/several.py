@@ -163,6 +163,11 @@ def _solve(
         def takes(place: int) -> bool:
             return host.takes(stream, members[place].problem)
 
+        def hidden(place: int) -> float:
+            return host.EPS * scale.double * float(np.abs(found[place].b).sum())
+
+        finished = set[int]()
+
         double = dtype == "float64" or stream.profile.wide == "pair"
         hides = float(np.finfo(dtype).eps) * scale.own / HOPELESS * (not double)
         hopeless = [p for p in todo if hides * _largest(members[p].problem) > options.tol]
@@ -188,6 +193,7 @@ def _solve(
             coarse = place in found and found[place].gap > host.COARSE and host.holds(stream, X)
             aim = host.FINE if coarse and record.statuses[place] is Status.TOLERANCE else 1.0
             left_over = aim < 1.0 or record.statuses.get(place, Status.STALLED) is Status.STALLED
+            left_over |= place in found and hidden(place) > options.tol / 10 and host.finer(kernel, X)
             if not left_over or not takes(place) or over():
                 continue
             one = _on_host(
@@ -203,16 +209,17 @@ def _solve(
                 aim,
             )
             found[place], record.statuses[place], record.dtype = _outcome(one), one.status, one.dtype
+            finished.add(place)
             watch(place, found[place])
         record.lap("active set", started)
         for place in todo:
             status = record.statuses.get(place)
             if status not in (Status.TOLERANCE, Status.STALLED):
                 continue
-            hidden = host.EPS * scale.double * float(np.abs(found[place].b).sum())
-            if hidden > options.tol / 10:
+            bound = found[place].error_bound if place in finished else hidden(place)
+            if bound > options.tol / 10:
                 record.statuses[place] = Status.PRECISION
-                found[place] = replace(found[place], error_bound=max(found[place].error_bound, hidden))
+                found[place] = replace(found[place], error_bound=max(found[place].error_bound, bound))
             elif status is Status.STALLED and over():
                 record.statuses[place] = Status.MAX_TIME
         record.peak = max(record.peak, stream.peak)
@@ -238,13 +245,12 @@ def _on_host(
     start = before.b if before else member.start
     most = np.inf if options.max_iter < 0 else options.max_iter - (before.steps if before else 0)
     problem = member.problem
-    values = host.kernel_values(stream, rows, kernel, record.plan, problem)
+    values = host.kernel_values(stream, rows, kernel, record.plan, problem, scale)
     found = host.solve(
         stream,
         values,
         problem,
         None if start is None else problem.feasible(start[None]),
-        scale,
         options.tol,
         most=most,
         max_time=left,

@@ -214,17 +214,19 @@ class Ready:
             solution = self.solve(problem, **settings, **({"max_iter": given} if small else {}))
             coarse = small and self._coarse(solution)
             if not coarse and not self._unfinished(solution, small, most):
-                return self._sure(solution)
+                sure = self._sure(solution, self._double)
+                if sure.status is not Status.PRECISION or not small or not host.finer(self._kernel, self._X):
+                    return sure
         if not small:
             return solution
         if self._values is None:
-            self._values = host.kernel_values(self.stream, self._X, self._kernel, self.plan, problem)
+            scale = self._double / host.EPS
+            self._values = host.kernel_values(self.stream, self._X, self._kernel, self.plan, problem, scale)
         found = host.solve(
             self.stream,
             self._values,
             problem,
             asked.start if solution is None else problem.feasible(solution.b),
-            self._double / host.EPS,
             asked.tol,
             asked.gap_tol,
             most=np.inf if most < 0 else most - (int(solution.steps.sum()) if solution else 0),
@@ -233,7 +235,7 @@ class Ready:
             progress=asked.progress,
             keep=asked.keep,
         )
-        return self._sure(found.after(solution) if solution else found)
+        return self._sure(found.after(solution) if solution else found, host.EPS * self._values.scale)
 
     def _coarse(self, solution: solvers.Solution) -> bool:
         """Whether a solution within tol may be far from the optimum all the same, and it costs little to go there."""
@@ -245,10 +247,11 @@ class Ready:
         capped = solution.status is Status.MAX_ITER and not 0 <= most <= int(solution.steps.min())
         return small and (capped or solution.status is Status.STALLED)
 
-    def _sure(self, solution: solvers.Solution) -> solvers.Solution:
-        """With a status that says so where rounding in float64 itself can hide a tenth of the tolerance or more."""
+    def _sure(self, solution: solvers.Solution, rounding: float) -> solvers.Solution:
+        """With a status that says so where rounding in float64 itself, so much for a coefficient 1, can hide a tenth of
+        the tolerance or more."""
         weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
-        hidden, asked = self._double * weight, self.settings
+        hidden, asked = rounding * weight, self.settings
         share = hidden / asked.tol
         if solution.status is Status.GAP and asked.gap_tol:
             share = hidden * weight / (asked.gap_tol * max(float(np.abs(solution.primal).max()), host.TINY))
