@@ -34,6 +34,8 @@ ALONE = 1024  # rows up to which the linear algebra takes one thread
 COPIES = 4  # of a matrix of all coefficients, beside K
 LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
 COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
+FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
+SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
 EPS, TINY = active_set.EPS, float(np.finfo(np.float64).tiny)
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
@@ -46,15 +48,20 @@ def takes(stream: Stream, problem: Problem) -> bool:
     return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
 
-def holds(stream: Stream, X: Any) -> bool:
-    """Whether all of K of the rows X is quickly made and kept on the host."""
-    n, d = X.shape
+def holds(stream: Stream, shape: tuple[int, int]) -> bool:
+    """Whether all of K of rows of that shape (n, d) is quickly made and kept on the host."""
+    n, d = shape
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
 
-def finer(kernel: Kernel | Precomputed, X: Any) -> bool:
-    """Whether the host computes distances of the rows X from their differences, which loses no digits far from 0."""
-    n, d = X.shape
+def coarse(shape: tuple[int, int], gap: float) -> bool:
+    """Whether a solution within tol, with that relative gap, may be far enough from the optimum for some more work."""
+    return gap > (FEW_COARSE if shape[0] <= FEW else COARSE)
+
+
+def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
+    """Whether the host computes distances of such rows from their differences, which loses no digits far from 0."""
+    n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 
 
@@ -94,7 +101,7 @@ def kernel_values(
         stream.free(*panel.buffers(), *gram.rows.buffers())
         return Values(K, scale)
     K = kernel(X)
-    own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X) else scale
+    own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
     return Values((K + K.T) / 2, min(scale, own))
 
 

@@ -145,7 +145,7 @@ def _solve(
 
         @cache
         def exact() -> Gram | NDArray[np.float64]:
-            if host.holds(stream, X):
+            if host.holds(stream, X.shape):
                 return X if isinstance(kernel, Precomputed) else kernel(X)
             return training.products(stream, X, kernel, options, "float64", record.plan, gathered=True)[0]
 
@@ -173,7 +173,9 @@ def _solve(
         hopeless = [p for p in todo if hides * _largest(members[p].problem) > options.tol]
         able = [p for p in todo if p not in hopeless or not takes(p)]
         again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
-        doubly = exact if dtype == "float32" and (stream.profile.wide == "double" or host.holds(stream, X)) else None
+        doubly = (
+            exact if dtype == "float32" and (stream.profile.wide == "double" or host.holds(stream, X.shape)) else None
+        )
         outcomes = (
             batch.solve(stream, gram, again, options.tol, options.max_iter, scale.own, watch, over, doubly)
             if able
@@ -188,12 +190,13 @@ def _solve(
                     Status.TOLERANCE if outcome.sure else Status.MAX_ITER if capped else Status.STALLED
                 )
         record.lap("subproblem", started)
-        started = perf_counter()
+        started, quick = perf_counter(), len(todo) <= host.SEVERAL and host.holds(stream, X.shape)
         for place in todo:
-            coarse = place in found and found[place].gap > host.COARSE and host.holds(stream, X)
-            aim = host.FINE if coarse and record.statuses[place] is Status.TOLERANCE else 1.0
+            done = quick and record.statuses.get(place) is Status.TOLERANCE
+            coarse = done and host.coarse((len(members[place].rows), X.shape[1]), found[place].gap)
+            aim = host.FINE if coarse else 1.0
             left_over = aim < 1.0 or record.statuses.get(place, Status.STALLED) is Status.STALLED
-            left_over |= place in found and hidden(place) > options.tol / 10 and host.finer(kernel, X)
+            left_over |= place in found and hidden(place) > options.tol / 10 and host.finer(kernel, X.shape)
             if not left_over or not takes(place) or over():
                 continue
             one = _on_host(

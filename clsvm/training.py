@@ -212,10 +212,12 @@ class Ready:
             patience = self.stream.profile.patience * problem.q.size + host.LEAST
             given = min(patience, most) if most >= 0 else patience
             solution = self.solve(problem, **settings, **({"max_iter": given} if small else {}))
-            coarse = small and self._coarse(solution)
+            within = small and asked.gap_tol is None and solution.status is Status.TOLERANCE
+            gap = max(map(relative_gap, solution.primal, solution.dual))
+            coarse = within and host.holds(self.stream, self._X.shape) and host.coarse(self._X.shape, gap)
             if not coarse and not self._unfinished(solution, small, most):
                 sure = self._sure(solution, self._double)
-                if sure.status is not Status.PRECISION or not small or not host.finer(self._kernel, self._X):
+                if sure.status is not Status.PRECISION or not small or not host.finer(self._kernel, self._X.shape):
                     return sure
         if not small:
             return solution
@@ -236,11 +238,6 @@ class Ready:
             keep=asked.keep,
         )
         return self._sure(found.after(solution) if solution else found, host.EPS * self._values.scale)
-
-    def _coarse(self, solution: solvers.Solution) -> bool:
-        """Whether a solution within tol may be far from the optimum all the same, and it costs little to go there."""
-        gap = max(map(relative_gap, solution.primal, solution.dual))
-        return solution.status is Status.TOLERANCE and gap > host.COARSE and host.holds(self.stream, self._X)
 
     def _unfinished(self, solution: solvers.Solution, small: bool, most: int) -> bool:
         """Whether a problem of few rows stalled, or took all steps that it was given but not all that it may."""

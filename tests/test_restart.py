@@ -237,5 +237,8 @@ def test_three_classes_from_the_command_line(tmp_path: Path) -> None:
     assert done.stdout is not None
     assert "clsvm's format (LIBSVM's model format holds pairs of classes" in done.stdout.read()
     assert run("predict", data, model, out).returncode == 0
-    expected = SVC(multi_class="crammer_singer", gamma=1 / 6).fit(X, y).predict(X)
-    np.testing.assert_array_equal(np.loadtxt(out), expected)
+    expected = SVC(multi_class="crammer_singer", gamma=1 / 6).fit(X, y)
+    second, first = np.sort(expected.decision_function(X), axis=1)[:, 1:].T
+    clear = first - second > 1e-6  # at the optimum rows inside their bounds are ties
+    assert clear.mean() > 0.9
+    np.testing.assert_array_equal(np.loadtxt(out)[clear], expected.predict(X)[clear])

@@ -122,7 +122,8 @@ class _State:
         """Which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
         if len(seen.least):  # between the extremes, so that both sides have some
-            between = (seen.least + seen.most) / 2
+            with np.errstate(invalid="ignore"):
+                between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]
         for sign, excess in ((1, middle - seen.right), (-1, seen.left - middle)):
             excess = np.where(inside, -np.inf, excess)

@@ -116,7 +116,7 @@ class Solution:
             steps=self.steps + before.steps,
             outer_steps=self.outer_steps + before.outer_steps,
             rows_computed=self.rows_computed + before.rows_computed,
-            working_set=max(self.working_set, before.working_set),
+            working_set=before.working_set,
             seconds={part: before.seconds.get(part, 0.0) + self.seconds.get(part, 0.0) for part in parts},
             trace=(*before.trace, *later),
         )
