@@ -131,7 +131,8 @@ def _batches(stream: Stream, gram: Gram, order: list[int], sizes: list[int]) -> 
         W = _width(stream, gram, sizes[order[first]])
         panel = W * gram.rows.d * itemsize * (not gram.rows.csr)
         room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
-        count = max(1, min(max(AT_ONCE * stream.compute_units, ROWS // W), room))
+        unit = AT_ONCE * stream.compute_units
+        count = max(1, min(max(unit, ROWS // W // unit * unit), room))
         yield order[first : first + count]
         first += count
 
