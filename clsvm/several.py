@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +16,9 @@ from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.progress import Display
-from clsvm.report import FitReport, Point, Status, relative_gap
+from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.solvers import HOPELESS, Solution, batch
 from clsvm.solvers.batch import Member, Outcome
-from clsvm.tasks import Problem
 from clsvm.training import Options
 
 Vector = NDArray[np.float64]
@@ -140,126 +139,145 @@ def _solve(
         gram, record.plan, scale, _ = training.products(stream, X, kernel, options, dtype, record.plan, gathered=True)
         record.lap("layout", started)
         record.layouts.append(f"{gram.rows.describe()}, {dtype}")
-        started, steps, nan = perf_counter(), 0, float("nan")
-        record.dtype = dtype
-
-        @cache
-        def exact() -> Gram | NDArray[np.float64]:
-            if host.holds(stream, X.shape):
-                return X if isinstance(kernel, Precomputed) else kernel(X)
-            return training.products(stream, X, kernel, options, "float64", record.plan, gathered=True)[0]
-
-        def watch(place: int, outcome: Outcome) -> None:
-            nonlocal steps
-            steps += outcome.steps
-            record.rows += len(outcome.b)
-            if progress:
-                now = perf_counter() - started
-                progress(Point(now, steps, place, nan, nan, nan, outcome.violation, record.rows))
-
-        def over() -> bool:
-            return left() <= 0
-
-        def takes(place: int) -> bool:
-            return host.takes(stream, members[place].problem)
-
-        def hidden(place: int) -> float:
-            return host.EPS * scale.double * float(np.abs(found[place].b).sum())
-
-        finished = set[int]()
-
-        double = dtype == "float64" or stream.profile.wide == "pair"
-        hides = float(np.finfo(dtype).eps) * scale.own / HOPELESS * (not double)
-        hopeless = [p for p in todo if hides * _largest(members[p].problem) > options.tol]
-        able = [p for p in todo if p not in hopeless or not takes(p)]
-        again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
-        doubly = (
-            exact if dtype == "float32" and (stream.profile.wide == "double" or host.holds(stream, X.shape)) else None
-        )
-        outcomes = (
-            batch.solve(stream, gram, again, options.tol, options.max_iter, scale.own, watch, over, doubly)
-            if able
-            else []
-        )
-        for place, outcome in zip(able, outcomes, strict=True):
-            if outcome is not None:
-                before = found[place].steps if place in found else 0
-                found[place] = replace(outcome, steps=before + outcome.steps)
-                capped = 0 <= options.max_iter <= found[place].steps
-                record.statuses[place] = (
-                    Status.TOLERANCE if outcome.sure else Status.MAX_ITER if capped else Status.STALLED
-                )
+        record.dtype, started = dtype, perf_counter()
+        work = _Work(stream, gram, X, members, kernel, options, scale, record, found, left, progress)
+        work.side_by_side(todo)
         record.lap("subproblem", started)
-        started, quick = perf_counter(), len(todo) <= host.SEVERAL and host.holds(stream, X.shape)
-        for place in todo:
-            done = quick and record.statuses.get(place) is Status.TOLERANCE
-            coarse = done and host.coarse((len(members[place].rows), X.shape[1]), found[place].gap)
-            aim = host.FINE if coarse else 1.0
-            left_over = aim < 1.0 or record.statuses.get(place, Status.STALLED) is Status.STALLED
-            left_over |= place in found and hidden(place) > options.tol / 10 and host.finer(kernel, X.shape)
-            if not left_over or not takes(place) or over():
-                continue
-            one = _on_host(
-                stream,
-                _rows(X, members[place].rows, kernel),
-                members[place],
-                found.get(place),
-                kernel,
-                options,
-                record,
-                scale.double,
-                left(),
-                aim,
-            )
-            found[place], record.statuses[place], record.dtype = _outcome(one), one.status, one.dtype
-            finished.add(place)
-            watch(place, found[place])
+        started = perf_counter()
+        work.on_host(todo)
         record.lap("active set", started)
-        for place in todo:
-            status = record.statuses.get(place)
-            if status not in (Status.TOLERANCE, Status.STALLED):
-                continue
-            bound = found[place].error_bound if place in finished else hidden(place)
-            if bound > options.tol / 10:
-                record.statuses[place] = Status.PRECISION
-                found[place] = replace(found[place], error_bound=max(found[place].error_bound, bound))
-            elif status is Status.STALLED and over():
-                record.statuses[place] = Status.MAX_TIME
+        work.conclude(todo)
         record.peak = max(record.peak, stream.peak)
 
 
-def _largest(problem: Problem) -> float:
-    return float(np.maximum(problem.hi, -problem.lo).max())
+@dataclass
+class _Work:
+    """Members on one device in one dtype: what they are made of, and what was found so far."""
 
+    stream: Stream
+    gram: Gram
+    X: Any
+    members: Sequence[Member]
+    kernel: Kernel | Precomputed
+    options: Options
+    scale: training.Scales
+    record: _Record
+    found: dict[int, Outcome]
+    left: Callable[[], float]
+    progress: Progress | None
+    finished: set[int] = field(default_factory=set)  # those that the host has solved
+    began: float = field(default_factory=perf_counter)
 
-def _on_host(
-    stream: Stream,
-    rows: Any,
-    member: Member,
-    before: Outcome | None,
-    kernel: Kernel | Precomputed,
-    options: Options,
-    record: _Record,
-    scale: float,
-    left: float,
-    aim: float,
-) -> Solution:
-    """A member over its own rows, from what was found before."""
-    start = before.b if before else member.start
-    most = np.inf if options.max_iter < 0 else options.max_iter - (before.steps if before else 0)
-    problem = member.problem
-    values = host.kernel_values(stream, rows, kernel, record.plan, problem, scale)
-    found = host.solve(
-        stream,
-        values,
-        problem,
-        None if start is None else problem.feasible(start[None]),
-        options.tol,
-        most=most,
-        max_time=left,
-        aim=aim,
-    )
-    return found if before is None else replace(found, steps=found.steps + before.steps)
+    def side_by_side(self, todo: list[int]) -> None:
+        """Members that their dtype is fine enough for, and those that nothing but the device can take."""
+        able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
+        again = [replace(self.members[p], start=self.found[p].b) if p in self.found else self.members[p] for p in able]
+        options, single = self.options, self.gram.rows.dtype == "float32"
+        checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.X.shape))
+        outcomes = batch.solve(
+            self.stream,
+            self.gram,
+            again,
+            options.tol,
+            options.max_iter,
+            self.scale.own,
+            self._watch,
+            lambda: self.left() <= 0,
+            self._exact if checked else None,
+        )
+        for place, outcome in zip(able, outcomes, strict=True):
+            if outcome is not None:
+                before = self.found[place].steps if place in self.found else 0
+                self.found[place] = replace(outcome, steps=before + outcome.steps)
+                capped = 0 <= options.max_iter <= self.found[place].steps
+                left = Status.MAX_ITER if capped else Status.STALLED
+                self.record.statuses[place] = Status.TOLERANCE if outcome.sure else left
+
+    def on_host(self, todo: list[int]) -> None:
+        """What that left, what is finer there, and, of few small problems, those for which tol is coarse."""
+        quick = len(todo) <= host.SEVERAL and host.holds(self.stream, self.X.shape)
+        for place in todo:
+            status, outcome = self.record.statuses.get(place, Status.STALLED), self.found.get(place)
+            within = outcome is not None and status is Status.TOLERANCE
+            coarse = within and quick and host.coarse(self._shape(place), self.found[place].gap)
+            rough = within and self._beyond(self._hidden(place)) and host.finer(self.kernel, self.X.shape)
+            if (status is Status.STALLED or coarse or rough) and self._takes(place) and self.left() > 0:
+                one = self._one_on_host(place, host.FINE if coarse else 1.0)
+                self.found[place], self.record.statuses[place] = _outcome(one), one.status
+                self.record.dtype = one.dtype
+                self.finished.add(place)
+                self._watch(place, self.found[place])
+
+    def conclude(self, todo: list[int]) -> None:
+        """Statuses that say so where rounding in float64 itself could hide the tolerance, or time was over."""
+        statuses = self.record.statuses
+        for place in todo:
+            if statuses.get(place) not in (Status.TOLERANCE, Status.STALLED):
+                continue
+            outcome = self.found[place]
+            bound = outcome.error_bound if place in self.finished else self._hidden(place)
+            if self._beyond(bound):
+                statuses[place] = Status.PRECISION
+                self.found[place] = replace(outcome, error_bound=max(outcome.error_bound, bound))
+            elif statuses[place] is Status.STALLED and self.left() <= 0:
+                statuses[place] = Status.MAX_TIME
+
+    def _one_on_host(self, place: int, aim: float) -> Solution:
+        """A member over its own rows, from what was found before."""
+        member, before, most = self.members[place], self.found.get(place), self.options.max_iter
+        rows = _rows(self.X, member.rows, self.kernel)
+        values = host.kernel_values(self.stream, rows, self.kernel, self.record.plan, member.problem, self.scale.double)
+        start = before.b if before else member.start
+        steps = before.steps if before else 0
+        one = host.solve(
+            self.stream,
+            values,
+            member.problem,
+            None if start is None else member.problem.feasible(start[None]),
+            self.options.tol,
+            most=np.inf if most < 0 else most - steps,
+            max_time=self.left(),
+            aim=aim,
+        )
+        return replace(one, steps=one.steps + steps)
+
+    @cached_property
+    def _double(self) -> Gram | NDArray[np.float64]:
+        """All of K in float64 on the host, where that is quickly made, else products in float64 on the device."""
+        if host.holds(self.stream, self.X.shape):
+            return self.X if isinstance(self.kernel, Precomputed) else self.kernel(self.X)
+        plan = self.record.plan
+        return training.products(self.stream, self.X, self.kernel, self.options, "float64", plan, gathered=True)[0]
+
+    def _exact(self) -> Gram | NDArray[np.float64]:
+        return self._double
+
+    def _watch(self, place: int, outcome: Outcome) -> None:
+        self.record.rows += len(outcome.b)
+        if self.progress:
+            now, nan, steps = perf_counter() - self.began, float("nan"), sum(one.steps for one in self.found.values())
+            self.progress(Point(now, steps, place, nan, nan, nan, outcome.violation, self.record.rows))
+
+    def _shape(self, place: int) -> tuple[int, int]:
+        return len(self.members[place].rows), self.X.shape[1]
+
+    def _takes(self, place: int) -> bool:
+        return host.takes(self.stream, self.members[place].problem)
+
+    def _hopeless(self, place: int) -> bool:
+        """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
+        if self.gram.rows.dtype == "float64" or self.stream.profile.wide == "pair":
+            return False
+        problem, eps = self.members[place].problem, float(np.finfo(self.gram.rows.dtype).eps)
+        largest = float(np.maximum(problem.hi, -problem.lo).max())
+        return eps * self.scale.own / HOPELESS * largest > self.options.tol
+
+    def _hidden(self, place: int) -> float:
+        """What rounding of kernel values in float64, as devices compute them, can hide of a member's violation."""
+        return host.EPS * self.scale.double * float(np.abs(self.found[place].b).sum())
+
+    def _beyond(self, bound: float) -> bool:
+        return bound > self.options.tol / 10
 
 
 def _outcome(s: Solution) -> Outcome:

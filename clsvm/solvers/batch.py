@@ -100,6 +100,8 @@ def solve(
     of K. Members are at most
     :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
+    if not members:
+        return found
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
     batches = list(_batches(stream, gram, order, [len(member.rows) for member in members]))
     itemsize = np.dtype(gram.rows.dtype).itemsize
