@@ -241,7 +241,7 @@ class Machine(BaseEstimator):
             classes=classes,
             n_support=self._n_support,
             plan=plan,
-            dtype=report.dtype,
+            dtype=self.dtype,
             task=self._task,
         )
 
