@@ -54,9 +54,15 @@ def holds(stream: Stream, shape: tuple[int, int]) -> bool:
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
 
-def coarse(shape: tuple[int, int], gap: float) -> bool:
-    """Whether a solution within tol, with that relative gap, may be far enough from the optimum for some more work."""
-    return gap > (FEW_COARSE if shape[0] <= FEW else COARSE)
+def aim(
+    kernel: Kernel | Precomputed, shape: tuple[int, int], status: Status, gap: float, rough: bool, quick: bool
+) -> float | None:
+    """The share of tol that the host shall come to from a solution of pair steps over rows of that shape (n, d); None
+    where there is nothing to gain: it goes on with what stalled, with what is within tol but, by its relative gap, may
+    be far from the optimum (where that is ``quick``), and where rounding in float64 on a device is too ``rough``."""
+    if status is Status.TOLERANCE and quick and gap > (FEW_COARSE if shape[0] <= FEW else COARSE):
+        return FINE
+    return 1.0 if status is Status.STALLED or (rough and finer(kernel, shape)) else None
 
 
 def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
@@ -200,12 +206,9 @@ class _Reached(NamedTuple):
 def _reached(problem: Problem, b: Vector, f: Vector) -> _Reached:
     seen = certificate.of(problem, b, f)
     if problem.constraint is Constraint.COUPLED:
-        rho, (primal, dual) = (
-            np.zeros((problem.problems, 1)),
-            certificate.coupled_objectives(f, b, problem.hi, problem.q),
-        )
+        rho = np.zeros((problem.problems, 1))
+        primal, dual = certificate.coupled_objectives(f, b, problem.hi, problem.q)
     else:
-        rho = seen.rho.reshape(problem.problems, -1) if len(seen.rho) else np.zeros((problem.problems, 1))
-        at = seen.offset.reshape(b.shape)
+        rho, at = seen.rho.reshape(problem.problems, -1), seen.offset.reshape(b.shape)
         primal, dual = certificate.objectives(f, b, problem.lo, problem.hi, problem.q, problem.kink, at)
     return _Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))

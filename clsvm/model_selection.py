@@ -33,7 +33,7 @@ from sklearn.utils import indexable
 from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.validation import _num_samples
 
-from clsvm import files, targets, training
+from clsvm import csr, files, targets, training
 from clsvm.device import Stream
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.kernels import Kernel
@@ -309,8 +309,8 @@ class Folds:
         first, kernel = group.jobs[0].machine, group.key[0]
         options = first._options()
         if isinstance(kernel, Kernel):
-            rows = self.rows
-            check_values(kernel, rows)
+            check_values(kernel, self.rows)
+            rows = csr.without_empty(self.rows) if kernel.of_entries else self.rows
         else:
             rows, kernel = first._trained_on(self.rows)
         by_fold: dict[int, list[Job]] = defaultdict(list)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
-from clsvm import cluster, layout
+from clsvm import cluster, csr, layout
 from clsvm.device import Stream
 from clsvm.errors import install
 from clsvm.report import PARTS, FitReport, by_part
@@ -91,7 +91,7 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
     """
     if int(rows) != rows or rows < 1:
         raise ValueError(f"rows: got {rows!r}, expected a whole number, 1 or more")
-    X = layout.canonical(check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32]))
+    X = layout.canonical(check_array(csr.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32]))
     axes = np.ravel(_axes(ax, panels=2))
     if axes.size != 2:
         raise ValueError(f"ax: got {axes.size}, expected 2 axes")

@@ -17,7 +17,7 @@ from clsvm.gram import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.progress import Display
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
-from clsvm.solvers import HOPELESS, Solution, batch
+from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.batch import Member, Outcome
 from clsvm.training import Options
 
@@ -183,7 +183,7 @@ class _Work:
             self.scale.own,
             self._watch,
             lambda: self.left() <= 0,
-            self._exact if checked else None,
+            (lambda: self._double) if checked else None,
         )
         for place, outcome in zip(able, outcomes, strict=True):
             if outcome is not None:
@@ -198,11 +198,10 @@ class _Work:
         quick = len(todo) <= host.SEVERAL and host.holds(self.stream, self.X.shape)
         for place in todo:
             status, outcome = self.record.statuses.get(place, Status.STALLED), self.found.get(place)
-            within = outcome is not None and status is Status.TOLERANCE
-            coarse = within and quick and host.coarse(self._shape(place), self.found[place].gap)
-            rough = within and self._beyond(self._hidden(place)) and host.finer(self.kernel, self.X.shape)
-            if (status is Status.STALLED or coarse or rough) and self._takes(place) and self.left() > 0:
-                one = self._one_on_host(place, host.FINE if coarse else 1.0)
+            rough = status is Status.TOLERANCE and self._beyond(self._hidden(place))
+            aim = host.aim(self.kernel, self._shape(place), status, outcome.gap if outcome else np.inf, rough, quick)
+            if aim is not None and self._takes(place) and self.left() > 0:
+                one = self._one_on_host(place, aim)
                 self.found[place], self.record.statuses[place] = _outcome(one), one.status
                 self.record.dtype = one.dtype
                 self.finished.add(place)
@@ -249,9 +248,6 @@ class _Work:
         plan = self.record.plan
         return training.products(self.stream, self.X, self.kernel, self.options, "float64", plan, gathered=True)[0]
 
-    def _exact(self) -> Gram | NDArray[np.float64]:
-        return self._double
-
     def _watch(self, place: int, outcome: Outcome) -> None:
         self.record.rows += len(outcome.b)
         if self.progress:
@@ -268,16 +264,15 @@ class _Work:
         """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
         if self.gram.rows.dtype == "float64" or self.stream.profile.wide == "pair":
             return False
-        problem, eps = self.members[place].problem, float(np.finfo(self.gram.rows.dtype).eps)
-        largest = float(np.maximum(problem.hi, -problem.lo).max())
-        return eps * self.scale.own / HOPELESS * largest > self.options.tol
+        rounding = float(np.finfo(self.gram.rows.dtype).eps) * self.scale.own
+        return certificate.hopeless(rounding, self.members[place].problem, self.options.tol)
 
     def _hidden(self, place: int) -> float:
         """What rounding of kernel values in float64, as devices compute them, can hide of a member's violation."""
         return host.EPS * self.scale.double * float(np.abs(self.found[place].b).sum())
 
     def _beyond(self, bound: float) -> bool:
-        return bound > self.options.tol / 10
+        return certificate.beyond(bound, self.options.tol)
 
 
 def _outcome(s: Solution) -> Outcome:

@@ -63,16 +63,14 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Which of ``totals`` each coefficient (problems, n) counts towards; where nothing is held, 0."""
+        """Which of ``totals`` each coefficient (problems, n) counts towards; where nothing is held, its problem."""
         p = np.arange(self.problems)[:, None]
         match self.constraint:
             case Constraint.COUPLED:
                 return np.broadcast_to(np.arange(self.n), self.q.shape)
             case Constraint.SPLIT:
                 return np.asarray(2 * p + (self.lo < 0))
-            case Constraint.BIAS:
-                return np.broadcast_to(p, self.q.shape)
-        return np.zeros(self.q.shape, np.intp)
+        return np.broadcast_to(p, self.q.shape)
 
     @property
     def totals(self) -> Vector:

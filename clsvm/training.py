@@ -26,6 +26,7 @@ from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.profiles import Profile
 from clsvm.progress import Display
 from clsvm.report import FitReport, Status, relative_gap
+from clsvm.solvers import certificate
 from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
@@ -184,13 +185,13 @@ class Ready:
             exact=exact,
         )
         self.last = dtype == "float64" or stream.profile.wide == "pair"
-        self._hides = float(np.finfo(dtype).eps) * scale.own / solvers.HOPELESS  # of a coefficient 1
+        self._single = float(np.finfo(dtype).eps) * scale.own  # rounding error of f for a coefficient 1
         self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
         self._solver: solvers.Solver | None = None
 
     def hopeless(self, problem: Problem, tol: float) -> bool:
         """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
-        return not self.last and self._hides * float(np.maximum(problem.hi, -problem.lo).max()) > tol
+        return not self.last and certificate.hopeless(self._single, problem, tol)
 
     def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
         """Solve ``problem``, of the constraint and the shape of the ones before. settings: those of solvers.Settings
@@ -206,21 +207,22 @@ class Ready:
         """:meth:`solve`, and on the host what pair steps leave of a problem of few rows: where they stall, go on for
         very long, could not begin in this dtype, or end within a tol that says little of the objective. None where the
         problem is left to a better dtype."""
-        asked, began, solution, coarse = replace(self.settings, **settings), perf_counter(), None, False
-        small, most = host.takes(self.stream, problem), asked.max_iter
+        asked, began, solution = replace(self.settings, **settings), perf_counter(), None
+        small, most, aim = host.takes(self.stream, problem), asked.max_iter, 1.0
         if not self.hopeless(problem, asked.tol):
             patience = self.stream.profile.patience * problem.q.size + host.LEAST
             given = min(patience, most) if most >= 0 else patience
             solution = self.solve(problem, **settings, **({"max_iter": given} if small else {}))
-            within = small and asked.gap_tol is None and solution.status is Status.TOLERANCE
+            sure, shape = self._sure(solution, self._double), self._X.shape
+            status = Status.STALLED if self._unfinished(solution, most) else solution.status
             gap = max(map(relative_gap, solution.primal, solution.dual))
-            coarse = within and host.holds(self.stream, self._X.shape) and host.coarse(self._X.shape, gap)
-            if not coarse and not self._unfinished(solution, small, most):
-                sure = self._sure(solution, self._double)
-                if sure.status is not Status.PRECISION or not small or not host.finer(self._kernel, self._X.shape):
-                    return sure
+            rough, quick = sure.status is Status.PRECISION, asked.gap_tol is None and host.holds(self.stream, shape)
+            gain = host.aim(self._kernel, shape, status, gap, rough, quick) if small else None
+            if gain is None:
+                return sure
+            aim = gain
         if not small:
-            return solution
+            return None
         if self._values is None:
             scale = self._double / host.EPS
             self._values = host.kernel_values(self.stream, self._X, self._kernel, self.plan, problem, scale)
@@ -233,26 +235,26 @@ class Ready:
             asked.gap_tol,
             most=np.inf if most < 0 else most - (int(solution.steps.sum()) if solution else 0),
             max_time=np.inf if asked.max_time is None else asked.max_time - (perf_counter() - began),
-            aim=host.FINE if coarse else 1.0,
+            aim=aim,
             progress=asked.progress,
             keep=asked.keep,
         )
         return self._sure(found.after(solution) if solution else found, host.EPS * self._values.scale)
 
-    def _unfinished(self, solution: solvers.Solution, small: bool, most: int) -> bool:
-        """Whether a problem of few rows stalled, or took all steps that it was given but not all that it may."""
-        capped = solution.status is Status.MAX_ITER and not 0 <= most <= int(solution.steps.min())
-        return small and (capped or solution.status is Status.STALLED)
+    def _unfinished(self, solution: solvers.Solution, most: int) -> bool:
+        """Whether a problem of few rows took all steps that it was given, but not all that it may."""
+        return solution.status is Status.MAX_ITER and not 0 <= most <= int(solution.steps.min())
 
     def _sure(self, solution: solvers.Solution, rounding: float) -> solvers.Solution:
         """With a status that says so where rounding in float64 itself, so much for a coefficient 1, can hide a tenth of
         the tolerance or more."""
         weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
         hidden, asked = rounding * weight, self.settings
-        share = hidden / asked.tol
+        beyond = certificate.beyond(hidden, asked.tol)
         if solution.status is Status.GAP and asked.gap_tol:
-            share = hidden * weight / (asked.gap_tol * max(float(np.abs(solution.primal).max()), host.TINY))
-        if solution.status in (Status.TOLERANCE, Status.GAP, Status.STALLED) and share > 0.1:
+            level = max(float(np.abs(solution.primal).max()), host.TINY)
+            beyond = certificate.beyond(hidden * weight / level, asked.gap_tol)
+        if solution.status in (Status.TOLERANCE, Status.GAP, Status.STALLED) and beyond:
             return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
         return solution
 

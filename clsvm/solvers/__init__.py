@@ -6,10 +6,10 @@ from clsvm.device import Stream
 from clsvm.gram import Gram
 from clsvm.solvers import batch
 from clsvm.solvers.coupled import Coupled
-from clsvm.solvers.decomposition import HOPELESS, Exact, Settings, Solution, Solver
+from clsvm.solvers.decomposition import Exact, Settings, Solution, Solver
 from clsvm.tasks import Constraint, Problem
 
-__all__ = ["HOPELESS", "Exact", "Settings", "Solution", "Solver", "batch", "solver"]
+__all__ = ["Exact", "Settings", "Solution", "Solver", "batch", "solver"]
 
 
 def solver(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solver:

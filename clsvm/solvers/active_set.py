@@ -116,12 +116,14 @@ class _State:
         return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
 
     def look(self) -> Extremes:
-        return certificate.extremes(self.f, self.b, self.lo, self.hi, self.kink, self.group, len(self.total))
+        held = len(self.total)
+        groups = held or self.problem.problems
+        return certificate.extremes(self.f, self.b, self.lo, self.hi, self.kink, self.group, groups, held > 0)
 
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
         """Which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
-        if len(seen.least):  # between the extremes, so that both sides have some
+        if seen.held:  # between the extremes, so that both sides have some
             with np.errstate(invalid="ignore"):
                 between = (seen.least + seen.most) / 2
             middle = np.where(np.isfinite(between), between, seen.rho)[seen.group]

@@ -27,7 +27,7 @@ from clsvm.device import Buffer, Stream, local
 from clsvm.gram import Gram, Panel, Update
 from clsvm.report import relative_gap
 from clsvm.solvers import certificate
-from clsvm.solvers.certificate import sides
+from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
 from clsvm.tasks import Constraint, Problem
 
@@ -166,8 +166,8 @@ class _Batch:
             start = member.problem.start if member.start is None else member.start
             if start is not None:
                 self.b[p, :m] = start
-        split = self.constraint is Constraint.SPLIT
-        self._groups = [self.lo >= 0, self.lo < 0] if split else [np.ones_like(self.lo, dtype=bool)]
+        self.groups = problem.groups
+        self.group = self.groups * np.arange(B)[:, None] + (self.lo < 0) * (self.groups - 1)
         # as the device holds them: where it has no double precision they are sums of two floats
         self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
         self.ws, self.each, self.all = (
@@ -215,7 +215,7 @@ class _Batch:
         spec = self.gram.kernel.spec if self.own_rows else None
         subproblem = stream.variant(variants.subproblem(profile, dtype, W, self.constraint, spec))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
-        budget = profile.patience * W if max_iter < 0 else min(max_iter, 2**62)
+        budget = profile.patience * W if max_iter < 0 else max_iter
         limits = (np.float32(STOP * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
         steps = np.zeros(B, np.int64)
@@ -227,24 +227,35 @@ class _Batch:
             self.b = stream.read_wide(self.state[1], (B, W))
             self._respond()
             before, steps = steps, stream.read(self.counters, np.int64, (B, 4))[:, 0]
-            violation, rho = self._violations()
-            bound, still = self._bound(), steps == before
+            seen, bound, still = self._extremes(), self._bound(), steps == before
+            violation = seen.violations.reshape(B, -1).max(axis=1)
             hidden = 2 * bound  # of the violation
             doubt = (hidden > (1 - STOP) * tol) | self._loose(bound)
             checked = exact.copy()
             if self.exact:
                 exact |= doubt & ((violation <= tol) | still)
             if exact.any():
-                near = self._near(bound) & exact[:, None]
+                near = seen.deciding(tol, np.repeat(bound, self.groups)).reshape(B, W) | (self.b != 0)
+                near &= exact[:, None]
                 self._respond_exactly(near)
-                violation, rho = self._violations()
+                seen = self._extremes()
+                violation = seen.violations.reshape(B, -1).max(axis=1)
                 hidden[exact] = 0
             sure = violation + hidden <= tol
             if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or over():
                 break
-        rows = near.sum(axis=1)
+        offset, rho = seen.offset.reshape(B, W), seen.rho.reshape(B, -1)
         return [
-            self._outcome(p, float(violation[p]), rho[p], int(steps[p]), float(bound[p]), int(rows[p]), bool(sure[p]))
+            self._outcome(
+                p,
+                offset[p],
+                rho[p],
+                float(violation[p]),
+                int(steps[p]),
+                float(bound[p]),
+                int(near[p].sum()),
+                bool(sure[p]),
+            )
             for p in range(B)
         ]
 
@@ -265,16 +276,6 @@ class _Batch:
         respond = stream.variant(variants.respond(stream.profile, self.gram.rows.dtype))
         respond((columns, B), None, W, self.Q, self.state[1], self.linear, self.state[0])
         self.f = stream.read_wide(self.state[0], (B, W))
-
-    def _near(self, bound: Vector) -> NDArray[np.bool_]:
-        """The rows (B, W) whose f, off by at most ``bound``, decides the objectives or can decide the violation."""
-        right, left = sides(self.f, self.b, self.kink)
-        up, low = self.b < self.hi, self.b > self.lo
-        near, off = self.b != 0, 2 * bound[:, None]
-        for mine in self._groups:
-            least, most = self._extremes(right, left, up & mine, low & mine)
-            near |= (up & mine & (right <= least[:, None] + off)) | (low & mine & (left >= most[:, None] - off))
-        return near
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
         """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member."""
@@ -308,40 +309,23 @@ class _Batch:
         stream.write_wide(self.state[0], self.f)
         stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
 
-    def _violations(self) -> tuple[Vector, Vector]:
-        """Violation (B,) and offsets (B, groups) of the members."""
-        right, left = sides(self.f, self.b, self.kink)
-        up, low = self.b < self.hi, self.b > self.lo
-        if self.constraint is Constraint.NONE:
-            least, most = self._extremes(right, left, up, low)
-            return np.maximum(np.maximum(-least, most), 0), np.zeros((self.B, 1))
-        violation, rho = np.zeros(self.B), np.zeros((self.B, len(self._groups)))
-        for g, mine in enumerate(self._groups):
-            m, M = self._extremes(right, left, up & mine, low & mine)
-            free = up & low & mine & (left == right)
-            both = np.isfinite(m) & np.isfinite(M)
-            with np.errstate(invalid="ignore"):
-                middle = np.where(both, (m + M) / 2, np.where(np.isfinite(m), m, M))
-                violation = np.maximum(violation, np.where(both, M - m, 0))
-            count = free.sum(axis=1)
-            rho[:, g] = np.where(count > 0, np.where(free, right, 0).sum(axis=1) / np.maximum(count, 1), middle)
-        return violation, np.where(np.isfinite(rho), rho, 0.0)
-
-    @staticmethod
-    def _extremes(right: Vector, left: Vector, up: NDArray[Any], low: NDArray[Any]) -> tuple[Vector, Vector]:
-        """The least derivative of what may rise and the greatest of what may fall, of each member."""
-        return np.where(up, right, np.inf).min(axis=1), np.where(low, left, -np.inf).max(axis=1)
+    def _extremes(self) -> Extremes:
+        """Of all members, each with its own groups."""
+        f, b, lo, hi = (array.ravel() for array in (self.f, self.b, self.lo, self.hi))
+        held = self.constraint is not Constraint.NONE
+        return certificate.extremes(f, b, lo, hi, self.kink, self.group.ravel(), self.B * self.groups, held)
 
     def _outcome(
-        self, p: int, violation: float, rho: Vector, steps: int, bound: float, exact: int, sure: bool
+        self, p: int, at: Vector, rho: Vector, violation: float, steps: int, bound: float, exact: int, sure: bool
     ) -> Outcome:
-        m = len(self.members[p].rows)
-        b, f, q, lo, hi = (array[p, :m].copy() for array in (self.b, self.f, self.q, self.lo, self.hi))
-        at = sum(offset * mine[p, :m] for offset, mine in zip(rho, self._groups, strict=True))
-        f2, b2, lo2, hi2, q2 = (x[None] for x in (f, b, lo, hi, q))
-        primal, dual = certificate.objectives(f2, b2, lo2, hi2, q2, self.kink, np.asarray(at)[None])
-        b = self.members[p].problem.snapped(b[None], lo, hi)[0]
-        return Outcome(b, f, rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
+        member = self.members[p]
+        f, b, lo, hi, q, at = (
+            array[None, : len(member.rows)].copy()
+            for array in (self.f[p], self.b[p], self.lo[p], self.hi[p], self.q[p], at)
+        )
+        primal, dual = certificate.objectives(f, b, lo, hi, q, self.kink, at)
+        b = member.problem.snapped(b, lo, hi)
+        return Outcome(b[0], f[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
 
     def _listed(self, gram: Gram, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
         """The rows of each member, and room for the most of them in whole blocks of ``gram``."""

@@ -1,7 +1,7 @@
 """What says how far coefficients are from the optimum: derivatives, their extremes, offsets, the objectives.
 
 Entries are the coefficients of all problems one after another; ``group`` (entries,) numbers the sum that each belongs
-to, of ``groups`` sums that are held, each the dual of an offset; groups = 0: every coefficient is by itself.
+to. Where a sum is held, its dual is an offset; else every coefficient is by itself, and the offset is 0.
 """
 
 from __future__ import annotations
@@ -15,32 +15,57 @@ from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
+HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
+HIDDEN = 0.1  # share of a tolerance that rounding in float64 may hide
+
+
+def hopeless(rounding: float, problem: Problem, tol: float) -> bool:
+    """Whether one coefficient's rounding, so much for a coefficient 1, would hide the tolerance."""
+    return rounding * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
+
+
+def beyond(error: float, tol: float) -> bool:
+    """Whether an error in float64 itself hides too much of a tolerance to say that it was reached."""
+    return error > HIDDEN * tol
 
 
 class Extremes(NamedTuple):
     """Derivatives of the dual to the right (infinity where a coefficient may not rise) and to the left (-infinity where
-    it may not fall), inside: where both are the same number; offset of each entry, rho (groups,), and the violation.
-    group (entries,): the sum of each; least, most (groups,): the extremes of right and left in it."""
+    it may not fall), inside: where both are the same number; group (entries,): the sum of each; least, most (groups,):
+    the extremes of right and left in it; rho, violations (groups,): its offset, and its violation. held: whether the
+    sums are."""
 
     right: Vector
     left: Vector
     inside: NDArray[np.bool_]
-    offset: Vector
-    rho: Vector
-    violation: float
     group: NDArray[np.intp]
     least: Vector
     most: Vector
+    rho: Vector
+    violations: Vector
+    held: bool
 
-    def deciding(self, tol: float, bound: float) -> NDArray[np.bool_]:
+    @property
+    def violation(self) -> float:
+        """The largest of all groups."""
+        return float(self.violations.max(initial=0.0))
+
+    @property
+    def offset(self) -> Vector:
+        """The offset of each entry."""
+        return self.rho[self.group]
+
+    def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """The entries (entries,) whose derivatives decide whether the violation is within tol, where each may be off
-        by ``bound``, and those that decide the offsets of sums for which that is not clear."""
-        off = 2 * bound
-        if not len(self.least):
-            return (-self.right > tol - off) | (self.left > tol - off)
-        doubtful = (self.most - self.least > tol - off)[self.group]
-        near = (self.right <= self.least[self.group] + off) | (self.left >= self.most[self.group] - off)
-        return doubtful & (near | self.inside)
+        by ``bound``, one number or that of each group; and those that decide the offsets of sums for which that is not
+        clear."""
+        off = np.broadcast_to(2 * np.asarray(bound), self.rho.shape)
+        clear = (tol - off)[self.group]
+        if not self.held:
+            return (-self.right > clear) | (self.left > clear)
+        doubtful = (self.violations > tol - off)[self.group]
+        near = (self.right <= (self.least + off)[self.group]) | (self.left >= (self.most - off)[self.group])
+        return np.asarray(doubtful & (near | self.inside))
 
 
 def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
@@ -49,33 +74,32 @@ def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
 
 
 def extremes(
-    f: Vector, b: Vector, lo: Vector, hi: Vector, kink: float, group: NDArray[np.intp], groups: int
+    f: Vector, b: Vector, lo: Vector, hi: Vector, kink: float, group: NDArray[np.intp], groups: int, held: bool
 ) -> Extremes:
     """The extremes of coefficients b with f = K b + q, all (entries,)."""
     right, left = sides(f, b, kink)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
     inside = right == left
-    if not groups:
-        worst = max(0.0, float(-right.min(initial=np.inf)), float(left.max(initial=-np.inf)))
-        none = np.zeros(0)
-        return Extremes(right, left, inside, np.zeros_like(f), none, worst, group, none, none)
-    least, most = np.full(groups, np.inf), np.full(groups, -np.inf)
+    least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
     np.minimum.at(least, group, right)
     np.maximum.at(most, group, left)
+    if not held:
+        violations = np.maximum(np.maximum(-least, most), 0.0)
+        return Extremes(right, left, inside, group, least, most, rho, violations, held)
     both = np.isfinite(least) & np.isfinite(most)
-    count = np.bincount(group[inside], minlength=groups)
-    sums = np.bincount(group[inside], right[inside], groups)
+    count, sums = np.bincount(group[inside], minlength=groups), np.bincount(group[inside], right[inside], groups)
     with np.errstate(invalid="ignore"):
+        violations = np.where(both, np.maximum(most - least, 0.0), 0.0)
         middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))
-        worst = float(np.where(both, most - least, 0.0).max(initial=0.0))
     rho = np.where(count > 0, sums / np.maximum(count, 1), np.where(np.isfinite(middle), middle, 0.0))
-    return Extremes(right, left, inside, rho[group], rho, worst, group, least, most)
+    return Extremes(right, left, inside, group, least, most, rho, violations, held)
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     """The extremes of coefficients b (problems, n) of a problem, entry by entry."""
     lo, hi, group = problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
-    return extremes(f.ravel(), b.ravel(), lo, hi, problem.kink, group, len(problem.totals))
+    held = len(problem.totals)
+    return extremes(f.ravel(), b.ravel(), lo, hi, problem.kink, group, held or problem.problems, held > 0)
 
 
 def objectives(

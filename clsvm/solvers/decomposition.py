@@ -46,7 +46,6 @@ MOST = 20  # inner steps for each row of the working set, after which f is made 
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
-HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 WHOLE = 16  # a working set is whole vectors of this many
@@ -274,7 +273,7 @@ class Solver:
                 if outer - best_at > patience:  # the violation may go up and down for long while the dual still rises
                     level = float(self._objective(state.rho)[1].sum())
                     rises = level > last_level + 1e-9 * abs(level)
-                    hidden = s.exact is not None and self._bound(self._coefficients()) > HOPELESS * s.tol
+                    hidden = s.exact is not None and self._bound(self._coefficients()) > certificate.HOPELESS * s.tol
                     patience = patience if rises and not hidden else 0
                     best_at, last_level = outer, level
                 if (outer and int(state.steps.sum()) == before) or not patience:
