@@ -229,7 +229,7 @@ def train(
     require("-d", degree, degree is not None and degree >= 0, "0 or more")
     require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
     require("-r", coef0, True, "a finite number")
-    require("-c", cost, cost > 0, "a number above 0")
+    require("-c", min(cost, sys.float_info.max), cost > 0, "a number above 0, or inf")
     require("-e", tol, tol > 0, "a number above 0")
     require("-n", nu, 0 < nu <= 1, "a number above 0, at most 1")
     require("-p", epsilon, epsilon >= 0, "0 or more")
@@ -561,7 +561,7 @@ def _label(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else f"{label:.0f}" if label == int(label) else repr(label)
 
 
-@app.command(help="Write NAME.train and NAME.test, real data bundled with scikit-learn, as svmlight text.")
+@app.command(help="Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text.")
 def sample(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="breast_cancer, or digits (8 against the rest).")],

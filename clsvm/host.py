@@ -8,9 +8,9 @@ the coefficients in float64.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ LEAST = 4096  # pair steps that every problem is given, beside the profile's pat
 COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
 FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
-EPS, TINY = active_set.EPS, float(np.finfo(np.float64).tiny)
+EPS = active_set.EPS
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -72,54 +72,105 @@ def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
 
 
 class Values(NamedTuple):
-    """K (m, m) float64 of some rows, and its rounding error in units of eps. centre, rows: where K is that of rows less
-    their mean, the mean (d,) and those."""
+    """K (m, m) float64 of some rows, and its rounding error in units of eps. shift (m,): where K is not that of the
+    rows themselves, which is K + shift 1' + 1 shift'."""
 
     K: NDArray[np.float64]
     scale: float
-    centre: Vector | None = None
-    rows: NDArray[np.float64] | None = None
+    shift: Vector | None = None
 
-    def shift(self, b: Vector) -> Vector | float:
-        """What f of the rows themselves has beyond f of these (problems, 1), for coefficients b that add up to 0."""
-        return 0.0 if self.rows is None or self.centre is None else (b @ self.rows @ self.centre)[:, None]
+    def beyond(self, b: Vector) -> Vector | float:
+        """What f of the rows themselves has beyond K b (problems, 1), for coefficients b that add up to 0."""
+        return 0.0 if self.shift is None else (b @ self.shift)[:, None]
+
+
+def _centred(values: Values, problem: Problem) -> Values:
+    """K less the means of its rows and columns, where coefficients add up to 0: f is then another by one number for all
+    rows, which the offset takes, a large constant is out of the rounding, and functions such as -|x - y|^2, which are
+    positive for such coefficients alone, have no negative eigenvalue."""
+    if not problem.balanced:
+        return values
+    shift = values.K.mean(axis=1)
+    shift -= shift.mean() / 2
+    return values._replace(K=values.K - shift[:, None] - shift, shift=shift)
 
 
 def kernel_values(
     stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Plan | None, problem: Problem, scale: float
 ) -> Values:
-    """K of the rows X, or X itself where it holds K. scale: the rounding error of values as devices compute them.
-
-    Of the linear function, dense rows and coefficients that add up to 0, the rows are centred: f is then another by one
-    number for all rows, which the offset takes, and rounding is that of smaller numbers.
-    """
+    """K of the rows X, or X itself where it holds K, centred where that changes nothing. scale: the rounding error of
+    values as devices compute them. Of the linear function and dense rows these are centred, which loses no digits."""
     if isinstance(kernel, Precomputed) or plan is None:
-        return Values(np.asarray(X, np.float64), scale)
+        return _centred(Values(np.asarray(X, np.float64), scale), problem)
     m, d = X.shape
     if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
         centre = X.mean(axis=0, dtype=np.float64)
         rows = X - centre
-        return Values(rows @ rows.T, scale, centre, rows)
+        return Values(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
     if m * m * d > ON_HOST and stream.profile.wide == "double":
-        gram = Gram(stream, layout.build(stream, X, plan, "float64"), kernel)
-        panel = gram.panel(m)
-        K = gram.rows_of(panel, gram)[:, gram.rows.position]
-        stream.free(*panel.buffers(), *gram.rows.buffers())
-        return Values(K, scale)
-    K = kernel(X)
+        try:
+            with stream.tentative():
+                gram = Gram(stream, layout.build(stream, X, plan, "float64"), kernel)
+                panel = gram.panel(m)
+                K = gram.rows_of(panel, gram)[:, gram.rows.position]
+                stream.free(*panel.buffers(), *gram.rows.buffers())
+            return _centred(Values(_finite(K, kernel), scale), problem)
+        except ValueError as error:  # what is left of the budget holds no panel: the host takes longer, and less
+            if "memory_limit" not in str(error):
+                raise
+    K = _finite(kernel(X), kernel)
     own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
-    return Values((K + K.T) / 2, min(scale, own))
+    return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
 
 
-@cache
-def _libraries(process: int) -> ThreadpoolController:
-    return ThreadpoolController()
+def _finite(K: NDArray[np.float64], kernel: Kernel) -> NDArray[np.float64]:
+    if not np.isfinite(K).all():
+        raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
+    return K
+
+
+class _OneThread:
+    """One thread for the linear algebra while anyone is inside: the limit is the process's, so the first one sets it
+    and the last one takes it back."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._limit: Any = None
+        self._libraries: ThreadpoolController | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._libraries = self._libraries or ThreadpoolController()
+            if not self._inside:
+                self._limit = self._libraries.limit(limits=1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        if self._limit is not None:
+            self._limit.restore_original_limits()
+            self._limit = None
+
+    def forked(self) -> None:
+        """In a forked child none of the parent's other threads is inside."""
+        self._lock, self._inside = threading.Lock(), 0
+        self._give_back()
+
+
+_one_thread = _OneThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_one_thread.forked)
 
 
 def _threads(m: int) -> Any:
-    """One thread for the linear algebra of m rows where they are few: several would wait for each other more than they
-    work, and much more where the machine is busy."""
-    return _libraries(os.getpid()).limit(limits=1) if m <= ALONE else nullcontext()
+    """One thread where rows are few: several would wait for each other more than they work, and much more where the
+    machine is busy."""
+    return _one_thread if m <= ALONE else nullcontext()
 
 
 def solve(
@@ -162,12 +213,12 @@ def solve(
 
     try:
         with _threads(K.shape[0]):
-            found = active_set.solve(K, problem, start, aim * tol, going)
+            found = active_set.solve(K, problem, start, aim * tol, going, most)
     except KeyboardInterrupt:
         if keep and best is not None:
             keep(best)
         raise
-    b, f = found.b, found.f + values.shift(found.b)
+    b, f = found.b, found.f + values.beyond(found.b)
     rho, primal, dual, violation, gap = _reached(problem, b, f)
     if violation <= tol:
         status = Status.TOLERANCE

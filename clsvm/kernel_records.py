@@ -268,7 +268,15 @@ _SPECS = (
         "exp(-gamma sum |x-y| / (|x| + |y|)), 0/0 = 0",
     ),
     Spec("chi2", (_GAMMA,), "exp(-gamma * s)", _CHI2, _chi2, "exp(-gamma sum (x-y)^2 / (x+y)), 0/0 = 0", True),
-    Spec("additive_chi2", (), "-s", _CHI2, _additive_chi2, "-sum (x-y)^2 / (x+y), 0/0 = 0", True),
+    Spec(
+        "additive_chi2",
+        (),
+        "-s",
+        _CHI2,
+        _additive_chi2,
+        "-sum (x-y)^2 / (x+y), 0/0 = 0; for machines with an offset",
+        True,
+    ),
     Spec("histogram_intersection", (), "s", "minimum(x, y)", _histogram_intersection, "sum min(x, y)", True),
 )
 BUILTIN: Mapping[str, Spec] = {spec.name: spec for spec in _SPECS}

@@ -36,6 +36,7 @@ _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on t
 _LOOK = 20  # rows on which a kernel function is tried before anything else
 _SCALED = 2000  # rows whose columns' scales are looked at where a fit did not converge
 _APART, _LARGE = 1e3, 1e6  # factors between the scales of columns, and kernel values, that are hard to solve
+_ROUGH = 1e-6  # of the largest kernel value: beyond it, what is not symmetric shows in decision values
 _DTYPES = [np.float64, np.float32]
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 
@@ -154,8 +155,7 @@ class Machine(BaseEstimator):
         if self._given:
             if X.shape[0] != X.shape[1]:
                 raise ValueError(f"Precomputed matrix must be a square matrix. Input is a {_times(X.shape)} matrix.")
-            check_symmetric(X)
-            return X, PRECOMPUTED
+            return symmetric(X), PRECOMPUTED
         kernel = self._kernel(X)
         check_values(kernel, X)
         return csr.without_empty(X) if kernel.of_entries else X, kernel
@@ -172,9 +172,7 @@ class Machine(BaseEstimator):
             raise ValueError(f"the kernel function must return {_times(expected)} values, got {K.shape}")
         if not np.isfinite(K).all():
             raise ValueError("the kernel function returned values that are not finite")
-        if X is Y:
-            check_symmetric(K)
-        return K
+        return symmetric(K) if X is Y else K
 
     def _options(self) -> training.Options:
         return training.Options(
@@ -378,12 +376,17 @@ def _twice(X: Any, given: bool) -> Any:
     return sp.vstack([X, X], "csr") if sp.issparse(X) else np.concatenate([X, X])
 
 
-def check_symmetric(K: NDArray[Any]) -> None:
-    """Raises ValueError where kernel values K (n, n) are not symmetric, beyond float32's rounding of the largest."""
+def symmetric(K: NDArray[Any]) -> NDArray[Any]:
+    """Kernel values K (n, n) themselves, or (K + K') / 2 where rounding has left them not quite symmetric. Raises
+    ValueError where more than float32's rounding of the largest has."""
     step = max(1, (1 << 22) // len(K))
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
     if worst > 1e-5 * float(np.abs(K).max()):
         raise ValueError(f"the kernel matrix is not symmetric: K(x, y) and K(y, x) differ by up to {worst:g}")
+    if worst > _ROUGH * float(np.abs(K).max()):
+        words = f"the kernel matrix is not quite symmetric: K and K' differ by up to {worst:.2g}"
+        warn(f"{words}; the fit is to (K + K') / 2")
+    return (K + K.T) / 2 if worst else K
 
 
 def check_values(kernel: Kernel, X: Any) -> None:

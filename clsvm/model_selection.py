@@ -65,10 +65,10 @@ class SVCSearchCV(GridSearchCV):
     checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
         end; one of another search is refused with a CheckpointError
 
-    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64; where the rounding of these
-    values could hide the tolerance or move a decision value by more than 0.005, a fold is fitted as the estimator does
-    it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that
-    of its solve and has no part of what is shared.
+    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64: rounding of these values may
+    hide more than a small tol. Where it could move a decision value by more than 0.005, or the fit stalls, a fold is
+    fitted as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
+    cv_results_ a fit's time is that of its solve and has no part of what is shared.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class Folds:
             try:
                 yield from self._shared(group, apart)
             except _SAID:  # of these numbers, on this device
-                apart += [job for job in group.jobs if (job.candidate, job.fold) not in self.found]
+                apart += [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
         for job in apart:
             self.found[job.candidate, job.fold] = self._alone(job)
             yield
@@ -411,7 +411,7 @@ class Folds:
 
     def _read(self, file: Path) -> None:
         try:
-            with np.load(file, allow_pickle=False) as content:
+            with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
                 digest, found = str(content["clsvm_search"]), {}
                 for name in content.files:
                     if name[0].isdigit():

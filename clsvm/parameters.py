@@ -55,9 +55,10 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "bias": "whether there is an offset; without one every row is by itself (GTSVM, section 2)",
         "max_time": "seconds after which the solver stops; None: no limit",
         "warm_start": "go on from the coefficients of the fit before, with another C, another kernel or further rows "
-        "after those that it had",
+        "after those that it had; of one problem: two classes, 'crammer_singer', or no classes",
         "checkpoint": "a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the "
-        "end and when interrupted; one of other data, C or kernel is refused with a CheckpointError",
+        "end and when interrupted; one of other data, C or kernel is refused with a CheckpointError; of one "
+        "problem, as warm_start",
         "checkpoint_every": "seconds from one writing of the checkpoint to the next",
     }
 )

@@ -169,11 +169,13 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     with ConvergenceWarning where a fold's fit did not converge.
     """
     from sklearn.base import is_classifier, is_regressor
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
     check_is_fitted(estimator, "model_")
     model = estimator.model_
     X = csr.checked(X) if sparse.issparse(X) else np.asarray(X)
+    if y is not None or is_classifier(estimator) or is_regressor(estimator):
+        check_consistent_length(X, y)
     if is_regressor(estimator):
         predicted = np.zeros(len(y))
         for fold, rows, test in _fits(estimator, X, np.asarray(y), sample_weight):
@@ -182,6 +184,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     if not is_classifier(estimator):
         return replace(model, prob_density_marks=density_marks(estimator.decision_function(X)))
     classes, y = estimator.classes_, np.asarray(y)
+    if (unknown := np.setdiff1d(y, classes)).size:
+        raise ValueError(f"y has the label {unknown[0]!r}, expected those of the fit: {', '.join(map(repr, classes))}")
     k = len(classes)
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):

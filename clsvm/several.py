@@ -44,11 +44,11 @@ class _Record:
     layouts: list[str] = field(default_factory=list)
     reports: list[FitReport] = field(default_factory=list)
     device: str = ""
-    dtype: str = "float32"
     peak: int = 0
     rows: int = 0
     most: int = 0
     statuses: dict[int, Status] = field(default_factory=dict)
+    dtypes: dict[int, str] = field(default_factory=dict)  # of kernel values, by member; "float32" is the lesser one
 
     def lap(self, part: str, since: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + perf_counter() - since
@@ -139,7 +139,7 @@ def _solve(
         gram, record.plan, scale, _ = training.products(stream, X, kernel, options, dtype, record.plan, gathered=True)
         record.lap("layout", started)
         record.layouts.append(f"{gram.rows.describe()}, {dtype}")
-        record.dtype, started = dtype, perf_counter()
+        started = perf_counter()
         work = _Work(stream, gram, X, members, kernel, options, scale, record, found, left, progress)
         work.side_by_side(todo)
         record.lap("subproblem", started)
@@ -190,20 +190,22 @@ class _Work:
                 before = self.found[place].steps if place in self.found else 0
                 self.found[place] = replace(outcome, steps=before + outcome.steps)
                 capped = 0 <= options.max_iter <= self.found[place].steps
-                left = Status.MAX_ITER if capped else Status.STALLED
+                within = options.gap_tol is not None and outcome.gap <= options.gap_tol
+                left = Status.GAP if within else Status.MAX_ITER if capped else Status.STALLED
                 self.record.statuses[place] = Status.TOLERANCE if outcome.sure else left
+                self.record.dtypes[place] = self.gram.rows.dtype
 
     def on_host(self, todo: list[int]) -> None:
         """What that left, what is finer there, and, of few small problems, those for which tol is coarse."""
         quick = len(todo) <= host.SEVERAL and host.holds(self.stream, self.X.shape)
         for place in todo:
             status, outcome = self.record.statuses.get(place, Status.STALLED), self.found.get(place)
-            rough = status is Status.TOLERANCE and self._beyond(self._hidden(place))
+            rough = status is Status.TOLERANCE and certificate.beyond(self._hidden(place), self.options.tol)
             aim = host.aim(self.kernel, self._shape(place), status, outcome.gap if outcome else np.inf, rough, quick)
             if aim is not None and self._takes(place) and self.left() > 0:
                 one = self._one_on_host(place, aim)
                 self.found[place], self.record.statuses[place] = _outcome(one), one.status
-                self.record.dtype = one.dtype
+                self.record.dtypes[place] = one.dtype
                 self.finished.add(place)
                 self._watch(place, self.found[place])
 
@@ -211,11 +213,18 @@ class _Work:
         """Statuses that say so where rounding in float64 itself could hide the tolerance, or time was over."""
         statuses = self.record.statuses
         for place in todo:
-            if statuses.get(place) not in (Status.TOLERANCE, Status.STALLED):
+            status = statuses.get(place)
+            if status not in (Status.TOLERANCE, Status.GAP, Status.STALLED):
                 continue
             outcome = self.found[place]
             bound = outcome.error_bound if place in self.finished else self._hidden(place)
-            if self._beyond(bound):
+            weight, options = float(np.abs(outcome.b).sum()), self.options
+            numbers = bound, weight, outcome.primal, options.tol, options.gap_tol
+            if certificate.doubtful(status, *numbers):
+                within = options.gap_tol is not None and outcome.gap <= options.gap_tol
+                if within and not certificate.doubtful(Status.GAP, *numbers):
+                    statuses[place] = Status.GAP
+                    continue
                 statuses[place] = Status.PRECISION
                 self.found[place] = replace(outcome, error_bound=max(outcome.error_bound, bound))
             elif statuses[place] is Status.STALLED and self.left() <= 0:
@@ -234,6 +243,7 @@ class _Work:
             member.problem,
             None if start is None else member.problem.feasible(start[None]),
             self.options.tol,
+            self.options.gap_tol,
             most=np.inf if most < 0 else most - steps,
             max_time=self.left(),
             aim=aim,
@@ -271,9 +281,6 @@ class _Work:
         """What rounding of kernel values in float64, as devices compute them, can hide of a member's violation."""
         return host.EPS * self.scale.double * float(np.abs(self.found[place].b).sum())
 
-    def _beyond(self, bound: float) -> bool:
-        return certificate.beyond(bound, self.options.tol)
-
 
 def _outcome(s: Solution) -> Outcome:
     primal, dual, violation = (float(array[0]) for array in (s.primal, s.dual, s.violation))
@@ -288,7 +295,9 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
     primal, dual = sum(one.primal for one in outcomes), sum(one.dual for one in outcomes)
     violation = max((one.violation for one in outcomes), default=np.inf)
     steps = sum(one.steps for one in outcomes)
-    status = next((one for one in record.statuses.values() if not one.converged), Status.TOLERANCE)
+    statuses = list(record.statuses.values())
+    whole = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
+    status = next((one for one in statuses if not one.converged), whole)
     if len(found) < count:  # what has no coefficients yet has no objective, and no optimality
         status, primal, violation = Status.MAX_TIME, np.inf, np.inf
     seconds = dict(record.seconds)
@@ -297,8 +306,7 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
             if part not in ("other", "total"):
                 seconds[part] = seconds.get(part, 0.0) + value
     total = perf_counter() - since
-    whole = count - len(reports)
-    words = f"{whole} problems of up to {record.most} rows solved whole, {len(reports)} by decomposition"
+    words = f"{count - len(reports)} problems of up to {record.most} rows solved whole, {len(reports)} by decomposition"
     return FitReport(
         primal=primal,
         dual=dual,
@@ -316,6 +324,6 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
         device=record.device,
         layout="; ".join([*record.layouts, *sorted({one.layout for one in reports})]),
         working_set_size=max([0, *(len(one.b) for one in outcomes), *(one.working_set_size for one in reports)]),
-        dtype=record.dtype,
+        dtype=min([*record.dtypes.values(), *(one.dtype for one in reports)], default=options.dtype),
         selection=words,
     )

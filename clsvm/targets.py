@@ -29,8 +29,11 @@ def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Targets (n,) as float64."""
-    return np.asarray(column_or_1d(y, warn=True), np.float64)
+    """Targets (n,) as float64. Raises ValueError where their squares are beyond it."""
+    y = np.asarray(column_or_1d(y, warn=True), np.float64)
+    if (largest := float(np.abs(y).max(initial=0.0))) > _MOST:
+        raise ValueError(f"y must be numbers of at most {_MOST:g}, got {largest:g}")
+    return y
 
 
 def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:

@@ -102,13 +102,15 @@ def train_each(
             Display(options.verbose, options.tol, options.gap_tol) as progress,
         ):
             ready = Ready(stream, X, kernel, options, dtype)
-            seconds = {"check": began - since, "layout": perf_counter() - began}
+            seconds = {"layout": perf_counter() - began} | ({} if begun else {"check": began - since})
             for i in todo:
-                problem, now = problems[i], perf_counter()
+                problem, now, before = problems[i], perf_counter(), made[i]
+                taken = int(before.solution.steps.sum()) if before else 0
                 begun.setdefault(i, now if begun else since)
                 solution = ready.settle(
                     problem,
                     start=feasible[i],
+                    max_iter=options.max_iter if options.max_iter < 0 else options.max_iter - taken,
                     max_time=None if options.max_time is None else options.max_time - (now - since),
                     progress=progress,
                     keep=keep,
@@ -116,6 +118,7 @@ def train_each(
                 )
                 if solution is None:
                     continue
+                solution = solution.after(before.solution) if before else solution
                 feasible[i] = problem.feasible(solution.b)
                 report = _report(solution, ready, {**seconds, **solution.seconds}, perf_counter() - begun[i])
                 made[i] = Trained(solution, report, ready.plan)
@@ -212,7 +215,7 @@ class Ready:
         if not self.hopeless(problem, asked.tol):
             patience = self.stream.profile.patience * problem.q.size + host.LEAST
             given = min(patience, most) if most >= 0 else patience
-            solution = self.solve(problem, **settings, **({"max_iter": given} if small else {}))
+            solution = self.solve(problem, **settings | ({"max_iter": given} if small else {}))
             sure, shape = self._sure(solution, self._double), self._X.shape
             status = Status.STALLED if self._unfinished(solution, most) else solution.status
             gap = max(map(relative_gap, solution.primal, solution.dual))
@@ -250,11 +253,10 @@ class Ready:
         the tolerance or more."""
         weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
         hidden, asked = rounding * weight, self.settings
-        beyond = certificate.beyond(hidden, asked.tol)
-        if solution.status is Status.GAP and asked.gap_tol:
-            level = max(float(np.abs(solution.primal).max()), host.TINY)
-            beyond = certificate.beyond(hidden * weight / level, asked.gap_tol)
-        if solution.status in (Status.TOLERANCE, Status.GAP, Status.STALLED) and beyond:
+        primal = float(np.abs(solution.primal).max())
+        doubtful = certificate.doubtful(solution.status, hidden, weight, primal, asked.tol, asked.gap_tol)
+        stalled = solution.status is Status.STALLED and solution.dtype == "float64"  # (else there is float64 to try)
+        if (solution.status in (Status.TOLERANCE, Status.GAP) or stalled) and doubtful:
             return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
         return solution
 
@@ -414,7 +416,7 @@ class Checkpoint:
         self._of = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),
             "labels": _digest(problem.q, np.asarray([problem.constraint.name]), np.asarray([problem.kink])),
-            "C and weights": _digest(problem.lo, problem.hi),
+            "C, nu and weights": _digest(problem.lo, problem.hi, *([] if problem.start is None else [problem.total])),
             "kernel": repr(kernel),
         }
         folder = self.file.parent
@@ -424,7 +426,7 @@ class Checkpoint:
     def read(self) -> Vector:
         """The coefficients (problems, n). Raises CheckpointError for a file of another fit, or none of clsvm's."""
         try:
-            with np.load(self.file, allow_pickle=False) as content:
+            with open(self.file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
                 version, b = int(content["clsvm_checkpoint"]), content["b"]
                 found = {name: str(content[name]) for name in self._of}
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:

@@ -109,3 +109,38 @@ def test_it_ends_when_it_is_told_to_or_cannot_go_on() -> None:
     assert found.violation > TOL
     best = active_set.solve(K, problem, np.zeros((1, 60)), 0.0)
     assert 0 <= best.violation < 1e-10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_stands_still_short_of_the_optimum(seed: int) -> None:
+    """Rows that occur several times, bounds that meet all at once: whatever joins is held at once, unless care is
+    taken, and what rounding of a sum leaves of a coefficient is in the way of all others."""
+    rng = np.random.default_rng(seed)
+    for _ in range(60):
+        n, d = int(rng.choice([5, 20, 60])), int(rng.integers(1, 4))
+        Z = np.round(rng.normal(size=(n, d)), int(rng.integers(0, 3)))
+        values = np.exp(-0.3 * cdist(Z, Z, "sqeuclidean")) if rng.random() < 0.5 else Z @ Z.T
+        weights = np.ones(n) if rng.random() < 0.5 else rng.choice([0.0, 0.5, 1, 3], size=n)
+        weights[0] = 1.0
+        C, signs, numbers = float(rng.choice([0.1, 1, 100])), rng.choice([-1.0, 1], size=n), rng.normal(size=n)
+        for problem in (
+            tasks.c_svc(signs[None], C * weights[None]),
+            tasks.epsilon_svr(numbers, C * weights, 0.1),
+            tasks.one_class(float(rng.choice([0.1, 0.5, 1])), weights),
+        ):
+            start = np.zeros(problem.q.shape) if problem.start is None else problem.start
+            assert active_set.solve(values, problem, start, 1e-4).violation <= 1e-4
+
+
+def test_what_was_found_is_what_has_the_lowest_dual() -> None:
+    """Where it is stopped half-way: the violation rises at first while the dual falls."""
+    data: Any = load_breast_cancer()
+    Z = data.data - data.data.mean(axis=0)
+    problem = tasks.c_svc(np.where(data.target == 1, 1.0, -1.0)[None], np.ones((1, len(Z))))
+    levels = []
+    for most in (0, 10, 50, 100):
+        found = active_set.solve(Z @ Z.T, problem, np.zeros((1, len(Z))), TOL, most=most)
+        assert found.steps <= most
+        levels.append(float((found.b * (found.f + problem.q)).sum()) / 2)
+    assert sorted(levels, reverse=True) == levels
+    assert levels[1] < 0 == levels[0]

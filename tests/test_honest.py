@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.model_selection import GridSearchCV
 
-from clsvm import SVC, SVR
+from clsvm import SVC, SVR, Kernel, NuSVR, host
+from clsvm import device as devices
+from clsvm.model_selection import SVCSearchCV
 from clsvm.report import Status
 from tests import recheck
 
@@ -139,3 +144,120 @@ def test_where_tol_is_coarse_the_optimum_is_found(device: str) -> None:
     report = SVR(C=0.01, gamma=1e-3, epsilon=0.01, tol=0.02, device=device).fit(X, y).fit_report_
     assert report.converged
     assert report.gap <= 1e-3
+
+
+def halves(n: int = 400) -> tuple[Any, Any]:
+    """Two classes of one size that overlap: at a small C every coefficient is at its bound."""
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % 2
+    X = rng.normal(size=(n, 4))
+    X[:, 0] += y
+    return X, y
+
+
+@pytest.mark.parametrize("n", [400, 6000])
+def test_the_offset_of_coefficients_that_are_all_at_their_bounds(device: str, n: int) -> None:
+    """Coefficients that were scaled to their bounds are off them by rounding: they are not free, and say nothing."""
+    X, y = halves(n)
+    cold = SVC(C=0.001, gamma=0.3, device=device).fit(X, y)
+    warm = SVC(C=1.0, gamma=0.3, device=device, warm_start=True).fit(X, y).set_params(C=0.001).fit(X, y)
+    assert cold.score(X, y) > 0.6
+    assert abs(warm.intercept_[0] - cold.intercept_[0]) <= 2 * TOL
+    weights = np.random.default_rng(1).uniform(0.5, 1.5, n)
+    weights[1::2] = weights[::2]  # both sides add up to the same but for rounding
+    assert SVC(C=0.001, gamma=0.3, device=device).fit(X, y, sample_weight=weights).score(X, y) > 0.6
+
+
+def test_the_offset_of_a_fold_that_begins_near_its_end(device: str) -> None:
+    X, y = halves(600)
+    grid = {"C": [0.001, 0.01, 1.0]}
+    ours, theirs = (way(SVC(gamma=0.3, device=device), grid, cv=3).fit(X, y) for way in (SVCSearchCV, GridSearchCV))
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], atol=0.01)
+
+
+@pytest.mark.parametrize(("C", "classes"), [(1.0, 2), (np.inf, 2), (1.0, 3)])
+def test_kernel_values_that_are_not_finite_are_said(device: str, C: float, classes: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    X[1:3] = [[40.0, 0, 0], [41.0, 0, 0]]  # of these two alone the function is not a number
+    y = np.arange(120) % classes
+    with pytest.raises(ValueError, match=r"is not finite for some pairs|is nan for some rows"):
+        SVC(kernel=Kernel("sqrt(1000 - dot)"), C=C, device=device).fit(X, y)
+
+
+def test_functions_that_are_kernels_for_coefficients_that_add_up_to_0(device: str) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    for kernel, C in (("additive_chi2", 1000.0), (Kernel("-sqdist"), 1.0), (Kernel("-sqrt(1 + sqdist)"), 100.0)):
+        report = SVC(kernel=kernel, C=C, device=device, max_time=60).fit(X, y).fit_report_
+        assert report.converged
+        assert abs(report.gap) <= 1e-3
+
+
+@pytest.mark.parametrize("asked", [{"max_iter": 7}, {"max_iter": 100}])
+def test_a_fit_that_is_stopped_keeps_what_it_had(device: str, asked: Any) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    model = SVC(kernel="linear", device=device, **asked).fit(X, y)
+    assert not model.fit_report_.converged
+    assert model.n_iter_[0] <= asked["max_iter"]
+    assert model.n_support_.min() > 0
+    assert model.fit_report_.dual > 0
+    three = SVC(kernel="linear", C=1e6, device=device, **asked).fit(*load_wine(return_X_y=True))
+    assert three.n_iter_.max() <= asked["max_iter"]
+
+
+def test_the_gap_ends_machines_of_several_classes(device: str) -> None:
+    X, y = load_wine(return_X_y=True)
+    report = SVC(tol=1e-12, gap_tol=0.1, device=device).fit(X, y).fit_report_
+    assert report.status == Status.GAP.value
+    assert report.gap <= 0.1
+
+
+def test_memory_for_the_active_set(device: str) -> None:
+    """K in float64 is made on the host where the budget holds no room for it on the device."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 5000))
+    y = (X[:, 0] + 3 * rng.normal(size=500) > 0).astype(int)
+    report = SVC(C=1e6, gamma=1e-3, device=device, memory_limit="45MB").fit(X, y).fit_report_
+    assert report.converged
+    assert report.bytes_held <= 45e6
+
+
+def test_kernel_values_that_are_not_quite_symmetric(device: str) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2))
+    y = rng.integers(0, 2, 200)
+    off = K + 1e-6 * rng.normal(size=K.shape)
+    with pytest.warns(UserWarning, match="not quite symmetric"):
+        model = SVC(kernel="precomputed", C=1e4, device=device).fit(off, y)
+    assert model.fit_report_.converged
+    assert violation(model, (off + off.T) / 2, y) <= 1.2 * TOL
+
+
+def test_the_threads_of_linear_algebra_are_left_as_they_were() -> None:
+    def counts() -> list[int]:
+        return [one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
+
+    before = counts()
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(host._one_thread)
+        second.enter_context(host._one_thread)
+        assert set(counts()) == {1}
+        first.close()
+        assert set(counts()) == {1}
+    assert counts() == before
+
+
+def test_targets_beyond_any_use_are_refused(device: str) -> None:
+    X, y = halves(50)
+    for kind in (SVR, NuSVR):
+        with pytest.raises(ValueError, match=r"y must be numbers of at most 1e\+100, got"):
+            kind(device=device).fit(X, 1e160 * (y + 1.0))
+
+
+def test_the_dtype_of_several_machines(device: str) -> None:
+    X, y = load_iris(return_X_y=True)
+    if not devices.find(device).fp64:
+        pytest.skip("needs double precision")
+    assert SVC(dtype="float64", device=device).fit(X, y).fit_report_.dtype == "float64"
+    assert SVC(C=np.inf, device=device).fit(X, y).fit_report_.dtype == "float64"

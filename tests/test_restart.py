@@ -121,8 +121,8 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
         (moved, y, {}, "other rows of X"),
         (X[:50], y[:50], {}, "other rows of X"),
         (X, -y, {}, "other labels"),
-        (X, y, {"C": 2.0}, "other C and weights"),
-        (X, y, {"class_weight": {1: 3.0}}, "other C and weights"),
+        (X, y, {"C": 2.0}, "other C, nu and weights"),
+        (X, y, {"class_weight": {1: 3.0}}, "other C, nu and weights"),
         (X, y, {"gamma": 0.31}, r"other kernel \(Kernel\('rbf', gamma=0.3\), expected Kernel\('rbf', gamma=0.31\)\)"),
         (X, y, {"bias": False}, "other labels"),
     ]

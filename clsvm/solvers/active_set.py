@@ -39,6 +39,7 @@ FEW = 16  # coefficients that join F from each side
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
 RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck
 ROUNDS = 100  # at most, beside one for each coefficient
+PAIRS = 2  # such rounds after which every second one is of the worst pair alone
 STUCK = 10  # rounds in which neither the violation nor the dual gets lower, after which it ends
 CLOSE = 0.5  # of tol: where it stops
 
@@ -58,24 +59,31 @@ def solve(
     b: Vector,
     tol: float,
     going: Callable[[Found], bool] = lambda found: True,
+    most: float = np.inf,
 ) -> Found:
     """The one problem of ``problem``, or coupled ones, from feasible coefficients b (problems, m): what was found has b
-    and f of that shape. going: told of the best so far, after each F; ends the work by
-    False."""
+    and f of that shape. going: told of the best so far, after each F; ends the work by False. most: steps at most."""
     state = _State(K, problem, b)
-    steps, stuck, few, level = 0, 0, FEW, np.inf
+    steps, stuck, few, level, lowest = 0, 0, FEW, np.inf, np.inf
     best = Found(b, state.f.reshape(b.shape), np.inf, 0)
     for _ in range(ROUNDS + b.size):
         state.refresh()
         seen = state.look()
         stuck = 0 if seen.violation < 0.99 * best.violation else stuck
-        if seen.violation < best.violation:
+        now, noise = state.level()
+        if seen.violation < best.violation or (best.violation > tol and now < lowest - noise):
+            lowest = now
             best = Found(state.b.reshape(b.shape).copy(), state.f.reshape(b.shape).copy(), seen.violation, steps)
         best = best._replace(steps=steps)
-        if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best):
+        if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best) or steps >= most:
             return best
-        joined = state.join(seen, few, CLOSE * tol / 2)
-        moved = _descend(state, seen, joined, RIDGE * STEADIER ** min(stuck, 3))
+        if (
+            stuck > PAIRS and stuck % 2
+        ):  # a step of the worst pair alone lowers the dual, however degenerate the rest is
+            moved = _descend(state, np.zeros_like(seen.inside), state.pair(seen), RIDGE, 1)
+        else:
+            joined = state.join(seen, few, CLOSE * tol / 2)
+            moved = _descend(state, seen.inside, joined, RIDGE * STEADIER ** min(stuck, 3), most - steps)
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
@@ -98,11 +106,15 @@ class _State:
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
             mine = np.flatnonzero(self.group == g)
-            b, lo, hi = self.b[mine], self.lo[mine], self.hi[mine]
+            lo, hi = self.lo[mine], self.hi[mine]
+            b, slack = certificate.snapped(self.b[mine], lo, hi, self.kink), certificate.slack(self.b[mine])
             excess = b.sum() - self.total[g]
             held = (b == lo) | (b == hi) | ((b == 0) & (self.kink > 0))
-            if held.all() and abs(excess) <= 4 * EPS * np.abs(b).sum():
+            if held.all() and abs(excess) <= 2 * slack:
+                self.b[mine] = b
                 continue  # (its rounding would make one of them seem free)
+            b = self.b[mine]
+            held = (b == lo) | (b == hi) | ((b == 0) & (self.kink > 0))
             room = b - lo if excess > 0 else hi - b
             order = np.lexsort((-room, held))  # those inside first, of these the one with most room
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
@@ -133,6 +145,16 @@ class _State:
             joined[most[excess[most] > least]] = sign
         return joined
 
+    def pair(self, seen: Extremes) -> NDArray[np.int8]:
+        """The two coefficients, or the one where no sum is held, that violate most, as :meth:`join` says it."""
+        joined, mine = np.zeros(len(self.b), np.int8), seen.group == seen.violations.argmax()
+        up, down = np.where(mine, seen.right, np.inf).argmin(), np.where(mine, seen.left, -np.inf).argmax()
+        if seen.held or -seen.right[up] >= seen.left[down]:
+            joined[up] = 1
+        if seen.held or not joined[up]:
+            joined[down] = -1
+        return joined
+
     def tile(self, rows: Rows) -> NDArray[np.float64]:
         """The Hessian among entries ``rows``."""
         row, part = rows % self.m, rows // self.m
@@ -147,9 +169,10 @@ class _State:
             f[part] += self.K[:, row[mine]] @ step[mine]
 
 
-def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8], ridge: float) -> int:
-    """Minimise over the coefficients that are inside or joined; returns the steps that changed something."""
-    F = np.flatnonzero(seen.inside | (joined != 0))
+def _descend(state: _State, inside: NDArray[np.bool_], joined: NDArray[np.int8], ridge: float, most: float) -> int:
+    """Minimise over the coefficients that are inside or joined; returns the steps that changed something, at most
+    ``most``."""
+    F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
         return 0
     up = joined[F] > 0
@@ -166,7 +189,7 @@ def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8], ridge: flo
     # what joined but would go the other way is held at once
     for _ in range(HELD + len(F)):
         d = solved.step(state.f[F] + kinked)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             room = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
         room[solved.held] = np.inf
         slope, curve = float(d @ (state.f[F] + kinked)), float(d @ (tile @ d))
@@ -186,9 +209,12 @@ def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8], ridge: flo
             state.b[F[hit]] = b[hit]
             state.move(F, change)
             moved += 1
-        if not hit.any():
+        if not hit.any() or moved >= most:
             break
-        solved.hold(np.flatnonzero(hit))
+        at = np.flatnonzero(hit)
+        if not step and not np.delete(joined[F], [*solved.held, *at]).any():
+            at = at[[np.abs(d[at]).argmax()]]  # (with all of them held nothing might move, and never would)
+        solved.hold(at)
         if len(solved.held) >= HELD and moved:
             break
     return moved
@@ -196,13 +222,14 @@ def _descend(state: _State, seen: Extremes, joined: NDArray[np.int8], ridge: flo
 
 def _factored(tile: NDArray[np.float64], ridge: float) -> Any:
     """The Cholesky factor of a tile that rounding, or the kernel function, may have left indefinite."""
-    while True:
+    while np.isfinite(ridge):
         moved = tile.copy()
         moved[np.diag_indices_from(moved)] += ridge
         try:
             return linalg.cho_factor(moved, lower=True, overwrite_a=True, check_finite=False)
         except linalg.LinAlgError:
             ridge *= 100
+    raise ValueError("kernel values are not finite")
 
 
 class _Constrained:

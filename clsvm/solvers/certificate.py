@@ -11,11 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm.report import Status
 from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
 HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
+EPS = float(np.finfo(np.float64).eps)
+TINY = float(np.finfo(np.float64).tiny)
+SLACK = 64  # roundings of the sum of a group's coefficients that one of them can have
 HIDDEN = 0.1  # share of a tolerance that rounding in float64 may hide
 
 
@@ -27,6 +31,14 @@ def hopeless(rounding: float, problem: Problem, tol: float) -> bool:
 def beyond(error: float, tol: float) -> bool:
     """Whether an error in float64 itself hides too much of a tolerance to say that it was reached."""
     return error > HIDDEN * tol
+
+
+def doubtful(status: Status, error: float, weight: float, primal: float, tol: float, gap_tol: float | None) -> bool:
+    """The same of what a solve ended by, where f may be off by ``error`` and ``weight`` is the sum of the absolute
+    coefficients: the relative gap, or the violation."""
+    if status is Status.GAP and gap_tol:
+        return beyond(error * weight / max(abs(primal), TINY), gap_tol)
+    return beyond(error, tol)
 
 
 class Extremes(NamedTuple):
@@ -73,6 +85,19 @@ def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
     return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
 
 
+def slack(b: Vector) -> float:
+    """What rounding can leave of the sum of coefficients b (entries,), and so of one that makes the sum come out."""
+    return SLACK * EPS * float(np.abs(b).sum())
+
+
+def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vector | None = None) -> Vector:
+    """b (entries,) with what is that near to a bound, or to the kink, at it; as near as rounding of the sum can have
+    brought it where nothing is said."""
+    off = slack(b) if within is None else within
+    b = np.where(b - lo <= off, lo, np.where(hi - b <= off, hi, b))
+    return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if kink else b
+
+
 def extremes(
     f: Vector, b: Vector, lo: Vector, hi: Vector, kink: float, group: NDArray[np.intp], groups: int, held: bool
 ) -> Extremes:
@@ -81,18 +106,31 @@ def extremes(
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
     inside = right == left
     least, most, rho = np.full(groups, np.inf), np.full(groups, -np.inf), np.zeros(groups)
-    np.minimum.at(least, group, right)
-    np.maximum.at(most, group, left)
-    if not held:
-        violations = np.maximum(np.maximum(-least, most), 0.0)
-        return Extremes(right, left, inside, group, least, most, rho, violations, held)
-    both = np.isfinite(least) & np.isfinite(most)
-    count, sums = np.bincount(group[inside], minlength=groups), np.bincount(group[inside], right[inside], groups)
     with np.errstate(invalid="ignore"):
-        violations = np.where(both, np.maximum(most - least, 0.0), 0.0)
-        middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))
-    rho = np.where(count > 0, sums / np.maximum(count, 1), np.where(np.isfinite(middle), middle, 0.0))
+        np.minimum.at(least, group, right)
+        np.maximum.at(most, group, left)
+    if not held:
+        violations = np.nan_to_num(np.maximum(np.maximum(-least, most), 0.0), nan=np.inf, posinf=np.inf)
+        return Extremes(right, left, inside, group, least, most, rho, violations, held)
+    with np.errstate(invalid="ignore"):
+        violations = np.nan_to_num(np.maximum(most - least, 0.0), nan=np.inf, posinf=np.inf)
+    slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
+    near = snapped(b, lo, hi, kink, slacks[group])
+    if (near != b).any():  # what rounding alone keeps off its bound is not free, and says nothing of the offset
+        rho = extremes(f, near, lo, hi, kink, group, groups, held).rho
+    else:
+        rho = _offsets(right, inside, group, least, most)
     return Extremes(right, left, inside, group, least, most, rho, violations, held)
+
+
+def _offsets(right: Vector, inside: NDArray[np.bool_], group: NDArray[np.intp], least: Vector, most: Vector) -> Vector:
+    """The offset of each group: the mean of the derivatives inside, else the middle of what it can be."""
+    groups = len(least)
+    count, sums = np.bincount(group[inside], minlength=groups), np.bincount(group[inside], right[inside], groups)
+    both = np.isfinite(least) & np.isfinite(most)
+    with np.errstate(invalid="ignore"):
+        middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))
+    return np.where(count > 0, sums / np.maximum(count, 1), np.where(np.isfinite(middle), middle, 0.0))
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:

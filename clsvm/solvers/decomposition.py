@@ -285,18 +285,20 @@ class Solver:
             outer += 1
         self._extremes()
         state = self._read()
-        primal, dual = self._objective(state.rho)
-        self.trace.append(self._point(state, outer, began, primal, dual))
         position = self.gram.rows.position
         shape = (self.P, self.n)
         b, f = (self.stream.read_wide(buffer, shape)[:, position] for buffer in (self.b, self.f))
         b = self.problem.snapped(b, *map(self.stream.held_wide, (self.problem.lo, self.problem.hi)))
         if not np.isfinite(f).all():
             raise ValueError(f"{self.gram.kernel!r} is not finite for some pairs of rows")
+        held = self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT)
+        rho = certificate.of(self.problem, b, f).rho.reshape(self.P, -1) if held else state.rho
+        primal, dual = self._objective(rho)
+        self.trace.append(self._point(state, outer, began, primal, dual))
         return Solution(
             b=b,
             f=f,
-            rho=state.rho,
+            rho=rho,
             primal=primal,
             dual=dual,
             violation=state.violation,
