@@ -234,6 +234,15 @@ def test_regression_and_one_class() -> None:
     assert not probability.calibrated(OneClassSVM(nu=0.1).fit(X[:9]), X[:9]).has_probabilities
 
 
+def test_labels_that_the_fit_had_are_asked_for() -> None:
+    X, y = load_iris(return_X_y=True)
+    model = SVC().fit(X, y)
+    with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[100, 150\]"):
+        probability.calibrated(model, X[:100], y)
+    with pytest.raises(ValueError, match=r"y has the label .*5.*, expected those of the fit: .*0.*1.*2"):
+        probability.calibrated(model, X, y + 5)
+
+
 def test_what_cannot_have_them(tmp_path: Path) -> None:
     X, y = irises(3)
     for multi_class in ("crammer_singer", "ovr"):

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 import clsvm
-from clsvm import SVC, training
+from clsvm import SVC, NuSVC, training
 from clsvm.errors import CheckpointError
 from clsvm.tasks import Constraint, Problem, c_svc, crammer_singer
 from tests.conftest import noisy
@@ -130,6 +130,10 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
         with pytest.raises(CheckpointError, match=words):
             SVC(**{**options, **changed}).fit(rows, labels)
         assert file.read_bytes() == kept
+    own = {**options, "checkpoint": tmp_path / "nu"}
+    NuSVC(nu=0.3, **own).fit(X, y)
+    with pytest.raises(CheckpointError, match="other C, nu and weights"):
+        NuSVC(nu=0.4, **own).fit(X, y)
     for content in (b"", b"spam", kept[:100], kept[:-200]):
         file.write_bytes(content)
         with pytest.raises(CheckpointError, match="is no checkpoint of clsvm"):
