@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -37,6 +37,9 @@ COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a p
 FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
 EPS = active_set.EPS
+CONSTANT = (
+    0.25  # what the means of K's rows are at least, in units of its diagonal without them, to be worth taking off
+)
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -90,8 +93,11 @@ def _centred(values: Values, problem: Problem) -> Values:
     positive for such coefficients alone, have no negative eigenvalue."""
     if not problem.balanced:
         return values
-    shift = values.K.mean(axis=1)
-    shift -= shift.mean() / 2
+    means = values.K.mean(axis=1)
+    size = float((values.K.diagonal() - 2 * means + means.mean()).mean())  # of K's diagonal then
+    if np.abs(means).max() < CONSTANT * size:
+        return values
+    shift = means - (means.mean() + size) / 2  # (a mean of 0 would make K singular)
     return values._replace(K=values.K - shift[:, None] - shift, shift=shift)
 
 
@@ -106,7 +112,8 @@ def kernel_values(
     if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
         centre = X.mean(axis=0, dtype=np.float64)
         rows = X - centre
-        return Values(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
+        with _threads(m):
+            return Values(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
     if m * m * d > ON_HOST and stream.profile.wide == "double":
         try:
             with stream.tentative():
@@ -118,7 +125,8 @@ def kernel_values(
         except ValueError as error:  # what is left of the budget holds no panel: the host takes longer, and less
             if "memory_limit" not in str(error):
                 raise
-    K = _finite(kernel(X), kernel)
+    with _threads(m):
+        K = _finite(kernel(X), kernel)
     own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
     return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
 
@@ -130,36 +138,23 @@ def _finite(K: NDArray[np.float64], kernel: Kernel) -> NDArray[np.float64]:
 
 
 class _OneThread:
-    """One thread for the linear algebra while anyone is inside: the limit is the process's, so the first one sets it
-    and the last one takes it back."""
+    """One thread for the linear algebra of whoever is inside, one at a time: the limit is the process's, and another
+    number of threads would be another sum."""
 
     def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._limit: Any = None
+        self._lock = threading.Lock()
         self._libraries: ThreadpoolController | None = None
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
         with self._lock:
             self._libraries = self._libraries or ThreadpoolController()
-            if not self._inside:
-                self._limit = self._libraries.limit(limits=1)
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._give_back()
-
-    def _give_back(self) -> None:
-        if self._limit is not None:
-            self._limit.restore_original_limits()
-            self._limit = None
+            with self._libraries.limit(limits=1):
+                yield
 
     def forked(self) -> None:
-        """In a forked child none of the parent's other threads is inside."""
-        self._lock, self._inside = threading.Lock(), 0
-        self._give_back()
+        """In a forked child none of the parent's threads is inside."""
+        self._lock = threading.Lock()
 
 
 _one_thread = _OneThread()
@@ -170,7 +165,7 @@ if hasattr(os, "register_at_fork"):
 def _threads(m: int) -> Any:
     """One thread where rows are few: several would wait for each other more than they work, and much more where the
     machine is busy."""
-    return _one_thread if m <= ALONE else nullcontext()
+    return _one_thread() if m <= ALONE else nullcontext()
 
 
 def solve(
