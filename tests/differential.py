@@ -204,7 +204,7 @@ def broken(problem: Case, ours: Result, theirs: Result | None) -> Iterator[tuple
     if not ours.converged and hidden <= tol / 10:
         yield "unsolved", f"{ours.status} after {ours.seconds:.1f} s, LIBSVM {theirs.seconds:.1f} s"
     worse = theirs.checked.dual - checked.dual
-    if ours.converged and problem.convex and worse > ALIKE * tol * (abs(theirs.checked.dual) + theirs.checked.size):
+    if ours.converged and worse > ALIKE * tol * (abs(theirs.checked.dual) + theirs.checked.size) and problem.convex:
         violations = f"violations {checked.violation:.2g}, {theirs.checked.violation:.2g}, tol {tol:g}"
         yield "objective", f"{checked.dual:.9g}, LIBSVM's {theirs.checked.dual:.9g}, {violations}"
 

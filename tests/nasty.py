@@ -50,7 +50,10 @@ class Case:
 
     @property
     def convex(self) -> bool:
-        """Whether there is one best objective."""
+        """Whether there is one best objective. Values that were rounded to float32 may have lost that."""
+        if self.kernel == "precomputed":
+            K = np.asarray(self.X, np.float64)
+            return bool(np.linalg.eigvalsh(K)[0] >= -len(K) * np.finfo(np.float64).eps * np.abs(K).max())
         return self.kernel != "sigmoid"
 
     def gram(self) -> Array:
