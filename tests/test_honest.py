@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from clsvm import SVC, SVR, Kernel, NuSVR
 from clsvm import device as devices
 from clsvm.model_selection import SVCSearchCV
 from clsvm.report import Status
-from tests import recheck
+from tests import nasty, recheck
 
 TOL = 1e-3
 
@@ -264,3 +265,12 @@ def test_the_dtype_of_several_machines(device: str) -> None:
         pytest.skip("needs double precision")
     assert SVC(dtype="float64", device=device).fit(X, y).fit_report_.dtype == "float64"
     assert SVC(C=np.inf, device=device).fit(X, y).fit_report_.dtype == "float64"
+
+
+def test_objectives_of_a_fit_that_ends_early(device: str) -> None:
+    """Coupled classes of rows far from 0, stopped long before the end: what is said of them is of float64 values."""
+    problem = nasty.case(300548)
+    model = replace(problem, asked={**problem.asked, "max_iter": 200_000}).ours(device)
+    assert not model.fit_report_.converged
+    dual = float(recheck.check(model, problem.gram(), problem.y, problem.weights).dual)
+    assert model.fit_report_.dual == pytest.approx(dual, rel=6e-5)

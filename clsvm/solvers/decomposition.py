@@ -48,6 +48,7 @@ VECTOR_STATE = 64  # bytes of local memory for each row of the working set in th
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
+FEW_ROWS = 4096  # of which the objectives are checked in float64 also where a solve ends short of its tolerance
 WHOLE = 16  # a working set is whole vectors of this many
 GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
 
@@ -283,6 +284,8 @@ class Solver:
                 self.cache.reserve(self._before + state.rows, self.stream.profile.sync)
             self._step(outer)
             outer += 1
+        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # (of many it would take long)
+            exact_rows += self._certify(state, np.inf)[1]
         self._extremes()
         state = self._read()
         position = self.gram.rows.position
