@@ -24,8 +24,8 @@ from rich.console import Console
 from benchmarks import environment, gtsvm, ladder, ladder_plot, layouts, pairs, search, table, tasks, tasks_table
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS, MissingSetError
-from clsvm import device as devices
 from clsvm import files
+from clsvm.opencl import devices as devices
 
 PEERS = ("libsvm", "onedal")
 

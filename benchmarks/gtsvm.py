@@ -17,8 +17,9 @@ import scipy.sparse as sp
 from rich.table import Table
 
 from benchmarks import gtsvm_tables, sets, table
-from clsvm import cluster, layout
-from clsvm.device import Stream
+from clsvm import arrays
+from clsvm.gram import cluster, layout
+from clsvm.opencl.stream import Stream
 
 SETS = ("a9a", "covtype20k", "mnist8")  # what stands here for the paper's Adult, Cov1 and MNIST
 SIZE = 256  # rows of a cluster in the paper
@@ -40,7 +41,7 @@ def clustering(names: Sequence[str], folder: Path | None, device: Any) -> dict[s
         size = layout.lanes(stream.profile, "float32") * stream.profile.cluster
         found = []
         for name in names:
-            X = layout.canonical(_rows(name, folder))
+            X = arrays.canonical(_rows(name, folder))
             one = {"set": name, "n": X.shape[0], "d": X.shape[1], "nonzeros": _nonzeros(X)}
             one["active"] = [{"active": k, **_timed(stream, X, SIZE, k, "random")} for k in ACTIVE]
             one["layout"] = {"size": size, **_timed(stream, X, size, cluster.ACTIVE, None)}

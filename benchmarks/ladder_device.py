@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clsvm import sources
-from clsvm.device import Stream, find
+from clsvm.opencl import sources
+from clsvm.opencl.devices import find
+from clsvm.opencl.stream import Stream
 
 # isort: split
 import pyopencl as cl  # (after clsvm.device, which prepares the loader)
@@ -51,10 +53,14 @@ class Bench:
         self.stream.__exit__(*error)
 
     def kernel(self, name: str, function: str, **numbers: int | None) -> Any:
-        """``function`` of cl_kernels/ladder/<name>.cl with macros (None: defined without a value)."""
+        """``function`` of benchmarks/cl_kernels/<name>.cl with macros (None: defined without a value)."""
         options = [f"-D{key}" if value is None else f"-D{key}={value}" for key, value in numbers.items()]
         options += ["-DWIDE_PAIR"] * (self.profile.wide == "pair")
-        return self.stream.kernel(sources.cl(f"ladder/{name}"), options, function)
+        text = f"{sources.cl()}\n{(TEXTS / f'{name}.cl').read_text('utf-8')}"
+        return self.stream.kernel(text, options, function)
+
+
+TEXTS = Path(__file__).parent / "cl_kernels"
 
 
 @dataclass

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.ladder_device import Bench
-from clsvm import kernels, layout
-from clsvm.gram import Gram, Store
+from clsvm import kernels
+from clsvm.gram import layout
+from clsvm.gram.products import Gram, Store
 
 # isort: split
 import pyopencl as cl  # (after clsvm.device, which prepares the loader)

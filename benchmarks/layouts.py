@@ -18,9 +18,10 @@ from rich.table import Table
 
 import clsvm
 from benchmarks import sets, tasks
-from clsvm import kernels, layout
-from clsvm.device import Stream
-from clsvm.variants import LAYOUTS
+from clsvm import arrays, kernels
+from clsvm.gram import layout
+from clsvm.gram.programs import LAYOUTS
+from clsvm.opencl.stream import Stream
 
 
 def run(names: Sequence[str], folder: Path | None, device: Any, repeats: int) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _run(name: str, folder: Path | None, device: Any, repeats: int) -> dict[str,
             seconds[kind].append(perf_counter() - began)
             reports[kind] = model.fit_report_
     with Stream(device) as stream:
-        chosen = layout.choose(stream.profile, layout.canonical(p.X), kernels.make("rbf", gamma=p.gamma).spec)
+        chosen = layout.choose(stream.profile, arrays.canonical(p.X), kernels.make("rbf", gamma=p.gamma).spec)
     rows = [
         {
             "layout": kind,

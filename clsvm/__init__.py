@@ -31,28 +31,31 @@ __all__ = [
 
 if TYPE_CHECKING:
     from clsvm import libsvm, model_selection, plots, probability
-    from clsvm.convert import from_sklearn, to_sklearn
-    from clsvm.device import devices, release_memory
     from clsvm.errors import BuildError, ClsvmError, DeviceError
-    from clsvm.estimators import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+    from clsvm.estimators.classification import SVC, NuSVC
+    from clsvm.estimators.convert import from_sklearn, to_sklearn
+    from clsvm.estimators.one_class import OneClassSVM
+    from clsvm.estimators.regression import SVR, NuSVR
+    from clsvm.gram.matrix import kernel_matrix
     from clsvm.kernels import Kernel
-    from clsvm.model_files import load_model, save_model
-    from clsvm.responses import kernel_matrix
+    from clsvm.models.npz import load_model, save_model
+    from clsvm.opencl.devices import devices
+    from clsvm.opencl.memory import release_memory
 
 _HOMES = {
-    "SVC": "estimators",
-    "SVR": "estimators",
-    "NuSVC": "estimators",
-    "NuSVR": "estimators",
-    "OneClassSVM": "estimators",
+    "SVC": "estimators.classification",
+    "SVR": "estimators.regression",
+    "NuSVC": "estimators.classification",
+    "NuSVR": "estimators.regression",
+    "OneClassSVM": "estimators.one_class",
     "Kernel": "kernels",
-    "kernel_matrix": "responses",
-    "load_model": "model_files",
-    "save_model": "model_files",
-    "from_sklearn": "convert",
-    "to_sklearn": "convert",
-    "devices": "device",
-    "release_memory": "device",
+    "kernel_matrix": "gram.matrix",
+    "load_model": "models.npz",
+    "save_model": "models.npz",
+    "from_sklearn": "estimators.convert",
+    "to_sklearn": "estimators.convert",
+    "devices": "opencl.devices",
+    "release_memory": "opencl.memory",
     "BuildError": "errors",
     "ClsvmError": "errors",
     "DeviceError": "errors",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.cli import main
+from clsvm.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
-from clsvm import cluster, csr, layout
-from clsvm.device import Stream
+from clsvm import arrays
 from clsvm.errors import install
+from clsvm.gram import cluster
+from clsvm.opencl.stream import Stream
 from clsvm.report import PARTS, FitReport, by_part
 
 _TICKS = 12  # labels of an axis, at most
@@ -91,7 +92,7 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
     """
     if int(rows) != rows or rows < 1:
         raise ValueError(f"rows: got {rows!r}, expected a whole number, 1 or more")
-    X = layout.canonical(check_array(csr.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32]))
+    X = arrays.canonical(check_array(arrays.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32]))
     axes = np.ravel(_axes(ax, panels=2))
     if axes.size != 2:
         raise ValueError(f"ax: got {axes.size}, expected 2 axes")
@@ -182,7 +183,7 @@ def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple
         )
 
 
-def _cluster(X: layout.Data, size: int, device: Any) -> NDArray[np.int32]:
+def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
     """The rows of the cluster of X with the median number of features, among those with the most rows."""
     with Stream(device) as stream:
         found = cluster.cluster(stream, X, size)

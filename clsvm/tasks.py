@@ -1,209 +1,52 @@
-"""The dual problems that the solver takes, as records, and how each task builds its own.
+"""The tasks that there are, as records: estimators, command line, model files and conversion read them.
 
-In signed coefficients b (one for each row of each problem; b_i = y_i a_i for classification):
-
-    minimise 1/2 b'Kb + q'b + kink sum_i |b_i|   subject to   lo <= b <= hi, lo <= 0 <= hi, and the constraint
-
-with gradient f = K b + q, offset rho and decision values K b - rho. The primal that belongs to it has for each row the
-loss max(lo (rho - f + kink), hi (rho - f - kink), 0), or, where problems are coupled, hi_i (max_p f_pi - f_own,i), and
-the term - rho total where sum b = total. The kink is what the two coefficients of a row in epsilon-SVR come to when
-they are one: in place of 2n variables over n rows there are n, and no pair of equal columns.
+A further task is a record here, its dual problem (problem/posed.py), and an estimator of its name that poses it.
 """
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Vector = NDArray[np.float64]
-
-
-class Constraint(enum.Enum):
-    """What the coefficients of a problem have to add up to."""
-
-    BIAS = "sum_i b_pi = total for every problem p, the dual of an offset that costs nothing"
-    NONE = "nothing: the offset is 0"
-    SPLIT = "the sum of the rows with hi > 0 and that of the rows with lo < 0, for every problem p (nu-SVC, nu-SVR)"
-    COUPLED = "sum_p b_pi = 0 for every row i: one problem a class (Crammer and Singer), offsets 0"
+CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # what is predicted
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Problems over one set of rows: lo, hi, q, each (problems, n) float64; a row with lo = hi = 0 is not in it.
+class Task:
+    """name: LIBSVM's svm_type, which model files hold. number: of svm-train's flag -s. words: for a help text.
+    estimator: the name of its class, here and in scikit-learn. kind: CLASSES, ONE_CLASS or NUMBERS. parameters: what
+    its problem asks for, of C, nu, epsilon and bias."""
 
-    start: feasible coefficients (problems, n), which say what ``total`` is; None: zeros.
-    """
-
-    lo: Vector
-    hi: Vector
-    q: Vector
-    constraint: Constraint = Constraint.BIAS
-    kink: float = 0.0
-    start: Vector | None = None
-
-    @property
-    def problems(self) -> int:
-        return int(self.q.shape[0])
+    name: str
+    number: int
+    words: str
+    estimator: str
+    kind: str
+    parameters: tuple[str, ...]
 
     @property
-    def groups(self) -> int:
-        """Groups of rows with an offset each."""
-        return 2 if self.constraint is Constraint.SPLIT else 1
-
-    @property
-    def total(self) -> Vector:
-        """What the coefficients of each group of each problem add up to, (problems, groups)."""
-        start = np.zeros_like(self.q) if self.start is None else self.start
-        if self.groups == 1:
-            return np.asarray(start.sum(axis=1, keepdims=True))
-        return np.stack([np.maximum(start, 0).sum(axis=1), np.minimum(start, 0).sum(axis=1)], axis=1)
-
-    @property
-    def group(self) -> NDArray[np.intp]:
-        """Which of ``totals`` each coefficient (problems, n) counts towards; where nothing is held, its problem."""
-        p = np.arange(self.problems)[:, None]
-        match self.constraint:
-            case Constraint.COUPLED:
-                return np.broadcast_to(np.arange(self.n), self.q.shape)
-            case Constraint.SPLIT:
-                return np.asarray(2 * p + (self.lo < 0))
-        return np.broadcast_to(p, self.q.shape)
-
-    @property
-    def totals(self) -> Vector:
-        """What the coefficients of each group add up to."""
-        if self.constraint is Constraint.COUPLED:
-            return np.zeros(self.n)
-        return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
-
-    @property
-    def balanced(self) -> bool:
-        """Whether the coefficients of each problem add up to 0."""
-        return self.constraint is Constraint.BIAS and not self.totals.any()
-
-    @property
-    def n(self) -> int:
-        return int(self.q.shape[1])
-
-    def among(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """The same problem over n rows, of which ``rows`` are in it."""
-
-        def spread(values: Vector) -> Vector:
-            out = np.zeros((self.problems, n))
-            out[:, rows] = values
-            return out
-
-        start = None if self.start is None else spread(self.start)
-        return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
-
-    def ratio(self, other: Problem) -> float:
-        """By how much the coefficients of ``other`` are larger: its bounds, or what they add up to."""
-        mine, its = ((p.hi - p.lo).max() if p.start is None else np.abs(p.start).sum() for p in (self, other))
-        return float(its / mine)
-
-    def feasible(self, b: Vector) -> Vector:
-        """Coefficients near ``b`` (problems, n) that keep every bound and the constraint: where to start from.
-
-        Clipped; then what adds up to too much is scaled down to what stands against it.
-        """
-        if self.start is not None:
-            totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
-            b = np.stack([_filled(*row) for row in zip(up, np.maximum(self.hi, 0), totals[0], strict=True)])
-            if self.groups == 2:
-                b -= np.stack([_filled(*row) for row in zip(down, np.maximum(-self.lo, 0), -totals[1], strict=True)])
-            return b
-        b = np.clip(b, self.lo, self.hi)
-        if self.constraint is Constraint.BIAS:
-            up, down = np.maximum(b, 0), np.minimum(b, 0)
-            above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
-            both = np.minimum(above, below)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                b = np.where(above > 0, up * (both / above), 0) + np.where(below > 0, down * (both / below), 0)
-        elif self.constraint is Constraint.COUPLED:
-            own = self.hi > 0
-            others = np.where(own, 0, b)
-            total, most = -others.sum(axis=0), self.hi.max(axis=0)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                others *= np.where(total > most, most / total, 1)
-            b = others - own * others.sum(axis=0)
-        return b
-
-    def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """``b`` (problems, n), found for the bounds lo and hi, which a device rounded, within the bounds themselves."""
-        return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
-
-    def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """``b`` (problems, n) within the bounds, with the sum that it must have: what is too much is given, and what is
-        missing taken, by the rows nearest to the margin, |f - rho| (problems, n) and (problems, 1). For BIAS and NONE.
-        """
-        b = np.clip(b, self.lo, self.hi)
-        if self.constraint is Constraint.BIAS:
-            for one, lo, hi, away, total in zip(b, self.lo, self.hi, np.abs(f - rho), self.total[:, 0], strict=True):
-                excess = one.sum() - total
-                room, order = one - lo if excess > 0 else hi - one, np.argsort(away, kind="stable")
-                moved = np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
-                one[order] -= np.sign(excess) * moved
-        return b
+    def scaled(self) -> bool:
+        """Whether the coefficients are those of the problem over a scale, so that no box of theirs is known."""
+        return "nu" in self.parameters and self.kind != ONE_CLASS
 
 
-def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
-    """C-SVC (GTSVM, equation 2): signs (problems, n) of +1, -1 or 0 (row not in the problem), C (problems, n)."""
-    box = signs * C
-    constraint = Constraint.BIAS if bias else Constraint.NONE
-    return Problem(np.minimum(box, 0), np.maximum(box, 0), -signs.astype(np.float64), constraint)
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("c_svc", 0, "C-SVC", "SVC", CLASSES, ("C", "bias")),
+        Task("nu_svc", 1, "nu-SVC", "NuSVC", CLASSES, ("nu",)),
+        Task("one_class", 2, "one-class", "OneClassSVM", ONE_CLASS, ("nu",)),
+        Task("epsilon_svr", 3, "epsilon-SVR", "SVR", NUMBERS, ("C", "epsilon", "bias")),
+        Task("nu_svr", 4, "nu-SVR", "NuSVR", NUMBERS, ("C", "nu")),
+    )
+}
 
 
-def crammer_singer(index: NDArray[np.intp], C: Vector, classes: int) -> Problem:
-    """Multiclass of Crammer and Singer (GTSVM, equation 4): index (n,) of each row's class, C (n,) of each row; one
-    problem a class, b_pi = alpha_i^(p) <= C_i where p is i's class, else <= 0 (and so >= -C_i)."""
-    own = np.arange(classes)[:, None] == index
-    return Problem(np.broadcast_to(-C, own.shape).copy(), own * C, -own.astype(np.float64), Constraint.COUPLED)
+def of_number(number: int) -> Task | None:
+    """The task of svm-train's flag -s, if there is one."""
+    return next((task for task in TASKS.values() if task.number == number), None)
 
 
-def epsilon_svr(y: Vector, C: Vector, epsilon: float, bias: bool = True) -> Problem:
-    """epsilon-SVR: targets y (n,), C (n,) of each row. b = alpha - alpha*, of which one is 0 at the optimum."""
-    box = C[None].astype(np.float64)
-    return Problem(-box, box, -y[None].astype(np.float64), Constraint.BIAS if bias else Constraint.NONE, float(epsilon))
-
-
-def one_class(nu: float, weights: Vector) -> Problem:
-    """One-class SVM (Schoelkopf et al. 2001, as LIBSVM scales it): 0 <= b <= weights (n,), sum b = nu sum weights."""
-    hi = weights[None].astype(np.float64)
-    start = _filled(np.zeros_like(weights), weights, nu * weights.sum())[None]
-    return Problem(np.zeros_like(hi), hi, np.zeros_like(hi), start=start)
-
-
-def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
-    """nu-SVC (Schoelkopf et al. 2000, as LIBSVM scales it): signs (n,) +1 or -1, weights (n,); |b| <= weights, the
-    coefficients of each class add up to nu / 2 of all weights. Raises ValueError where a class has not that much."""
-    box, half = signs * weights, nu * weights.sum() / 2
-    least = min(weights[signs > 0].sum(), weights[signs < 0].sum())
-    if half > least * (1 + 1e-12):
-        raise ValueError(
-            f"specified nu is infeasible: got nu={nu:g}, at most {2 * least / weights.sum():g} for these rows"
-        )
-    return _split(np.minimum(box, 0), np.maximum(box, 0), np.zeros_like(box), half)
-
-
-def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
-    """nu-SVR: targets y (n,), C (n,) of each row; over the rows twice (2 n): alpha, then -alpha*, each of which adds up
-    to nu / 2 of all C."""
-    zero = np.zeros_like(C)
-    return _split(np.concatenate([zero, -C]), np.concatenate([C, zero]), -np.concatenate([y, y]), nu * C.sum() / 2)
-
-
-def _split(lo: Vector, hi: Vector, q: Vector, half: float) -> Problem:
-    start = _filled(np.zeros_like(hi), hi, half) - _filled(np.zeros_like(lo), -lo, half)
-    return Problem(lo[None], hi[None], q[None].astype(np.float64), Constraint.SPLIT, start=start[None])
-
-
-def _filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing
-    laid on the first rows."""
-    b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
-    room = np.cumsum(hi - b)
-    missing = max(0.0, total - b.sum())
-    return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))
+def listed(joint: str = "or", *parameters: str) -> str:
+    """The numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
+    *most, last = [f"{t.number} {t.words}" for t in TASKS.values() if set(parameters) <= set(t.parameters)]
+    return f"{', '.join(most)} {joint} {last}"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import clsvm
-from clsvm import device as devices
+from clsvm.opencl import devices as devices
 
 os.environ["CLSVM_TUNED"] = os.path.join(
     tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
@@ -68,14 +68,14 @@ Command = Callable[..., Result]
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     """``clsvm ...`` in this process and an empty folder."""
-    from clsvm import cli  # (typer may be absent, and the rest runs without)
+    from clsvm.cli import app  # (typer may be absent, and the rest runs without)
 
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str | Path) -> Result:
         monkeypatch.setattr(sys, "argv", ["clsvm", *map(str, words)])
         with pytest.raises(SystemExit) as end:
-            cli.main()
+            app.main()
         return Result(int(end.value.code or 0), *capsys.readouterr())
 
     return run

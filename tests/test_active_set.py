@@ -9,9 +9,8 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.datasets import load_breast_cancer
 
-from clsvm import tasks
+from clsvm.problem import Problem, posed
 from clsvm.solvers import active_set, certificate
-from clsvm.tasks import Problem
 
 TOL = 1e-6
 
@@ -27,14 +26,14 @@ K = np.exp(-cdist(X, X, "sqeuclidean"))
 TARGETS = X[:, 1] + np.sin(3 * X[:, 0])
 ONES = np.ones(60)
 PROBLEMS = {
-    "classes": tasks.c_svc(SIGNS[None], 10 * ONES[None]),
-    "no offset": tasks.c_svc(SIGNS[None], 10 * ONES[None], bias=False),
-    "several sums": tasks.c_svc(np.stack([SIGNS, np.roll(SIGNS, 7)]), np.stack([ONES, 5 * ONES])),
-    "regression": tasks.epsilon_svr(TARGETS, 20 * ONES, 0.1),
-    "regression, no offset": tasks.epsilon_svr(TARGETS, 20 * ONES, 0.1, bias=False),
-    "one class": tasks.one_class(0.3, ONES),
-    "nu": tasks.nu_svc(SIGNS, 0.4, ONES),
-    "coupled": tasks.crammer_singer(np.arange(60) % 3, 2 * ONES, 3),
+    "classes": posed.c_svc(SIGNS[None], 10 * ONES[None]),
+    "no offset": posed.c_svc(SIGNS[None], 10 * ONES[None], bias=False),
+    "several sums": posed.c_svc(np.stack([SIGNS, np.roll(SIGNS, 7)]), np.stack([ONES, 5 * ONES])),
+    "regression": posed.epsilon_svr(TARGETS, 20 * ONES, 0.1),
+    "regression, no offset": posed.epsilon_svr(TARGETS, 20 * ONES, 0.1, bias=False),
+    "one class": posed.one_class(0.3, ONES),
+    "nu": posed.nu_svc(SIGNS, 0.4, ONES),
+    "coupled": posed.crammer_singer(np.arange(60) % 3, 2 * ONES, 3),
 }
 
 
@@ -60,7 +59,7 @@ def test_every_constraint(name: str) -> None:
 
 
 def test_regression_over_rows_twice() -> None:
-    problem = tasks.nu_svr(TARGETS, 20 * ONES, 0.3)
+    problem = posed.nu_svr(TARGETS, 20 * ONES, 0.3)
     assert solved(np.tile(K, (2, 2)), problem).violation <= TOL
 
 
@@ -76,7 +75,7 @@ def test_it_is_the_optimum_that_pair_steps_reach() -> None:
 
 @pytest.mark.parametrize("C", [1e4, 1e8])
 def test_equal_rows_with_opposite_labels(C: float) -> None:
-    problem = tasks.c_svc(np.array([[1.0, -1.0]]), np.full((1, 2), C), bias=False)
+    problem = posed.c_svc(np.array([[1.0, -1.0]]), np.full((1, 2), C), bias=False)
     found = solved(np.ones((2, 2)), problem)
     np.testing.assert_array_equal(found.b, [[C, -C]])
     assert found.steps <= 3
@@ -86,7 +85,7 @@ def test_columns_of_very_different_sizes() -> None:
     """Pair steps take tens of millions here."""
     data, labels = load_breast_cancer(return_X_y=True)
     signs = np.where(labels == 1, 1.0, -1.0)
-    found = solved(data @ data.T, tasks.c_svc(signs[None], np.full((1, len(signs)), 100.0)), 1e-3)
+    found = solved(data @ data.T, posed.c_svc(signs[None], np.full((1, len(signs)), 100.0)), 1e-3)
     assert found.violation <= 1e-3
     assert found.steps < 1000
 
@@ -124,9 +123,9 @@ def test_nothing_stands_still_short_of_the_optimum(seed: int) -> None:
         weights[0] = 1.0
         C, signs, numbers = float(rng.choice([0.1, 1, 100])), rng.choice([-1.0, 1], size=n), rng.normal(size=n)
         for problem in (
-            tasks.c_svc(signs[None], C * weights[None]),
-            tasks.epsilon_svr(numbers, C * weights, 0.1),
-            tasks.one_class(float(rng.choice([0.1, 0.5, 1])), weights),
+            posed.c_svc(signs[None], C * weights[None]),
+            posed.epsilon_svr(numbers, C * weights, 0.1),
+            posed.one_class(float(rng.choice([0.1, 0.5, 1])), weights),
         ):
             start = np.zeros(problem.q.shape) if problem.start is None else problem.start
             assert active_set.solve(values, problem, start, 1e-4).violation <= 1e-4
@@ -136,7 +135,7 @@ def test_what_was_found_is_what_has_the_lowest_dual() -> None:
     """Where it is stopped half-way: the violation rises at first while the dual falls."""
     data: Any = load_breast_cancer()
     Z = data.data - data.data.mean(axis=0)
-    problem = tasks.c_svc(np.where(data.target == 1, 1.0, -1.0)[None], np.ones((1, len(Z))))
+    problem = posed.c_svc(np.where(data.target == 1, 1.0, -1.0)[None], np.ones((1, len(Z))))
     levels = []
     for most in (0, 10, 50, 100):
         found = active_set.solve(Z @ Z.T, problem, np.zeros((1, len(Z))), TOL, most=most)

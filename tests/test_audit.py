@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from clsvm import audit, sources
-from clsvm.audit import TARGETS, Finding
 from clsvm.errors import BuildError, ClsvmError
+from clsvm.opencl import sources
+from clsvm.tools import audit
+from clsvm.tools.audit import TARGETS, Finding
 
 GFX90A, SM_70 = TARGETS[1], TARGETS[3]
 AMD = [target for target in TARGETS if target.family == "amd"]
@@ -52,7 +53,7 @@ def test_local_memory_is_what_a_kernel_declares(compilers: None, target: audit.T
 
 @pytest.mark.parametrize("target", TARGETS, ids=NAMES)
 def test_a_kernel_of_ours(compilers: None, target: audit.Target) -> None:
-    (found,) = audit.compile("rowcache", sources.cl("rowcache"), ["-DWG=256"], target)
+    (found,) = audit.compile("rowcache", sources.cl("solvers/rowcache"), ["-DWG=256"], target)
     assert (found.entry, found.local_memory) == ("plan", 256 * 4)
     assert found.scratch == found.spills == 0
 

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clsvm import Kernel, cli, datasets, kernels, libsvm, model_files
-from clsvm.estimators import SVC
-from clsvm.model import KernelModel
+from clsvm import Kernel, datasets, kernels
+from clsvm.cli import app
+from clsvm.estimators.classification import SVC
+from clsvm.models import libsvm, npz, svmlight
+from clsvm.models.model import KernelModel
 from clsvm.report import FitReport
 from tests.conftest import Command
 
@@ -48,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def shell(*args: str | Path, cwd: Path, code: str = "from clsvm.cli import main; main()") -> subprocess.Popen[str]:
+def shell(*args: str | Path, cwd: Path, code: str = "from clsvm.cli.app import main; main()") -> subprocess.Popen[str]:
     """A command as a process of its own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)])}
     return subprocess.Popen(
@@ -197,12 +199,12 @@ def test_kernels_that_libsvm_does_not_have(clsvm: Command, name: str) -> None:
     assert (result.code, result.err) == (0, "")
     said = f"LIBSVM's model format has no kernel '{kernel.name}'; it holds linear, poly, rbf, sigmoid"
     assert result.out.splitlines()[-1] == f"model            m: clsvm's format ({said})"
-    model = model_files.load_model("m")
+    model = npz.load_model("m")
     assert (model.kernel.spec.formula, model.kernel.params) == (kernel.spec.formula, kernel.params)
     result = clsvm("predict", "breast_cancer.test", "m", "labels")
     assert (result.code, result.err) == (0, "")
-    X, y = libsvm.read_problem("breast_cancer.test")
-    expected = SVC(kernel=kernel).fit(*libsvm.read_problem("breast_cancer.train")).predict(X)
+    X, y = svmlight.read_problem("breast_cancer.test")
+    expected = SVC(kernel=kernel).fit(*svmlight.read_problem("breast_cancer.train")).predict(X)
     np.testing.assert_array_equal(np.loadtxt("labels"), expected)
     assert set(Path("labels").read_text().split()) == {"1", "-1"}
     assert result.out.startswith(f"Accuracy = {np.mean(expected == y) * 100:g}% ")
@@ -223,7 +225,7 @@ def test_labels_that_are_not_whole(clsvm: Command, tmp_path: Path) -> None:
     result = clsvm("train", "half", "m")
     assert (result.code, result.err) == (0, "")
     assert "holds integer labels only, got [-0.25, 0.5])" in result.out.splitlines()[-1]
-    assert model_files.load_model("m").classes.tolist() == [-0.25, 0.5]
+    assert npz.load_model("m").classes.tolist() == [-0.25, 0.5]
     assert clsvm("predict", "half", "m", "out") == (0, "Accuracy = 100% (4/4) (classification)\n", "")
     assert (tmp_path / "out").read_text() == "0.5\n-0.25\n0.5\n-0.25\n"
 
@@ -257,9 +259,9 @@ def test_our_files_with_other_numbers_of_features(clsvm: Command, tmp_path: Path
 
 def test_models_of_other_labels_predict(clsvm: Command, tmp_path: Path) -> None:
     """Models that the library saved: text as labels, and truth values, against the files' numbers."""
-    X, y = libsvm.read_problem("breast_cancer.train")
+    X, y = svmlight.read_problem("breast_cancer.train")
     for labels, words in ((np.array(["ill", "well"]), {"ill", "well"}), (np.array([False, True]), {"0", "1"})):
-        model_files.save_model(SVC().fit(X, labels[(y > 0).astype(int)]).model_, tmp_path / "m")
+        npz.save_model(SVC().fit(X, labels[(y > 0).astype(int)]).model_, tmp_path / "m")
         result = clsvm("predict", "breast_cancer.test", "m", "out")
         assert result.code == 0
         assert set((tmp_path / "out").read_text().split()) == words
@@ -339,11 +341,11 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     """What a command shows on a terminal, with a bar for all that takes a moment."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("clsvm.progress.SOON", 0.0)
+    monkeypatch.setattr("clsvm.report.display.SOON", 0.0)
     monkeypatch.setattr(sys, "stderr", stderr := Terminal())
     monkeypatch.setattr(sys, "argv", ["clsvm", *words])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        app.main()
     assert not end.value.code
     return stderr.getvalue()
 
@@ -379,7 +381,7 @@ def test_predictions_have_a_bar_and_do_not_depend_on_it(
         return real(self, X, *args, **kwargs)
 
     monkeypatch.setattr(KernelModel, name, predict)
-    monkeypatch.setattr(cli, "_PIECE", 50)
+    monkeypatch.setattr("clsvm.cli.predict._PIECE", 50)
     shown = on_a_terminal(monkeypatch, "predict", *flags, "breast_cancer.test", "m", "in pieces")
     assert sizes == [50, 50, 43]
     assert "predicting, 143 of 143" in shown
@@ -523,7 +525,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     def fit(*_: Any, **__: Any) -> None:
         pytest.fail("it trained")
 
-    monkeypatch.setattr("clsvm.estimators.SVC.fit", fit)
+    monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", fit)
     monkeypatch.setattr("clsvm.libsvm.read_problem", fit)
 
 
@@ -575,13 +577,13 @@ def test_a_defect_is_a_message_and_debug_shows_it(clsvm: Command, monkeypatch: p
     def fit(*_: Any, **__: Any) -> None:
         raise KeyError("spam")
 
-    monkeypatch.setattr("clsvm.estimators.SVC.fit", fit)
+    monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", fit)
     result = clsvm("train", "breast_cancer.train")
     assert (result.code, result.out) == (1, "")
     assert "unexpected KeyError: 'spam'" in result.err
     monkeypatch.setattr(sys, "argv", ["clsvm", "--debug", "train", "breast_cancer.train"])
     with pytest.raises(KeyError):
-        cli.main()
+        app.main()
 
 
 def test_not_converged_warns_and_still_writes(clsvm: Command, tmp_path: Path) -> None:
@@ -602,13 +604,13 @@ def test_weight_of_a_missing_label_warns(clsvm: Command) -> None:
 # Ctrl-C
 
 WAITS = """
-import sys, clsvm.estimators, clsvm.cli
-fit = clsvm.estimators.SVC.fit
+import sys, clsvm.estimators.classification, clsvm.cli.app
+fit = clsvm.estimators.classification.SVC.fit
 def told(self, *args, **kwargs):
     print("fitting", file=sys.stderr, flush=True)
     return fit(self, *args, **kwargs)
-clsvm.estimators.SVC.fit = told
-clsvm.cli.main()
+clsvm.estimators.classification.SVC.fit = told
+clsvm.cli.app.main()
 """
 
 
@@ -657,7 +659,7 @@ def test_ctrl_c_says_that_the_checkpoint_stays(clsvm: Command, monkeypatch: pyte
 
     if flag == "--resume":
         Path("it is kept").touch()
-    monkeypatch.setattr("clsvm.estimators.SVC.fit", interrupted)
+    monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", interrupted)
     result = clsvm("train", flag, "it is kept", "breast_cancer.train")
     assert (result.code, result.out) == (130, "")
     said = (
@@ -695,8 +697,8 @@ COMMANDS += [f"kernels {name}" for name in ("list", "show", "check", "emit", "au
 def test_help_without_docstrings(tmp_path: Path) -> None:
     """python -OO drops them; every command still says what it does, in its own help and in the list."""
     code = """
-import sys, typer, clsvm.cli
-command = typer.main.get_command(clsvm.cli.app)
+import sys, typer, clsvm.cli.app
+command = typer.main.get_command(clsvm.cli.app.app)
 for name in sys.argv[1:]:
     one = command
     for word in name.split():
@@ -714,10 +716,10 @@ for name in sys.argv[1:]:
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     code = """
-import sys, atexit, clsvm.cli
+import sys, atexit, clsvm.cli.app
 heavy = {"sklearn", "pyopencl", "scipy", "numpy"}
 atexit.register(lambda: print(heavy & set(sys.modules), file=sys.stderr))
-clsvm.cli.main()
+clsvm.cli.app.main()
 """
     out, err = shell("--help", cwd=tmp_path, code=code).communicate(timeout=60)
     assert "Usage: clsvm" in out
@@ -738,7 +740,7 @@ def test_module_runs(tmp_path: Path) -> None:
 
 
 def test_devices_table(clsvm: Command) -> None:
-    from clsvm.device import devices
+    from clsvm.opencl.devices import devices
 
     result = clsvm("devices")
     assert (result.code, result.err) == (0, "")
@@ -750,7 +752,7 @@ def test_devices_table(clsvm: Command) -> None:
 
 
 def test_devices_marks_the_default_and_says_its_rule(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clsvm.device import devices, find
+    from clsvm.opencl.devices import devices, find
 
     def marked() -> tuple[list[str], str]:
         result = clsvm("devices")
@@ -774,13 +776,13 @@ def test_devices_marks_the_default_and_says_its_rule(clsvm: Command, monkeypatch
 
 
 def test_devices_says_why_one_is_unusable(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clsvm.device import DeviceInfo
+    from clsvm.opencl.devices import DeviceInfo
 
     record = DeviceInfo(3, "Spam [CL]", "Egg [gpu]", "1.2", 3 * 2**30, 2**29, False, False, "it does not build", "gpu")
-    monkeypatch.setattr("clsvm.device.devices", lambda: [record])
+    monkeypatch.setattr("clsvm.opencl.devices.devices", lambda: [record])
     cells = [cell.strip() for cell in clsvm("devices").out.splitlines()[3].split("│")[1:-1]]
     assert cells == ["3", "Spam [CL]", "Egg [gpu]", "1.2", "3.0 GiB", "0.5 GiB", "no", "no: it does not build", ""]
-    monkeypatch.setattr("clsvm.device.devices", list)
+    monkeypatch.setattr("clsvm.opencl.devices.devices", list)
     result = clsvm("devices")
     assert (result.code, result.out) == (1, "")
     assert "pip install '.[cpu]' in the folder" in result.err
@@ -788,19 +790,19 @@ def test_devices_says_why_one_is_unusable(clsvm: Command, monkeypatch: pytest.Mo
 
 def test_sample_is_scaled_split_and_repeatable(clsvm: Command, tmp_path: Path) -> None:
     assert clsvm("sample", "digits") == (0, "digits.train\ndigits.test\n", "")
-    X, y = libsvm.read_problem("digits.train")
+    X, y = svmlight.read_problem("digits.train")
     assert X.shape == (1347, 64)
     assert (X.data.min(), X.data.max()) == (1 / 16, 1)
     assert np.mean(y == 1) == pytest.approx(174 / 1797, abs=1e-3)
     assert sorted(set(y)) == [-1, 1]
-    assert np.mean(libsvm.read_problem("digits.test")[1] == 1) == pytest.approx(174 / 1797, abs=2e-3)
+    assert np.mean(svmlight.read_problem("digits.test")[1] == 1) == pytest.approx(174 / 1797, abs=2e-3)
     first = (tmp_path / "digits.train").read_bytes()
     clsvm("sample", "digits", "--seed", "0")
     assert (tmp_path / "digits.train").read_bytes() == first
     clsvm("sample", "digits", "--seed", "1", "--test-size", "0.5")
     assert (tmp_path / "digits.train").read_bytes() != first
-    assert libsvm.read_problem("digits.test")[0].shape[0] == 899
-    dense = libsvm.read_problem("breast_cancer.train")[0].toarray()
+    assert svmlight.read_problem("digits.test")[0].shape[0] == 899
+    dense = svmlight.read_problem("breast_cancer.train")[0].toarray()
     np.testing.assert_allclose([dense.mean(axis=0), dense.std(axis=0)], [[0] * 30, [1] * 30], atol=1e-12)
     with pytest.raises(ValueError, match="breast_cancer, digits"):
         datasets.sample("spam")

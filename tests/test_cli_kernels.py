@@ -16,13 +16,18 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from clsvm import Kernel, audit, emit, kernels, layout, sources, variants
-from clsvm import device as devices
-from clsvm.audit import Finding
-from clsvm.device import Stream
-from clsvm.estimators import SVC
-from clsvm.gram import Gram
-from clsvm.profiles import PROFILES
+from clsvm import Kernel, kernels
+from clsvm.estimators.classification import SVC
+from clsvm.gram import layout
+from clsvm.gram.products import Gram
+from clsvm.gram.programs import LAYOUTS
+from clsvm.opencl import devices as devices
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.solvers import programs
+from clsvm.tools import audit, emit, registry
+from clsvm.tools.audit import Finding
 from tests.conftest import Command, noisy
 
 EXPRESSION = "exp(-gamma * sqdist) + c * dot"
@@ -274,7 +279,7 @@ def host(
 CASES = [
     (kernel, product, layout_, profile)
     for profile in ("cpu", "gpu")
-    for layout_ in variants.LAYOUTS
+    for layout_ in LAYOUTS
     for product in emit.PRODUCTS
     for kernel in (Kernel(EXPRESSION, gamma=0.4, c=0.3), Kernel("laplacian", gamma=0.2))
     if layout_ in kernel.spec.layouts
@@ -344,7 +349,7 @@ def test_arguments_are_the_compilers(device: str) -> None:
         text = emit.emit(kernel, product, layout_, "float64", PROFILES[profile])
         head = Header(text)
         assert ("-DWG" in head.options) == (product == "forward-back")
-        program = cl.Program(stream._context, text).build(
+        program = cl.Program(stream.context_of, text).build(
             [*head.options.split(), "-cl-kernel-arg-info"], cache_dir=False
         )
         kernel_ = program.gram
@@ -567,9 +572,9 @@ def test_audit_says_what_is_missing(run: Command, monkeypatch: pytest.MonkeyPatc
 def test_audit_of_a_real_kernel(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     if words := audit.missing():
         pytest.skip(words)
-    fixed = [v for v in variants.fixed(PROFILES["gpu"]) if v.label == "zero"]
-    monkeypatch.setattr(variants, "fixed", lambda profile: fixed)
-    monkeypatch.setattr(variants, "registry", lambda specs, profile: [])
+    fixed = [v for v in registry.fixed(PROFILES["gpu"]) if v.label == "zero"]
+    monkeypatch.setattr(registry, "fixed", lambda profile: fixed)
+    monkeypatch.setattr(registry, "registry", lambda specs, profile: [])
     result = run("audit", "--targets", "gfx90a")
     assert (result.code, result.err) == (0, "")
     assert re.search(r"^│ gfx90a +│ zero +│ zero ", result.out, re.MULTILINE)
@@ -600,8 +605,8 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
         panel, wide = gram.panel(4), stream.wide(np.zeros(rows.n_pad))
         gram.forward_back(panel, stream.zeros(4), wide, wide, stream.wide(np.zeros(panel.capacity)), 1)
     profile = devices.default_profile(devices.find(device))
-    known = {(v.text, v.options) for v in variants.fixed(profile)}
-    known |= {(v.text, v.options) for v in [variants.subproblem(profile, dtype, fitted.fit_report_.working_set_size)]}
+    known = {(v.text, v.options) for v in registry.fixed(profile)}
+    known |= {(v.text, v.options) for v in [programs.subproblem(profile, dtype, fitted.fit_report_.working_set_size)]}
     strangers = {name for text, options, name in built if (text, options) not in known}
     assert strangers <= {"gram"}
     assert {name for _, _, name in built} >= {
@@ -614,5 +619,5 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
         "plan",
         "back",
     }
-    for v in variants.fixed(profile):
+    for v in registry.fixed(profile):
         assert re.search(rf"\bvoid {v.entry}\(", v.text), v.label

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from benchmarks import gtsvm, sets
 from benchmarks.__main__ import main
-from clsvm import cluster, kernels, layout
-from clsvm.device import Stream
-from clsvm.gram import Gram
+from clsvm import arrays, kernels
+from clsvm.gram import cluster, layout
+from clsvm.gram.products import Gram
+from clsvm.opencl.stream import Stream
 
 
 def algorithm_2(pattern: np.ndarray, walk: np.ndarray, size: int, active: int | None) -> list[list[int]]:
@@ -207,8 +208,8 @@ def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) ->
     alike = sp.csr_matrix(np.repeat(sp.random(4, 600, 0.02, "csr", random_state=0).toarray(), 500, axis=0))
     with Stream(device) as stream:
         spec = kernels.BUILTIN["rbf"]
-        assert layout.choose(stream.profile, layout.canonical(text), spec).kind == "csr"
-        assert layout.choose(stream.profile, layout.canonical(alike), spec).kind == "clustered"
+        assert layout.choose(stream.profile, arrays.canonical(text), spec).kind == "csr"
+        assert layout.choose(stream.profile, arrays.canonical(alike), spec).kind == "clustered"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) ->
 )
 def test_table_2(device: str, data_folder: Path, name: str, limits: tuple[float, ...]) -> None:
     """At most 5 % more than the paper's averages, which another random order moves by less."""
-    X = layout.canonical(sets.load(name, data_folder).X)
+    X = arrays.canonical(sets.load(name, data_folder).X)
     with Stream(device) as stream:
         for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
             assert cluster.cluster(stream, X, gtsvm.SIZE, active, "random").nonzeros <= limit

@@ -44,9 +44,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import clsvm
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, machine, probability
-from clsvm import device as devices
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm.estimators import base
 from clsvm.model_selection import SVCSearchCV
+from clsvm.models import probability
+from clsvm.opencl import devices as devices
 from tests.conftest import thrifty
 
 IRIS = load_iris(return_X_y=True)
@@ -247,7 +249,7 @@ def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(machine, "KernelModel", interrupted)
+        patched.setattr(base, "KernelModel", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X[:90, :2], 7 - y[:90])
     assert vars(model).keys() == before.keys()

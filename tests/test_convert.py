@@ -247,4 +247,4 @@ def test_the_method(device: str) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))
     ours = SVC(device=device).fit(X, X[:, 0] > 0)
-    np.testing.assert_array_equal(ours.to_sklearn().predict(X), ours.predict(X))
+    np.testing.assert_array_equal(to_sklearn(ours).predict(X), ours.predict(X))

@@ -11,9 +11,10 @@ import pytest
 import scipy.sparse as sp
 
 import clsvm
-from clsvm import SVC, csr, probability
+from clsvm import SVC, arrays
 from clsvm.kernels import make
 from clsvm.model_selection import SVCSearchCV
+from clsvm.models import probability
 
 N, D = 24, 10
 GOOD = sp.random(N, D, density=0.4, format="csr", random_state=0) + sp.csr_matrix(np.eye(N, D))
@@ -102,7 +103,7 @@ def test_other_forms_are_looked_at_before_they_are_changed(form: str) -> None:
 @pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_array])
 def test_what_fits_is_taken(form: str, kind: Any) -> None:
     X = kind(GOOD).asformat(form)
-    np.testing.assert_array_equal(csr.checked(X).toarray(), GOOD.toarray())
+    np.testing.assert_array_equal(arrays.checked(X).toarray(), GOOD.toarray())
 
 
 def test_room_behind_the_entries_is_no_fault() -> None:

@@ -22,9 +22,10 @@ import pytest
 import scipy.sparse as sp
 
 import clsvm
-from clsvm import budget, icd, sources
-from clsvm import device as devices
 from clsvm.errors import BuildError, DeviceError
+from clsvm.opencl import contexts, icd, memory, sources
+from clsvm.opencl import devices as devices
+from clsvm.opencl.stream import Stream
 from tests.conftest import USABLE, noisy
 
 
@@ -152,23 +153,23 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     ("text", "expected"), [("2GB", 2e9), ("512 MiB", 512 * 2**20), ("1.5k", 1500), (1000, 1000), (None, None)]
 )
 def test_bytes(text: object, expected: float | None) -> None:
-    assert budget.parse_bytes(text) == expected
+    assert memory.parse_bytes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "2 parsecs", "1e400", 0, -5, float("nan"), "0"])
 def test_no_bytes(text: object) -> None:
     with pytest.raises(ValueError, match="memory_limit must be a positive number"):
-        budget.parse_bytes(text)
+        memory.parse_bytes(text)
 
 
 @pytest.mark.parametrize("value", [True, [], {}])
 def test_no_bytes_by_type(value: object) -> None:
     with pytest.raises(TypeError, match="memory_limit"):
-        budget.parse_bytes(value)
+        memory.parse_bytes(value)
 
 
 def test_budget_and_release(device: str) -> None:
-    with devices.Stream(device, memory_limit=10_000) as stream:
+    with Stream(device, memory_limit=10_000) as stream:
         kept = stream.buffer(4000)
         stream.buffer(4000)
         with pytest.raises(ValueError, match="memory_limit of 10000 bytes"):
@@ -176,10 +177,10 @@ def test_budget_and_release(device: str) -> None:
         stream.free(kept)
         stream.buffer(4000)
         assert stream.peak <= 10_000
-    with devices.Stream(device) as stream:
+    with Stream(device) as stream:
         stream.slab(1 << 20)
-    assert devices.release_memory() >= 1 << 20
-    assert devices.release_memory() == 0
+    assert memory.release_memory() >= 1 << 20
+    assert memory.release_memory() == 0
 
 
 def test_wide_numbers(profile: str, device: str) -> None:
@@ -191,7 +192,7 @@ def test_wide_numbers(profile: str, device: str) -> None:
         "  const int i = get_global_id(0); o[4*i] = wide_add(a[i], b[i]); o[4*i+1] = wide_mul(a[i], b[i]);"
         "  o[4*i+2] = wide_div(a[i], b[i]); o[4*i+3] = wide_pick(wide_less(a[i], b[i]), a[i], b[i]); }"
     )
-    with devices.Stream(device) as stream:
+    with Stream(device) as stream:
         kernel = stream.kernel(text, ["-DWIDE_PAIR"] * (profile == "gpu-pair"), "ops")
         x, y, out = stream.wide(a), stream.wide(b), stream.zeros(8 * 4000)
         a, b = stream.read_wide(x, 1000), stream.read_wide(y, 1000)
@@ -202,7 +203,7 @@ def test_wide_numbers(profile: str, device: str) -> None:
 
 
 def test_build_error_tells_all(device: str) -> None:
-    with devices.Stream(device) as stream, pytest.raises(BuildError) as caught:
+    with Stream(device) as stream, pytest.raises(BuildError) as caught:
         stream.kernel("kernel void f(global int *x) {\n  x[0] = undeclared_name;\n}", (), "f")
     words = str(caught.value)
     assert "undeclared_name" in caught.value.log
@@ -335,8 +336,8 @@ def test_a_cache_that_fails_later_is_done_without(monkeypatch: pytest.MonkeyPatc
         return "made"
 
     with pytest.warns(UserWarning, match=r"cache failed .*No space left on device"):
-        assert devices._cached(make) == "made"
-    assert devices._cached(make) == "made"
+        assert contexts.cached(make) == "made"
+    assert contexts.cached(make) == "made"
     assert os.environ["PYOPENCL_CACHE_FAILURE_FATAL"]  # else pyopencl fails with another error than its cache's
 
 
@@ -349,7 +350,7 @@ def unaligned(array: np.ndarray, offset: int = 1) -> np.ndarray:
 @pytest.mark.parametrize("offset", [1, 2, 4, 7])
 def test_a_view_is_of_the_array_wherever_it_stands(device: str, dtype: type, offset: int) -> None:
     array = unaligned(np.arange(50).astype(dtype), offset)
-    with devices.Stream(device) as stream, stream.view(array) as (buffer, begin):
+    with Stream(device) as stream, stream.view(array) as (buffer, begin):
         whole = stream.read(buffer, dtype, begin + array.size)
     np.testing.assert_array_equal(whole[begin:], array)
 
@@ -397,12 +398,12 @@ def _child_s_exit(device: str) -> int | None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("name", ["_build_lock", "_context_lock", "_pool_lock", "a stream's"])
+@pytest.mark.parametrize("name", ["build_lock", "context_lock", "pool_lock", "a stream's"])
 def test_a_fork_waits_for_what_other_threads_are_at(device: str, name: str) -> None:
     clsvm.SVC(device=device).fit(*noisy(80, 3))
     taken, done = threading.Event(), []
-    stream = devices.Stream(device)
-    lock = getattr(devices, name, stream.lock)
+    stream = Stream(device)
+    lock = getattr(contexts, name, stream.lock)
 
     def at_it() -> None:
         with lock:
@@ -423,5 +424,5 @@ def test_a_fork_waits_for_what_other_threads_are_at(device: str, name: str) -> N
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_in_the_midst_of_a_build_of_its_own_thread(device: str) -> None:
     """As a signal's handler may have it."""
-    with devices._build_lock, devices._context_lock, devices._pool_lock:
+    with contexts.build_lock, contexts.context_lock, memory.pool_lock:
         assert _child_s_exit(device) == 0

@@ -26,9 +26,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
-from clsvm import device as devices
 from clsvm.errors import DeviceError
 from clsvm.model_selection import SVCSearchCV
+from clsvm.opencl import devices as devices
 from tests.conftest import noisy
 
 X, SIGNS = noisy(200, 6)

@@ -20,12 +20,13 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from clsvm import device as devices
-from clsvm import layout, sources
-from clsvm.device import Stream
-from clsvm.expression import FUNCTIONS, Expression, Node
+from clsvm.gram import layout
 from clsvm.kernels import Kernel
-from clsvm.profiles import PROFILES
+from clsvm.kernels.expression import FUNCTIONS, Expression, Node
+from clsvm.opencl import devices as devices
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
 
 MANY = int(os.environ.get("CLSVM_EXPRESSIONS", "0"))
 PROGRAM = 16  # expressions of one program
@@ -162,7 +163,7 @@ def program(kernels: list[Kernel]) -> str:
     """The template's text for each kernel function, under names of its own, and a probe that calls it on every lane."""
     text = sources.cl()
     for i, kernel in enumerate(kernels):
-        own = sources.render("kernel_function", kernel=kernel.spec).removeprefix(sources.cl())
+        own = sources.render("gram/kernel_function", kernel=kernel.spec).removeprefix(sources.cl())
         renamed = [
             f"#define {name} {name}_{i}\n"
             for name in ("kernel_value", "element", "ipow", "power", "exponential", "probe")
@@ -744,7 +745,7 @@ def test_any_text_is_refused_or_read_safely(text: str) -> None:
 @pytest.mark.parametrize("text", [text for text, said in HOSTILE.items() if not said])
 def test_what_is_read_stands_in_one_line_of_comment(text: str) -> None:
     """The program's first line holds the formula; the function's own lines hold what assert_safe looked at."""
-    rendered = sources.render("kernel_function", kernel=Kernel(text).spec).removeprefix(sources.cl()).strip()
+    rendered = sources.render("gram/kernel_function", kernel=Kernel(text).spec).removeprefix(sources.cl()).strip()
     formula = Expression(text, INNER).text
     assert rendered.splitlines()[0] == f"// expression: K(x, y) = {formula}"
     assert rendered.count("{") == rendered.count("}")

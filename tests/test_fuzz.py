@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from clsvm import Kernel, libsvm, load_model, save_model
-from clsvm.model import KernelModel
+from clsvm import Kernel, load_model, save_model
+from clsvm.models import libsvm, svmlight
+from clsvm.models.model import KernelModel
 from tests.test_libsvm_tasks import MODELS, make_model
 from tests.test_probability import with_estimates
 
@@ -242,7 +243,7 @@ def read(path: Path, kind: str, rng: Random) -> Any:
         return (libsvm.load_model if rng.random() < 0.5 else load_model)(path)
     if kind == "npz":
         return load_model(path)
-    return libsvm.read_problem(path, None if rng.random() < 0.7 else int(rng.integers(1, 20)))
+    return svmlight.read_problem(path, None if rng.random() < 0.7 else int(rng.integers(1, 20)))
 
 
 def check(found: Any) -> None:

@@ -17,10 +17,10 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.device import Stream
-from clsvm.given import Given
-from clsvm.gram import Update
-from clsvm.rowcache import SLABS
+from clsvm.gram.precomputed import Given
+from clsvm.gram.products import Update
+from clsvm.gram.row_cache import SLABS
+from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
 
 TOL = 1e-5

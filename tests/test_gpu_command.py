@@ -19,9 +19,9 @@ from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
 from benchmarks.ladder_extremes import FORMS
-from clsvm import device as devices
-from clsvm.device import Stream
-from clsvm.profiles import PROFILES, SEARCH
+from clsvm.opencl import devices as devices
+from clsvm.opencl.profiles import PROFILES, SEARCH
+from clsvm.opencl.stream import Stream
 from tests.conftest import thrifty
 
 ROOT = Path(__file__).parent.parent

@@ -14,8 +14,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from sklearn.model_selection import GridSearchCV
 
 from clsvm import SVC, SVR, Kernel, NuSVR
-from clsvm import device as devices
 from clsvm.model_selection import SVCSearchCV
+from clsvm.opencl import devices
 from clsvm.report import Status
 from tests import nasty, recheck
 

@@ -25,8 +25,9 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 import clsvm
 from clsvm import SVC, Kernel
-from clsvm import device as devices
 from clsvm.kernels import BUILTIN, make
+from clsvm.opencl import contexts
+from clsvm.opencl import devices as devices
 from tests.conftest import noisy
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
@@ -97,14 +98,14 @@ def test_an_expression_fits_as_its_built_in(device: str, name: str) -> None:
 def test_new_numbers_build_nothing(device: str, kernel: Kernel, changes: dict[str, float]) -> None:
     model = SVC(kernel=kernel, device=device, max_iter=2000, tol=0.1)
     before = model.fit(X, SIGNS).decision_function(X)
-    built = devices.builds
+    built = contexts.builds
     for name, value in changes.items():
         after = model.set_params(**{f"kernel__{name}": value}).fit(X, SIGNS).decision_function(X)
         assert model.kernel.params[name] == value
         assert not np.array_equal(after, before)
         before = after
     model.set_params(C=9.0).fit(X, SIGNS).predict(X)
-    assert devices.builds == built
+    assert contexts.builds == built
 
 
 @pytest.mark.parametrize(
@@ -113,12 +114,12 @@ def test_new_numbers_build_nothing(device: str, kernel: Kernel, changes: dict[st
 def test_new_numbers_of_a_name_build_nothing(device: str, name: str, changes: dict[str, float]) -> None:
     model = SVC(kernel=name, device=device, max_iter=2000, tol=0.1).fit(X, SIGNS)
     model.predict(X)
-    built = devices.builds
+    built = contexts.builds
     for change in ({parameter: value} for parameter, value in {**changes, "C": 5.0}.items()):
         model.set_params(**change).fit(X, SIGNS).predict(X)
-    assert devices.builds == built
+    assert contexts.builds == built
     SVC(kernel=Kernel(f"dot / 3.25 + 0.5 * {len(name)}"), device=device, tol=0.5).fit(X, SIGNS)
-    assert devices.builds > built  # it does count
+    assert contexts.builds > built  # it does count
 
 
 # Values

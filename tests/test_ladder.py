@@ -14,7 +14,7 @@ from benchmarks.__main__ import main
 from benchmarks.ladder_device import Bench
 from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from benchmarks.ladder_rungs import RUNGS, Matrix, Problem, Rung
-from clsvm import device as devices
+from clsvm.opencl import devices as devices
 
 TINY = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
 

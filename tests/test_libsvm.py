@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from clsvm import kernels, libsvm
-from clsvm.model import KernelModel
+from clsvm import kernels
+from clsvm.models import libsvm, svmlight
+from clsvm.models.model import KernelModel
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -83,7 +84,7 @@ KERNELS = [
 def test_reads_plain_and_compressed(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"data.txt{suffix}"
     path.write_bytes(PACK[suffix](b"# a comment\n+1 1:0.5 3:-2e-1\n\n-1 # all zero\n1 qid:3 2:7"))
-    X, y = libsvm.read_problem(path)
+    X, y = svmlight.read_problem(path)
     assert X.toarray().tolist() == [[0.5, 0, -0.2], [0, 0, 0], [0, 7, 0]]
     assert y.tolist() == [1, -1, 1]
     assert [part.dtype.name for part in (X, X.indices, y)] == ["float64", "int32", "float64"]
@@ -91,7 +92,7 @@ def test_reads_plain_and_compressed(tmp_path: Path, suffix: str) -> None:
 
 def test_numbers_survive_and_columns_are_padded(tmp_path: Path) -> None:
     X, y = problem()
-    read, labels = libsvm.read_problem(write_text(tmp_path / "data", X, y), n_features=11)
+    read, labels = svmlight.read_problem(write_text(tmp_path / "data", X, y), n_features=11)
     assert read.shape == (60, 11)
     np.testing.assert_array_equal(read.toarray()[:, :7], X)
     np.testing.assert_array_equal(labels, y)
@@ -129,7 +130,7 @@ def test_bad_data_names_file_line_got_expected(tmp_path: Path, name: str) -> Non
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"expected") as caught:
-        libsvm.read_problem(path, n_features=4 if name == "too wide" else None)
+        svmlight.read_problem(path, n_features=4 if name == "too wide" else None)
     assert f"bad.txt, line {line}: " in str(caught.value)
     assert part in str(caught.value)
 
@@ -143,7 +144,7 @@ def test_damaged_compressed_data(tmp_path: Path, suffix: str, damage: str) -> No
     path = tmp_path / f"data{suffix}"
     path.write_bytes(text if damage == "not compressed" else whole[: len(whole) * 9 // 10])
     with pytest.raises(ValueError, match=r"data.*, line \d+: got a damaged or truncated stream") as caught:
-        libsvm.read_problem(path)
+        svmlight.read_problem(path)
     line = int(str(caught.value).split("line ")[1].split(":")[0])
     assert line == 1 if damage == "not compressed" else line < 50001
     assert damage == "not compressed" or suffix == ".bz2" or line > 30000
@@ -151,9 +152,9 @@ def test_damaged_compressed_data(tmp_path: Path, suffix: str, damage: str) -> No
 
 def test_missing_data_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        libsvm.read_problem(tmp_path / "none.xz")
+        svmlight.read_problem(tmp_path / "none.xz")
     with pytest.raises(IsADirectoryError):
-        libsvm.read_problem(tmp_path)
+        svmlight.read_problem(tmp_path)
 
 
 # Models: round trips
@@ -220,7 +221,7 @@ def test_reads_models_of_svm_train(tmp_path: Path, kind: int, labels: tuple[int,
     sign = 1 if order[0] == max(labels) else -1
     assert model.classes.tolist() == sorted(labels)
     np.testing.assert_allclose(on_host(model, X), sign * expected, rtol=1e-10, atol=1e-10)
-    model, rows = libsvm.match_columns(model, libsvm.read_problem(data)[0])
+    model, rows = svmlight.match_columns(model, svmlight.read_problem(data)[0])
     np.testing.assert_allclose(model.decision_function(rows), sign * expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(model.predict(rows), np.loadtxt(tmp_path / "out"))
     firsts = model.support_vectors[: model.n_support[0]].toarray()
@@ -254,10 +255,10 @@ def test_probability_keys_are_read_over(tmp_path: Path) -> None:
 def test_match_columns() -> None:
     model = make_model(kernels.make("rbf", gamma=0.1))
     X = sparse.csr_matrix(np.ones((3, 9)))
-    wide, same = libsvm.match_columns(model, X)
+    wide, same = svmlight.match_columns(model, X)
     assert (wide.support_vectors.shape, same.shape) == ((9, 9), (3, 9))
     np.testing.assert_array_equal(wide.support_vectors.toarray()[:, :7], model.support_vectors)
-    kept, padded = libsvm.match_columns(model, X[:, :4])
+    kept, padded = svmlight.match_columns(model, X[:, :4])
     assert kept is model
     np.testing.assert_array_equal(padded.toarray(), np.pad(np.ones((3, 4)), ((0, 0), (0, 3))))
 

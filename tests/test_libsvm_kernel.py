@@ -11,8 +11,8 @@ import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
 import clsvm
-from clsvm import libsvm
 from clsvm.kernels import PRECOMPUTED
+from clsvm.models import libsvm, svmlight
 from tests.conftest import Command
 
 pytestmark = pytest.mark.skipif(not shutil.which("svm-train"), reason="svm-train is not installed")
@@ -101,7 +101,7 @@ def test_python_reads_what_it_wrote(command: Command, tmp_path: Path, device: st
 def test_bad_data(command: Command, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "bad").write_text(text)
     with pytest.raises(ValueError, match=words):
-        libsvm.read_kernel("bad")
+        svmlight.read_kernel("bad")
     assert command("train", "-t", "4", "bad").code == 1
 
 

@@ -14,9 +14,10 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels, libsvm, load_model, save_model
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels, load_model, save_model
 from clsvm.kernels import Kernel
-from clsvm.model import KernelModel, pairs
+from clsvm.models import libsvm, svmlight
+from clsvm.models.model import KernelModel, pairs
 from tests.conftest import Command
 from tests.test_libsvm import write_text
 
@@ -104,7 +105,9 @@ def test_reads_models_of_svm_train(tmp_path: Path, task: str, kernel: str) -> No
     data, _, _ = data_of(task, tmp_path)
     svm_train("-q", "-s", TYPES[task], "-n", 0.2, "-c", 2, *FLAGS[kernel], data, tmp_path / "m")
     expected = svm_predict(tmp_path / "fresh", tmp_path / "m", tmp_path / "out")
-    model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / "m"), libsvm.read_problem(tmp_path / "fresh")[0])
+    model, rows = svmlight.match_columns(
+        libsvm.load_model(tmp_path / "m"), svmlight.read_problem(tmp_path / "fresh")[0]
+    )
     assert model.task == task
     assert sorted(model.classes) == (sorted(LABELS) if task.endswith("svc") else [])
     assert_predictions(model.predict(rows), expected, task)
@@ -119,7 +122,7 @@ def test_reads_a_nu_svc_of_two_classes(tmp_path: Path) -> None:
     X, y = rows_of("one_class")
     data = write_text(tmp_path / "data", X, -4 * y)
     svm_train("-q", "-s", 1, "-n", 0.3, data, tmp_path / "m")
-    model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / "m"), libsvm.read_problem(data)[0])
+    model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / "m"), svmlight.read_problem(data)[0])
     assert (model.task, model.classes.tolist(), len(model.dual_coef)) == ("nu_svc", [-4, 4], 1)
     assert_predictions(model.predict(rows), svm_predict(data, tmp_path / "m", tmp_path / "out"), "nu_svc")
 
@@ -139,7 +142,7 @@ def test_svm_predict_reads_our_models(tmp_path: Path, task: str, kernel: Kernel)
     estimator.fit(X, y)
     libsvm.save_model(estimator.model_, tmp_path / "m")
     assert (tmp_path / "m").read_text().startswith(f"svm_type {task}\n")
-    rows = libsvm.read_problem(tmp_path / "fresh")[0].toarray()
+    rows = svmlight.read_problem(tmp_path / "fresh")[0].toarray()
     expected = estimator.predict(rows)
     assert_predictions(svm_predict(tmp_path / "fresh", tmp_path / "m", tmp_path / "out"), expected, task)
     np.testing.assert_array_equal(estimator.model_.predict(rows), expected)
@@ -154,7 +157,7 @@ def test_ten_classes_both_ways(tmp_path: Path) -> None:
     libsvm.save_model(SVC(gamma=0.02).fit(X, y).model_, tmp_path / "ours")
     answers = []
     for name in ("theirs", "ours"):
-        model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / name), libsvm.read_problem(data)[0])
+        model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / name), svmlight.read_problem(data)[0])
         answers.append(svm_predict(data, tmp_path / name, tmp_path / "out"))
         np.testing.assert_array_equal(model.predict(rows), answers[-1])
     assert np.count_nonzero(answers[0] != answers[1]) <= 2
@@ -226,7 +229,7 @@ def test_no_support_vectors(tmp_path: Path, task: str) -> None:
         intercept=np.array([1.5]),
     )
     libsvm.save_model(none, tmp_path / "m")
-    model, rows = libsvm.match_columns(libsvm.load_model(tmp_path / "m"), sparse.csr_matrix(np.eye(4)))
+    model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / "m"), sparse.csr_matrix(np.eye(4)))
     assert model.predict(rows).tolist() == ([1] * 4 if task == "one_class" else [1.5] * 4)
     with open(tmp_path / "m", "a") as stream:
         stream.write("1 1:1\n")
@@ -469,7 +472,7 @@ def test_our_format_of_every_task(command: Command, tmp_path: Path) -> None:
         assert command("train", "-q", "-s", str(TYPES[task]), "-t", "matern32", "data", "m") == (0, "", "")
         result = command("predict", "data", "m", "out")
         assert (result.code, result.err) == (0, "")
-        model, rows = load_model("m"), libsvm.read_problem("data")[0]
+        model, rows = load_model("m"), svmlight.read_problem("data")[0]
         assert model.task == task
         np.testing.assert_array_equal(np.loadtxt("out"), model.predict(rows))
         assert ("(regression)" in result.out) == (task == "epsilon_svr")

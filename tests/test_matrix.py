@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from clsvm import SVC, Kernel, kernel_matrix, layout
-from clsvm import device as devices
-from clsvm.device import Stream
+from clsvm import SVC, Kernel, kernel_matrix
+from clsvm.gram import layout
+from clsvm.opencl import devices as devices
+from clsvm.opencl.stream import Stream
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(150, 40)), RNG.normal(size=(333, 40))

@@ -20,10 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import clsvm
-from clsvm import SVC, kernels, layout
-from clsvm import device as devices
+from clsvm import SVC, kernels
+from clsvm.gram import layout
 from clsvm.kernels import Kernel
-from clsvm.model import KernelModel
+from clsvm.models.model import KernelModel
+from clsvm.opencl import devices as devices
+from clsvm.opencl import memory
+from clsvm.opencl.stream import Stream
 from tests.conftest import noisy
 
 KINDS = ("dense", "clustered", "csr")
@@ -202,7 +205,7 @@ def test_given_back_with_the_model(device: str) -> None:
     model = make_model()
     model.decision_function(sparse_rows(5, 30, 1, "dense"), device)
     kept = weakref.ref(model._kept), weakref.ref(model._kept._state[1])
-    assert kept[0]() in devices._keeping
+    assert kept[0]() in memory.keeping
     del model
     gc.collect()
     assert kept[0]() is None
@@ -225,7 +228,7 @@ def test_given_back_when_another_needs_the_memory(device: str) -> None:
     model, other, X = make_model(), make_model(m=200), sparse_rows(5, 30, 1, "dense")
     values = model.decision_function(X, device)
     nbytes = model._kept.nbytes
-    with devices.Stream(device, 10 * nbytes) as stream:
+    with Stream(device, 10 * nbytes) as stream:
         stream.buffer(8 * nbytes)
         assert model._kept.nbytes == nbytes  # there is room for both
         stream.buffer(2 * nbytes)
@@ -238,7 +241,7 @@ def test_given_back_when_another_needs_the_memory(device: str) -> None:
     SVC(device=device, memory_limit="120kB").fit(Z, y)
     assert model._kept.nbytes == other._kept.nbytes == 0
     model.decision_function(X, device, 10 * nbytes)
-    with devices.Stream(device, 10 * nbytes) as stream:
+    with Stream(device, 10 * nbytes) as stream:
         assert model._kept.get(stream)
         stream.buffer(9 * nbytes - 64)
         assert model._kept.nbytes == nbytes  # not to the call that reads it
@@ -251,7 +254,7 @@ def test_kernel_objects_belong_to_a_thread(device: str) -> None:
     made: list[Any] = []
 
     def work() -> None:
-        with devices.Stream(device) as stream:
+        with Stream(device) as stream:
             text = "kernel void nothing(global float *x) {}"
             made.extend(stream.kernel(text, (), "nothing")._kernel for _ in range(2))
 

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import clsvm
-from clsvm import Kernel, kernels, libsvm, load_model, model_files, save_model
-from clsvm.estimators import SVC
-from clsvm.layout import Plan
-from clsvm.model import KernelModel
+from clsvm import Kernel, kernels, load_model, save_model
+from clsvm.estimators.classification import SVC
+from clsvm.gram.layout import Plan
+from clsvm.models import libsvm, npz, svmlight
+from clsvm.models.model import KernelModel
 
 EXPRESSION = Kernel("exp(-gamma * sqdist) + c * dot ** degree", gamma=0.3, c=0.1 + 0.2, degree=2)
 ELEMENTWISE = Kernel.elementwise("abs(x - y)", "exp(-gamma * s) * c", gamma=0.7, c=1 / 3)
@@ -579,7 +580,7 @@ def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
     assert model.plan
     assert model.plan.centre.any()
     X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(20, 40)))
-    wide, same = libsvm.match_columns(model, X)
+    wide, same = svmlight.match_columns(model, X)
     assert wide.plan
     np.testing.assert_array_equal(wide.plan.centre, np.r_[model.plan.centre, np.zeros(33)])
     vectors = wide.support_vectors.toarray()
@@ -597,7 +598,7 @@ def test_what_libsvm_cannot_hold_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no model of 2 classes whose task is 'one_class'"):
         libsvm.save_model(replace(rbf, task="one_class"), tmp_path / "m")
     assert not (tmp_path / "m").exists()
-    assert model_files.VERSION == 1
+    assert npz.VERSION == 1
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, model_selection, plots
 from clsvm.errors import CheckpointError
-from clsvm.model_selection import SVCSearchCV
-from clsvm.tasks import c_svc, epsilon_svr
+from clsvm.model_selection import SVCSearchCV, folds
+from clsvm.problem.posed import c_svc, epsilon_svr
 from tests.conftest import noisy
 
 GRID = {"C": [0.3, 1, 10], "gamma": [0.1, 1.0]}
@@ -50,8 +50,8 @@ def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **option
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the fits that are not shared."""
     alone: list[int] = []
-    real = model_selection.Folds._alone
-    monkeypatch.setattr(model_selection.Folds, "_alone", lambda self, job: alone.append(1) or real(self, job))
+    real = folds.Folds._alone
+    monkeypatch.setattr(folds.Folds, "_alone", lambda self, job: alone.append(1) or real(self, job))
     return alone
 
 
@@ -216,7 +216,7 @@ def test_candidates_of_other_kinds(device: str, monkeypatch: pytest.MonkeyPatch)
 def test_refused_before_the_work(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What GridSearchCV refuses, in its words, and before any fit."""
     X, y = noisy(60, 3)
-    monkeypatch.setattr(model_selection.Folds, "_each", lambda self: pytest.fail("a fit was begun"))
+    monkeypatch.setattr(folds.Folds, "_each", lambda self: pytest.fail("a fit was begun"))
     with pytest.raises(TypeError, match=r"should have a 'score' method. The estimator OneClassSVM\(device="):
         SVCSearchCV(OneClassSVM(device=device), {"nu": [0.1]}, cv=3).fit(X)
     search = SVCSearchCV(SVC(device=device), {"C": [1]}, cv=3)
@@ -304,7 +304,7 @@ def test_where_the_next_problem_begins() -> None:
     b, f = np.array([[1.0, 0.2, -0.2, -1.0, 0, 0]]), np.array([[-3.0, 0, 0, 3.0, -2.0, 2.0]])
     solution = type("S", (), {"b": b, "f": f, "rho": np.zeros((1, 1))})
     new = c_svc(signs * [0, 1, 1, 1, 1, 1], np.full((1, 6), 2.0))
-    start = model_selection._Solved(old, solution).start(new)["start"]  # type: ignore[arg-type]
+    start = folds._Solved(old, solution).start(new)["start"]  # type: ignore[arg-type]
     assert (start >= new.lo).all()
     assert (start <= new.hi).all()
     assert start.sum() == pytest.approx(0)

@@ -15,7 +15,8 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from clsvm import NuSVC, NuSVR, tasks
+from clsvm import NuSVC, NuSVR
+from clsvm.problem import posed
 from tests.conftest import noisy, thrifty
 
 TOL = 1e-5
@@ -148,9 +149,9 @@ def test_feasible_starts() -> None:
     rng = np.random.default_rng(3)
     weights = rng.random(50)
     for problem in (
-        tasks.nu_svc(np.where(rng.random(50) < 0.5, 1.0, -1.0), 0.5, weights),
-        tasks.nu_svr(rng.normal(size=25), weights[:25], 0.5),
-        tasks.one_class(0.3, weights),
+        posed.nu_svc(np.where(rng.random(50) < 0.5, 1.0, -1.0), 0.5, weights),
+        posed.nu_svr(rng.normal(size=25), weights[:25], 0.5),
+        posed.one_class(0.3, weights),
     ):
         for b in (np.zeros((1, 50)), rng.normal(size=(1, 50)), 9 * rng.normal(size=(1, 50))):
             made = problem.feasible(b)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from clsvm import SVC, Kernel, kernel_matrix, layout, precision, responses
-from clsvm import device as devices
-from clsvm.device import Stream
+from clsvm import SVC, Kernel, kernel_matrix
+from clsvm.gram import layout, precision, responses
 from clsvm.kernels import BUILTIN, make, underflow
+from clsvm.opencl import devices as devices
+from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
 
 WIDE = 2**30  # columns

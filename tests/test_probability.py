@@ -16,8 +16,9 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
-from clsvm import SVC, SVR, NuSVC, OneClassSVM, libsvm, load_model, probability, save_model
-from clsvm.model import KernelModel
+from clsvm import SVC, SVR, NuSVC, OneClassSVM, load_model, save_model
+from clsvm.models import libsvm, probability
+from clsvm.models.model import KernelModel
 from tests.conftest import Command
 from tests.test_libsvm import write_text
 from tests.test_libsvm_tasks import make_model, needs_libsvm, svm_train

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from clsvm import device as devices
-from clsvm import kernels, layout, variants
-from clsvm.device import Stream
-from clsvm.gram import Gram, Store, Update
-from clsvm.profiles import PROFILES
+from clsvm import kernels
+from clsvm.gram import layout
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.opencl import devices as devices
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.solvers import programs
 from tests.conftest import thrifty
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
@@ -297,8 +299,8 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         half = stream.read(out, dtype, (256, 256))
         if stream.profile.shape == "vector":
             assert (half[known:, known:] == -7).mean() > 0.2
-        mirror = stream.variant(variants.carry(stream.profile, dtype), "mirror")
-        mirror((256 // variants.SQUARE, (256 - known) // variants.SQUARE), None, 256, known, out)
+        mirror = stream.variant(programs.carry(stream.profile, dtype), "mirror")
+        mirror((256 // programs.SQUARE, (256 - known) // programs.SQUARE), None, 256, known, out)
         tile = stream.read(out, dtype, (256, 256))
         assert (tile[:known, :known] == -7).all()
         expected = kernel(X[:256], X[:256])

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clsvm import progress, report
-from clsvm.progress import Course, Display, counting, labelled
-from clsvm.report import PARTS, FitReport, Point
+from clsvm import report
+from clsvm.report import PARTS, FitReport, Point, display
+from clsvm.report.display import Course, Display, counting, labelled
 
 TRACE = tuple(
     Point(
@@ -244,7 +244,7 @@ def test_who_did_not_ask_is_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_lines_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """One every ten seconds, by the clock of the process, and one at the end; a fit without points has none."""
     now = 0.0
-    monkeypatch.setattr(progress, "perf_counter", lambda: now)
+    monkeypatch.setattr(display, "perf_counter", lambda: now)
     monkeypatch.setattr(sys, "stderr", stderr := io.StringIO())
     with labelled("fold 2 of 5"), Display(True, tol=1e-3) as take:
         assert take is not None
@@ -272,7 +272,7 @@ def test_what_is_counted_has_a_bar_where_it_takes_long(monkeypatch: pytest.Monke
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     now = 0.0
-    monkeypatch.setattr(progress, "perf_counter", lambda: now)
+    monkeypatch.setattr(display, "perf_counter", lambda: now)
     for stderr, slow in (Terminal(), False), (io.StringIO(), True), (Terminal(), True):
         monkeypatch.setattr(sys, "stderr", stderr)
         now = 0.0

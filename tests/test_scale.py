@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from clsvm import cli_scale
+from clsvm.cli import scale
 from tests.conftest import Command, Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,13 +137,13 @@ def test_very_many_features_cost_nothing(clsvm: Command, tmp_path: Path) -> None
 
 def test_no_more_values_are_held_at_a_time_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 3 full columns and about 4 values in sparse ones; a row that is too long stands alone."""
-    monkeypatch.setattr(cli_scale, "_CELLS", 50)
+    monkeypatch.setattr(scale, "_CELLS", 50)
     values = sparse.random(30, 100, 0.04, random_state=0).toarray()
     values[7, 3:] = 1.0
     X = sparse.csr_matrix(values)
     low = np.where(np.arange(100) < 3, 2.0, 0.0)
-    ranges = cli_scale.Ranges(0.0, 1.0, np.arange(100), low, np.full(100, 3.0), None)
-    blocks = list(cli_scale._rows(X, np.zeros(30), ranges))
+    ranges = scale.Ranges(0.0, 1.0, np.arange(100), low, np.full(100, 3.0), None)
+    blocks = list(scale._rows(X, np.zeros(30), ranges))
     assert sum(text.count(b"\n") for text, _ in blocks) == 30
     assert len(blocks) <= 8
     assert all(values <= 50 or text.count(b"\n") == 1 for text, values in blocks)
@@ -153,7 +153,7 @@ def test_no_more_values_are_held_at_a_time_than_said(monkeypatch: pytest.MonkeyP
 
 def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("".join(f"{i} 1:{i} 2:{i}\n" for i in range(20000)))
-    code = "import clsvm.cli_scale; clsvm.cli_scale._CELLS = 100; from clsvm.cli import main; main()"
+    code = "import clsvm.cli.scale; clsvm.cli.scale._CELLS = 100; from clsvm.cli.app import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "scale", tmp_path / "data"],
         cwd=ROOT,
@@ -175,9 +175,9 @@ def test_a_full_disk_is_an_error(unbuffered: str, tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     (tmp_path / "data").write_text("".join(f"{i} 1:{i} 2:{i}\n" for i in range(2000)))
     code = (
-        "import clsvm.device, resource; "  # (which has looked at its caches, then)
+        "import clsvm.opencl.devices, resource; "  # (which has looked at its caches, then)
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (9999, {resource.RLIM_INFINITY})); "
-        "from clsvm.cli import main; main()"
+        "from clsvm.cli.app import main; main()"
     )
     with (tmp_path / "out").open("wb") as out:
         process = subprocess.run(
@@ -238,7 +238,7 @@ def test_as_svm_scale(
     cells: int,
 ) -> None:
     """Scaled and kept; then restored from one's own and from the other's file, other rows among them."""
-    monkeypatch.setattr(cli_scale, "_CELLS", cells)
+    monkeypatch.setattr(scale, "_CELLS", cells)
     (tmp_path / "train").write_text(train)
     (tmp_path / "test").write_text(test)
     flags = ["-l", x[0], "-u", x[1], *(("-y", *y) if y else ())]
@@ -275,7 +275,7 @@ def test_as_svm_scale_over_several_blocks(command: Command, tmp_path: Path, flag
     with (tmp_path / "data").open("w") as stream:
         for i, row in enumerate(values):
             stream.write(" ".join([str(i % 7), *(f"{j}:{v!r}" for j, v in enumerate(row.tolist(), 1) if v)]) + "\n")
-    assert values.size > cli_scale._CELLS
+    assert values.size > scale._CELLS
     same(command("scale", *flags, "data"), peer(*flags, "data", cwd=tmp_path))
 
 

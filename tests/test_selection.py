@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from clsvm import training
-from clsvm.device import Stream
-from clsvm.profiles import PROFILES
+from clsvm.fit import sizes
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.problem import Constraint
 from clsvm.solvers.selection import Counting, Selection, Sorting, selection
-from clsvm.tasks import Constraint
 from tests.conftest import thrifty
 
 Rows = NDArray[np.float64]
@@ -118,12 +118,12 @@ def test_the_profile_says_which(device: str) -> None:
 def test_cost_of_working_sets(profile: str) -> None:
     """More rows call for larger sets, dearer steps as well, wider rows for smaller ones."""
     of = PROFILES[profile]
-    sizes = training._sizes(of.working_set)
-    assert sizes[0] == 16
-    assert sizes[-1] == of.working_set
+    tried = sizes._sizes(of.working_set)
+    assert tried[0] == 16
+    assert tried[-1] == of.working_set
 
     def best(n: int, width: float = 100, value: float = 30) -> int:
-        return min(sizes, key=lambda W: training.cost(of, n, width, value, W))
+        return min(tried, key=lambda W: sizes.cost(of, n, width, value, W))
 
     assert best(300) <= best(10**5)
     assert best(10**4, width=1e5) < best(10**4)

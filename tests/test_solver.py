@@ -14,10 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as Reference
 
 from benchmarks import check
-from clsvm import SVC, kernels, training
-from clsvm import device as devices
-from clsvm.profiles import PROFILES
-from clsvm.tasks import c_svc
+from clsvm import SVC, kernels
+from clsvm.fit import options, train
+from clsvm.opencl import contexts
+from clsvm.opencl.profiles import PROFILES
+from clsvm.problem.posed import c_svc
 from tests.conftest import noisy
 
 TOL = 1e-3
@@ -192,13 +193,13 @@ def test_other_kernels(device: str, name: str) -> None:
 def test_new_numbers_build_nothing(device: str) -> None:
     X, y = noisy(200, 4)
     SVC(gamma=0.3, device=device).fit(X, y).predict(X)
-    before = devices.builds
+    before = contexts.builds
     SVC(gamma=0.7, C=5.0, device=device).fit(X, y).predict(X)
-    assert devices.builds == before
+    assert contexts.builds == before
     SVC(kernel="poly", gamma=0.3, coef0=1.0, degree=2, device=device).fit(X, y)
-    before = devices.builds
+    before = contexts.builds
     SVC(kernel="poly", gamma=0.1, coef0=0.5, degree=3, device=device).fit(X, y)
-    assert devices.builds == before
+    assert contexts.builds == before
 
 
 def test_float64(device: str) -> None:
@@ -351,8 +352,8 @@ def test_functions_that_are_not_symmetric_are_refused(device: str) -> None:
 def test_a_solver_used_again_counts_from_nothing(device: str) -> None:
     X, y = noisy(400, 5)
     problem = c_svc(np.where(y == y.max(), 1.0, -1.0)[None], np.ones((1, 400)))
-    asked = training.Options(TOL, None, -1, None, 64, 0, "float32", device, None)
-    first, again = training.train_each(X, [problem] * 2, kernels.make("rbf", gamma=0.3), asked, [None] * 2, 0.0)
+    asked = options.Options(TOL, None, -1, None, 64, 0, "float32", device, None)
+    first, again = train.train_each(X, [problem] * 2, kernels.make("rbf", gamma=0.3), asked, [None] * 2, 0.0)
     assert first.report.rows_computed > 0
     for name in ("rows_computed", "steps", "outer_steps", "dual"):
         assert getattr(again.report, name) == getattr(first.report, name), name

@@ -28,9 +28,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from clsvm import SVC, SVR, OneClassSVM, several, training
-from clsvm import device as devices
-from clsvm.model import pairs, votes
+from clsvm import SVC, SVR, OneClassSVM
+from clsvm.fit import several, train
+from clsvm.models.model import pairs, votes
+from clsvm.opencl import devices as devices
 from clsvm.solvers import batch
 from tests import reference
 
@@ -564,7 +565,7 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(
         show.phase = lambda words: None  # type: ignore[attr-defined]
         return show
 
-    for module in (training, several):
+    for module in (train, several):
         monkeypatch.setattr(module.Display, "__enter__", interrupts)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[::-1] * 2, None if y is None else y[::-1])

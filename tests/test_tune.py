@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from clsvm import SVC, layout, tune, tuned
-from clsvm import device as devices
-from clsvm.cli import app
-from clsvm.device import Stream
-from clsvm.gram import Gram, Update
+from clsvm import SVC
+from clsvm.cli.app import app
+from clsvm.gram import layout
+from clsvm.gram.products import Gram, Update
 from clsvm.kernels import make
-from clsvm.profiles import PROFILES, SEARCH, Profile, shape_class
+from clsvm.opencl import devices as devices
+from clsvm.opencl import tuned
+from clsvm.opencl.profiles import PROFILES, SEARCH, Profile, shape_class
+from clsvm.opencl.stream import Stream
+from clsvm.tools import tune
 from tests.conftest import noisy, thrifty
 
 

@@ -16,9 +16,10 @@ from sklearn import svm
 
 import clsvm
 from benchmarks.gpu.plan import Asked
-from clsvm import device as devices
-from clsvm import icd
 from clsvm.errors import DeviceError
+from clsvm.opencl import devices as devices
+from clsvm.opencl import icd
+from clsvm.opencl.stream import Stream
 
 # isort: split
 import pyopencl as cl  # (after clsvm.device, which prepares the loader)
@@ -49,12 +50,12 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     }
     profile = devices.default_profile(info)
     yield {"profile": {**asdict(profile, dict_factory=_record)}}
-    with devices.Stream(asked.device) as stream:
+    with Stream(asked.device) as stream:
         yield {"memory_limit": stream.limit, "largest_buffer": stream.largest, "unified": stream.unified}
 
 
 def _discovery() -> dict[str, Any]:
-    """What clsvm.icd told the loader, and which drivers' libraries it could have told of."""
+    """What clsvm.opencl.icd told the loader, and which drivers' libraries it could have told of."""
     folder = os.environ.get("OCL_ICD_VENDORS", "")
     listed = {}
     for file in sorted(Path(folder or icd.SYSTEM_VENDORS).glob("*.icd")):

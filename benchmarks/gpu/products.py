@@ -18,14 +18,16 @@ from benchmarks.gpu.peaks import calls, peaks_of
 from benchmarks.gpu.plan import Asked, PartialError
 from benchmarks.ladder_device import Bench, Clock
 from benchmarks.ladder_extremes import FORMS, Extremes, shapes
-from clsvm import kernels, layout, solvers, tasks
-from clsvm.device import Stream, default_profile, find
+from clsvm import kernels, solvers
 from clsvm.errors import ClsvmError
-from clsvm.gram import Gram, Store, Update
-from clsvm.layout import Rows
-from clsvm.profiles import SEARCH, Profile, Tile, shape_class
+from clsvm.gram import layout
+from clsvm.gram.layout import Rows
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.opencl.devices import default_profile, find
+from clsvm.opencl.profiles import SEARCH, Profile, Tile, shape_class
+from clsvm.opencl.stream import Stream
+from clsvm.problem import Constraint, posed
 from clsvm.solvers.selection import selection
-from clsvm.tasks import Constraint
 
 WORKING = {"few": (2, 16), "many": (512, 1024)}  # working vectors, by what bounds their products
 LONG = {"vector": 1 << 27, "group": 1 << 28}  # bytes of X where they are few: more than caches hold
@@ -258,7 +260,7 @@ def subproblem(asked: Asked) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(0)
     signs = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     X = (rng.normal(size=(n, 16)) + 0.15 * signs[:, None]).astype(np.float32)
-    problem, rbf = tasks.c_svc(signs[None], np.full((1, n), 10.0)), kernels.make("rbf", gamma=0.05)
+    problem, rbf = posed.c_svc(signs[None], np.full((1, n), 10.0)), kernels.make("rbf", gamma=0.05)
     profile = replace(default_profile(find(asked.device)), sync=1)
     for W in SUBPROBLEMS:
         best: dict[str, Any] = {}

@@ -25,8 +25,8 @@ from benchmarks import check, sets
 from benchmarks.gpu.peaks import speed
 from benchmarks.gpu.plan import Asked, PartialError
 from benchmarks.ladder_device import Bench
-from clsvm import device as devices
-from clsvm import libsvm
+from clsvm.models import svmlight
+from clsvm.opencl import devices as devices
 from clsvm.report import by_part
 
 Data = tuple[Any, NDArray[Any], Any, NDArray[Any]]
@@ -62,7 +62,7 @@ def _mnist10(folder: Path) -> Data:
 
 
 def _letter(folder: Path) -> Data:
-    (X, y), (X_test, y_test) = (libsvm.read_problem(folder / f"letter.scale{end}.xz", 16) for end in ("", ".t"))
+    (X, y), (X_test, y_test) = (svmlight.read_problem(folder / f"letter.scale{end}.xz", 16) for end in ("", ".t"))
     return X.toarray(), y, X_test.toarray(), y_test
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from clsvm.device import Stream
-from clsvm.gram import Gram
+from clsvm.gram.products import Gram
+from clsvm.opencl.stream import Stream
+from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
 from clsvm.solvers.coupled import Coupled
-from clsvm.solvers.decomposition import Exact, Settings, Solution, Solver
-from clsvm.tasks import Constraint, Problem
+from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.solution import Exact, Settings, Solution
 
 __all__ = ["Exact", "Settings", "Solution", "Solver", "batch", "solver"]
 

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from clsvm.problem import Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
-from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]

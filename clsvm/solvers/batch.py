@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import variants
-from clsvm.device import Buffer, Stream, local
-from clsvm.gram import Gram, Panel, Update
+from clsvm.gram.products import Gram, Panel, Update
+from clsvm.opencl.stream import Buffer, Stream, local
+from clsvm.problem import Constraint, Problem
 from clsvm.report import relative_gap
-from clsvm.solvers import certificate
+from clsvm.solvers import certificate, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
-from clsvm.tasks import Constraint, Problem
 
 Vector = NDArray[np.float64]
 Exact = Callable[[], Gram | NDArray[np.float64]]
@@ -211,9 +210,9 @@ class _Batch:
     def run(self, tol: float, max_iter: int, over: Callable[[], bool]) -> list[Outcome]:
         stream, B, W = self.stream, self.B, self.W
         profile, dtype = stream.profile, self.gram.rows.dtype
-        items = variants.subproblem_items(profile, W)
+        items = programs.subproblem_items(profile, W)
         spec = self.gram.kernel.spec if self.own_rows else None
-        subproblem = stream.variant(variants.subproblem(profile, dtype, W, self.constraint, spec))
+        subproblem = stream.variant(programs.subproblem(profile, dtype, W, self.constraint, spec))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
         budget = profile.patience * W if max_iter < 0 else max_iter
         limits = (np.float32(STOP * tol), np.float32(0), LAUNCH * W, np.int64(budget))
@@ -271,9 +270,9 @@ class _Batch:
     def _respond(self) -> None:
         """f from the tiles."""
         stream, (B, W) = self.stream, self.b.shape
-        vectors = variants.RESPOND * self.gram.rows.lanes
+        vectors = programs.RESPOND * self.gram.rows.lanes
         columns = -(-W // vectors) if stream.profile.shape == "vector" else W
-        respond = stream.variant(variants.respond(stream.profile, self.gram.rows.dtype))
+        respond = stream.variant(programs.respond(stream.profile, self.gram.rows.dtype))
         respond((columns, B), None, W, self.Q, self.state[1], self.linear, self.state[0])
         self.f = stream.read_wide(self.state[0], (B, W))
         if not np.isfinite(self.f).all():

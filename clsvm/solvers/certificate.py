@@ -6,13 +6,13 @@ to. Where a sum is held, its dual is an offset; else every coefficient is by its
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm.problem import Problem
 from clsvm.report import Status
-from clsvm.tasks import Problem
 
 Vector = NDArray[np.float64]
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
@@ -119,14 +119,14 @@ def extremes(
     if (near != b).any():  # what rounding alone keeps off its bound is not free, and says nothing of the offset
         rho = extremes(f, near, lo, hi, kink, group, groups, held).rho
     else:
-        rho = _offsets(right, inside, group, least, most)
+        count, sums = np.bincount(group[inside], minlength=groups), np.bincount(group[inside], right[inside], groups)
+        rho = offsets(least, most, count, sums)
     return Extremes(right, left, inside, group, least, most, rho, violations, held)
 
 
-def _offsets(right: Vector, inside: NDArray[np.bool_], group: NDArray[np.intp], least: Vector, most: Vector) -> Vector:
-    """The offset of each group: the mean of the derivatives inside, else the middle of what it can be."""
-    groups = len(least)
-    count, sums = np.bincount(group[inside], minlength=groups), np.bincount(group[inside], right[inside], groups)
+def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
+    """The offset of each group: the mean of its ``count`` derivatives inside, which add up to ``sums``, else the middle
+    of what it can be; all arrays of one shape."""
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):
         middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))

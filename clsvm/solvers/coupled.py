@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clsvm.device import Buffer
+from clsvm.opencl.stream import Buffer
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.selection import View
 
@@ -31,22 +31,22 @@ class Coupled(Solver):
     def _scratch(self) -> None:
         super()._scratch()
         stream, real = self.stream, np.dtype(self.gram.rows.dtype).itemsize
-        self.state = stream.zeros(real * (2 * self.W + 1) * self.P)
+        self.rows = stream.zeros(real * (2 * self.W + 1) * self.P)
         b, lo, hi = (stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
-        self.view = stream.zeros(8 * self.n), b, lo, hi, self.kink
+        self.view = stream.zeros(8 * self.n), b, lo, hi, self.state.kink
 
     def _view(self) -> View:
         return self.view
 
     def _extremes(self) -> None:
-        self._k["spread"]((self.n,), None, self.n, self.P, self.f, self.b, self.lo, self.hi, self.view[0])
+        self._k["spread"]((self.n,), None, self.n, self.P, *super()._view()[:4], self.view[0])
         super()._extremes()
 
     def _solve_set(self) -> None:
-        state = (self.f, self.b, self.hi, self.delta, self.counters)
+        state = (self.state.f, self.state.b, self.state.hi, self.delta, self.counters)
         size = (self.items,), (self.items,)
-        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, *state, *self._limits(), self.state)
+        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, *state, *self._limits(), self.rows)
 
     def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
-        state = (self.f, self.b, self.hi, self.q)
+        state = (self.state.f, self.state.b, self.state.hi, self.state.q)
         self.selection.over_rows(self._k["coupled"], self.P, *state, self.sums)

@@ -23,103 +23,34 @@ true violation is larger, their f is replaced and the loop goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import variants
-from clsvm.device import Buffer, Stream, local
-from clsvm.gram import Gram, Store, Update
-from clsvm.report import Point, Progress, Status, relative_gap
-from clsvm.rowcache import RowCache
-from clsvm.solvers import certificate
+from clsvm.gram import programs as gram_programs
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.row_cache import RowCache
+from clsvm.opencl.stream import Buffer, Stream, local
+from clsvm.problem import Constraint, Problem
+from clsvm.report import Point, Status, relative_gap
+from clsvm.solvers import certificate, programs
 from clsvm.solvers.selection import View, nbytes, selection
-from clsvm.tasks import Constraint, Problem
+from clsvm.solvers.solution import Settings, Solution
+from clsvm.solvers.state import Course, Look, State
 
 Vector = NDArray[np.float64]
-Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 MOST = 20  # inner steps for each row of the working set, after which f is made anew
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
+PATIENCE = 200  # outer steps, and some more of many rows, in which neither violation nor dual need get better
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 FEW_ROWS = 4096  # of which the objectives are checked in float64 also where a solve ends short of its tolerance
 WHOLE = 16  # a working set is whole vectors of this many
 GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
-    row store. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
-    exact enough as it is. start: feasible coefficients (problems, n) to begin with; known: coefficients near
-    those and the f of them. keep: called with the coefficients at least ``keep_every`` seconds apart, and where the
-    solve is interrupted. timed: whether seconds are wanted by part, for which the host waits more often."""
-
-    tol: float
-    gap_tol: float | None
-    max_iter: int
-    working_set: int
-    cache_bytes: int
-    kernel_scale: float
-    exact: Exact | None
-    progress: Progress | None = None
-    max_time: float | None = None
-    start: Vector | None = None
-    known: tuple[Vector, Vector] | None = None
-    keep: Callable[[Vector], None] | None = None
-    keep_every: float = 60.0
-    timed: bool = True
-
-
-@dataclass(frozen=True)
-class Solution:
-    """b, f (problems, n), rho (problems, groups) and primal, dual, violation, steps (problems,), float64. dtype: of the
-    kernel values that f is of."""
-
-    b: Vector
-    f: Vector
-    rho: Vector
-    primal: Vector
-    dual: Vector
-    violation: Vector
-    steps: NDArray[np.int64]
-    status: Status
-    error_bound: float
-    exact_rows: int
-    outer_steps: int
-    rows_computed: int
-    working_set: int
-    seconds: dict[str, float]
-    trace: tuple[Point, ...]
-    dtype: str
-
-    def after(self, before: Solution) -> Solution:
-        """This solution, with what it cost to come to ``before``, where it began."""
-        last = before.trace[-1] if before.trace else None
-        later = (
-            [
-                p._replace(seconds=p.seconds + last.seconds, steps=p.steps + last.steps, outer=last.outer)
-                for p in self.trace
-            ]
-            if last
-            else list(self.trace)
-        )
-        parts = {*before.seconds, *self.seconds}
-        return replace(
-            self,
-            steps=self.steps + before.steps,
-            outer_steps=self.outer_steps + before.outer_steps,
-            rows_computed=self.rows_computed + before.rows_computed,
-            working_set=before.working_set,
-            seconds={part: before.seconds.get(part, 0.0) + self.seconds.get(part, 0.0) for part in parts},
-            trace=(*before.trace, *later),
-        )
 
 
 class Solver:
@@ -134,8 +65,7 @@ class Solver:
         rows, P = gram.rows, problem.problems
         self.n, self.P = rows.n_pad, P
         self.sets, self.each = self._shape()
-        self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * P * self.n) for _ in range(5))
-        self.kink = stream.buffer(8)
+        self.state = State(stream, gram, P)
         self.W = self._working_set()
         self.keep = self.W // 2
         self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W)
@@ -151,12 +81,7 @@ class Solver:
         """The state at the start of a problem."""
         stream, self.problem, self.settings = self.stream, problem, settings
         start = problem.start if settings.start is None else settings.start
-        b = np.zeros((self.P, self.n)) if start is None else self._padded(start)
-        q = self._padded(problem.q)
-        near, f = (None, q) if settings.known is None else (settings.known[0], self._padded(settings.known[1]))
-        arrays = self._padded(problem.lo), self._padded(problem.hi), q, f, b, np.array([problem.kink])
-        for buffer, array in zip((self.lo, self.hi, self.q, self.f, self.b, self.kink), arrays, strict=True):
-            stream.write_wide(buffer, array)
+        missing = self.state.load(problem, start, settings.known)
         counters = stream.read(self.counters, np.int64, (self.P, 4))
         self._before += int(counters[0, 1])
         counters[:, :2] = 0  # (the head of the ring stays)
@@ -165,8 +90,8 @@ class Solver:
         parts = ("select", "subproblem", "tile", "rows", "update", "gap", "exact")
         self.seconds = dict.fromkeys(parts, 0.0)
         self.trace: list[Point] = []
-        if start is not None:
-            self._gradients(start if near is None else start - near)
+        if missing is not None:
+            self.state.respond(missing, self.panel)
 
     def _shape(self) -> tuple[int, int]:
         return self.problem.problems, 1
@@ -191,12 +116,6 @@ class Solver:
         chosen = nbytes(self.stream.profile, self.problem.constraint, self.sets, self.n, W)
         return 24 * self.P * W + chosen
 
-    def _padded(self, values: Vector) -> Vector:
-        """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
-        padded = np.zeros((self.P, self.n))
-        padded[:, self.gram.rows.position] = values
-        return padded
-
     def _scratch(self) -> None:
         s, P, S, W = self.stream, self.P, self.sets, self.W
         self.panel = self.gram.panel(W * S, square=True)  # of the working set, then of what changed of it
@@ -212,11 +131,11 @@ class Solver:
     def _kernels(self) -> None:
         stream, profile, dtype = self.stream, self.stream.profile, self.gram.rows.dtype
         self.group, self.block = profile.group, profile.block
-        self.items, constraint = variants.subproblem_items(profile, self.W), self.problem.constraint
-        self._subproblem = stream.variant(variants.subproblem(profile, dtype, self.W, constraint))
+        self.items, constraint = programs.subproblem_items(profile, self.W), self.problem.constraint
+        self._subproblem = stream.variant(programs.subproblem(profile, dtype, self.W, constraint))
         self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", "plan", *self._more)}
-        self._k["update"] = stream.variant(variants.update(profile, dtype))
-        self._k |= {name: stream.variant(variants.carry(profile, dtype), name) for name in ("carry", "mirror")}
+        self._k["update"] = stream.variant(gram_programs.update(profile, dtype))
+        self._k |= {name: stream.variant(programs.carry(profile, dtype), name) for name in ("carry", "mirror")}
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
 
@@ -225,92 +144,103 @@ class Solver:
             return self._run()
         except KeyboardInterrupt:
             if self.settings.keep:
-                self.settings.keep(self._coefficients())
+                self.settings.keep(self.state.coefficients())
             raise
 
     def _run(self) -> Solution:
-        status, outer, exact_rows, certificates = None, 0, 0, 0
-        s, began = self.settings, perf_counter()
-        before, best, best_at = -1, np.inf, 0
-        patience, last_level = 200 + 50 * self.n // self.W, -np.inf
-        kept, near = began, 0
-        while True:
+        outer, course = 0, Course(perf_counter(), perf_counter())
+        status: Status | None = None
+        while status is None:
             self._extremes()
+            replaced = False
             if outer % self.stream.profile.sync == 0:
-                state = self._read()
-                violation = float(state.violation.max())
-                gap = self._watch(state, outer, began)
-                close = violation <= s.tol and near < NEAR and not self._sure(violation)
-                near += close
-                if not close and (violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol)):
-                    status = Status.TOLERANCE if violation <= s.tol else Status.GAP
-                    started = perf_counter()
-                    if s.progress:
-                        s.progress.phase("checking in float64")
-                    worst, evaluated = self._certify(state, s.tol if violation <= s.tol else violation)
-                    self.seconds["exact"] += perf_counter() - started
-                    exact_rows += evaluated
-                    if status is Status.TOLERANCE and worst <= s.tol:
-                        break
-                    if status is Status.GAP and (not evaluated or self._gap() <= (s.gap_tol or 0)):
-                        break
-                    certificates += 1
-                    if certificates > CERTIFICATES:
-                        status = Status.STALLED
-                        break
-                    before, best = -1, np.inf
-                    continue
-                if 0 <= s.max_iter <= int(state.steps.min()):
-                    status = Status.MAX_ITER
-                    break
-                if s.max_time is not None and perf_counter() - began >= s.max_time:
-                    status = Status.MAX_TIME
-                    break
-                if s.keep and perf_counter() - kept >= s.keep_every:
-                    s.keep(self._coefficients())
-                    kept = perf_counter()
-                if violation < 0.99 * best:
-                    best, best_at = violation, outer
-                if outer - best_at > patience:  # the violation may go up and down for long while the dual still rises
-                    level = float(self._objective(state.rho)[1].sum())
-                    rises = level > last_level + 1e-9 * abs(level)
-                    hidden = s.exact is not None and self._bound(self._coefficients()) > certificate.HOPELESS * s.tol
-                    patience = patience if rises and not hidden else 0
-                    best_at, last_level = outer, level
-                if (outer and int(state.steps.sum()) == before) or not patience:
-                    status = Status.STALLED
-                    break
-                before = int(state.steps.sum())
-                self.cache.reserve(self._before + state.rows, self.stream.profile.sync)
-            self._step(outer)
-            outer += 1
+                status, replaced = self._look(outer, course)
+            if status is None and not replaced:
+                self._step(outer)
+                outer += 1
         if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # (of many it would take long)
-            exact_rows += self._certify(state, np.inf)[1]
+            worst = float(self._read().violation.max())
+            course.exact_rows += self.state.certify(self.settings.exact, self.settings.kernel_scale, worst, np.inf)[1]
         self._extremes()
-        state = self._read()
-        position = self.gram.rows.position
-        shape = (self.P, self.n)
-        b, f = (self.stream.read_wide(buffer, shape)[:, position] for buffer in (self.b, self.f))
-        b = self.problem.snapped(b, *map(self.stream.held_wide, (self.problem.lo, self.problem.hi)))
-        if not np.isfinite(f).all():
-            raise ValueError(f"{self.gram.kernel!r} is not finite for some pairs of rows")
+        return self._solution(status, outer, course)
+
+    def _look(self, outer: int, course: Course) -> tuple[Status | None, bool]:
+        """(how the solve ends, if it does; whether f was replaced, so that the state is to be looked at again)."""
+        s, look = self.settings, self._read()
+        violation, gap = float(look.violation.max()), self._watch(look, outer, course.began)
+        close = violation <= s.tol and course.near < NEAR and not self._sure(violation)
+        course.near += close
+        if not close and (violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol)):
+            return self._checked(look, violation, course)
+        if 0 <= s.max_iter <= int(look.steps.min()):
+            return Status.MAX_ITER, False
+        if s.max_time is not None and perf_counter() - course.began >= s.max_time:
+            return Status.MAX_TIME, False
+        if s.keep and perf_counter() - course.kept >= s.keep_every:
+            s.keep(self.state.coefficients())
+            course.kept = perf_counter()
+        if self._stands_still(look, outer, violation, course):
+            return Status.STALLED, False
+        course.steps = int(look.steps.sum())
+        self.cache.reserve(self._before + look.rows, self.stream.profile.sync)
+        return None, False
+
+    def _checked(self, look: Look, violation: float, course: Course) -> tuple[Status | None, bool]:
+        """:meth:`_look` where the violation or the gap is small enough by f as it is: is it by f in float64?"""
+        s, started = self.settings, perf_counter()
+        if s.progress:
+            s.progress.phase("checking in float64")
+        by_tol = violation <= s.tol
+        tol = s.tol if by_tol else violation
+        worst, evaluated = self.state.certify(s.exact, s.kernel_scale, violation, tol)
+        self.seconds["exact"] += perf_counter() - started
+        course.exact_rows += evaluated
+        if by_tol and worst <= s.tol:
+            return Status.TOLERANCE, False
+        if not by_tol and (not evaluated or self._gap() <= (s.gap_tol or 0)):
+            return Status.GAP, False
+        course.certificates += 1
+        if course.certificates > CERTIFICATES:
+            return Status.STALLED, False
+        course.steps, course.best = -1, np.inf
+        return None, True
+
+    def _stands_still(self, look: Look, outer: int, violation: float, course: Course) -> bool:
+        """Whether no step changed anything, or for long neither the violation fell nor the dual rose. The violation may
+        go up and down for long while the dual still rises."""
+        s = self.settings
+        if violation < 0.99 * course.best:
+            course.best, course.best_at = violation, outer
+        patience = PATIENCE + 50 * self.n // self.W
+        if outer - course.best_at > patience:
+            level = float(self._objective(look.rho)[1].sum())
+            rises = level > course.level + 1e-9 * abs(level)
+            hidden = s.exact is not None and self._hidden() > certificate.HOPELESS * s.tol
+            course.best_at, course.level = outer, level
+            if hidden or not rises:
+                return True
+        return bool(outer) and int(look.steps.sum()) == course.steps
+
+    def _solution(self, status: Status, outer: int, course: Course) -> Solution:
+        look = self._read()
+        b, f = self.state.found()
         held = self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT)
-        rho = certificate.of(self.problem, b, f).rho.reshape(self.P, -1) if held else state.rho
+        rho = certificate.of(self.problem, b, f).rho.reshape(self.P, -1) if held else look.rho
         primal, dual = self._objective(rho)
-        self.trace.append(self._point(state, outer, began, primal, dual))
+        self.trace.append(look.point(perf_counter() - course.began, outer, primal, dual))
         return Solution(
             b=b,
             f=f,
             rho=rho,
             primal=primal,
             dual=dual,
-            violation=state.violation,
-            steps=state.steps,
+            violation=look.violation,
+            steps=look.steps,
             status=status,
-            error_bound=self._bound(b),
-            exact_rows=exact_rows,
+            error_bound=self.state.bound(b, self.settings.kernel_scale),
+            exact_rows=course.exact_rows,
             outer_steps=outer,
-            rows_computed=state.rows,
+            rows_computed=look.rows,
             working_set=self.W,
             seconds=self.seconds,
             trace=tuple(self.trace),
@@ -319,29 +249,13 @@ class Solver:
 
     def _view(self) -> View:
         """f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
-        return self.f, self.b, self.lo, self.hi, self.kink
+        state = self.state
+        return state.f, state.b, state.lo, state.hi, state.kink
 
     def _extremes(self) -> None:
         self.selection.look(self._view())
 
-    def _coefficients(self) -> Vector:
-        return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
-
-    def _gradients(self, b: Vector) -> None:
-        """f += K b, a panel of rows at a time."""
-        s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
-        for first in range(0, len(support), self.panel.capacity):
-            some = support[first : first + self.panel.capacity]
-            weights = np.zeros((self.P, self.panel.capacity))
-            weights[:, : len(some)] = b[:, some]
-            at, count = s.upload(gram.rows.position[some]), s.upload(np.array([len(some)], np.int32))
-            D = s.wide(weights)
-            gram.gather(self.panel, at, count)
-            gram.accumulate(self.panel, count, None, Update(self.P, self.n, self.f, D, self.panel.capacity))
-            s.finish()
-            s.free(at, count, D)
-
-    def _watch(self, state: State, outer: int, began: float) -> float:
+    def _watch(self, look: Look, outer: int, began: float) -> float:
         """The relative duality gap where it is wanted now (else nan); keeps the trace, shows progress.
 
         The gap is looked at by a count of steps, not by the clock: a fit ends at the same step every time.
@@ -353,22 +267,17 @@ class Solver:
         if not (wanted or due):
             if s.progress:
                 nan = float("nan")
-                steps, violation = int(state.steps.sum()), float(state.violation.max())
-                s.progress(Point(now, steps, outer, nan, nan, nan, violation, state.rows))
+                steps, violation = int(look.steps.sum()), float(look.violation.max())
+                s.progress(Point(now, steps, outer, nan, nan, nan, violation, look.rows))
             return float("nan")
-        primal, dual = self._objective(state.rho)
+        primal, dual = self._objective(look.rho)
         self.seconds["gap"] += perf_counter() - began - now
-        point = self._point(state, outer, began, primal, dual)
+        point = look.point(perf_counter() - began, outer, primal, dual)
         if due:
             self.trace.append(point)
         if s.progress:
             s.progress(point)
         return point.gap if wanted else float("nan")
-
-    def _point(self, state: State, outer: int, began: float, primal: Vector, dual: Vector) -> Point:
-        gap, violation = float(max(map(relative_gap, primal, dual))), float(state.violation.max())
-        steps, total = int(state.steps.sum()), (float(primal.sum()), float(dual.sum()))
-        return Point(perf_counter() - began, steps, outer, *total, gap, violation, state.rows)
 
     def _step(self, outer: int) -> None:
         """One working set: choose, solve, apply."""
@@ -393,12 +302,12 @@ class Solver:
             store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.miss_slot)
             self._k["update"](
                 (-(-self.n // self.block),), None, *store.slabs, store.slab_rows, np.int64(self.n), self.hit_slot, P,
-                np.int64(self.n), self.f, self.hit_D, self.panel.capacity, self.hits,
+                np.int64(self.n), self.state.f, self.hit_D, self.panel.capacity, self.hits,
             )  # fmt: skip
         self._lap("update", started)
         started = perf_counter()
         self.gram.gather(self.panel, self.miss_row, self.misses)
-        update = Update(P, self.n, self.f, self.miss_D, self.panel.capacity)
+        update = Update(P, self.n, self.state.f, self.miss_D, self.panel.capacity)
         self.gram.accumulate(self.panel, self.misses, store, update)
         self._lap("rows", started)
 
@@ -407,8 +316,8 @@ class Solver:
         that one side, which the other mirrors."""
         ws, Q, W, half = self.selection.ws, self.Q, self.panel.capacity, self.W // 2
         self.gram.gather(self.panel, ws, self.count)
-        known = half if keep and self.sets == 1 and half % max(self.gram.rows.lanes, variants.SQUARE) == 0 else 0
-        wide, high = W // variants.SQUARE, (W - known) // variants.SQUARE
+        known = half if keep and self.sets == 1 and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
+        wide, high = W // programs.SQUARE, (W - known) // programs.SQUARE
         if known:
             self._k["carry"]((high, high), None, W, known, Q)
         self.gram.tile(self.panel, ws, self.count, Q, known, half=True)
@@ -422,7 +331,7 @@ class Solver:
 
     def _solve_set(self) -> None:
         memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
-        state = (self.f, self.b, self.lo, self.hi, self.kink, self.delta, self.counters)
+        state = (*self._view(), self.delta, self.counters)
         size = (self.items * self.P,), (self.items,)
         self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, *state, *self._limits(), memory)
 
@@ -434,20 +343,17 @@ class Solver:
             self.stream.flush()
         self.seconds[part] += perf_counter() - started
 
-    def _read(self) -> State:
+    def _read(self) -> Look:
         numbers, places = self.selection.extremes()
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
         if self.problem.constraint in (Constraint.NONE, Constraint.COUPLED):  # every row by itself
             violation = np.maximum(np.maximum(-m, M), 0)[:, 0]
-            return State(m, M, np.zeros((self.P, 1)), violation, counters[: self.sets, 0], int(counters[0, 1]))
-        free = places[..., 2].sum(axis=1)
+            return Look(np.zeros((self.P, 1)), violation, counters[: self.sets, 0], int(counters[0, 1]))
+        rho = certificate.offsets(m, M, places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1))
         with np.errstate(invalid="ignore"):
-            middle = np.where(np.isfinite(m) & np.isfinite(M), (m + M) / 2, np.where(np.isfinite(m), m, M))
-            rho = np.where(free > 0, numbers[..., 2].sum(axis=1) / np.maximum(free, 1), middle)
             violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf).max(axis=1)
-        rho = np.where(np.isfinite(rho), rho, 0.0)
-        return State(m, M, rho, np.maximum(violation, 0.0), counters[: self.sets, 0], int(counters[0, 1]))
+        return Look(rho, np.maximum(violation, 0.0), counters[: self.sets, 0], int(counters[0, 1]))
 
     def _gap(self) -> float:
         """The relative duality gap of the state as it is now."""
@@ -467,13 +373,12 @@ class Solver:
 
     def _sum(self, rho: Buffer) -> None:
         """Into ``sums``: what the objectives are made of, chunk by chunk."""
-        state = (self.f, self.b, self.lo, self.hi, self.kink, self.q)
+        state = (*self._view(), self.state.q)
         self.selection.over_rows(self._k["objective"], *state, rho, self.sums)
 
-    def _bound(self, b: Vector) -> float:
-        """What rounding of the kernel values can have done to f at most, for coefficients b (problems, rows)."""
-        eps = float(np.finfo(self.gram.rows.dtype).eps)
-        return eps * self.settings.kernel_scale * float(np.abs(b).sum(axis=1).max())
+    def _hidden(self) -> float:
+        """What rounding of kernel values can hide of f as it is."""
+        return self.state.bound(self.state.coefficients(), self.settings.kernel_scale)
 
     def _sure(self, violation: float) -> bool:
         """Whether a few steps more cannot spare the float64 certificate, or need not: what rounding of K hides is too
@@ -481,53 +386,5 @@ class Solver:
         tol = self.settings.tol
         if self.settings.exact is None or violation <= CLOSE * tol or self.gram.rows.dtype == "float64":
             return True
-        hidden = 2 * self._bound(self._coefficients())
+        hidden = 2 * self._hidden()
         return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol
-
-    def _certify(self, state: State, tol: float) -> tuple[float, int]:
-        """(violation, rows evaluated): f of the rows that decide the violation and the objectives, from kernel values
-        in float64, where rounding may hide a tenth of tol. Where these are in float64 as it is, f of all rows: it has
-        gathered the rounding of many steps."""
-        double = self.gram.rows.dtype == "float64"
-        shape = (self.P, self.n)
-        b = self.stream.read_wide(self.b, shape)
-        bound = self._bound(b)
-        worst = float(state.violation.max())
-        if self.settings.exact is None:
-            return worst, 0
-        f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
-        now = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
-        order = self.gram.rows.order
-        there = order >= 0
-        coefficients = np.zeros((self.P, self.gram.rows.n))
-        coefficients[:, order[there]] = b[:, there]
-        rows = there & double
-        if not double and bound > tol / 10 and worst + 2 * bound > tol:
-            rows = there & certificate.of(now, b, f).deciding(tol, bound).reshape(shape).any(axis=0)
-        evaluated, off = 0, bound
-        for more in (rows, there & ~rows & (b != 0).any(axis=0)):
-            at = np.flatnonzero(more)
-            if at.size:
-                exact = self.settings.exact(order[at].astype(np.intp), coefficients) + q[:, at]
-                off = float(np.abs(exact - f[:, at]).max())  # what rounding did here, it will have done to the rest
-                f[:, at] = exact
-                evaluated += at.size
-            level, weight = certificate.level(f, b, q, now.kink)
-            if (off * weight <= certificate.OBJECTIVE * level).all():
-                break
-        if not evaluated:
-            return worst, 0
-        self.stream.write_wide(self.f, f)
-        return certificate.of(now, b, f).violation, evaluated
-
-
-@dataclass(frozen=True)
-class State:
-    """What the host reads back: m, M, rho (problems, groups), violation, steps (problems,), and rows computed."""
-
-    m: Vector
-    M: Vector
-    rho: Vector
-    violation: Vector
-    steps: NDArray[np.int64]
-    rows: int

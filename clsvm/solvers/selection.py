@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import variants
-from clsvm.device import Buffer, Stream
-from clsvm.layout import WHOLE
-from clsvm.profiles import Profile
-from clsvm.tasks import Constraint
+from clsvm.gram.layout import WHOLE
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Buffer, Stream
+from clsvm.problem import Constraint
+from clsvm.solvers import programs
 
 View = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets, n), and the kink
 
@@ -42,7 +42,7 @@ class Selection:
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * W)
         self.clear()
         self.numbers, self.places = (stream.zeros(size * 4 * self.groups * pieces) for size in (8, 4))
-        self.program = variants.selection(profile, dtype, constraint, self._quota())
+        self.program = programs.selection(profile, dtype, constraint, self._quota())
         self._k = {name: stream.variant(self.program, name) for name in ("extremes", *self._names)}
 
     _names: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Counting(Selection):
     def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
         super().__init__(stream, dtype, constraint, sets, n, W)
         pieces = sets * self.chunks
-        self.counts, self.ends = stream.zeros(4 * 2 * variants.BINS * pieces), stream.zeros(4 * 4 * sets)
+        self.counts, self.ends = stream.zeros(4 * 2 * programs.BINS * pieces), stream.zeros(4 * 4 * sets)
         self.offsets = stream.zeros(4 * 4 * pieces)
 
     def choose(self, view: View, keep: int) -> None:
@@ -129,7 +129,7 @@ def kind_for(profile: Profile, constraint: Constraint, W: int) -> type[Counting]
 def nbytes(profile: Profile, constraint: Constraint, sets: int, n: int, W: int) -> int:
     """Device memory for choosing working sets of W, about."""
     kind, pieces = kind_for(profile, constraint, W), sets * _chunks(profile, n)
-    return sets * (n + 4 * W) + pieces * (8 * variants.BINS if kind is Counting else 12 * W)
+    return sets * (n + 4 * W) + pieces * (8 * programs.BINS if kind is Counting else 12 * W)
 
 
 def selection(stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> Selection:

@@ -1,0 +1,222 @@
+// Solves the dual over the working set alone, with the rest fixed: sequential minimal optimisation with second-order
+// choice of the pair (Fan, Chen, Lin 2005, WSS 2). Vector shape: one work-item solves one problem.
+//   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
+// A step is two passes over W in vectors of DW: f += t (Q_i - Q_j) with the choice of i and the largest violation, then
+// the choice of j by the gain (f_k - f_i)^2 / (Q_ii + Q_kk - 2 Q_ik). Rows of Q are read in order.
+// Here f is kept in the type of Q, less the middle of its extremes (its group's): what may move lies near 0, where
+// floats are dense, and what rounding leaves the next working set finds, since the f of all rows is updated from b alone.
+// SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
+// NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
+// What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
+// Q stands there whole, or its rows are made when a step asks for them (ROWS: templates/gram/row_vector.mako; not with SPLIT).
+#define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
+#ifndef ROWS
+#define ROWS_PARAMETERS
+#define ROW(i)
+#endif
+#ifdef SPLIT
+#define GROUPS 2
+#define GROUP(k) (L[k] < 0)
+#else
+#define GROUPS 1
+#define GROUP(k) 0
+#endif
+#define UP(k) (B[k] < H[k] ? (real)right_of(0, B[k], e) : (real)INFINITY)
+#define LOW(k) (B[k] > L[k] ? (real)left_of(0, B[k], e) : (real)-INFINITY)
+// The best step of the pair i, j, within their bounds.
+#define PAIR_STEP \
+    const double curve = fmax((double)diagonal[i] + (double)diagonal[j] - 2 * (double)Q[(size_t)i * W + j], TAU); \
+    const double top = top_of(B[i], H[i]), bottom = bottom_of(B[j], L[j]), room_i = top - B[i], room_j = B[j] - bottom; \
+    t = fmin(((double)F[j] + low[j] - ((double)F[i] + up[i])) / curve, fmin(room_i, room_j)); \
+    B[i] = t == room_i ? top : B[i] + t; \
+    B[j] = t == room_j ? bottom : B[j] - t; \
+    up[i] = UP(i), low[i] = LOW(i); \
+    up[j] = UP(j), low[j] = LOW(j); \
+    ++steps;
+
+kernel EXPLICIT void subproblem(const int n, const int W, global const int *restrict ws, global real *restrict Q,
+                       global const wide *restrict f, global wide *restrict b, global const wide *restrict lo,
+                       global const wide *restrict hi, global const wide *restrict kink, global wide *restrict delta,
+                       global long *restrict counters,
+                       const float tolerance, const float shrink, const int most, const long budget,
+                       local wide *restrict memory ROWS_PARAMETERS) {
+  const int p = get_global_id(0);
+  const size_t base = (size_t)p * n;
+  ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
+  local double *B = memory, *L = B + W, *H = L + W;
+  local real *F = (local real *)(H + W), *up = F + W, *low = up + W, *diagonal = low + W, *other = diagonal + W;
+  const double e = kink[0];
+  double lowest[GROUPS], highest[GROUPS], middle[GROUPS];
+  int rows = W;
+  for (int g = 0; g < GROUPS; ++g) lowest[g] = INFINITY, highest[g] = -INFINITY;
+#ifdef ROWS
+  made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
+  while (rows > 0 && ws[rows - 1] < 0) --rows;
+  make_diagonal(rows, W, panel, uu, d, diagonal KERNEL_ARGUMENTS);
+#endif
+  for (int k = 0; k < W; ++k) {
+    const int i = ws[k];
+#ifndef ROWS
+    if (i < 0)  // (the function may have no value there)
+      for (int z = 0; z < W; ++z) Q[(size_t)k * W + z] = Q[(size_t)z * W + k] = 0;
+#endif
+    const double fk = i >= 0 ? f[base + i] : 0;
+    B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
+    delta[k] = B[k];
+    const int g = GROUP(k);
+    if (B[k] < H[k]) lowest[g] = fmin(lowest[g], right_of(fk, B[k], e));
+    if (B[k] > L[k]) highest[g] = fmax(highest[g], left_of(fk, B[k], e));
+  }
+  for (int g = 0; g < GROUPS; ++g)
+#ifdef NO_BIAS
+    middle[g] = 0;  // f itself says how far a row is from its optimum
+#else
+    middle[g] = isfinite(lowest[g]) && isfinite(highest[g]) ? (lowest[g] + highest[g]) / 2 : 0;
+#endif
+  for (int k = 0; k < W; ++k) {
+    const int i = ws[k];
+    F[k] = (real)((i >= 0 ? f[base + i] : 0) - middle[GROUP(k)]);
+    up[k] = UP(k);
+    low[k] = LOW(k);
+#ifndef ROWS
+    diagonal[k] = Q[(size_t)k * W + k];
+#endif
+    other[k] = L[k] < 0 ? -1 : 1;  // (its group, where there are two)
+  }
+  const long left = budget - counters[0];
+  const int limit = left < most ? (int)max(left, 0L) : most;
+  ivec lanes;
+  for (int z = 0; z < DW; ++z) ((private INDEX_TYPE *)&lanes)[z] = z;
+  int i = 0, j = 0, steps = 0;
+  double t = 0;
+  real stop = INFINITY;
+#ifdef NO_BIAS
+  for (;;) {
+    ROW(i)
+    global const real *restrict Qi = Q + (size_t)i * W;
+    const rvec move = (rvec)(real)t;
+    rvec M = 0, best = 0;
+    ivec where = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec now = fma(move, load(k, Qi), load(k, F));
+      store(now, k, F);
+      const rvec gap = max(max(now + load(k, low), -(now + load(k, up))), (rvec)(real)0);
+      const rvec gain = gap * gap / max(load(k, diagonal), (rvec)(real)TAU);
+      const ivec more = isgreater(gain, best);
+      best = select(best, gain, more);
+      where = select(where, (ivec)(k), more);
+      M = max(M, gap);
+    }
+    real violation, largest;
+    FOLD(REAL, max, M, violation)
+    FOLD(REAL, max, best, largest)
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
+    if (!(violation > stop) || !(largest > 0) || steps >= limit) break;
+    i = first_place(best, largest, where, lanes);
+    const double bottom = bottom_of(B[i], L[i]), top = top_of(B[i], H[i]), least = bottom - B[i], most_up = top - B[i];
+    const double slope = F[i] + up[i] < 0 ? (double)F[i] + up[i] : (double)F[i] + low[i];
+    t = fmin(fmax(-slope / fmax((double)diagonal[i], TAU), least), most_up);
+    B[i] = t == least ? bottom : t == most_up ? top : B[i] + t;
+    up[i] = UP(i), low[i] = LOW(i);
+    ++steps;
+  }
+#elif defined(SPLIT)
+  for (;;) {
+    global const real *restrict Qi = Q + (size_t)i * W;
+    global const real *restrict Qj = Q + (size_t)j * W;
+    const rvec move = (rvec)(real)t;
+    rvec m[2] = {INFINITY, INFINITY}, M[2] = {-INFINITY, -INFINITY};
+    ivec at[2] = {0, 0};
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec now = fma(move, load(k, Qi) - load(k, Qj), load(k, F));
+      store(now, k, F);
+      const ivec mine[2] = {isgreater(load(k, other), (rvec)(real)0), isless(load(k, other), (rvec)(real)0)};
+      for (int g = 0; g < 2; ++g) {
+        const rvec a = select((rvec)INFINITY, now + load(k, up), mine[g]);
+        const ivec less = isless(a, m[g]);
+        m[g] = select(m[g], a, less);
+        at[g] = select(at[g], (ivec)(k), less);
+        M[g] = max(M[g], select((rvec)-INFINITY, now + load(k, low), mine[g]));
+      }
+    }
+    real least[2], most_low, violation = -INFINITY;
+    int first[2];
+    for (int g = 0; g < 2; ++g) {
+      FOLD(REAL, min, m[g], least[g])
+      FOLD(REAL, max, M[g], most_low)
+      if (isfinite(least[g]) && isfinite(most_low)) violation = fmax(violation, most_low - least[g]);
+      first[g] = isfinite(least[g]) ? first_place(m[g], least[g], at[g], lanes) : 0;
+    }
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
+    if (!(violation > stop) || steps >= limit) break;
+
+    rvec best = 0;
+    ivec where = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const ivec mine = isgreater(load(k, other), (rvec)(real)0);
+      const rvec from = select((rvec)least[1], (rvec)least[0], mine);
+      const rvec row = select(load(k, Q + (size_t)first[1] * W), load(k, Q + (size_t)first[0] * W), mine);
+      const rvec own = select((rvec)diagonal[first[1]], (rvec)diagonal[first[0]], mine);
+      const rvec gap = max(load(k, F) + load(k, low) - from, (rvec)(real)0);
+      const rvec gain = gap * gap / max(own + load(k, diagonal) - (real)2 * row, (rvec)(real)TAU);
+      const ivec more = isgreater(gain, best);
+      best = select(best, gain, more);
+      where = select(where, (ivec)(k), more);
+    }
+    real largest;
+    FOLD(REAL, max, best, largest)
+    if (!(largest > 0)) break;  // gains below the smallest number
+    j = first_place(best, largest, where, lanes), i = first[other[j] < 0];
+    PAIR_STEP
+  }
+#else
+  for (;;) {
+    ROW(j)
+    global const real *restrict Qi = Q + (size_t)i * W;
+    global const real *restrict Qj = Q + (size_t)j * W;
+    const rvec move = (rvec)(real)t;
+    rvec m = INFINITY, M = -INFINITY;
+    ivec at = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec now = fma(move, load(k, Qi) - load(k, Qj), load(k, F));
+      store(now, k, F);
+      const rvec a = now + load(k, up);
+      const ivec less = isless(a, m);
+      m = select(m, a, less);
+      at = select(at, (ivec)(k), less);
+      M = max(M, now + load(k, low));
+    }
+    real least, most_low;
+    FOLD(REAL, min, m, least)
+    FOLD(REAL, max, M, most_low)
+    const real violation = most_low - least;
+    if (steps == 0) stop = fmax((real)tolerance, (real)shrink * violation);
+    if (!(violation > stop) || steps >= limit) break;
+    i = first_place(m, least, at, lanes);
+    ROW(i)
+    Qi = Q + (size_t)i * W;
+
+    const rvec Qii = (rvec)diagonal[i];
+    rvec best = 0;
+    ivec where = 0;
+    for (int k = 0; k < W / DW; ++k) {
+      const rvec gap = max(load(k, F) + load(k, low) - least, (rvec)(real)0);
+      const rvec curve = max(Qii + load(k, diagonal) - (real)2 * load(k, Qi), (rvec)(real)TAU);
+      const rvec gain = gap * gap / curve;
+      const ivec more = isgreater(gain, best);
+      best = select(best, gain, more);
+      where = select(where, (ivec)(k), more);
+    }
+    real largest;
+    FOLD(REAL, max, best, largest)
+    if (!(largest > 0)) break;  // gains below the smallest number
+    j = first_place(best, largest, where, lanes);
+    PAIR_STEP
+  }
+#endif
+  for (int k = 0; k < W; ++k) {
+    delta[k] = B[k] - delta[k];
+    if (ws[k] >= 0) b[base + ws[k]] = B[k];
+  }
+  counters[0] += steps;
+}

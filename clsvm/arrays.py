@@ -1,0 +1,141 @@
+"""Sparse rows: what makes them safe to read, and their columns by other numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import arrays
+
+_MANY = 1 << 17  # columns up to which it does not matter how many are empty
+
+
+def checked(X: Any) -> Any:
+    """X as CSR whose parts fit together; itself where it is dense.
+
+    SciPy's constructors and its own conversions look at next to nothing of the parts, and whoever reads them reads
+    wherever they point. Raises ValueError that names what is wrong.
+    """
+    if not sp.issparse(X):
+        return X
+    if X.format in ("csc", "bsr"):
+        _check(X)
+    X = X.tocsr()
+    _check(X)
+    return X
+
+
+def _check(X: Any) -> None:
+    """Raise ValueError where the parts of a CSR, CSC or BSR matrix (n, d) do not fit together."""
+    if X.ndim != 2:
+        raise ValueError(f"X must be rows of features, got a sparse array of the shape {X.shape}")
+    height, width = X.blocksize if X.format == "bsr" else (1, 1)
+    lines, places = X.shape[0] // height, X.shape[1] // width
+    if X.format == "csc":
+        lines, places = places, lines
+    indptr, entries = X.indptr, len(X.data)
+    if len(X.indices) != entries:
+        raise ValueError(f"X is malformed: it has {len(X.indices)} indices, expected {entries} as in data")
+    if len(indptr) != lines + 1 or indptr[0] != 0:
+        got = f"{len(indptr)} numbers from {indptr[0] if len(indptr) else 'none'} on"
+        raise ValueError(f"X is malformed: indptr has {got}, expected {lines + 1} from 0 on")
+    falls = (indptr[1:] < indptr[:-1]).nonzero()[0]
+    if falls.size:
+        at = int(falls[0])
+        raise ValueError(f"X is malformed: indptr falls from {indptr[at]} to {indptr[at + 1]} at {at + 1}")
+    if indptr[-1] > entries:
+        raise ValueError(f"X is malformed: indptr ends at {indptr[-1]}, expected at most the {entries} of data")
+    used = X.indices[: indptr[-1]]
+    if used.size and (used.min() < 0 or used.max() >= places):
+        raise ValueError(
+            f"X is malformed: its indices are {used.min()} to {used.max()}, expected 0 to {places - 1} ({X.format})"
+        )
+
+
+def columns(*parts: Any) -> NDArray[np.int32]:
+    """The columns that some of the CSR matrices have entries in, ascending."""
+    return np.unique(np.concatenate([X.indices[: X.indptr[-1]] for X in parts]))
+
+
+def without_empty(X: Any) -> Any:
+    """X (n, d) without the columns that have no entry, in their order, where these are by far the most; else itself."""
+    return numbered(X, columns(X)) if sp.issparse(X) and by_far_empty(X) else X
+
+
+def by_far_empty(X: Any) -> bool:
+    """Whether what is kept for each of the columns of a CSR matrix would outgrow it."""
+    return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
+
+
+def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
+    """The CSR matrix X with the columns ``known`` (ascending) as its first ones. A row's entries in other columns
+    follow in their order, numbered in each row by itself: for who meets rows that have none there."""
+    indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
+    place = np.searchsorted(known, indices)
+    there = known[np.minimum(place, len(known) - 1)] == indices if len(known) else np.zeros(len(place), bool)
+    rows, others = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.flatnonzero(~there)
+    first = np.searchsorted(rows[others], rows[others])  # where the row's own begin
+    number = np.arange(len(others)) - first
+    place[others] = len(known) + number
+    width = len(known) + int(number.max(initial=-1)) + 1
+    made = sp.csr_matrix((data, place.astype(np.int32), X.indptr), shape=(X.shape[0], width))
+    if others.size:
+        made = made.sorted_indices()
+    return made
+
+
+def widened(X: Any, width: int) -> sp.csr_matrix:
+    """The CSR matrix X with empty columns after its own, ``width`` together."""
+    return sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], max(width, X.shape[1])))
+
+
+Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorted int32 indices
+
+
+def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """X (n, d) and Y (m, d) as dense float64, sparse ones without the columns that neither has entries in; how many
+    these are."""
+    both, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
+    if sp.issparse(X) and sp.issparse(Y):
+        known = columns(*both)
+        both, empty = [numbered(Z, known) for Z in both], X.shape[1] - len(known)
+    both = [np.asarray(Z.toarray() if sp.issparse(Z) else Z, np.float64) for Z in both]
+    return both[0], both[-1], empty
+
+
+def canonical(X: Any) -> Data:
+    """X as the layouts read it: float32 or float64, dense in C order and aligned, or CSR with sorted int32 indices,
+    each once. Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
+    if not sp.issparse(X):
+        X = np.asarray(X)
+        return np.require(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64, ["C", "ALIGNED"])
+    X = arrays.checked(X)
+    if X.shape[1] >= 2**31:
+        raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
+    if X.dtype not in (np.float32, np.float64):
+        X = X.astype(np.float64)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return sp.csr_matrix((X.data, X.indices.astype(np.int32, copy=False), X.indptr), shape=X.shape)
+
+
+def centred(X: Data, centre: NDArray[np.float64]) -> Data:
+    """X less the centre in float64, dense or CSR as it is; itself where the centre is 0."""
+    if not centre.any():
+        return X
+    if not sp.issparse(X):
+        return X - centre
+    columns = np.flatnonzero(centre)
+    shift = sp.csr_matrix(
+        (
+            np.tile(centre[columns], X.shape[0]),
+            np.tile(columns.astype(np.int32), X.shape[0]),
+            np.arange(X.shape[0] + 1, dtype=np.int64) * len(columns),
+        ),
+        shape=X.shape,
+    )
+    return sp.csr_matrix(X - shift)

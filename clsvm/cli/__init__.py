@@ -1,0 +1,1 @@
+"""The command ``clsvm``, one module for each of its commands."""

@@ -1,0 +1,70 @@
+"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; kernels; tune; sample; devices.
+
+Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
+files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. What a
+command says of itself is its decorator's, since ``python -OO`` drops docstrings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clsvm.cli import devices, kernels, predict, sample, scale, train, tune
+from clsvm.cli.common import (
+    LibsvmCommand,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+app = typer.Typer(
+    name="clsvm",
+    help="Kernel support vector machines through OpenCL.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(kernels.app, name="kernels")
+app.command(
+    cls=LibsvmCommand, help="Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."
+)(scale.scale)
+app.command(help="Search the tile sizes that are fastest on a device and keep them for later fits.")(tune.tune)
+app.command(
+    cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
+)(train.train)
+app.command(
+    cls=LibsvmCommand, help="Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
+)(predict.predict)
+app.command(help="Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text.")(
+    sample.sample
+)
+app.command(help="List the OpenCL devices of this machine, whether each is usable, and which is the default.")(
+    devices.devices
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from clsvm import __version__
+
+        typer.echo(f"clsvm {__version__}")
+        raise typer.Exit
+
+
+@app.callback(context_settings={"help_option_names": ["--help"]})
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Kernel support vector machines through OpenCL."""
+
+
+def main() -> None:
+    """The console script: runs :data:`app`."""
+    app(prog_name="clsvm")

@@ -1,0 +1,388 @@
+"""``clsvm train``: svm-train's flags, then ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clsvm.cli.common import (
+    Device,
+    Element,
+    Param,
+    accuracy,
+    apart,
+    dtype_name,
+    ending,
+    kernel_of,
+    numbers,
+    regression_scores,
+    reporting,
+    require,
+    warn,
+)
+from clsvm.tasks import CLASSES, NUMBERS, ONE_CLASS, TASKS, listed, of_number
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from clsvm.models.model import KernelModel
+    from clsvm.report import FitReport
+from clsvm.cli.common import MemoryLimit, Quiet, errors
+
+_KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
+
+
+def _kernel_name(text: str | None) -> str | None:
+    from clsvm.kernels.records import BUILTIN
+
+    name = _KERNELS.get(text or "", text)
+    if name is not None and name not in (*BUILTIN, "precomputed"):
+        expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed, or a name: {', '.join(BUILTIN)}"
+        raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
+    return name
+
+
+def _weights(words: list[str]) -> dict[int, float]:
+    """``label=weight`` words -> weights by label; the last one of a label counts."""
+    weights = {}
+    for word in words:
+        label, _, weight = word.partition("=")
+        try:
+            weights[int(label)] = float(weight)
+        except ValueError:
+            raise typer.BadParameter(
+                f"got '-w{label} {weight}', expected an integer label and a weight, such as -w-1 0.5", param_hint="-wi"
+            ) from None
+        require(f"-w{label}", weights[int(label)], weights[int(label)] > 0, "a weight above 0")
+    return weights
+
+
+def _working_set(text: str) -> str:
+    if text != "auto" and not (text.isascii() and text.isdecimal() and int(text) >= 2):
+        raise typer.BadParameter(f"got {text!r}, expected 'auto' or a whole number, 2 or more")
+    return text
+
+
+def train(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
+    model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
+    svm_type: Annotated[int, typer.Option("-s", help=f"Type: {listed()}.")] = 0,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "-t",
+            callback=_kernel_name,
+            help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial "
+            "1:K(x,x1) 2:K(x,x2) ...'), or a name of 'clsvm kernels list'. Default: 2",
+        ),
+    ] = None,
+    degree: Annotated[int | None, typer.Option("-d", help="degree of the kernel. Default: 3")] = None,
+    gamma: Annotated[
+        float | None, typer.Option("-g", help="gamma of the kernel. Default (or 0): 1 / number of features")
+    ] = None,
+    coef0: Annotated[float | None, typer.Option("-r", help="coef0 of the kernel. Default: 0")] = None,
+    function: Annotated[
+        str | None,
+        typer.Option("--kernel", metavar="EXPR", help="A kernel of dot, sqdist, xx and yy: 'exp(-gamma * sqdist)'."),
+    ] = None,
+    element: Element = None,
+    param: Param = None,
+    cost: Annotated[float, typer.Option("-c", help="C: the weight of the loss.")] = 1.0,
+    nu: Annotated[float, typer.Option("-n", help=f"nu of {listed('and', 'nu')}: about the share that err.")] = 0.5,
+    epsilon: Annotated[float, typer.Option("-p", help="epsilon of epsilon-SVR: errors up to it are free.")] = 0.1,
+    weights: Annotated[
+        list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
+    ] = None,
+    tol: Annotated[float, typer.Option("-e", help="Stop where the KKT violation is at most this.")] = 1e-3,
+    cache: Annotated[
+        float | None, typer.Option("-m", help="Kernel cache in MB. Default: a share of the memory limit.")
+    ] = None,
+    shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
+    probability: Annotated[
+        int, typer.Option("-b", help="1: fit probabilities, too, by five fits more. Those of -s 2 need LIBSVM 3.3.")
+    ] = 0,
+    folds: Annotated[
+        int | None, typer.Option("-v", help="Cross-validation: so many folds, and no model is written.")
+    ] = None,
+    quiet: Quiet = False,
+    device: Device = None,
+    gap_tol: Annotated[
+        float | None, typer.Option("--gap-tol", help="Stop as soon as the relative duality gap is this small.")
+    ] = None,
+    max_iter: Annotated[int, typer.Option("--max-iter", help="Stop after so many steps; -1: no limit.")] = -1,
+    max_time: Annotated[float | None, typer.Option("--max-time", help="Stop after so many seconds.")] = None,
+    coupled: Annotated[
+        bool, typer.Option("--crammer-singer", help="Two or more classes in one problem without offsets.")
+    ] = False,
+    no_bias: Annotated[bool, typer.Option("--no-bias", help="Without an offset: rho is 0.")] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="FILE", help="Keep the coefficients there, to go on with --resume FILE."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", metavar="SECONDS", help="How often they are written.")
+    ] = 60.0,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint of the same data, C and kernel."),
+    ] = None,
+    memory_limit: MemoryLimit = None,
+    working_set_size: Annotated[
+        str, typer.Option("--working-set-size", callback=_working_set, help="Rows of one step, or 'auto'.")
+    ] = "auto",
+    dtype: Annotated[
+        str, typer.Option("--dtype", callback=dtype_name, help="float32 or float64: kernel values.")
+    ] = "float32",
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE.png", callback=ending(".png"), help="Draw gap and violation over time."),
+    ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option("--report", metavar="FILE.json", callback=ending(".json"), help="Write the fit's report as JSON."),
+    ] = None,
+) -> None:
+    """``clsvm train``: svm-train's flags, then ours."""
+    task = of_number(svm_type)
+    require("-s", svm_type, task is not None, listed())
+    assert task
+    of_classes, regression = task.kind == CLASSES, task.kind == NUMBERS
+    if coupled and task.estimator != "SVC":
+        raise typer.BadParameter(f"it is for classes (-s 0), got -s {svm_type}", param_hint="--crammer-singer")
+    if no_bias and "bias" not in task.parameters:
+        raise typer.BadParameter(f"a machine of -s {svm_type} has an offset", param_hint="--no-bias")
+    require("-b", probability, probability in (0, 1), "0 or 1")
+    if probability and coupled:
+        raise typer.BadParameter("probabilities are of pairs of classes, not of one machine for all", param_hint="-b")
+    require("-h", shrinking, shrinking in (0, 1), "0 or 1")
+    require("-d", degree, degree is not None and degree >= 0, "0 or more")
+    require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
+    require("-r", coef0, True, "a finite number")
+    require("-c", min(cost, sys.float_info.max), cost > 0, "a number above 0, or inf")
+    require("-e", tol, tol > 0, "a number above 0")
+    require("-n", nu, 0 < nu <= 1, "a number above 0, at most 1")
+    require("-p", epsilon, epsilon >= 0, "0 or more")
+    require("-v", folds, folds is not None and folds >= 2, "2 or more folds")
+    require("-m", cache, cache is not None and cache > 0, "a number above 0")
+    require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
+    require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
+    require("--max-time", max_time, max_time is not None and max_time > 0, "a number above 0")
+    require("--checkpoint-every", checkpoint_every, checkpoint_every >= 0, "0 or more")
+    outputs = {"--report": report, "--plot": plot, "--checkpoint": checkpoint, "--resume": resume}
+    if stray := [flag for flag, path in outputs.items() if folds is not None and path is not None]:
+        raise typer.BadParameter("it goes without -v, which keeps none of its fits", param_hint=stray[0])
+    if resume is not None and checkpoint not in (None, resume):
+        raise typer.BadParameter("what is resumed is the checkpoint: give one of the two", param_hint="--resume")
+    expression = function is not None or element is not None
+    if name is not None and expression:
+        raise typer.BadParameter("a kernel's name goes without --kernel and --element", param_hint="-t")
+    params = numbers(param)
+    flags = {"gamma": gamma or None, "coef0": coef0, "degree": degree}
+    hint = "--kernel" if expression else "-t"
+    given = name == "precomputed"
+    kernel = None if given else kernel_of(function if expression else name or "rbf", element, params, flags, hint)
+    by_label = _weights(weights or [])
+    target = model if model is not None else Path(file).name + ".model"
+
+    with reporting(ctx, resume or checkpoint):
+        import numpy as np
+        from sklearn.exceptions import ConvergenceWarning
+
+        import clsvm
+        from clsvm import files
+        from clsvm.models import probability as probabilities
+        from clsvm.models import svmlight
+        from clsvm.report import display
+
+        if resume is not None and not Path(resume).is_file():
+            raise FileNotFoundError(f"--resume: there is no checkpoint {resume!r}")
+        written = [out for out in (target, plot, report, resume or checkpoint) if out] if folds is None else []
+        apart([file], written)
+        for out in written:
+            files.check_writable(out)
+        if folds is not None and model is not None:
+            warn(f"-v writes no model: {model} stays as it is")
+        if checkpoint is not None and resume is None and Path(checkpoint).exists():
+            raise FileExistsError(f"--checkpoint: {checkpoint!r} exists; go on from it with --resume, or delete it")
+        if plot is not None:
+            from clsvm import plots
+
+            figure = plots.figure()
+        X: Any
+        if given:
+            columns, X, y = svmlight.read_kernel(file)
+            X = X[:, columns]
+        else:
+            X, y = svmlight.read_problem(file)
+        classes, index = np.unique(y, return_inverse=True)
+        if of_classes and len(classes) < 2:
+            raise ValueError(f"{file}: got the label {classes[0]:g} alone, expected two classes or more (or -s 2)")
+        for label in sorted(by_label.keys() - set(classes.tolist() if of_classes else ())):
+            warn(f"no row has the label {label} of -w{label}" if of_classes else f"-w{label} is for classes (-s 0, 1)")
+            del by_label[label]
+        row_weights = np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
+        numbered = of_classes and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
+        targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
+        if kernel and "gamma" in kernel.params and not gamma and "gamma" not in params:
+            kernel = kernel.set_params(gamma=1.0 / X.shape[1])
+        asked = {"C": cost, "nu": nu, "epsilon": epsilon, "bias": not no_bias}
+        estimator = getattr(clsvm, task.estimator)(**{word: asked[word] for word in task.parameters})
+        if coupled:
+            estimator.set_params(multi_class="crammer_singer")
+        estimator.set_params(
+            kernel=kernel or "precomputed",
+            tol=tol,
+            cache_size="auto" if cache is None else cache,
+            max_iter=max_iter,
+            verbose=not quiet and sys.stderr.isatty(),
+            device=device,
+            working_set_size=working_set_size if working_set_size == "auto" else int(working_set_size),
+            gap_tol=gap_tol,
+            dtype=dtype,
+            memory_limit=memory_limit,
+            max_time=max_time,
+            checkpoint=resume or checkpoint,
+            checkpoint_every=checkpoint_every,
+        )
+        warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+        if folds is not None:
+            predicted = _held_out(estimator, X, targets, row_weights, folds, bool(probability))
+            if regression:
+                error, correlation = regression_scores(predicted, y)
+                typer.echo(f"Cross Validation Mean squared error = {error:g}")
+                typer.echo(f"Cross Validation Squared correlation coefficient = {correlation:g}")
+            else:
+                typer.echo(f"Cross Validation Accuracy = {accuracy(predicted, targets)[0]:g}%")
+            return
+        estimator.fit(X, targets, sample_weight=row_weights)
+        if not estimator.fit_report_.converged:
+            warn(estimator.fit_report_.status)
+        fitted = estimator.model_
+        if probability:
+            with warnings.catch_warnings():
+                warnings.simplefilter("default", ConvergenceWarning)  # of the folds
+                with display.labelled("probabilities"):
+                    fitted = probabilities.calibrated(estimator, X, targets, row_weights)
+            if not fitted.has_probabilities:
+                warn("no probabilities: fewer than 5 rows are inside, or outside")
+        fitted = replace(fitted, classes=classes) if of_classes else fitted
+        if given:  # rows are known by their serial numbers
+            fitted = replace(fitted, support_vectors=columns[fitted.support_vectors])
+        form = _write(fitted, target)
+        if report is not None:
+            with files.atomic_write(report) as stream:
+                stream.write(f"{json.dumps(estimator.fit_report_.to_dict(), indent=1, allow_nan=False)}\n".encode())
+        if plot is not None:
+            plots.convergence(estimator.fit_report_, figure.subplots())
+            with files.atomic_write(plot) as stream:
+                figure.savefig(stream, format="png")
+        if not quiet:
+            for line in _training_lines(fitted, estimator.fit_report_, len(y), cost, by_label):
+                typer.echo(line)
+            typer.echo(f"model            {target}: {form}")
+            for word, path in (("report", report), ("plot", plot)):
+                if path is not None:
+                    typer.echo(f"{word:<17}{path}")
+
+
+def _held_out(
+    estimator: Any,
+    X: Any,
+    y: NDArray[Any],
+    weights: NDArray[np.float64] | None,
+    folds: int,
+    by_probability: bool,
+) -> NDArray[np.float64]:
+    """What a model of the other folds (:func:`clsvm.probability.folds`) predicts for each row: of classes the most
+    probable one, where that is asked for."""
+    import numpy as np
+    from sklearn.base import clone, is_classifier
+    from sklearn.utils.metaestimators import _safe_split
+
+    from clsvm.models import probability
+    from clsvm.report.display import labelled
+
+    if folds > len(y):
+        warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
+    of_classes = is_classifier(estimator) and bool((y != y[0]).any())
+    predicted = np.zeros(len(y))
+    for number, (train, test) in enumerate(probability.folds(y, folds, of_classes), 1):
+        if of_classes and (y[train] == y[train[0]]).all():
+            predicted[test] = y[train[0]]  # one class is left
+            continue
+        part = None if weights is None else weights[train]
+        fold = clone(estimator)
+        rows, labels = _safe_split(fold, X, y, train)  # (which knows kernel values)
+        name = f"fold {number} of {min(folds, len(y))}"
+        with labelled(name):
+            fold.fit(rows, labels, sample_weight=part)
+        test_rows = _safe_split(fold, X, y, test, train)[0]
+        if not fold.fit_report_.converged:
+            warn(f"fold {number}: {fold.fit_report_.status}")
+        if by_probability and of_classes:
+            with labelled(f"{name}, probabilities"):
+                model = probability.calibrated(fold, rows, labels, part)
+            found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
+            predicted[test] = model.classes[found.argmax(axis=1)]
+        else:
+            predicted[test] = fold.predict(test_rows)
+    return predicted
+
+
+def _write(model: KernelModel, target: str) -> str:
+    """Write the model in LIBSVM's format where that can hold it, else in ours; which one, in words."""
+    from clsvm.models import libsvm, npz
+
+    try:
+        libsvm.check_savable(model)
+    except ValueError as reason:
+        npz.save_model(model, target)
+        return f"clsvm's format ({reason})"
+    libsvm.save_model(model, target)
+    return "LIBSVM's format"
+
+
+def _training_lines(
+    model: KernelModel, report: FitReport, rows: int, cost: float, weights: dict[int, float]
+) -> Iterator[str]:
+    """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say. Of pairs they
+    are the totals alone."""
+    import numpy as np
+
+    task = TASKS[model.task]
+    alpha = np.abs(model.dual_coef).max(axis=0, initial=0)  # (of coupled problems each row's own)
+    yield f"optimization finished, #iter = {report.steps}"
+    if not model.of_pairs:
+        by_class = [weights.get(label, 1.0) for label in model.classes] or [1.0]
+        box = np.repeat(by_class, model.n_support) * (cost if "C" in task.parameters else 1.0)
+        nu = task.scaled
+        if not weights and "C" in task.parameters and not nu:
+            yield f"nu = {alpha.sum() / (cost * rows):f}"
+        yield f"obj = {0.0 - report.dual:f}, rho = {0.0 - float(model.intercept[0]):f}"
+        bounded = "" if nu else f", nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
+        yield f"nSV = {len(alpha)}{bounded}"
+    if task.kind == CLASSES:
+        yield f"Total nSV = {len(alpha)}"
+    elif model.has_probabilities and task.kind != ONE_CLASS:
+        yield errors(model)
+    total = report.seconds["total"]
+    parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
+    yield ""
+    yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
+    yield f"gap              {report.gap:.3g} (relative)"
+    yield f"violation        {report.violation:.3g}"
+    yield f"support vectors  {len(alpha)} of {rows} rows"
+    yield f"seconds          {total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
+    yield f"device           {report.device}"
+    yield f"layout           {report.layout}"
+    yield f"working set      {report.working_set_size} ({report.selection})"
+    yield f"status           {report.status}"

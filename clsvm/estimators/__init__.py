@@ -1,0 +1,1 @@
+"""Estimators under scikit-learn's contract."""

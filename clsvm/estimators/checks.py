@@ -1,0 +1,64 @@
+"""Checks of rows and kernel values before a fit, and words about what may be wrong after one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from clsvm import arrays
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.opencl import devices as devices
+
+_LOOK = 20  # rows on which a kernel function is tried before anything else
+_SCALED = 2000  # rows whose columns' scales are looked at where a fit did not converge
+_APART, _LARGE = 1e3, 1e6  # factors between the scales of columns, and kernel values, that are hard to solve
+
+
+def times(shape: tuple[int, ...]) -> str:
+    """A shape in words: 3x4."""
+    return "x".join(map(str, shape))
+
+
+def check_values(kernel: Kernel, X: Any) -> None:
+    """A kernel function that is not for such rows: said before the work, from a few of them."""
+    kernel.check_domain(X)
+    few = X[:: -(-X.shape[0] // _LOOK)]
+    K = kernel(few)
+    with np.errstate(over="ignore"):
+        held = np.isfinite((few.multiply(few) if sp.issparse(few) else few * few).sum())  # (else refused by its norms)
+    if held and np.isnan(K).any():
+        raise ValueError(f"{kernel!r} is nan for some rows of X")
+    if np.isfinite(K).all() and np.abs(K - K.T).max() > 1e-9 * np.abs(K).max():
+        raise ValueError(f"{kernel!r} is not symmetric: K(x, y) and K(y, x) differ by up to {np.abs(K - K.T).max():g}")
+
+
+def remedy(kernel: Kernel | Precomputed, X: Any) -> str:
+    """Words about the scale of the columns of X where it is likely why a fit did not converge, else none."""
+    if isinstance(kernel, Precomputed):
+        return ""
+    few = arrays.without_empty(X[:: -(-X.shape[0] // _SCALED)])
+    with np.errstate(over="ignore"):
+        spans = few.max(axis=0) - few.min(axis=0)
+        spans = (spans.toarray() if sp.issparse(spans) else spans).ravel()
+        largest = float(np.abs(kernel(few[:_LOOK])).max())
+    spans = spans[spans > 0].astype(np.float64)
+    apart = float(spans.max() / spans.min()) if len(spans) else 1.0
+    if apart > _APART:
+        words = f"the columns of X differ in scale by a factor of {apart:.0e}"
+    elif largest > _LARGE:
+        words = f"kernel values are as large as {largest:.0e}"
+    else:
+        return ""
+    return f"; {words}: scikit-learn's {'MaxAbsScaler' if sp.issparse(X) else 'StandardScaler'} would help"
+
+
+def variance(X: Any) -> float:
+    """Of all cells of X; infinite or nan where that is beyond float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not sp.issparse(X):
+            return float(X.var(dtype=np.float64))
+        cells, data = X.shape[0] * X.shape[1], X.data.astype(np.float64)
+        mean = data.sum() / cells
+        return float((np.square(data - mean).sum() + (cells - len(data)) * mean**2) / cells)

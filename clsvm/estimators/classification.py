@@ -1,0 +1,337 @@
+"""Estimators under scikit-learn's contract: parameters are checked in fit, what is learnt ends in an underscore."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import _ovr_decision_function
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+from clsvm import problem
+from clsvm.estimators import targets
+from clsvm.estimators.base import KernelLike, Machine
+from clsvm.estimators.parameters import documented, number, without_probability
+from clsvm.fit import several, train
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.models.model import pairs, votes
+from clsvm.problem import posed
+from clsvm.solvers.batch import Member
+
+Vector = NDArray[np.float64]
+MULTI_CLASS = ("ovo", "ovr", "crammer_singer")
+
+
+class _Classifier(ClassifierMixin, Machine):
+    """What SVC and NuSVC have in common: everything but the dual problem of two classes."""
+
+    class_weight: Any
+    decision_function_shape: Any
+    break_ties: Any
+    random_state: Any
+    _scale = 1.0  # of the coefficients' bounds
+    _refused = "Invalid input"  # what weights are that leave a class without rows
+    _way = "ovo"  # of MULTI_CLASS
+
+    def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
+        """The dual problem of signs (n,) and bounds (n,)."""
+        raise NotImplementedError
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True)
+        boxes = self._boxes(y, sample_weight)
+        classes, index, bounds = boxes.classes, boxes.index, boxes.bounds
+        rows, kernel = self._trained_on(X)
+        before = getattr(self, "classes_", classes)
+        if self.warm_start and not np.array_equal(before, classes):
+            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
+        self.classes_, self.class_weight_ = classes, boxes.weights
+        if self._way != "crammer_singer" and len(classes) > 2:
+            self._fit_several(X, rows, kernel, index, bounds, started)
+            return X
+        if self._way == "crammer_singer":
+            problem = posed.crammer_singer(index, bounds, len(classes))
+        else:
+            (one,) = self._members(index, 2, bounds)
+            problem = one.problem.among(one.rows, len(index))
+        start = self._before((problem.problems, problem.n))
+        trained = train.train(rows, problem, kernel, self._options(), start, started)
+        solution = trained.solution
+        b, rho = self._scaled(solution.b, solution.rho)
+        support = _by_class(b.any(axis=0), index)
+        self.n_iter_ = _counts(solution.steps[:1])
+        self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
+        return X
+
+    def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
+        return targets.boxes(self._scale, self.class_weight, sample_weight, y, self._refused)
+
+    def _sides(self, k: int) -> list[tuple[int, int | None]]:
+        """The classes on the positive and the negative side of each machine; None: all others."""
+        if k == 2:
+            return [(1, 0)]
+        return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
+
+    def _members(self, index: NDArray[np.intp], k: int, bounds: Vector) -> list[Member]:
+        """The problem of each machine, over the rows of its classes."""
+        made = []
+        for i, j in self._sides(k):
+            rows = np.flatnonzero((index == i) | (index == j) if j is not None else index >= 0)
+            made.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
+        return made
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        if self._way == "crammer_singer":
+            raise NotImplementedError
+        boxes = self._boxes(y, sample_weight)
+        return boxes.classes, self._members(boxes.index, len(boxes.classes), boxes.bounds)
+
+    def _fit_several(
+        self,
+        X: Any,
+        rows: Any,
+        kernel: Kernel | Precomputed,
+        index: NDArray[np.intp],
+        bounds: Vector,
+        started: float,
+    ) -> None:
+        """A machine for each pair of classes, or for each class against the rest."""
+        for name in ("warm_start", "checkpoint"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
+        k, n, of_pairs = len(self.classes_), len(index), self._way == "ovo"
+        sides, members = self._sides(k), self._members(index, k, bounds)
+        trained = several.train(rows, members, kernel, self._options(), started)
+        made = [self._scaled(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
+        coefficients = np.zeros((k - 1 if of_pairs else k, n))
+        for (i, j), member, ((b,), _) in zip(sides, members, made, strict=True):
+            if j is None:
+                coefficients[i, member.rows] = b
+                continue
+            first = index[member.rows] == i
+            coefficients[j - 1, member.rows[first]] = b[first]
+            coefficients[i, member.rows[~first]] = b[~first]
+        support = _by_class(coefficients.any(axis=0), index)
+        self.n_iter_ = _counts(trained.steps)
+        intercept = np.array([0.0 - rho for _, (rho,) in made])
+        self._keep(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
+
+    def decision_function(self, X: Any) -> Vector:
+        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
+        for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
+        values = self._decision_values(X)
+        if values.ndim == 2 and len(self.classes_) == 2:
+            return np.asarray(values[:, 1] - values[:, 0])
+        if self.model_.of_pairs and self.decision_function_shape == "ovr":
+            return np.asarray(_ovr_decision_function(values < 0, -values, len(self.classes_)))
+        return values
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
+        break_ties the largest decision value decides between as many pairs."""
+        check_is_fitted(self)
+        ties = self.break_ties and self.model_.of_pairs
+        if ties and self.decision_function_shape == "ovo":
+            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        values = self.decision_function(X) if ties or not self.model_.of_pairs else self._decision_values(X)
+        if self.model_.of_pairs and not ties:
+            chosen = votes(values, len(self.classes_)).argmax(axis=1)
+        else:
+            chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
+        predicted: NDArray[Any] = self.classes_[np.asarray(chosen, np.intp)]
+        return predicted
+
+    def _coef(self) -> Any:
+        """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""
+        if not self.model_.of_pairs:
+            return super()._coef()
+        ends = np.cumsum(self.n_support_)
+        part = [slice(end - size, end) for end, size in zip(ends, self.n_support_, strict=True)]
+        rows, dual = self.support_vectors_, self.dual_coef_
+        made = [dual[j - 1, part[i]] @ rows[part[i]] + dual[i, part[j]] @ rows[part[j]] for i, j in pairs(len(ends))]
+        return np.stack(made)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        if self.decision_function_shape not in ("ovr", "ovo"):
+            raise ValueError(f"decision_function_shape must be 'ovr' or 'ovo', got {self.decision_function_shape!r}")
+        check_random_state(self.random_state)
+
+
+@documented
+class SVC(_Classifier):
+    """C-support vector classification on an OpenCL device: of two classes; of more by a machine for each
+    pair, all pairs side by side, for each class, or by Crammer and Singer's machine.
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (k,) int32, dual_coef_
+    (k - 1, n_SV) float64, intercept_ (pairs,), classes_, class_weight_, n_iter_ (pairs,) int32, fit_status_ (0, or 1
+    where it did not converge), shape_fit_, n_features_in_, fit_report_ (:class:`clsvm.report.FitReport`), model_, coef_
+    (linear).
+    """
+
+    _task = "c_svc"
+
+    @without_probability
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Any = None,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        multi_class: str = "ovo",
+        bias: bool = True,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.multi_class = multi_class
+        self.bias = bias
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    @property
+    def _scale(self) -> float:  # type: ignore[override]
+        return self._bound
+
+    @property
+    def _way(self) -> str:  # type: ignore[override]
+        return self.multi_class
+
+    def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
+        return posed.c_svc(signs[None], bounds[None], bool(self.bias))
+
+    def _check_numbers(self) -> None:
+        number("C", self.C, above=0, infinite=True)
+        super()._check_numbers()
+        if self.multi_class not in MULTI_CLASS:
+            raise ValueError(f"multi_class must be one of {', '.join(MULTI_CLASS)}, got {self.multi_class!r}")
+
+
+@documented
+class NuSVC(_Classifier):
+    """nu-support vector classification on an OpenCL device; more than two classes by a machine for each pair.
+
+    class_weight is heeded, as scikit-learn's NuSVC does not do. gap_tol is of the problem before its coefficients are
+    scaled.
+
+    Attributes after fit: those of :class:`SVC`.
+    """
+
+    _task = "nu_svc"
+    _refused = "specified nu is infeasible"
+
+    @without_probability
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Any = None,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.nu = nu
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
+        return posed.nu_svc(signs, float(self.nu), bounds)
+
+    def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
+        """Scaled so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
+        r = (rho[:, 0] - rho[:, 1]) / 2
+        r = np.where(r > 0, r, 1.0)
+        return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
+
+    def _check_numbers(self) -> None:
+        number("nu", self.nu, above=0, most=1)
+        super()._check_numbers()
+
+
+def _by_class(used: Any, index: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The rows used, by class, then by row, as scikit-learn has them."""
+    support = np.flatnonzero(used)
+    return np.asarray(support[np.argsort(index[support], kind="stable")])
+
+
+def _counts(steps: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.minimum(steps, np.iinfo(np.int32).max).astype(np.int32)

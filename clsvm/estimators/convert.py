@@ -1,0 +1,172 @@
+"""Fitted estimators from scikit-learn's to ours and back: the same support vectors, coefficients and answers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn import svm
+from sklearn.utils.validation import check_is_fitted
+
+from clsvm import arrays
+from clsvm.estimators import classification, one_class, regression
+from clsvm.gram import layout
+from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
+from clsvm.kernels.records import BUILTIN
+from clsvm.models.model import KernelModel
+
+_OURS = {
+    svm.SVC: classification.SVC,
+    svm.NuSVC: classification.NuSVC,
+    svm.SVR: regression.SVR,
+    svm.NuSVR: regression.NuSVR,
+    svm.OneClassSVM: one_class.OneClassSVM,
+}
+_THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
+_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # that both have, under the same names
+_OWN = ("cache_size",)  # a parameter of both whose values are each one's own matter
+_SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
+
+
+def from_sklearn(model: Any, **params: Any) -> Any:
+    """clsvm's estimator, fitted as ``model`` is: a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM of scikit-learn.
+
+    Parameters and attributes are the same (cache_size apart), decision values those of kernel values in ``dtype``.
+    What was fitted with probability=True has its sigmoids in ``model_``. There is no fit_report_. params: of clsvm's
+    estimator, over those of ``model``: device, dtype, memory_limit and so on.
+
+    Raises TypeError for another estimator, NotFittedError, and ValueError for a kernel that is a function of Python's.
+    """
+    kind = _other(model, _OURS, "scikit-learn")
+    if model.kernel not in _KERNELS:
+        raise ValueError(f"model must have one of the kernels {', '.join(_KERNELS)}, got {model.kernel!r}")
+    made: Any = kind()
+    made.set_params(**_shared(model, made) | params)
+    if made.dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be 'float32' or 'float64', got {made.dtype!r}")
+    made.support_ = np.array(model.support_, np.int32)
+    made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
+    kernel: Kernel | Precomputed = PRECOMPUTED
+    vectors = made.support_  # (of given values the support vectors are columns)
+    if model.kernel in BUILTIN:
+        given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
+        kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
+        vectors = made.support_vectors_
+    made._n_support = np.array(model.n_support_, np.int32)
+    dual_coef, classes = model.dual_coef_, getattr(model, "classes_", np.zeros(0))
+    dual_coef = _float64(dual_coef.toarray() if sparse.issparse(dual_coef) else dual_coef)
+    made.dual_coef_ = dual_coef.reshape(max(1, len(classes) - 1), len(made.support_))
+    made.intercept_ = _float64(model.intercept_)
+    _copy(model, made)
+    A, B = (np.array(getattr(model, name, ()), np.float64) for name in ("_probA", "_probB"))
+    made.model_ = KernelModel(
+        kernel=kernel,
+        support_vectors=vectors,
+        dual_coef=made.dual_coef_,
+        intercept=made.intercept_,
+        classes=classes,
+        n_support=made._n_support,
+        plan=None if len(made.support_) else layout.Plan("dense", np.zeros(model.n_features_in_), "no support vectors"),
+        dtype=made.dtype,
+        task=made._task,
+        probA=A if A.size else None,
+        probB=_turned(B, classes) if B.size else None,
+    )
+    return made
+
+
+def to_sklearn(model: Any) -> Any:
+    """scikit-learn's estimator, fitted as ``model`` is: a fitted estimator of clsvm.
+
+    Parameters and attributes are the same (cache_size apart; of a :class:`clsvm.Kernel` its name and numbers), decision
+    values those of kernel values in float64. Probabilities of ``model.model_`` become those of probability=True.
+
+    Raises TypeError for anything else, NotFittedError, and ValueError for what scikit-learn does not have: another
+    kernel function, more than two classes other than by pairs, classes that are coupled, no offset.
+    """
+    kind = _other(model, _THEIRS, "clsvm")
+    machine: KernelModel = model.model_
+    given = model.kernel == "precomputed"
+    if machine.kernel.name not in _KERNELS or (not given and isinstance(machine.kernel, Precomputed)):
+        got = machine.kernel if isinstance(machine.kernel, Kernel) else model.kernel
+        raise ValueError(f"scikit-learn has the kernels {', '.join(_KERNELS)}, got {got!r}")
+    if not getattr(model, "bias", True):
+        raise ValueError("scikit-learn's machines have an offset, got one of bias=False")
+    k, numbers = len(machine.classes), machine.kernel.params if isinstance(machine.kernel, Kernel) else {}
+    if not (machine.of_pairs or len(machine.dual_coef) == 1):
+        way = getattr(model, "multi_class", "")
+        raise ValueError(f"scikit-learn has a machine for each pair of classes, got multi_class={way!r}")
+    vectors = _float64(model.support_vectors_)
+    made = _fitted_shell(kind, vectors, machine.classes)
+    own_kernel = {"kernel": machine.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
+    made.set_params(**_shared(model, made) | own_kernel)
+    made.support_, made.support_vectors_ = np.array(model.support_, np.int32), vectors
+    made._n_support = np.array(machine.n_support if k else np.repeat(machine.n_support, 2), np.int32)
+    made._gamma = float(numbers.get("gamma", 1.0))
+    dual_coef, made.intercept_ = _float64(machine.dual_coef), _float64(machine.intercept)
+    made.dual_coef_ = _stored(dual_coef) if sparse.issparse(vectors) else dual_coef
+    turned = -1 if k == 2 else 1  # (LIBSVM's positive class is the first one)
+    made._dual_coef_, made._intercept_ = turned * made.dual_coef_, turned * made.intercept_
+    _copy(model, made)
+    if machine.probA is not None and machine.probB is not None:
+        made._probA, made._probB = machine.probA.copy(), _turned(machine.probB, machine.classes)
+        made.probability = made._effective_probability = True
+    return made
+
+
+def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
+    """The class on the other side of a fitted estimator's. Raises TypeError and NotFittedError."""
+    for own, other in table.items():
+        if isinstance(model, own):
+            check_is_fitted(model)
+            return other
+    raise TypeError(f"model must be {whose}'s {', '.join(own.__name__ for own in table)}, got {model!r}")
+
+
+def _shared(model: Any, other: Any) -> dict[str, Any]:
+    """The parameters of ``model`` that ``other`` has, too."""
+    names = other.get_params(deep=False).keys() - set(_OWN)
+    return {name: value for name, value in model.get_params(deep=False).items() if name in names}
+
+
+def _copy(model: Any, made: Any) -> None:
+    """The attributes that are the same on both sides, where ``model`` has them."""
+    for name in _SAME:
+        if hasattr(model, name):
+            value = getattr(model, name)
+            setattr(made, name, value.copy() if isinstance(value, np.ndarray) else value)
+    if hasattr(model, "offset_"):
+        made.offset_ = -made.intercept_
+
+
+def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
+    """An estimator that scikit-learn has fitted to a row of each class (two without classes): it then has whatever
+    private attributes its release needs, for such rows and so many classes."""
+    n, d = max(2, len(classes)), max(1, vectors.shape[1])
+    rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shell = kind(gamma=1.0)
+        return shell.fit(rows if sparse.issparse(vectors) else rows.toarray(), classes if len(classes) else range(n))
+
+
+def _float64(array: Any) -> Any:
+    """A copy in float64, dense or CSR: ours become read-only on the device's behalf, theirs are written to."""
+    if sparse.issparse(array):
+        return sparse.csr_matrix(array, dtype=np.float64, copy=True)
+    return np.array(array, np.float64, order="C")
+
+
+def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
+    """CSR with every entry stored, zeros too, as scikit-learn's sparse machines keep their coefficients."""
+    rows, columns = dense.shape
+    places = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
+    return sparse.csr_matrix((dense.ravel(), *places), shape=dense.shape)
+
+
+def _turned(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
+    """The sigmoids' offsets for the other side's positive class: of two, ours is the second and theirs the first."""
+    return 0.0 - B if len(classes) == 2 else B.copy()

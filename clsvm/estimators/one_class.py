@@ -1,0 +1,99 @@
+"""The one-class SVM."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import OutlierMixin
+
+from clsvm.estimators import targets
+from clsvm.estimators.base import KernelLike, Machine
+from clsvm.estimators.classification import Vector
+from clsvm.estimators.parameters import documented, number
+from clsvm.problem import posed
+
+
+@documented
+class OneClassSVM(OutlierMixin, Machine):
+    """One-class support vector machine on an OpenCL device: a boundary around most of the rows.
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), offset_, n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_,
+    coef_ (linear).
+    """
+
+    _task = "one_class"
+
+    def __init__(
+        self,
+        *,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        nu: float = 0.5,
+        shrinking: bool = True,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.nu = nu
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse; sample_weight (n,) are the bounds of the coefficients. y is not used.
+        Raises and warns as :meth:`SVC.fit`."""
+        return super().fit(X, y, sample_weight)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X = self._rows(X, reset=True)
+        weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, X))
+        self._fit_one(X, posed.one_class(float(self.nu), weights), started)
+        self.offset_ = -self.intercept_
+        return X
+
+    def decision_function(self, X: Any) -> Vector:
+        """Signed distance (n,) float64 to the boundary, positive inside."""
+        return self._decision_values(X)
+
+    def score_samples(self, X: Any) -> Vector:
+        """decision_function + offset_, (n,)."""
+        return np.asarray(self.decision_function(X) + self.offset_)
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """+1 (n,) for a row of X inside the boundary, -1 outside."""
+        return np.where(self.decision_function(X) > 0, 1, -1)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        number("nu", self.nu, above=0, most=1)

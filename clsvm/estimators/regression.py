@@ -1,0 +1,169 @@
+"""Support vector regression."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+
+from clsvm.estimators import targets
+from clsvm.estimators.base import KernelLike, Machine
+from clsvm.estimators.classification import Vector
+from clsvm.estimators.parameters import documented, number
+from clsvm.problem import posed
+from clsvm.solvers.batch import Member
+
+
+@documented
+class SVR(RegressorMixin, Machine):
+    """Epsilon-support vector regression on an OpenCL device.
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_, coef_
+    (linear).
+    """
+
+    _task = "epsilon_svr"
+
+    def __init__(
+        self,
+        *,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        shrinking: bool = True,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        bias: bool = True,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.C = C
+        self.epsilon = epsilon
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.bias = bias
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True, y_numeric=True)
+        self._fit_one(X, self._posed(y, sample_weight)[1][0].problem, started)
+        return X
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        weights = targets.bounds_of(self._bound, targets.weights_of(sample_weight, y))
+        problem = posed.epsilon_svr(targets.numbers_of(y), weights, self.epsilon, bool(self.bias))
+        return np.zeros(0), [Member(np.arange(len(weights)), problem)]
+
+    def predict(self, X: Any) -> Vector:
+        """The value (n,) float64 at each row of X, the same in any batch."""
+        return self._decision_values(X)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        number("C", self.C, above=0, infinite=True)
+        number("epsilon", self.epsilon, least=0)
+
+
+@documented
+class NuSVR(RegressorMixin, Machine):
+    """nu-support vector regression on an OpenCL device: nu of (0, 1] in place of the tube's width, which is found.
+
+    The problem is over the rows twice, alpha and alpha*, and takes as much memory.
+
+    Attributes after fit: those of :class:`SVR`.
+    """
+
+    _task = "nu_svr"
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        C: float = 1.0,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        memory_limit: int | str | None = None,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        self.nu = nu
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.device = device
+        self.working_set_size = working_set_size
+        self.gap_tol = gap_tol
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True, y_numeric=True)
+        y = targets.numbers_of(y)
+        weights = targets.bounds_of(self.C, targets.weights_of(sample_weight, X))
+        problem = posed.nu_svr(y, weights, float(self.nu))
+        self._fit_one(X, problem, started)
+        return X
+
+    def predict(self, X: Any) -> Vector:
+        """The value (n,) float64 at each row of X, the same in any batch."""
+        return self._decision_values(X)
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        number("C", self.C, above=0)
+        number("nu", self.nu, above=0, most=1)

@@ -1,0 +1,1 @@
+"""From rows and a problem to a solution and its report."""

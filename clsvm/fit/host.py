@@ -1,0 +1,260 @@
+"""Problems of few rows, finished on the host: K in float64, and the active set method (solvers/active_set.py).
+
+For what pair steps on a device leave: coefficients that stand still in float32 though they are not at the optimum, and
+problems on which pair steps go on for very long. What comes back needs no further certificate, since f is computed from
+the coefficients in float64.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from clsvm.gram import layout
+from clsvm.gram.layout import Plan
+from clsvm.gram.products import Gram
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.opencl.stream import Stream
+from clsvm.problem import Constraint, Problem
+from clsvm.report import Point, Progress, Status, relative_gap
+from clsvm.solvers import Solution, active_set, certificate
+
+Vector = NDArray[np.float64]
+MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose sums are as many as their rows
+ALONE = 1024  # rows up to which the linear algebra takes one thread
+COPIES = 4  # of a matrix of all coefficients, beside K
+LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
+COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
+FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
+SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
+EPS = active_set.EPS
+CONSTANT = (
+    0.25  # what the means of K's rows are at least, in units of its diagonal without them, to be worth taking off
+)
+QUICK = 1 << 26  # multiply-adds that take less than the making of a program
+ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
+
+
+def takes(stream: Stream, problem: Problem) -> bool:
+    """Whether a problem is small enough, and memory_limit holds what it needs."""
+    size = problem.q.size
+    most = COUPLED if problem.constraint is Constraint.COUPLED else MOST
+    return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+
+
+def holds(stream: Stream, shape: tuple[int, int]) -> bool:
+    """Whether all of K of rows of that shape (n, d) is quickly made and kept on the host."""
+    n, d = shape
+    return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
+
+
+def aim(
+    kernel: Kernel | Precomputed, shape: tuple[int, int], status: Status, gap: float, rough: bool, quick: bool
+) -> float | None:
+    """The share of tol that the host shall come to from a solution of pair steps over rows of that shape (n, d); None
+    where there is nothing to gain: it goes on with what stalled, with what is within tol but, by its relative gap, may
+    be far from the optimum (where that is ``quick``), and where rounding in float64 on a device is too ``rough``."""
+    if status is Status.TOLERANCE and quick and gap > (FEW_COARSE if shape[0] <= FEW else COARSE):
+        return FINE
+    return 1.0 if status is Status.STALLED or (rough and finer(kernel, shape)) else None
+
+
+def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
+    """Whether the host computes distances of such rows from their differences, which loses no digits far from 0."""
+    n, d = shape
+    return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
+
+
+class Values(NamedTuple):
+    """K (m, m) float64 of some rows, and its rounding error in units of eps. shift (m,): where K is not that of the
+    rows themselves, which is K + shift 1' + 1 shift'."""
+
+    K: NDArray[np.float64]
+    scale: float
+    shift: Vector | None = None
+
+    def beyond(self, b: Vector) -> Vector | float:
+        """What f of the rows themselves has beyond K b (problems, 1), for coefficients b that add up to 0."""
+        return 0.0 if self.shift is None else (b @ self.shift)[:, None]
+
+
+def _centred(values: Values, problem: Problem) -> Values:
+    """K less the means of its rows and columns, where coefficients add up to 0: f is then another by one number for all
+    rows, which the offset takes, a large constant is out of the rounding, and functions such as -|x - y|^2, which are
+    positive for such coefficients alone, have no negative eigenvalue."""
+    if not problem.balanced:
+        return values
+    means = values.K.mean(axis=1)
+    size = float((values.K.diagonal() - 2 * means + means.mean()).mean())  # of K's diagonal then
+    if np.abs(means).max() < CONSTANT * size:
+        return values
+    shift = means - (means.mean() + size) / 2  # (a mean of 0 would make K singular)
+    return values._replace(K=values.K - shift[:, None] - shift, shift=shift)
+
+
+def kernel_values(
+    stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Plan | None, problem: Problem, scale: float
+) -> Values:
+    """K of the rows X, or X itself where it holds K, centred where that changes nothing. scale: the rounding error of
+    values as devices compute them. Of the linear function and dense rows these are centred, which loses no digits."""
+    if isinstance(kernel, Precomputed) or plan is None:
+        return _centred(Values(np.asarray(X, np.float64), scale), problem)
+    m, d = X.shape
+    if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
+        centre = X.mean(axis=0, dtype=np.float64)
+        rows = X - centre
+        with _threads(m):
+            return Values(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
+    if m * m * d > ON_HOST and stream.profile.wide == "double":
+        try:
+            with stream.tentative():
+                gram = Gram(stream, layout.build(stream, X, plan, "float64"), kernel)
+                panel = gram.panel(m)
+                K = gram.rows_of(panel, gram)[:, gram.rows.position]
+                stream.free(*panel.buffers(), *gram.rows.buffers())
+            return _centred(Values(_finite(K, kernel), scale), problem)
+        except ValueError as error:  # what is left of the budget holds no panel: the host takes longer, and less
+            if "memory_limit" not in str(error):
+                raise
+    with _threads(m):
+        K = _finite(kernel(X), kernel)
+    own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
+    return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
+
+
+def _finite(K: NDArray[np.float64], kernel: Kernel) -> NDArray[np.float64]:
+    if not np.isfinite(K).all():
+        raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
+    return K
+
+
+class _OneThread:
+    """One thread for the linear algebra of whoever is inside, one at a time: the limit is the process's, and another
+    number of threads would be another sum."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._libraries: ThreadpoolController | None = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._libraries = self._libraries or ThreadpoolController()
+            with self._libraries.limit(limits=1):
+                yield
+
+    def forked(self) -> None:
+        """In a forked child none of the parent's threads is inside."""
+        self._lock = threading.Lock()
+
+
+_one_thread = _OneThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_one_thread.forked)
+
+
+def _threads(m: int) -> Any:
+    """One thread where rows are few: several would wait for each other more than they work, and much more where the
+    machine is busy."""
+    return _one_thread() if m <= ALONE else nullcontext()
+
+
+def solve(
+    stream: Stream,
+    values: Values,
+    problem: Problem,
+    start: Vector | None,
+    tol: float,
+    gap_tol: float | None = None,
+    most: float = np.inf,
+    max_time: float = np.inf,
+    aim: float = 1.0,
+    progress: Progress | None = None,
+    keep: Callable[[Vector], None] | None = None,
+) -> Solution:
+    """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
+
+    most: steps of the active set, which the solution counts. max_time: seconds. aim: the share of tol at which the work
+    ends. keep: called with the best coefficients where the work is interrupted.
+    """
+    began, best, K = perf_counter(), start, values.K
+    status = Status.STALLED
+    stream.peak = max(stream.peak, stream.held + 8 * (K.size + COPIES * problem.q.size**2))
+    if start is None:
+        start = np.zeros(problem.q.shape) if problem.start is None else problem.start
+
+    def going(found: active_set.Found) -> bool:
+        nonlocal status, best
+        best, now = found.b, perf_counter() - began
+        if progress:
+            nan = float("nan")
+            progress(Point(now, found.steps, 0, nan, nan, nan, found.violation))
+        if gap_tol is not None and _reached(problem, found.b, found.f).gap <= gap_tol:
+            status = Status.GAP
+        elif now >= max_time:
+            status = Status.MAX_TIME
+        elif found.steps >= most:
+            status = Status.MAX_ITER
+        return status is Status.STALLED
+
+    try:
+        with _threads(K.shape[0]):
+            found = active_set.solve(K, problem, start, aim * tol, going, most)
+    except KeyboardInterrupt:
+        if keep and best is not None:
+            keep(best)
+        raise
+    b, f = found.b, found.f + values.beyond(found.b)
+    rho, primal, dual, violation, gap = _reached(problem, b, f)
+    if violation <= tol:
+        status = Status.TOLERANCE
+    seconds = perf_counter() - began
+    point = Point(seconds, found.steps, 0, float(primal.sum()), float(dual.sum()), gap, violation, len(K))
+    return Solution(
+        b=b,
+        f=f,
+        rho=rho,
+        primal=primal,
+        dual=dual,
+        violation=np.full(len(primal), violation),
+        steps=np.full(len(primal), found.steps, np.int64),
+        status=status,
+        error_bound=EPS * values.scale * float(np.abs(b).sum(axis=1).max()),
+        exact_rows=int(b.size),
+        outer_steps=0,
+        rows_computed=len(K),
+        working_set=int(b.size),
+        seconds={"active set": seconds},
+        trace=(point,),
+        dtype="float64",
+    )
+
+
+class _Reached(NamedTuple):
+    """Offsets (problems, groups), primal and dual of each problem (coupled ones have one), violation and gap of all."""
+
+    rho: Vector
+    primal: Vector
+    dual: Vector
+    violation: float
+    gap: float
+
+
+def _reached(problem: Problem, b: Vector, f: Vector) -> _Reached:
+    seen = certificate.of(problem, b, f)
+    if problem.constraint is Constraint.COUPLED:
+        rho = np.zeros((problem.problems, 1))
+        primal, dual = certificate.coupled_objectives(f, b, problem.hi, problem.q)
+    else:
+        rho, at = seen.rho.reshape(problem.problems, -1), seen.offset.reshape(b.shape)
+        primal, dual = certificate.objectives(f, b, problem.lo, problem.hi, problem.q, problem.kink, at)
+    return _Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))

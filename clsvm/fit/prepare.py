@@ -1,0 +1,216 @@
+"""Rows on a device, ready for solves: layout, precision, working set and row store, and what their end is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import solvers
+from clsvm.fit import host
+from clsvm.fit.options import Options
+from clsvm.fit.sizes import MIN_WORKING_SET, choose
+from clsvm.gram import layout, precision, responses
+from clsvm.gram.precomputed import Given, Whole
+from clsvm.gram.products import Gram
+from clsvm.kernels import Kernel, Precomputed, underflow
+from clsvm.opencl.stream import Stream
+from clsvm.problem import Problem
+from clsvm.report import Status, relative_gap
+from clsvm.solvers import certificate
+
+Vector = NDArray[np.float64]
+WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
+
+
+class Ready:
+    """Rows (or given kernel values) on a device, and what all solves over them share: settings, row store, room.
+
+    settings: of a solve without start, time and progress. reason: why the working set and the row store are as they
+    are. plan: None for given values. last: whether the device has no better dtype. Raises as :func:`train` does.
+    whole: many solves are to come, so all of K is computed first where memory holds it.
+    """
+
+    def __init__(
+        self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, whole: bool = False
+    ) -> None:
+        self.stream, self._X, self._kernel = stream, X, kernel
+        self._values: host.Values | None = None
+        self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
+        room = WHOLE_SHARE * (stream.limit - stream.held)
+        if whole and isinstance(kernel, Kernel) and Whole.nbytes(self.gram.rows) <= room:
+            self.gram = Whole(stream, self.gram.rows, kernel)
+        working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
+        if isinstance(self.gram, Whole) and options.working_set_size == "auto":
+            working_set = max(MIN_WORKING_SET, working_set // 2)
+            self.reason += "; half of it, since solves begin near their end"
+        self.settings = solvers.Settings(
+            tol=options.tol,
+            gap_tol=options.gap_tol,
+            max_iter=options.max_iter,
+            working_set=working_set,
+            cache_bytes=cache,
+            kernel_scale=scale.own,
+            exact=exact,
+        )
+        self.last = dtype == "float64" or stream.profile.wide == "pair"
+        self._single = float(np.finfo(dtype).eps) * scale.own  # rounding error of f for a coefficient 1
+        self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
+        self._solver: solvers.Solver | None = None
+
+    def hopeless(self, problem: Problem, tol: float) -> bool:
+        """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
+        return not self.last and certificate.hopeless(self._single, problem, tol)
+
+    def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
+        """Solve ``problem``, of the constraint and the shape of the ones before. settings: those of solvers.Settings
+        that differ from one solve to the next."""
+        asked = replace(self.settings, **settings)
+        if self._solver is None:
+            self._solver = solvers.solver(self.stream, self.gram, problem, asked)
+        else:
+            self._solver.load(problem, asked)
+        return self._solver.run()
+
+    def settle(self, problem: Problem, **settings: Any) -> solvers.Solution | None:
+        """:meth:`solve`, and on the host what pair steps leave of a problem of few rows: where they stall, go on for
+        very long, could not begin in this dtype, or end within a tol that says little of the objective. None where the
+        problem is left to a better dtype."""
+        asked, began, solution = replace(self.settings, **settings), perf_counter(), None
+        small, most, aim = host.takes(self.stream, problem), asked.max_iter, 1.0
+        if not self.hopeless(problem, asked.tol):
+            patience = self.stream.profile.patience * problem.q.size + host.LEAST
+            given = min(patience, most) if most >= 0 else patience
+            solution = self.solve(problem, **settings | ({"max_iter": given} if small else {}))
+            sure, shape = self._sure(solution, self._double), self._X.shape
+            status = Status.STALLED if self._unfinished(solution, most) else solution.status
+            gap = max(map(relative_gap, solution.primal, solution.dual))
+            rough, quick = sure.status is Status.PRECISION, asked.gap_tol is None and host.holds(self.stream, shape)
+            gain = host.aim(self._kernel, shape, status, gap, rough, quick) if small else None
+            if gain is None:
+                return sure
+            aim = gain
+        if not small:
+            return None
+        if self._values is None:
+            scale = self._double / host.EPS
+            self._values = host.kernel_values(self.stream, self._X, self._kernel, self.plan, problem, scale)
+        found = host.solve(
+            self.stream,
+            self._values,
+            problem,
+            asked.start if solution is None else problem.feasible(solution.b),
+            asked.tol,
+            asked.gap_tol,
+            most=np.inf if most < 0 else most - (int(solution.steps.sum()) if solution else 0),
+            max_time=np.inf if asked.max_time is None else asked.max_time - (perf_counter() - began),
+            aim=aim,
+            progress=asked.progress,
+            keep=asked.keep,
+        )
+        return self._sure(found.after(solution) if solution else found, host.EPS * self._values.scale)
+
+    def _unfinished(self, solution: solvers.Solution, most: int) -> bool:
+        """Whether a problem of few rows took all steps that it was given, but not all that it may."""
+        return solution.status is Status.MAX_ITER and not 0 <= most <= int(solution.steps.min())
+
+    def _sure(self, solution: solvers.Solution, rounding: float) -> solvers.Solution:
+        """With a status that says so where rounding in float64 itself, so much for a coefficient 1, can hide a tenth of
+        the tolerance or more."""
+        weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
+        hidden, asked = rounding * weight, self.settings
+        primal = float(np.abs(solution.primal).max())
+        doubtful = certificate.doubtful(solution.status, hidden, weight, primal, asked.tol, asked.gap_tol)
+        stalled = solution.status is Status.STALLED and solution.dtype == "float64"  # (else there is float64 to try)
+        if (solution.status in (Status.TOLERANCE, Status.GAP) or stalled) and doubtful:
+            return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
+        return solution
+
+    def describe(self) -> str:
+        """The layout and why it was chosen."""
+        return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
+
+
+class Scales(NamedTuple):
+    """The rounding error of kernel values in units of eps: of their dtype, in it, and of float64, in float64."""
+
+    own: float
+    double: float
+
+
+def products(
+    stream: Stream,
+    X: Any,
+    kernel: Kernel | Precomputed,
+    options: Options,
+    dtype: str,
+    plan: layout.Plan | None = None,
+    gathered: bool = False,
+) -> tuple[Gram, layout.Plan | None, Scales, solvers.Exact]:
+    """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
+    them in float64), once they are on the device.
+
+    gathered: rows are read by their numbers alone, so clusters would be for nothing. Raises ValueError where numbers
+    are too large for the dtype or memory too small.
+    """
+    if isinstance(kernel, Precomputed):
+        largest = float(np.abs(X).max())
+        if largest > float(np.finfo(dtype).max):
+            raise ValueError(beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
+        given = Given(stream, X, dtype)
+        own = 0.0 if X.dtype == dtype == "float32" else largest
+        return given, None, Scales(own, largest), _exact_given(X)
+    plan = plan or layout.choose(stream.profile, X, kernel.spec)
+    laid = _unclustered(stream, plan, X) if gathered else plan
+    gram = Gram(stream, layout.build(stream, X, laid, dtype), kernel)
+    stream.finish()
+    return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, stream, plan, X, kernel)
+
+
+def _unclustered(stream: Stream, plan: layout.Plan, X: Any) -> layout.Plan:
+    if plan.kind != "clustered":
+        return plan
+    room = stream.limit // 8
+    return replace(plan, kind="csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense")
+
+
+def _exact(options: Options, stream: Stream, plan: layout.Plan, X: Any, kernel: Kernel) -> Callable[..., Vector]:
+    """K b in float64 for some rows, within what is left of the budget."""
+
+    def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
+        support = np.flatnonzero(b.any(axis=0))
+        with Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
+            c = responses.exact_responses(own, kernel, plan, X[rows], X[support], b[:, support])
+            stream.peak = max(stream.peak, stream.held + own.peak)
+        return c
+
+    return exact
+
+
+def _exact_given(K: Any) -> Callable[..., Vector]:
+    """The same where K is given."""
+    return lambda rows, b: (K[rows] @ b.T).T
+
+
+def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> Scales:
+    """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
+    kernel, dtype = gram.kernel, gram.rows.dtype
+    eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
+    sizes = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
+    if kernel.spec.element or sizes.min(initial=np.inf) * eps < floor:  # (what is too small for the dtype is 0 there)
+        sizes = precision.sizes(kernel, X, plan)
+    size, least = precision.extent(sizes)
+    scale = kernel.rounding(size, eps, least, floor)
+    if not scale <= float(np.finfo(dtype).max):
+        raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
+    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", X.shape[1])))
+
+
+def beyond(what: str, dtype: str) -> str:
+    """The words for numbers that ``dtype`` does not hold."""
+    return f"{what} for {dtype}: scale X" + (" or take dtype='float64'" * (dtype == "float32"))

@@ -1,0 +1,68 @@
+"""The sizes of the working set and the row store, by what the device's measured rates make of them."""
+
+from __future__ import annotations
+
+from clsvm.gram.precomputed import Given
+from clsvm.gram.products import Gram
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Stream
+
+MIN_WORKING_SET = 16
+# How the work of a solve goes with the working set W, fitted to a9a, ijcnn1, covtype and MNIST on a CPU for W of 16 to
+# 2048: rows of K that change a coefficient, W to the power -DECLINE; such rows of a step, FRESH of W; inner steps of a
+# row, INNER.
+DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
+NEAR = 4 << 20  # bytes of a W x W tile beyond which an inner step takes FAR times as long
+FAR = 1.2
+
+
+def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | str) -> tuple[int, int, str]:
+    """(working set size, bytes of the row store, why): the numbers given, or those of the least cost by the device's
+    measured rates (profiles.py), in dense multiply-adds.
+
+    A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the store: rows are kept
+    where that is less. A large working set leaves fewer rows to compute, launches and looks to pay, a small one has the
+    cheaper tile and inner steps (:func:`cost`).
+    """
+    profile, rows, words = stream.profile, gram.rows, []
+    cells = rows.stored / max(1, rows.n) * (profile.csr_cost if rows.csr else 1.0)
+    keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
+    if working_set == "auto":
+        value = min(cells, profile.cache_cost) if keep or gram.whole else cells
+        width = 1 if isinstance(gram, Given) else cells if rows.csr else rows.d
+        costs = {W: cost(profile, rows.n, width, value, W) for W in _sizes(profile.working_set)}
+        W = min(costs, key=lambda size: (costs[size], size))
+        words.append(f"a working set of up to {W} costs least by the device's rates")
+        if W > MIN_WORKING_SET:
+            words[0] += f" (one of {MIN_WORKING_SET} {costs[MIN_WORKING_SET] / costs[W]:.1f} times as much)"
+    else:
+        W = int(working_set)
+        words.append(f"a working set of {W} was asked for")
+    if gram.whole:
+        return W, 0, "; ".join([*words, "all of K is on the device"])
+    if cache != "auto":
+        words.append(f"a row store of {float(cache):g} MB was asked for")
+        return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
+    words.append(
+        f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "
+        + ("rows are kept" if keep else "no row is kept")
+    )
+    return W, stream.limit if keep else 0, "; ".join(words)
+
+
+def _sizes(largest: int) -> list[int]:
+    return [MIN_WORKING_SET << k for k in range((largest // MIN_WORKING_SET).bit_length())]
+
+
+def cost(profile: Profile, n: int, width: float, value: float, W: int) -> float:
+    """What a solve with a working set of W costs, up to a factor that is the same for every W.
+
+    width: cells of a working vector. value: cost of a value of K. For each row that changes: its n values, its share of
+    an outer step (launches, the choice of the working set, the new half of the W x W tile, computed or copied), its
+    inner steps.
+    """
+    changed = FRESH * min(W, n / 3)  # (beyond that, most rows are no support vectors)
+    tile = W * W / 2 * max(width, 1)
+    inner = INNER * (profile.inner_step + profile.inner_cost * W * (FAR if 4 * W * W > NEAR else 1.0))
+    row = n * value + (profile.step_cost + profile.look_cost * n + tile) / changed + inner
+    return float(row * W**-DECLINE)

@@ -1,0 +1,123 @@
+"""One problem after another over the same rows: in float32, then in float64 where that is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from clsvm import solvers
+from clsvm.fit.checkpoint import Checkpoint
+from clsvm.fit.options import Options
+from clsvm.fit.prepare import Ready, Vector
+from clsvm.gram import layout
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.opencl.stream import Stream
+from clsvm.problem import Problem
+from clsvm.report import FitReport, Status, relative_gap
+from clsvm.report.display import Display
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The solution, its report, and what a model of it needs to know."""
+
+    solution: solvers.Solution
+    report: FitReport
+    plan: layout.Plan | None
+
+
+def train(
+    X: Any, problem: Problem, kernel: Kernel | Precomputed, options: Options, start: Vector | None, since: float
+) -> Trained:
+    """Solve ``problem`` over the rows of X (n, d), dense or CSR (layout.canonical), or over X = K (n, n) where the
+    kernel is precomputed, from ``start`` where it is given.
+
+    since: perf_counter() at which the fit began. float64 is taken where float32 cannot reach the tolerance. Raises
+    ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit.
+    """
+    if options.checkpoint is None:
+        return train_each(X, [problem], kernel, options, [start], since)[0]
+    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel)
+    if checkpoint.file.exists():
+        start = checkpoint.read()
+    trained = train_each(X, [problem], kernel, options, [start], since, checkpoint.write)[0]
+    checkpoint.write(trained.solution.b)
+    return trained
+
+
+def train_each(
+    X: Any,
+    problems: Sequence[Problem],
+    kernel: Kernel | Precomputed,
+    options: Options,
+    starts: Sequence[Vector | None],
+    since: float,
+    keep: Callable[[Vector], None] | None = None,
+) -> list[Trained]:
+    """:func:`train` for several problems of one constraint, one after another over the same rows and row store;
+    max_time is that of all together. keep: called with coefficients from time to time."""
+    feasible = [None if b is None or not b.any() else p.feasible(b) for p, b in zip(problems, starts, strict=True)]
+    made: list[Trained | None] = [None] * len(problems)
+    begun: dict[int, float] = {}
+    for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
+        todo = [i for i, one in enumerate(made) if one is None or one.solution.status is Status.STALLED]
+        if not todo:
+            break
+        began = perf_counter()
+        with (
+            Stream(options.device, options.memory_limit) as stream,
+            Display(options.verbose, options.tol, options.gap_tol) as progress,
+        ):
+            ready = Ready(stream, X, kernel, options, dtype)
+            seconds = {"layout": perf_counter() - began} | ({} if begun else {"check": began - since})
+            for i in todo:
+                problem, now, before = problems[i], perf_counter(), made[i]
+                taken = int(before.solution.steps.sum()) if before else 0
+                begun.setdefault(i, now if begun else since)
+                solution = ready.settle(
+                    problem,
+                    start=feasible[i],
+                    max_iter=options.max_iter if options.max_iter < 0 else options.max_iter - taken,
+                    max_time=None if options.max_time is None else options.max_time - (now - since),
+                    progress=progress,
+                    keep=keep,
+                    keep_every=options.checkpoint_every,
+                )
+                if solution is None:
+                    continue
+                solution = solution.after(before.solution) if before else solution
+                feasible[i] = problem.feasible(solution.b)
+                report = _report(solution, ready, {**seconds, **solution.seconds}, perf_counter() - begun[i])
+                made[i] = Trained(solution, report, ready.plan)
+                seconds = {}
+        if ready.last:
+            break
+    return [one for one in made if one is not None]
+
+
+def _report(solution: solvers.Solution, ready: Ready, seconds: dict[str, float], total: float) -> FitReport:
+    primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
+    return FitReport(
+        primal=primal,
+        dual=dual,
+        gap=relative_gap(primal, dual),
+        violation=float(solution.violation.max()),
+        error_bound=solution.error_bound,
+        exact_rows=solution.exact_rows,
+        status=solution.status.value,
+        converged=solution.status.converged,
+        steps=int(solution.steps.sum()),
+        outer_steps=solution.outer_steps,
+        rows_computed=solution.rows_computed,
+        bytes_held=ready.stream.peak,
+        seconds={**seconds, "other": total - sum(seconds.values()), "total": total},
+        device=str(ready.stream.info),
+        layout=ready.describe(),
+        working_set_size=solution.working_set,
+        dtype=solution.dtype,
+        trace=solution.trace,
+        selection=ready.reason,
+    )

@@ -1,0 +1,145 @@
+"""Products with a kernel matrix that is on the device whole: kernel="precomputed", functions of the caller's, and K of
+rows that many solves share.
+
+The methods are those of :class:`Gram` that solvers call. A solve computes no row and needs no store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram import layout, programs
+from clsvm.gram.layout import Rows
+from clsvm.gram.products import Gram, Panel, Store, Update
+from clsvm.gram.row_cache import SLABS
+from clsvm.kernels import PRECOMPUTED, Kernel
+from clsvm.opencl.stream import Buffer, Stream
+
+_WHOLE = 16  # rows and working sets are whole vectors of any dtype
+_AT_A_TIME = 512  # rows of K that are computed
+
+
+class Slabs:
+    """Room for K (n_pad, n_pad) in SLABS buffers of ``rows`` rows, as the row store's: row i in slot i."""
+
+    def __init__(self, stream: Stream, n_pad: int, dtype: str) -> None:
+        self.stream, self.ld, self.rows = stream, n_pad, -(-n_pad // SLABS)
+        nbytes = self.rows * n_pad * np.dtype(dtype).itemsize
+        self.starts = range(0, n_pad, self.rows)
+        self.buffers = [stream.slab(nbytes) for _ in self.starts]
+        self.head = *self.buffers, *[self.buffers[-1]] * (SLABS - len(self.buffers)), self.rows, np.int64(n_pad)
+        self._update = stream.variant(programs.update(stream.profile, dtype))
+
+    def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
+        """c += K(X, U) D, U the ``count`` first of ``rows``."""
+        size = (-(-update.n // self.stream.profile.block),)
+        tail = update.problems, np.int64(update.n), update.c, update.D, update.capacity, count
+        self._update(size, None, *self.head, rows, *tail)
+
+
+class Held(Gram):
+    """What both kinds share: rows of K are read, and working vectors are their rows' numbers."""
+
+    whole = True
+    _slabs: Slabs
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        panel.rows = rows
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows; a store is not filled."""
+        if update:
+            self._slabs.add(panel.rows, count, update)
+
+
+class Given(Held):
+    """K (n, n) symmetric, on the host in float32 or float64, as products of one set of rows in ``dtype``; nothing is
+    known of the rows but their numbers.
+
+    Raises ValueError where memory_limit does not hold it, DeviceError where the device does not.
+    """
+
+    def __init__(self, stream: Stream, K: NDArray[Any], dtype: str) -> None:
+        n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
+        at = np.arange(n, dtype=np.int32)
+        order, lanes = np.concatenate([at, np.full(ld - n, -1, np.int32)]), layout.lanes(stream.profile, dtype)
+        self.stream, self.shape, self.width, self._real = stream, stream.profile.shape, _WHOLE, np.dtype(dtype)
+        self.rows = Rows("given", dtype, n, n, ld, lanes, n * ld, order, at, None)
+        self.kernel = PRECOMPUTED  # type: ignore[assignment]  # (solvers do no more than name it)
+        self._slabs = Slabs(stream, ld, dtype)
+        for slab, first in zip(self._slabs.buffers, self._slabs.starts, strict=True):
+            part = np.zeros((self._slabs.rows, ld), dtype)
+            some = K[first : first + len(part)]
+            part[: len(some), :n] = some
+            stream.write(slab, part)
+        given = programs.given(stream.profile, dtype)
+        self._pick, self._answer = stream.variant(given, "pick"), stream.variant(given, "answer")
+
+    def panel_bytes(self, capacity: int) -> int:
+        return 0
+
+    def panel(self, capacity: int, square: bool = False) -> Panel:
+        return Panel(-(-capacity // _WHOLE) * _WHOLE, _WHOLE, None, None, 0, "many")
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
+
+    def tile(
+        self,
+        panel: Panel,
+        rows: Buffer,
+        count: Buffer,
+        out: Buffer,
+        known: int = 0,
+        offset: int = 0,
+        half: bool = False,
+    ) -> None:
+        """As :meth:`clsvm.gram.products.Gram.tile`."""
+        size = (1 if self.shape == "vector" else self.rows.lanes, panel.capacity)
+        self._pick(size, None, *self._slabs.head, rows, panel.capacity, known, offset, out)
+
+    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        self._answer((panel.capacity,), None, *self._slabs.head, rows, right.rows, count, update.D, update.c)
+
+
+class Whole(Held):
+    """K of rows, computed once for many solves by decomposition; a tile of few columns is made from the rows again,
+    which reads less. Raises as :class:`Given` does."""
+
+    def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
+        super().__init__(stream, rows, kernel)
+        self._slabs = slabs = Slabs(stream, rows.n_pad, rows.dtype)
+        panel = self.panel(_AT_A_TIME)
+        at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
+        for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
+            end = min(begin + slabs.rows, rows.n_pad)
+            for first in range(begin, end, panel.capacity):
+                some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
+                for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
+                    stream.write(buffer, values)
+                Gram.gather(self, panel, at, count)
+                Gram.accumulate(self, panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
+                stream.finish()
+        stream.free(at, count, slot, *panel.buffers())
+
+    @staticmethod
+    def nbytes(rows: Rows) -> int:
+        """What K of these rows takes."""
+        return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
+
+    def tile(
+        self,
+        panel: Panel,
+        rows: Buffer,
+        count: Buffer,
+        out: Buffer,
+        known: int = 0,
+        offset: int = 0,
+        half: bool = False,
+    ) -> None:
+        Gram.gather(self, panel, rows, count)  # (the vectors themselves, which nothing else needs)
+        super().tile(panel, rows, count, out, known, offset, half)

@@ -1,0 +1,207 @@
+"""Sums over support vectors, and kernel matrices, on a device: rows pass through bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.gram import layout
+from clsvm.gram.layout import Plan
+from clsvm.gram.precision import Reach, sizes, terms
+from clsvm.gram.products import Gram, Panel, Update
+from clsvm.kernels import Kernel
+from clsvm.opencl.stream import Buffer, Stream
+
+Vector = NDArray[np.float64]
+_TILE = 64  # a multiple of every layout's lanes and panel blocks
+CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
+HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
+_HOST_BYTES, _COPIES = 64 << 20, 4  # of a block there, and arrays of its size
+_CLUSTERED = 1 << 30  # multiply-adds below which rows that are read once are not worth clustering
+PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
+
+
+class Support:
+    """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
+
+    ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
+    their CSR rows; else there are none, and the support vectors pass through a panel in each call. No value depends on
+    which it is. reach: the rows that float32 is fine enough for. known: the columns that theirs stand for, where they
+    are numbered anew (:func:`arrays.numbered`). The rows are what is clustered: with the parts exchanged, as GTSVM
+    has them (section 5.4), K has to be stored for its sums, which took twice as long with few features.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        kernel: Kernel,
+        plan: Plan,
+        vectors: Data,
+        dtype: str,
+        ends: Sequence[int] = (),
+        reach: Reach | None = None,
+        known: NDArray[np.int32] | None = None,
+    ) -> None:
+        self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
+        self.reach, self.known, self._ends = reach, known, ends
+        self._single = plan if plan.kind == "csr" else replace(plan, kind="dense")  # read once: not worth clustering
+        m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
+        row, block = row_bytes(plan, vectors, itemsize), 0
+        if plan.kind == "csr":  # a panel of them holds a block at a time (gram.Panel)
+            longest = np.sort(np.diff(sp.csr_matrix(vectors).indptr))[-_TILE:].sum()
+            block = int(min(vectors.shape[1], longest) + 1) * _TILE * itemsize + 4 * vectors.shape[1]
+        self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(min(PANEL, max(0, budget // 8 - block)) // row))
+        self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
+        for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
+            for begin in range(first, end, self._capacity):
+                self._pieces.append((slice(begin, min(begin + self._capacity, end)), group))
+        self._kept: list[_Piece] = []
+        self.buffers: tuple[Buffer, ...] = ()
+        if len(self._pieces) * (self._capacity * row + block) <= budget // 4:
+            self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
+            self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
+        stream.finish()
+
+    def _gathered(self, stream: Stream, piece: slice) -> _Piece:
+        """A piece of them in a panel of its own."""
+        gram = Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
+        panel = gram.panel(self._capacity)
+        at = stream.upload(gram.rows.position)
+        count = stream.upload(np.array([gram.rows.n], np.int32))
+        gram.gather(panel, at, count)
+        if panel.listed:  # the panel is filled from the rows, a block at a time
+            return _Piece(panel, count, (*panel.buffers(), count, at, *buffers_of(gram)))
+        stream.finish()
+        stream.free(at, *buffers_of(gram))
+        return _Piece(panel, count, (*panel.buffers(), count))
+
+    def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+        """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; where the
+        support vectors were given ``ends`` of groups, those of each group one after another, (groups * problems, n).
+
+        Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
+        the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
+        """
+        problems, n = len(coefficients), X.shape[0]
+        out = np.zeros((self._groups * problems, n))
+        row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
+        step = whole_tiles(min(CHUNK, (stream.limit - stream.held) // 4) // row)
+        for start in range(0, n, step):
+            gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
+            rows = gram.rows
+            sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
+            for number, (piece, group) in enumerate(self._pieces):
+                part = self._kept[number] if self._kept else self._gathered(stream, piece)
+                weights = np.zeros((problems, part.panel.capacity))
+                weights[:, : piece.stop - piece.start] = coefficients[:, piece]
+                D = stream.wide(weights)
+                update = Update(problems, rows.n_pad, sums[group], D, part.panel.capacity)
+                gram.accumulate(part.panel, part.count, None, update)
+                stream.finish()
+                stream.free(D, *(() if self._kept else part.buffers))
+            for group, c in enumerate(sums):
+                here = out[group * problems : (group + 1) * problems, start : start + step]
+                here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
+            stream.free(*sums, *buffers_of(gram))
+        return out
+
+    def decided(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+        """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are."""
+        if self.dtype == "float64" or self.reach is None:
+            return self.responses(stream, X, coefficients)
+        found = sizes(self.kernel, X, self.plan)
+        if np.isinf(found).any():
+            raise ValueError(f"row {int(np.argmax(np.isinf(found)))} is too large for float64: scale X")
+        near = self.reach(found)
+        if near.all():
+            return self.responses(stream, X, coefficients)
+        out = np.zeros((self._groups * len(coefficients), X.shape[0]))
+        out[:, near] = self.responses(stream, X[near], coefficients)
+        out[:, ~near] = _in_float64(stream, self.kernel, self.plan, X[~near], self.vectors, coefficients, self._ends)
+        return out
+
+
+class _Piece(NamedTuple):
+    """Working vectors in a panel, how many there are, and every buffer of theirs."""
+
+    panel: Panel
+    count: Buffer
+    buffers: tuple[Buffer, ...]
+
+
+def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
+    """Bytes of a row of X as it is laid out, about."""
+    if plan.kind == "csr":
+        return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
+    return max(1, X.shape[1] * itemsize)
+
+
+def buffers_of(gram: Gram) -> tuple[Buffer, ...]:
+    """What rows and their products hold."""
+    sums = () if gram.norms is gram.rows.xx else (gram.norms,)
+    return (*gram.rows.buffers(), *sums)
+
+
+def whole_tiles(rows: int) -> int:
+    """So many rows in whole tiles of any layout, at least one; sums then group the same way however memory is."""
+    return max(1, rows // _TILE) * _TILE
+
+
+def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector) -> Vector:
+    """:meth:`Support.responses` in float64: on the device where it has it and room, else by the kernel's oracle on the
+    host, as where there is so little of it that no program is worth building."""
+    cells = X.shape[0] * support.shape[0] * X.shape[1]
+    if cells <= HOST:
+        return _on_host(stream, kernel, X, support, coefficients)
+    if plan.kind == "clustered" and cells < _CLUSTERED:
+        plan = replace(plan, kind="dense")
+    return _in_float64(stream, kernel, plan, X, support, coefficients)
+
+
+def _in_float64(
+    stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector, ends: Sequence[int] = ()
+) -> Vector:
+    """On the device where it has float64 and room, else on the host."""
+    if stream.info.fp64 and stream.profile.wide == "double":
+        try:
+            with stream.tentative():
+                made = Support(stream, kernel, plan, support, "float64", ends)
+                return made.responses(stream, X, coefficients)
+        except ValueError as error:  # what is left of the budget holds no tile of them
+            if "memory_limit" not in str(error):
+                raise
+    return _on_host(stream, kernel, X, support, coefficients, ends)
+
+
+def _on_host(
+    stream: Stream, kernel: Kernel, X: Data, support: Data, coefficients: Vector, ends: Sequence[int] = ()
+) -> Vector:
+    """:meth:`Support.responses` in float64 by the kernel's oracle, in blocks of rows and of support vectors within what
+    is left of the budget. Raises ValueError where that holds no block of one of each."""
+    n, m, problems = X.shape[0], support.shape[0], len(coefficients)
+    most = max(terms(X), terms(support)) if sp.issparse(X) and sp.issparse(support) else X.shape[1]
+
+    def needed(side: int) -> int:  # K, and the rows without columns that have no entry
+        down, across = min(side, n), min(side, m)
+        return 8 * _COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
+
+    room = min(_HOST_BYTES, stream.limit - stream.held)
+    side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= room), 1)
+    if stream.held + needed(side) > stream.limit:
+        words = f"{stream.held} are in use and {needed(side)} more are needed"
+        raise ValueError(f"memory_limit of {stream.limit} bytes is too small: {words}")
+    stream.peak = max(stream.peak, stream.held + needed(side))
+    out = np.zeros((max(1, len(ends)), problems, n))
+    for c, (first, end) in zip(out, pairwise((0, *(ends or (m,)))), strict=True):
+        for begin in range(first, end, side):
+            some = slice(begin, min(begin + side, end))
+            for start in range(0, n, side):
+                c[:, start : start + side] += coefficients[:, some] @ kernel(X[start : start + side], support[some]).T
+    return out.reshape(-1, n)

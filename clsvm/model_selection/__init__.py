@@ -1,0 +1,7 @@
+"""Model selection that shares what folds and parameters have in common."""
+
+from __future__ import annotations
+
+from clsvm.model_selection.search import SVCSearchCV
+
+__all__ = ["SVCSearchCV"]

@@ -1,0 +1,192 @@
+"""Model selection at the price of a few fits: a grid search whose folds share rows of K and start from one another.
+
+For one kernel function with its numbers, a fold is a subset of the rows that are on the device: its problem is over all
+of them, with coefficients held at 0 for those that it leaves out. So all folds, all values of C, nu and epsilon and all
+machines of several classes read one row store, and f = K b is at hand for the rows left out too: their decision values
+cost nothing. Along C a solution is scaled to where the next one begins, and f with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.pipeline import Pipeline
+from sklearn.utils import indexable
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _num_samples
+
+from clsvm.errors import warn
+from clsvm.estimators.base import Machine
+from clsvm.model_selection.folds import Folds, Rows
+
+Vector = NDArray[np.float64]
+
+
+class SVCSearchCV(GridSearchCV):
+    """scikit-learn's GridSearchCV for clsvm's estimators: the same parameters, splits, scores and attributes, at the
+    price of a few fits.
+
+    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds of the first three share their work, unless all machines of
+        more than two classes are small enough to be solved side by side as it is; others are fitted one by one.
+        Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
+        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint
+    param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
+        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
+        where stderr is no terminal
+    n_jobs, pre_dispatch : taken, and without effect: the device is the parallel part
+    checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
+        end; one of another search is refused with a CheckpointError
+
+    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64: rounding of these values may
+    hide more than a small tol. Where it could move a decision value by more than 0.005, or the fit stalls, a fold is
+    fitted as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
+    cv_results_ a fit's time is that of its solve and has no part of what is shared.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Any,
+        *,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        pre_dispatch: Any = "2*n_jobs",
+        error_score: Any = np.nan,
+        return_train_score: bool = False,
+        checkpoint: Any = None,
+    ) -> None:
+        super().__init__(
+            estimator,
+            param_grid,
+            scoring=scoring,
+            n_jobs=n_jobs,
+            refit=refit,
+            cv=cv,
+            verbose=verbose,
+            pre_dispatch=pre_dispatch,
+            error_score=error_score,
+            return_train_score=return_train_score,
+        )
+        self.checkpoint = checkpoint
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
+        """Search on X (n, d), dense or sparse, or K (n, n), and y (n,); sample_weight and groups as in scikit-learn.
+
+        Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
+        GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
+        """
+        if isinstance(self.estimator, Pipeline) and isinstance(self.estimator[-1], Machine):
+            if self.checkpoint is not None:
+                raise ValueError(
+                    "checkpoint is kept of folds alone: expected an estimator without steps before it, got Pipeline"
+                )
+            return super().fit(X, y, **params)
+        if not isinstance(self.estimator, Machine):
+            raise TypeError(f"estimator must be one of clsvm's, or a Pipeline that ends in one, got {self.estimator!r}")
+        if others := params.keys() - {"sample_weight", "groups"}:
+            raise TypeError(f"fit: expected sample_weight or groups, got {', '.join(sorted(others))}")
+        X, y = indexable(X, y)
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        groups = params.pop("groups", None)
+        numbers = np.arange(_num_samples(X))
+        splits = [(numbers[train], numbers[test]) for train, test in splitter.split(X, y, groups)]
+        folds = Folds(
+            clone(self.estimator),
+            X,
+            y,
+            splits,
+            list(ParameterGrid(self.param_grid)),
+            params.get("sample_weight"),
+            self.return_train_score,
+        )
+        inner = _Recalled(
+            _Fold(clone(self.estimator), folds),
+            self.param_grid,
+            scoring=self.scoring,
+            refit=self.refit,
+            cv=splits,
+            error_score=self.error_score,
+            return_train_score=self.return_train_score,
+        )
+        inner.work = partial(folds.run, self.checkpoint, bool(self.verbose))
+        inner.fit(numbers[:, None], y, **params)
+        for name, value in vars(inner).items():
+            if name.endswith("_") and not name.startswith("_"):
+                setattr(self, name, value)
+        if self.refit:
+            began = perf_counter()
+            self.best_estimator_ = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
+            self.best_estimator_.fit(X, y, **params)
+            self.refit_time_ = perf_counter() - began
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        self.cv_results_["mean_fit_time"] = folds.seconds.mean(axis=1)
+        self.cv_results_["std_fit_time"] = folds.seconds.std(axis=1)
+        if folds.unconverged:
+            words = f"{folds.unconverged} of {folds.seconds.size} fold fits did not converge"
+            warn(words, ConvergenceWarning)
+        return self
+
+
+class _Recalled(GridSearchCV):
+    """scikit-learn's search over folds: once its own checks are passed, ``work`` is done, and recalled."""
+
+    work: Callable[[], None]
+
+    def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
+        self.work()
+        evaluate_candidates(ParameterGrid(self.param_grid))
+
+
+class _Fold(BaseEstimator):
+    """Stands for a machine in scikit-learn's search: X are numbers of rows; what a fit to them came to is recalled."""
+
+    def __init__(self, machine: Any, folds: Any) -> None:
+        self.machine, self.folds = machine, folds
+
+    def __repr__(self) -> str:
+        return repr(self.machine)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = self.machine.__sklearn_tags__()
+        tags.input_tags.pairwise = False
+        return tags
+
+    def set_params(self, **params: Any) -> Self:
+        self.chosen = params
+        self.machine.set_params(**params)
+        return self
+
+    def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
+        """Recall a fold. The refit, which is none, is left to the search."""
+        self.knowing_ = self.folds.recall(self.machine, self.chosen, np.asarray(numbers)[:, 0])
+        return self
+
+    @property
+    def classes_(self) -> Any:
+        return self.machine.classes_
+
+    def _known(self, numbers: Rows) -> Any:
+        assert self.knowing_
+        return self.knowing_(np.asarray(numbers)[:, 0])
+
+    def predict(self, numbers: Rows) -> Any:
+        return self._known(numbers).predict(numbers)
+
+    def decision_function(self, numbers: Rows) -> Any:
+        return self._known(numbers).decision_function(numbers)
+
+    @available_if(lambda self: hasattr(self.machine, "score"))  # type: ignore[untyped-decorator]
+    def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
+        return float(self._known(numbers).score(numbers, y, sample_weight))

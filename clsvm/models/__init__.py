@@ -1,0 +1,1 @@
+"""Fitted machines: decision values, probabilities, files."""

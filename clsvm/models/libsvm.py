@@ -1,0 +1,354 @@
+"""Models of svm-train, read and written. Source: what LIBSVM's svm-train 3.24 writes and its svm-predict reads.
+
+A fault in a file is a ValueError of the form ``FILE, line N: got ..., expected ...``; what the system refuses is an
+OSError.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from array import array
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
+
+from clsvm import files, kernels
+from clsvm.files import PathLike
+from clsvm.gram.layout import Plan
+from clsvm.kernels import PRECOMPUTED, Kernel
+from clsvm.models.model import KernelModel
+from clsvm.models.svmlight import HIGHEST, WORD, T, diagnose, load, shown
+from clsvm.tasks import CLASSES, ONE_CLASS, TASKS
+
+_KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
+_NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
+_KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
+_PROBABILITIES = ("probA", "probB", "prob_density_marks")  # in the order of the file, where a model has them
+
+
+# Models: written
+
+
+def machine_of(model: Any) -> KernelModel:
+    """A KernelModel as it is, or the one of a fitted estimator. Raises TypeError for anything else, NotFittedError."""
+    if not isinstance(model, KernelModel) and hasattr(model, "fit"):
+        check_is_fitted(model)
+        model = getattr(model, "model_", model)
+    if not isinstance(model, KernelModel):
+        raise TypeError(f"model must be a KernelModel or a fitted estimator of clsvm, got {model!r}")
+    return model
+
+
+def check_savable(model: KernelModel) -> None:
+    """Raise ValueError unless LIBSVM's format can hold the kernel function, the labels (C ints), and the machine: one
+    problem of two classes or none, or one for each pair of classes."""
+    if model.kernel.name not in _NAMES:
+        held = ", ".join(_KERNELS.values())
+        raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {held}")
+    labels, problems = np.asarray(model.classes), len(model.dual_coef)
+    k = len(labels)
+    if model.task not in TASKS or (TASKS[model.task].kind == CLASSES) != (k >= 2):
+        raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
+    if problems != max(1, k - 1):
+        raise ValueError(f"LIBSVM's model format holds pairs of classes, got {k} classes in one machine")
+    if labels.dtype.kind not in "iuf" or not np.all((np.abs(labels) <= HIGHEST) & (labels == np.rint(labels))):
+        raise ValueError(f"LIBSVM's model format holds integer labels only, got {labels.tolist()}")
+
+
+def listing(model: KernelModel) -> list[int]:
+    """The places of the classes in the order of LIBSVM's file: of two the positive one first, which is classes[1],
+    unless the file that the model was read from has them in ascending order; more as they are."""
+    order = list(range(len(model.classes)))
+    return order[::-1] if len(order) == 2 and not model.smaller_first else order
+
+
+def save_model(model: Any, path: PathLike) -> None:
+    """Write a :class:`KernelModel` or a fitted estimator as svm-train would, for svm-predict to read.
+
+    Source: svm_save_model of LIBSVM. rho is -intercept. Of two classes the first label (:func:`listing`) is the
+    positive one. Values stand in the shortest form that reads back to the same float64 (LIBSVM keeps 8 digits). Where
+    the last column is empty one explicit zero keeps it, so that the number of features survives (unless there are no
+    support vectors).
+
+    Raises ValueError (see :func:`check_savable`; degree not an integer; numbers not finite), TypeError and OSError.
+    """
+    model = machine_of(model)
+    check_savable(model)
+    params = model.kernel.params if isinstance(model.kernel, Kernel) else {}
+    counts, lowest = np.asarray(model.n_support), int(isinstance(model.kernel, Kernel))
+    order, labels = np.arange(int(counts.sum())), np.asarray(model.classes)[listing(model)]
+    if len(labels) == 2 and not model.smaller_first:
+        order, counts = np.roll(order, -counts[0]), counts[::-1]
+    vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64) if lowest else _serials(model.support_vectors)
+    vectors = vectors[order]
+    vectors.sum_duplicates()
+    coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
+    rho, estimates = 0.0 - np.asarray(model.intercept, dtype=np.float64), _estimates(model)
+    if model.smaller_first:
+        coef, rho, estimates = _turned(coef, rho, estimates)
+    if not all(np.isfinite(part).all() for part in (vectors.data, coef, rho, *estimates.values())):
+        raise ValueError("the model holds numbers that are not finite; it was not written")
+    head = [f"svm_type {model.task}", f"kernel_type {_NAMES[model.kernel.name]}"]
+    if "degree" in params:
+        if params["degree"] != int(params["degree"]):
+            raise ValueError(f"LIBSVM's model format needs an integer degree, got {params['degree']!r}")
+        head.append(f"degree {int(params['degree'])}")
+    head += [f"{name} {params[name]:.17g}" for name in ("gamma", "coef0") if name in params]
+    head += [f"nr_class {len(labels) or 2}", f"total_sv {len(coef)}", f"rho {_digits(rho)}"]
+    if len(labels):
+        head.append(f"label {' '.join(str(int(label)) for label in labels)}")
+    head += [f"{key} {_digits(values)}" for key, values in estimates.items()]
+    if len(labels):
+        head.append(f"nr_sv {' '.join(str(count) for count in counts)}")
+    with files.atomic_write(path) as stream:
+        stream.write("\n".join([*head, "SV", ""]).encode())
+        for row in range(len(coef)):
+            begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])
+            cells = zip((vectors.indices[begin:end] + lowest).tolist(), vectors.data[begin:end].tolist(), strict=True)
+            words = [_digits(coef[row]), *(f"{index}:{value!r}" for index, value in cells)]
+            if row == 0 and vectors.shape[1] and not np.any(vectors.indices == vectors.shape[1] - 1):
+                words.append(f"{vectors.shape[1]}:0")
+            stream.write((" ".join(words) + " \n").encode())
+
+
+def _serials(columns: NDArray[np.intp]) -> sparse.csr_matrix:
+    """Support vectors of a precomputed kernel as LIBSVM has them: their serial numbers, column + 1, as feature 0."""
+    return sparse.csr_matrix(np.asarray(columns, np.int64)[:, None] + 1)
+
+
+def _estimates(model: KernelModel) -> dict[str, Any]:
+    """The numbers of probabilities by their keys. Raises ValueError where they are not those of the task."""
+    found = {key: np.asarray(value) for key in _PROBABILITIES if (value := getattr(model, key)) is not None}
+    if found and {key: values.shape for key, values in found.items()} != {
+        key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
+    }:
+        shown = ", ".join(f"{key} {values.shape}" for key, values in found.items())
+        raise ValueError(f"got {shown}, expected {estimates_of(model.task, len(model.classes))} of {model.task}")
+    return found
+
+
+def estimates_of(task: str, k: int) -> dict[str, int]:
+    """How many numbers of each kind the probabilities of a task with k classes have."""
+    kind = TASKS[task].kind
+    if kind == CLASSES:
+        return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
+    return {"prob_density_marks": 10} if kind == ONE_CLASS else {"probA": 1}
+
+
+def _turned(
+    coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
+    """Coefficients, offsets and sigmoids of the machine for which the other one of two classes is positive."""
+    return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
+
+
+def _digits(values: NDArray[np.float64]) -> str:
+    return " ".join(f"{value:.17g}" for value in values.tolist())
+
+
+# Models: read
+
+
+def load_model(path: PathLike) -> KernelModel:
+    """Read a model of any svm_type that svm-train or :func:`save_model` wrote; see :class:`KernelModel`.
+
+    Source: svm_load_model of LIBSVM. Labels are int64. Two come back sorted: where the file's first is the smaller one
+    the signs are turned, and smaller_first is set. More keep their order, which decides between classes with as many
+    votes. Support vectors are CSR (n_SV, d) float64, d being the highest index in the file (:func:`match_columns`).
+
+    Raises OSError, and ValueError with the line: a damaged file.
+    """
+    with open(path, "rb") as stream:
+        header = _Header(path, stream)
+        task = header.word("svm_type")
+        if task not in TASKS:
+            header.fault("svm_type", f"svm_type {task}", ", ".join(TASKS))
+        name = header.word("kernel_type")
+        given = name == PRECOMPUTED.name
+        if not (given or name in _KERNELS):
+            known_here = ", ".join(_NAMES.values())
+            header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {known_here}")
+        (k,) = header.numbers("nr_class", int, 1)
+        of_classes = TASKS[task].kind == CLASSES
+        if k < 2 or (k > 2 and not of_classes):
+            header.fault("nr_class", f"{k} classes", "2 or more" if of_classes else f"2, as {task} has it")
+        kernel = PRECOMPUTED if given else _kernel(header, _KERNELS[name])
+        (total,) = header.numbers("total_sv", int, 1)
+        rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
+        labels, counts = _labels(header, k, total) if of_classes else ([], [total])
+        if min(counts) < 0:
+            header.fault("total_sv", f"total_sv {total}", "0 or more")
+        known = estimates_of(task, k)
+        by_class = ("label", "nr_sv")
+        for key in (*by_class, *_PROBABILITIES):
+            if key in header.lines and not (key in known or (labels and key in by_class)):
+                header.fault(key, key, f"none of {task}")
+        estimates = _read_estimates(header, task, known)
+        vectors, coef = _support_vectors(header, stream, total, k - 1, int(not given))
+        if given:
+            vectors = _columns(header, vectors)
+    smaller_first = len(labels) == 2 and labels[0] < labels[1]
+    if smaller_first:
+        coef, rho, estimates = _turned(coef, rho, estimates)
+    elif len(labels) == 2:
+        order = np.roll(np.arange(total), -counts[0])
+        vectors, coef = vectors[order], coef[:, order]
+        labels, counts = labels[::-1], counts[::-1]
+    return KernelModel(
+        kernel=kernel,
+        support_vectors=vectors,
+        dual_coef=coef,
+        intercept=0.0 - rho,
+        classes=np.array(labels, dtype=np.int64 if labels else np.float64),
+        n_support=np.array(counts, dtype=np.int32),
+        plan=None if total else Plan("dense", np.zeros(0), "no support vectors"),
+        task=task,
+        smaller_first=smaller_first,
+        **estimates,
+    )
+
+
+def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
+    """The numbers of probabilities by their keys: all that the task has, or none."""
+    if not known.keys() & header.lines.keys():
+        return {}
+    found = {key: np.array(header.numbers(key, float, count)) for key, count in known.items()}
+    if (np.diff(found.get("prob_density_marks", [])) < 0).any():
+        header.fault("prob_density_marks", "marks out of order", "ascending ones")
+    if TASKS[task].kind != CLASSES and "probA" in found and found["probA"][0] < 0:
+        header.fault("probA", f"a scale of errors {found['probA'][0]:g}", "0 or more")
+    return found
+
+
+def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
+    """The labels and how many support vectors each has."""
+    labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
+    if len(set(labels)) < k or max(map(abs, labels)) > HIGHEST:
+        header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
+    if min(counts) < 0 or sum(counts) != total:
+        header.fault("nr_sv", " + ".join(map(str, counts)), f"{k} counts whose sum is total_sv, {total}")
+    return labels, counts
+
+
+class _Header:
+    """The keys above the line SV, each with its line number; ``end`` is the number of that line."""
+
+    def __init__(self, path: PathLike, stream: BinaryIO) -> None:
+        self.path, self.lines = path, dict[str, tuple[int, bytes]]()
+        for self.end, line in enumerate(stream, 1):
+            parts = line.split(None, 1)
+            key = parts[0].decode("ascii", "replace") if parts else ""
+            if parts == [b"SV"]:
+                return
+            if key not in (*_KEYS, *_PROBABILITIES):
+                self.fail(self.end, f"got {shown(line.rstrip())}, expected a key of LIBSVM's model format, or SV")
+            if key in self.lines:
+                self.fail(self.end, f"got {key} again, expected it once (it is in line {self.lines[key][0]})")
+            self.lines[key] = self.end, b"".join(parts[1:])
+        self.fail(getattr(self, "end", 0) + 1, "got the end of the file, expected more keys and the line SV")
+
+    def fail(self, number: int, text: str) -> NoReturn:
+        raise ValueError(f"{self.path}, line {number}: {text}")
+
+    def fault(self, key: str, got: str, expected: str) -> NoReturn:
+        self.fail(self.lines[key][0], f"got {got[:200]}, expected {expected}")
+
+    def words(self, key: str, count: int) -> list[str]:
+        if key not in self.lines:
+            self.fail(self.end, f"got the line SV without {key} above it, expected '{key} ...'")
+        line = self.lines[key][1]
+        if (found := sum(1 for _ in WORD.finditer(line))) != count:  # (as objects words take 20 times the line)
+            self.fault(key, f"{found} values of {key}", f"{count}")
+        return [word.decode("ascii", "replace") for word in line.split()]
+
+    def word(self, key: str) -> str:
+        return self.words(key, 1)[0]
+
+    def numbers(self, key: str, kind: type[T], count: int) -> list[T]:
+        words = self.words(key, count)
+        try:
+            values = [kind(word) for word in words]
+        except ValueError:
+            values = []
+        if not values or not all(abs(value) < 1e300 for value in values):
+            expected = "an integer" if kind is int else "a finite number"
+            self.fault(key, f"{key} {' '.join(words)!r}", expected + (f", {count} times" if count > 1 else ""))
+        return values
+
+
+def _kernel(header: _Header, name: str) -> kernels.Kernel:
+    params: dict[str, float | int] = {}
+    for key in kernels.make(name).params:
+        params[key] = header.numbers(key, int, 1)[0] if key == "degree" else header.numbers(key, float, 1)[0]
+        try:
+            kernels.make(name, **params)
+        except ValueError as error:
+            header.fault(key, f"{key} {params[key]:g}", f"another value ({error})")
+    return kernels.make(name, **params)
+
+
+def _support_vectors(
+    header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
+) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """The lines below SV, ``count`` coefficients then index:value: (vectors (total, d), coefficients (count, total)).
+
+    LIBSVM ends each by a line break, so a cut file is noticed.
+    """
+    below = header.end + 1
+    if not total:
+        if line := stream.readline():
+            header.fail(below, f"got {shown(line.rstrip())}, expected the end of the file: total_sv is 0")
+        return sparse.csr_matrix((0, 0)), np.zeros((count, 0))
+    try:
+        if count == 1:
+            vectors, first = load(stream, None, lowest)
+            coef = first[np.newaxis]
+        else:
+            coef, rest = _split(stream, count)
+            vectors, _ = load(rest, None, lowest)
+    except (ValueError, OverflowError) as error:
+        words = diagnose(header.path, None, str(error), header.end, "coefficient", count, lowest)
+        raise ValueError(words) from None
+    if coef.shape[1] != total:
+        said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
+        header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {said}")
+    stream.seek(-1, os.SEEK_END)
+    if stream.read(1) != b"\n":
+        header.fail(below + total - 1, "got a line with no line break, expected one: the file seems cut short")
+    return vectors, coef
+
+
+def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
+    """The columns that support vectors of a precomputed kernel name, each by its feature 0 alone."""
+    if not vectors.shape[0]:
+        return np.zeros(0, np.intp)
+    serials = vectors[:, 0].toarray()[:, 0]
+    right = (np.diff(vectors.indptr) == 1) & (serials >= 1) & (serials == np.rint(serials)) & (serials <= HIGHEST)
+    if not right.all():
+        row = int(np.flatnonzero(~right)[0])
+        header.fail(
+            header.end + 1 + row, "got a support vector of other form, expected 0:serial, a whole number above 0"
+        )
+    return np.asarray(serials, np.intp) - 1
+
+
+def _split(stream: BinaryIO, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
+    """The coefficients that rows begin with, (count, rows), and the rows with a 0 in their place. Raises ValueError."""
+    found, rows, rest = array("d"), 0, io.BytesIO()  # (Python's floats would take 16 times the file)
+    for line in stream:
+        words = line.partition(b"#")[0].split(None, count)
+        if words:
+            if len(words) < count:
+                raise ValueError("too few coefficients")
+            found.extend(map(float, words[:count]))
+            rows += 1
+            rest.write(b"0 " + b"".join(words[count:]) + b"\n")
+    rest.seek(0)
+    coef = np.frombuffer(found).reshape(rows, count) if rows else np.zeros((0, count))
+    if not np.isfinite(coef).all():
+        raise ValueError("a coefficient that is not finite")
+    return np.ascontiguousarray(coef.T), rest

@@ -1,0 +1,200 @@
+"""A finished kernel machine: support vectors, coefficients, offset; and its decision values on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm import arrays
+from clsvm.arrays import Data
+from clsvm.gram import layout
+from clsvm.gram.layout import Plan
+from clsvm.gram.precision import Reach, extent, sizes
+from clsvm.gram.responses import HOST, Support
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.models import probability
+from clsvm.opencl.memory import Kept
+from clsvm.opencl.stream import Stream
+from clsvm.tasks import ONE_CLASS, TASKS
+
+Vector = NDArray[np.float64]
+
+
+def pairs(k: int) -> list[tuple[int, int]]:
+    """(0, 1), (0, 2), ..., (1, 2), ...: the pairs of k classes in the order of their problems."""
+    return list(combinations(range(k), 2))
+
+
+def votes(values: Vector, k: int) -> NDArray[np.intp]:
+    """How many pairs each class wins, (n, k), by their decision values (n, pairs)."""
+    won = np.zeros((len(values), k), np.intp)
+    for p, (i, j) in enumerate(pairs(k)):
+        first = values[:, p] > 0
+        won[:, i] += first
+        won[:, j] += ~first
+    return won
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """A kernel machine: of two classes with one problem, of k classes with a problem each or one for each pair, or one
+    without classes (regression, one-class).
+
+    support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
+    (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;
+    classes (2,), (k,) sorted or (0,); n_support int32, one for each class, or of all (1,). task: a name of tasks.TASKS.
+    Of pairs (:func:`pairs`, y = +1 for the first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a
+    vector's coefficients against each other class in order; intercept is (k (k - 1) / 2,); classes are in any order,
+    which decides between as many votes.
+    Of a precomputed kernel the support vectors are their columns of X, (n_SV,) ints.
+    plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
+    probA, probB (pairs,) float64 where it gives probabilities (:mod:`clsvm.probability`): P(class) = 1 / (1 + exp(probA
+    f + probB)) of the class for which f is positive; of regression probA (1,) alone, the scale of the errors; of
+    one_class prob_density_marks (10,). smaller_first: of two classes, whether LIBSVM's file lists classes[0] first.
+
+    The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
+    memory_limit, for later calls from any thread with the same device and memory_limit: those bring their rows alone.
+    The host's support vectors become read-only with it. See :class:`clsvm.opencl.memory.Kept` for how long that lasts.
+    """
+
+    kernel: Kernel | Precomputed
+    support_vectors: Any
+    dual_coef: Vector
+    intercept: Vector
+    classes: NDArray[Any]
+    n_support: NDArray[np.int32]
+    plan: Plan | None = None
+    dtype: str = "float32"
+    task: str = "c_svc"
+    probA: Vector | None = None  # noqa: N815  (LIBSVM's and scikit-learn's names)
+    probB: Vector | None = None  # noqa: N815
+    prob_density_marks: Vector | None = None
+    smaller_first: bool = False
+    _kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
+
+    def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
+        """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two
+        classes or none with one problem, else (n, problems) or (n, pairs).
+
+        Of a precomputed kernel X is K (n, columns), and the host adds up. Raises ValueError where X has another number
+        of features, or negative values and the kernel function is not for them, or memory_limit is too small for one
+        tile.
+        """
+        X = arrays.canonical(X)
+        if isinstance(self.kernel, Precomputed):
+            c = self._given_responses(X)
+        else:
+            d = self.support_vectors.shape[1]
+            if X.ndim != 2 or X.shape[1] != d:
+                raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
+            self.kernel.check_domain(X)
+            with Stream(device, memory_limit) as stream:
+                support, X = self._met(stream, self.kernel, X)
+                c = support.decided(stream, X, self.dual_coef)
+        if self.of_pairs:
+            k = len(self.classes)
+            parts = c.reshape(k, k - 1, -1)
+            c = np.stack([parts[i, j - 1] + parts[j, i] for i, j in pairs(k)])
+        values: Vector = np.add(c.T, self.intercept, order="C")
+        return values[:, 0] if self._single else values
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether there is a problem for each pair of classes."""
+        return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
+
+    @property
+    def _single(self) -> bool:
+        return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
+
+    def _given_responses(self, K: Data) -> Vector:
+        """:meth:`Support.responses` where kernel values are given, each row's by itself."""
+        columns = self.support_vectors
+        ends = np.cumsum(self.n_support) if self.of_pairs else [len(columns)]
+        if K.ndim != 2 or sp.issparse(K) or K.shape[1] <= columns.max(initial=-1):
+            needed = columns.max(initial=-1) + 1
+            raise ValueError(f"X must be kernel values, dense, {needed} columns or more; got {K.shape}")
+        out = np.zeros((len(ends) * len(self.dual_coef), len(K)))
+        step = max(1, HOST // max(1, len(columns)))
+        for start in range(0, len(K), step):
+            values = np.ascontiguousarray(K[start : start + step, columns], np.float64)
+            parts = (
+                (values[:, first:end] * coefficients[first:end]).sum(axis=1)
+                for first, end in pairwise((0, *ends))
+                for coefficients in self.dual_coef
+            )
+            for c, part in zip(out, parts, strict=True):
+                c[start : start + step] = part
+        return out
+
+    def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
+        """The support vectors on the device, and X as their layout numbers its columns."""
+        support, vectors = self._kept.get(stream), self.support_vectors
+        known = support.known if support else None
+        if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.by_far_empty(vectors):
+            known = arrays.columns(arrays.checked(vectors))
+        if known is not None:
+            X = arrays.numbered(sp.csr_matrix(X), known)
+        if support is None or X.shape[1] > support.vectors.shape[1]:
+            support = self._laid_out(stream, kernel, known, X.shape[1])
+        return support, arrays.widened(X, support.vectors.shape[1]) if known is not None else X
+
+    def _laid_out(self, stream: Stream, kernel: Kernel, known: NDArray[np.int32] | None, width: int) -> Support:
+        """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
+        self._kept.empty()
+        given = arrays.checked(self.support_vectors)
+        vectors, plan = given, self.plan
+        if known is not None:
+            vectors, plan = arrays.widened(arrays.numbered(given, known), 1 << (width - 1).bit_length()), None
+        plan = plan or layout.choose(stream.profile, vectors, kernel.spec)
+        ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
+        weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
+        reach = Reach(kernel, extent(sizes(kernel, vectors, plan)), weight, vectors.shape[1])
+        dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
+        support = Support(stream, kernel, plan, vectors, dtype, ends, reach, known)
+        if support.buffers:
+            for array in (given.data, given.indices, given.indptr) if sp.issparse(given) else (given,):
+                array.flags.writeable = False  # else the device's would differ from the host's
+            self._kept.put(stream, support, support.buffers)
+        return support
+
+    def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
+        """The class of each row: classes[1] where the decision value is positive, or that of the largest one, or of the
+        most pairs (of equally many the first). Where there are no classes the decision value itself, of one_class +1
+        where it is positive and -1 elsewhere."""
+        values = self.decision_function(X, device, memory_limit)
+        if not len(self.classes):
+            return np.where(values > 0, 1, -1) if TASKS[self.task].kind == ONE_CLASS else values
+        index = (values > 0).astype(np.intp) if self._single else values.argmax(axis=1)
+        if self.of_pairs:
+            index = votes(values, len(self.classes)).argmax(axis=1)
+        predicted: NDArray[Any] = self.classes[index]
+        return predicted
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether it was fitted to give probabilities, of regression those of its errors."""
+        return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
+
+    def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
+        """Probabilities (n, k) float64 of the classes in their order, as LIBSVM has them (:mod:`clsvm.probability`); of
+        one_class (n, 2) of being normal and of being an outlier.
+
+        Raises ValueError as :meth:`decision_function`, and where the model has none (regression has those of its
+        errors: Laplace's with the scale probA).
+        """
+        A, B, marks, k = self.probA, self.probB, self.prob_density_marks, len(self.classes)
+        if marks is None and (A is None or B is None):
+            words = "no probabilities" if A is None else f"the probabilities of {self.task}'s errors alone"
+            raise ValueError(f"got a model with {words}, expected one of classes, fitted for probabilities")
+        values = self.decision_function(X, device, memory_limit)
+        if A is None or B is None:
+            return probability.of_one_class(values, np.asarray(marks))
+        if k > 2:
+            return probability.of_pairs(values, A, B, k)
+        return probability.of_pairs(values[:, None], A, B, k)[:, ::-1]

@@ -1,0 +1,312 @@
+"""Model files: LIBSVM's text where it can hold a model, and for every other kernel function and label one of our own.
+
+Ours is an .npz archive of plain arrays, stored without compression and without pickle (``np.load`` shows them). Of
+version 1:
+
+    format, version       "clsvm model", 1
+    kernel                Kernel.record() as JSON: read back through the checks of Kernel.from_record
+    dtype                 of kernel values, "float32" or "float64"
+    task                  what it is for, a name of clsvm.tasks.TASKS
+    dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k; or one for each pair
+                          of k > 2 classes: (k - 1, n_SV), (k (k - 1) / 2,); or without classes p = 1, k = 0, (1,)
+    probA, probB (offsets,)               where it gives probabilities: of classes both, of regression probA (1,), of
+    prob_density_marks (10,)              one_class these
+    support_vectors (n_SV, d)             dense, or
+    data, indices, indptr, shape (2,)     CSR
+    layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
+
+A file is read as if a stranger had written it: what it holds becomes numbers, or a kernel function through the checks
+of the language, or a ValueError of the form ``FILE: got ..., expected ...``; what the system refuses is an OSError.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from clsvm import files
+from clsvm.files import PathLike
+from clsvm.gram.layout import Plan
+from clsvm.kernels import Kernel
+from clsvm.models import libsvm
+from clsvm.models.libsvm import estimates_of
+from clsvm.models.model import KernelModel
+from clsvm.tasks import CLASSES, TASKS
+
+FORMAT, VERSION = "clsvm model", 1
+_COMMON = (
+    *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
+    *("layout", "centre", "reason"),  # always there: what damage leaves out would otherwise go unnoticed
+)
+_ESTIMATES = {"probA", "probB", "prob_density_marks"}
+_DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
+_ARCHIVE = b"PK"  # what a zip archive begins with, and no text of LIBSVM's
+# What numpy writes before an array, version 1.0 of its format, for the types that are known here
+_HEADER = re.compile(
+    r"\{'descr': '([<|](?:b1|[iu][1248]|f[248]|U\d{1,7}))', 'fortran_order': False, 'shape': \(([\d, ]{0,60})\), \} *\n"
+)
+_MAGIC = b"\x93NUMPY\x01\x00"
+_DAMAGE = (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error)
+_NO_PLAN = Plan("", np.zeros(0), "")
+_HIGHEST = 2**31 - 1  # of column numbers
+
+
+def save_model(model: Any, path: PathLike) -> None:
+    """Write a KernelModel or a fitted estimator's, with any kernel function and labels, to ``path``, complete or not at
+    all.
+
+    Labels are numbers, truth values or text; an array of objects is written as text if all of them are.
+    Raises ValueError for a model that :func:`load_model` would refuse, TypeError and OSError.
+    """
+    arrays = _arrays(libsvm.machine_of(model))
+    _checked(path, arrays)
+    with files.atomic_write(path) as stream:
+        np.savez(stream, **arrays)
+
+
+def load_model(path: PathLike) -> KernelModel:
+    """Read a model that :func:`save_model`, ``clsvm train`` or LIBSVM's svm-train wrote, whatever its name is.
+
+    The model of one of our files predicts bit for bit what the saved one did. Support vectors of LIBSVM's come as CSR,
+    see :func:`clsvm.libsvm.load_model`. Raises ValueError for anything wrong inside, and OSError.
+    """
+    with open(path, "rb") as stream:
+        start = stream.read(len(_ARCHIVE))
+        content = start + stream.read() if start == _ARCHIVE else b""
+    if not content:
+        return libsvm.load_model(path)
+    try:
+        arrays = _members(content)
+    except _DAMAGE as error:
+        raise ValueError(f"{path}: got a damaged file ({str(error)[:300]}), expected one that clsvm wrote") from None
+    return _checked(path, arrays)
+
+
+# Written
+
+
+def _arrays(model: KernelModel) -> dict[str, Any]:
+    """What goes into the file, little-endian and contiguous."""
+    if not isinstance(model.kernel, Kernel):
+        raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
+    record = json.dumps(model.kernel.record())
+    made: dict[str, Any] = {"format": FORMAT, "version": VERSION, "kernel": record, "dtype": model.dtype}
+    made["task"] = model.task
+    made |= {"dual_coef": model.dual_coef, "intercept": model.intercept, "classes": _labels(model.classes)}
+    made["n_support"] = np.asarray(model.n_support, np.int32)
+    made |= {name: value for name in _ESTIMATES if (value := getattr(model, name)) is not None}
+    vectors = model.support_vectors
+    if sparse.issparse(vectors):
+        vectors = vectors.tocsr()
+        if not vectors.has_canonical_format:
+            vectors = vectors.copy()
+            vectors.sum_duplicates()
+        made |= {"data": vectors.data, "indices": vectors.indices.astype(np.int32), "indptr": vectors.indptr}
+        made["shape"] = np.array(vectors.shape, np.int64)
+    else:
+        made["support_vectors"] = vectors
+    plan = model.plan or _NO_PLAN
+    made |= {"layout": plan.kind, "centre": plan.centre, "reason": plan.reason}
+    arrays = {name: np.asarray(value) for name, value in made.items()}
+    # (ascontiguousarray alone would make vectors of single values)
+    return {
+        name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+        for name, array in arrays.items()
+    }
+
+
+def _labels(classes: NDArray[Any]) -> NDArray[Any]:
+    """The classes with a dtype of their own: objects become text where all of them are."""
+    labels = np.asarray(classes)
+    if labels.dtype == object and all(isinstance(label, str) for label in labels):
+        labels = labels.astype(str)
+        if labels.tolist() != classes.tolist():  # (numpy drops zero characters at the end)
+            raise ValueError(f"the labels {classes.tolist()} do not survive in numpy's text arrays")
+    if labels.dtype.kind not in "biufU" or (labels.dtype.itemsize > 8 and labels.dtype.kind != "U"):
+        raise ValueError(f"labels must be numbers, truth values or text, got {labels.dtype} {labels.tolist()}")
+    return labels
+
+
+# Read
+
+
+def _members(content: bytes) -> dict[str, NDArray[Any]]:
+    """The archive's arrays. Members are stored as they are and fit the file together, so nothing can grow beyond it."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in members):
+            raise ValueError("a compressed member")
+        if sum(m.file_size for m in members) > len(content):
+            raise ValueError("members that overlap")
+        names = [m.filename for m in members]
+        if len(set(names)) < len(names) or not all(name.endswith(".npy") for name in names):
+            raise ValueError(f"members {', '.join(names)[:200]}")
+        return {m.filename.removesuffix(".npy"): _array(m.filename, archive.read(m)) for m in members}
+
+
+def _array(name: str, content: bytes) -> NDArray[Any]:
+    """One array in numpy's format. Raises ValueError; evaluates nothing."""
+    (length,) = struct.unpack("<H", content[len(_MAGIC) : len(_MAGIC) + 2])
+    begin = len(_MAGIC) + 2 + length
+    header = _HEADER.fullmatch(content[len(_MAGIC) + 2 : begin].decode("latin1"))
+    if not content.startswith(_MAGIC) or not header:
+        raise ValueError(f"{name} is not a plain array of numbers or text")
+    dtype, shape = np.dtype(header[1]), tuple(int(word) for word in header[2].replace(" ", "").split(",") if word)
+    if len(shape) > 2 or int(np.prod(shape, dtype=object)) * dtype.itemsize != len(content) - begin:
+        raise ValueError(f"{name} holds {len(content) - begin} bytes, its header says {shape} of {dtype}")
+    if dtype.kind == "U" and np.frombuffer(content, "<u4", offset=begin).max(initial=0) > 0x10FFFF:
+        raise ValueError(f"{name} holds characters that do not exist")
+    return np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="))  # a copy
+
+
+class _Checks:
+    """The arrays of one file, and the errors that name it."""
+
+    def __init__(self, path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.path, self.arrays = path, arrays
+
+    def require(self, ok: Any, got: str, expected: str) -> None:
+        if not ok:
+            raise ValueError(f"{self.path}: got {got}, expected {expected}")
+
+    def array(self, name: str, dtypes: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+        """The array ``name`` of one of the ``dtypes`` and of this shape (None: any), finite. Missing is an error."""
+        self.require(name in self.arrays, f"no {name}", f"{name} ({dtypes})")
+        array = self.arrays[name]
+        fits = array.ndim == len(shape) and all(s in (None, n) for s, n in zip(shape, array.shape, strict=True))
+        words = f"{dtypes} of shape {str(shape).replace('None', 'any')}"
+        self.require(array.dtype.name in dtypes.split(" or ") and fits, _shown(name, array), words)
+        self.require(np.isfinite(array).all(), f"{name} with a number that is not finite", "finite numbers")
+        return array
+
+    def text(self, name: str) -> str:
+        array = self.arrays.get(name, np.zeros(0))
+        self.require(array.dtype.kind == "U" and array.shape == (), _shown(name, array), "one text")
+        return str(array)
+
+
+def _shown(name: str, array: NDArray[Any]) -> str:
+    return f"{name} {array.dtype} of shape {array.shape}"
+
+
+def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
+    """The model that the arrays are, every one of them looked at."""
+    file = _Checks(path, arrays)
+    is_ours = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
+    file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
+    version = int(file.array("version", "int64", ()))
+    file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
+    names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & _ESTIMATES)}
+    file.require(names == arrays.keys(), f"the keys {', '.join(sorted(arrays))}"[:400], ", ".join(sorted(names)))
+
+    dtype = file.text("dtype")
+    file.require(dtype in ("float32", "float64"), f"dtype {dtype[:40]!r}", "float32 or float64")
+    kernel = _kernel(file, dtype)
+    vectors = _vectors(file)
+    n, d = vectors.shape
+    try:
+        kernel.check_domain(vectors)
+    except ValueError as error:
+        file.require(False, f"support vectors that do not fit ({error})", "others")
+    counts, classes, dual_coef = (file.arrays[name] for name in ("n_support", "classes", "dual_coef"))
+    k, task = classes.size, file.text("task")
+    file.require(task in TASKS, f"task {task[:40]!r}", ", ".join(TASKS))
+    fits, words = (
+        (k >= 2, "two labels or more") if TASKS[task].kind == CLASSES else (k == 0, f"no labels: it is of {task}")
+    )
+    file.require(classes.ndim == 1 and fits, _shown("classes", classes), words)
+    counts = file.array("n_support", "int32", (max(1, k),))
+    fits = counts.min() >= 0 and int(counts.sum(dtype=np.int64)) == n
+    file.require(fits, f"n_support {counts.tolist()}"[:200], f"counts whose sum is the number of support vectors, {n}")
+    if classes.dtype.kind != "U":
+        file.array("classes", classes.dtype.name, (k,))
+    problems = offsets = k
+    if of_pairs := k > 2 and dual_coef.shape[:1] == (k - 1,):
+        problems, offsets = k - 1, k * (k - 1) // 2
+    elif k == 0 or (k == 2 and dual_coef.shape[:1] == (1,)):
+        problems = offsets = 1
+    fits = len(np.unique(classes)) == k if of_pairs else bool((classes[:-1] < classes[1:]).all())
+    words = "different labels" if of_pairs else "different labels in order"
+    file.require(fits, f"classes {classes.tolist()!r}"[:200], words)
+    return KernelModel(
+        kernel=kernel,
+        support_vectors=vectors,
+        dual_coef=file.array("dual_coef", "float64", (problems, n)),
+        intercept=file.array("intercept", "float64", (offsets,)),
+        classes=classes,
+        n_support=counts,
+        plan=_plan(file, kernel, d),
+        dtype=dtype,
+        task=task,
+        **_estimates(file, task, k, of_pairs or problems == 1),
+    )
+
+
+def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
+    """The numbers of probabilities: all that the task has, or none."""
+    given, known = file.arrays.keys() & _ESTIMATES, estimates_of(task, k) if pairs else {}
+    file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
+    found = {name: file.array(name, "float64", (known[name],)) for name in given}
+    for name, marks in found.items():
+        file.require(name != "prob_density_marks" or (marks[:-1] <= marks[1:]).all(), f"{name} out of order", "a rise")
+    file.require(
+        TASKS[task].kind == CLASSES or found.get("probA", 0) >= 0, "a scale of errors (probA) below 0", "0 or more"
+    )
+    return found
+
+
+def _kernel(file: _Checks, dtype: str) -> Kernel:
+    """The kernel function, with numbers that the device can be given."""
+    text = file.text("kernel")
+    try:
+        record = json.loads(text)
+        kernel = Kernel.from_record(record)
+        if kernel.record() != record:
+            raise ValueError(f"it reads as {kernel!r}")
+        for argument, number in zip(kernel.spec.arguments, kernel.numbers, strict=True):
+            if abs(number) > (_HIGHEST if argument.type == "int" else float(np.finfo(dtype).max)):
+                raise ValueError(f"its number {argument.name} = {number:g} is too large")
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        words = f"the kernel {text[:200]!r} ({str(error)[:300]})"
+        file.require(False, words, "the record of a kernel function")
+    return kernel
+
+
+def _vectors(file: _Checks) -> Any:
+    """The support vectors, (n_SV, d) dense or CSR with ascending columns."""
+    if "data" not in file.arrays:
+        return file.array("support_vectors", "float64 or float32", (None, None))
+    data, indices = file.array("data", "float64 or float32", (None,)), file.array("indices", "int32", (None,))
+    indptr, shape = file.array("indptr", "int32 or int64", (None,)), file.array("shape", "int64", (2,))
+    n, d = shape.tolist()
+    file.require(n >= 0 and 0 <= d <= _HIGHEST, f"shape {(n, d)}", f"rows and at most {_HIGHEST} columns")
+    in_order = len(indptr) == n + 1 and indptr[0] == 0 and indptr[-1] == len(data) and (indptr[1:] >= indptr[:-1]).all()
+    file.require(in_order, "rows (indptr) that do not fit together", f"{n + 1} ascending places from 0 to {len(data)}")
+    file.require(len(indices) == len(data), f"{len(indices)} indices", f"{len(data)}, one for each number of data")
+    inside = not len(indices) or (indices.min() >= 0 and indices.max() < d)
+    file.require(inside, "indices beyond the columns", f"columns 0 to {d - 1}")
+    rises = np.diff(indices) > 0
+    rises[indptr[1:-1][(indptr[1:-1] > 0) & (indptr[1:-1] < len(data))] - 1] = True  # where a new row begins
+    file.require(rises.all(), "indices out of order", "ascending columns in each row, each once")
+    return sparse.csr_matrix((data, indices, indptr), shape=(n, d))
+
+
+def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
+    kind, reason, known = file.text("layout"), file.text("reason"), kernel.spec.layouts
+    if not kind:
+        file.array("centre", "float64", (0,))
+        return None
+    file.require(kind in known, f"layout {kind[:40]!r}", f"one that the kernel function has: {', '.join(known)}")
+    centre = file.array("centre", "float64", (d,))
+    fits = kernel.spec.of_distance or not centre.any()
+    file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")
+    return Plan(kind, centre, reason)

@@ -1,0 +1,192 @@
+"""Data in svmlight text, LIBSVM's format: one row a line, columns numbered from 1.
+
+A fault in a file is a ValueError of the form ``FILE, line N: got ..., expected ...``; what the system refuses is an
+OSError.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from clsvm.files import PathLike
+from clsvm.models.model import KernelModel
+
+T = TypeVar("T", int, float)
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
+WORD = re.compile(rb"\S+")
+HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
+
+
+# Data
+
+
+def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Read a data file: lines ``label index:value index:value ...``, plain or compressed (.gz, .bz2, .xz).
+
+    Indices ascend from 1 in each row; an index 0 is an error (scikit-learn's load_svmlight_file reads such files;
+    svm-train takes it for one more feature, but does not count that where gamma is 1 / number of features). Blank
+    lines, ``# comments`` and svmlight's ``qid:`` are passed over. Returns X, CSR (n, d) of float64 with sorted
+    int32 indices, and y (n,) float64. d is ``n_features``, or the highest index in the file; with ``n_features`` given
+    a higher index is an error.
+
+    Raises OSError (cannot be opened) and ValueError (anything wrong inside, with its line).
+    """
+    return _read(path, n_features)
+
+
+def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """A data file whose first column is ``lowest``."""
+    with _open(path) as stream:
+        try:
+            return load(stream, n_features, lowest)
+        except (ValueError, OverflowError, *_DAMAGE) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            cause = str(error)
+    raise ValueError(diagnose(path, n_features, cause, lowest=lowest))
+
+
+def read_kernel(
+    path: PathLike, numbered: bool = True
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...`` (LIBSVM's -t 4).
+
+    Returns the columns (n,) that belong to the rows, serial - 1; K (n, columns) float64; y (n,) float64. What a row
+    does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also for a serial number that is no
+    column, unless the rows are not ``numbered``: those of a test may have any.
+    """
+    X, y = _read(path, None, 0)
+    K = X.toarray()
+    serials, width = K[:, 0], K.shape[1] - 1
+    wrong = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
+    if len(wrong) and numbered:
+        expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"
+        raise ValueError(f"{path}, line {_line(path, int(wrong[0]))}: got 0:{serials[wrong[0]]:g}, expected {expected}")
+    return serials.astype(np.intp) - 1, K[:, 1:], y
+
+
+def _line(path: PathLike, row: int) -> int:
+    """The number of the line on which a row of a file stands."""
+    with _open(path) as stream:
+        filled = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
+        return next(islice(filled, row, None), 0)
+
+
+def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel, sparse.csr_matrix]:
+    """Give ``model`` and ``X`` (n, d) the same number of columns, by zeros, as svm-predict understands its files.
+
+    LIBSVM's model files do not hold d: a feature that no support vector has is not in them.
+    """
+    width, vectors, plan = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors, model.plan
+    if vectors.shape[1] < width:
+        if plan is not None:
+            plan = replace(plan, centre=np.pad(plan.centre, (0, width - len(plan.centre))))
+        model = replace(model, support_vectors=_widened(sparse.csr_matrix(vectors), width), plan=plan)
+    return model, X if X.shape[1] == width else _widened(X, width)
+
+
+def _widened(X: sparse.csr_matrix, width: int) -> sparse.csr_matrix:
+    return sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
+
+
+def _open(path: PathLike) -> BinaryIO:
+    opener = _OPENERS.get(Path(path).suffix.lower(), open)
+    return cast(BinaryIO, opener(path, "rb"))
+
+
+def load(stream: BinaryIO, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Rows from here to the end, by scikit-learn's compiled reader. Its errors name no line: see :func:`diagnose`."""
+    from sklearn.datasets import load_svmlight_file
+
+    X, y = load_svmlight_file(stream, n_features=n_features, zero_based=not lowest)
+    if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= HIGHEST):
+        raise ValueError("no rows, or a number that is not finite, or an index too high")
+    small = np.int32 if X.nnz <= HIGHEST else np.int64
+    parts = X.data, X.indices.astype(np.int32, copy=False), X.indptr.astype(small, copy=False)
+    return sparse.csr_matrix(parts, shape=X.shape), y
+
+
+def diagnose(
+    path: PathLike,
+    n_features: int | None,
+    cause: str,
+    skip: int = 0,
+    first: str = "label",
+    count: int = 1,
+    lowest: int = 1,
+) -> str:
+    """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
+
+    A row begins with ``count`` numbers, which are called ``first``."""
+    rows, number = 0, skip
+    if not os.path.isfile(path):  # a pipe cannot be read twice
+        return f"{path}: {cause}"
+    with _open(path) as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                if number <= skip:
+                    continue
+                if fault := _fault(line, n_features, first, count, lowest):
+                    return f"{path}, line {number}: {fault}"
+                rows += bool(line.partition(b"#")[0].strip())
+        except _DAMAGE as error:
+            return f"{path}, line {number + 1}: got a damaged or truncated stream ({error}), expected compressed text"
+    if not rows:
+        return f"{path}, line {number + 1}: got the end of the file and no rows, expected '{first} index:value ...'"
+    return f"{path}: {cause}"
+
+
+def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: int) -> str | None:
+    words = (match[0] for match in WORD.finditer(line.partition(b"#")[0]))
+    numbers = list(islice(words, count))
+    for word in numbers:
+        if not _finite(word):
+            return f"got {first} {shown(word)}, expected a finite number"
+    if numbers and len(numbers) < count:
+        return f"got {len(numbers)} numbers ({first}s), expected {count}"
+    last = lowest - 1
+    for position, word in enumerate(words):
+        index, colon, value = word.partition(b":")
+        if position == 0 and index == b"qid" and colon:
+            continue
+        if not (colon and index.isdigit()):
+            return f"got {shown(word)}, expected index:value"
+        if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= HIGHEST):
+            hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not int(index) else ""
+            told = f"columns are numbered from {lowest}{hint}"
+            return f"got index {shown(index)}, expected {lowest} to {HIGHEST} ({told})"
+        if int(index) <= last:
+            return f"got index {int(index)} after {last}, expected ascending indices, each once"
+        if n_features is not None and int(index) > n_features:
+            return f"got index {int(index)}, expected at most {n_features}, the number of features"
+        if not _finite(value):
+            return f"got value {shown(value)} of index {int(index)}, expected a finite number"
+        last = int(index)
+    return None
+
+
+def _finite(word: bytes) -> bool:
+    try:
+        return bool(np.isfinite(float(word)))
+    except ValueError:
+        return False
+
+
+def shown(word: bytes) -> str:
+    """A word of a file as an error shows it."""
+    return repr(word[:40].decode("utf-8", "replace"))

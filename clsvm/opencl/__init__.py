@@ -1,0 +1,1 @@
+"""OpenCL: drivers, devices, programs, memory; the only place of pyopencl and mako."""

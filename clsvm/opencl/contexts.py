@@ -1,0 +1,132 @@
+"""What belongs to a process or a thread: contexts, queues, programs, and what a fork has to wait for.
+
+Contexts are made lazily and belong to a process, queues and kernel objects to a thread; programs are built once per
+context and text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from clsvm.errors import BuildError, DeviceError, warn
+from clsvm.opencl.memory import keeping, never_released, pool_lock
+from clsvm.opencl.runtime import cl
+
+
+def context_of(process: int, device: cl.Device) -> cl.Context:
+    """The context of a device in this process. Raises DeviceError in a forked child where its runtime would hang."""
+    with context_lock:  # one context a process and device, also where threads meet it first together
+        return _made_context(process, device)
+
+
+@cache
+def _made_context(process: int, device: cl.Device) -> cl.Context:
+    if process in _forked and device.platform.name.strip() not in _FORK_SAFE:
+        raise DeviceError(
+            f"{device.platform.name.strip()} does not survive a fork of a process that has used it; start workers with "
+            "the 'spawn' or 'forkserver' method, or with joblib's default (loky)"
+        )
+    _used.append(process)
+    return cl.Context([device])
+
+
+# A fork waits for these and for every stream's own, so for what other threads are at: a lock that is held meanwhile,
+# here or in a runtime, stays locked in the child. It may come from the thread that holds one, by a signal's handler.
+build_lock, context_lock = threading.RLock(), threading.RLock()
+_LOCKS = build_lock, context_lock, pool_lock
+streams: weakref.WeakSet[Any] = weakref.WeakSet()  # those of this process that are open
+_still: list[Any] = []  # those that a fork waits for
+_FORK_SAFE = ("Intel(R) OpenCL",)  # runtimes seen to work in a child forked after use; others hang there
+_used: list[int] = []  # processes that have made a context
+_forked: set[int] = set()  # processes forked from one of those
+
+
+def _before_fork() -> None:
+    for lock in _LOCKS:
+        lock.acquire()
+    _still.extend(streams)
+    for stream in _still:
+        stream.lock.acquire()
+        with contextlib.suppress(DeviceError):  # its own thread will meet it
+            stream.finish()
+
+
+def _after_fork() -> None:
+    while _still:
+        _still.pop().lock.release()
+    for lock in reversed(_LOCKS):
+        lock.release()
+
+
+def _in_child() -> None:
+    if _used:
+        _forked.add(os.getpid())
+    never_released.extend(kept.empty() for kept in list(keeping))  # the parent's: not for this process to release
+    streams.clear()
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+builds = 0  # programs built by this process: a test counts that new parameters build nothing
+
+
+@cache
+def built(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
+    """The program of a text and its options, built once. Raises BuildError."""
+    global builds
+    with build_lock:
+        try:
+            program = cached(lambda: quietly_built(context, text, options))
+        except cl.Error as error:
+            raise BuildError(device.name.strip(), str(error), text) from None
+        builds += 1
+        return program
+
+
+def quietly_built(context: cl.Context, text: str, options: tuple[str, ...]) -> cl.Program:
+    """The same, each time anew, without the remarks of compilers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # compilers that remark on success
+        return cl.Program(context, text).build(options=list(options))
+
+
+def cached(make: Callable[[], Any]) -> Any:
+    """What ``make`` has pyopencl make with its cache on the disk; without that from here on, where it fails."""
+    try:
+        return make()
+    except cl.Error:
+        raise
+    except Exception as error:  # a disk that is full by now, a damaged file
+        if cl._PYOPENCL_NO_CACHE:
+            raise
+        cl._PYOPENCL_NO_CACHE = True
+        words = f"pyopencl's cache failed ({error}): compiled programs are no longer kept from one process to the next"
+        warn(words)
+        return make()
+
+
+_local = threading.local()
+
+
+def of_thread(name: str) -> dict[Any, Any]:
+    """This thread's table of that name; a forked child begins with an empty one."""
+    table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
+    return table
+
+
+def queue_of(device: cl.Device) -> cl.CommandQueue:
+    """This thread's queue on ``device``."""
+    queues = of_thread("queues")
+    key = device.int_ptr
+    if key not in queues:
+        queues[key] = cl.CommandQueue(context_of(os.getpid(), device))
+    return queues[key]

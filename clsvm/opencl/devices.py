@@ -1,0 +1,205 @@
+"""The devices of this machine: which there are, which of them work, which one a user means, and its profile."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.errors import DeviceError, install
+from clsvm.opencl import tuned
+from clsvm.opencl.contexts import build_lock, cached, context_of, quietly_built
+from clsvm.opencl.profiles import PROFILES, Profile
+from clsvm.opencl.runtime import SETTINGS, cl
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One line of :func:`devices`; memory and largest_buffer in bytes, reason says why it is not usable."""
+
+    index: int
+    platform: str
+    name: str
+    driver: str
+    memory: int
+    largest_buffer: int
+    fp64: bool
+    usable: bool
+    reason: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.platform}, driver {self.driver})"
+
+
+@cache
+def visible(process: int) -> list[cl.Device]:
+    """pyopencl's devices of every platform, in the order of their indices."""
+    try:
+        return [device for platform in cl.get_platforms() for device in platform.get_devices()]
+    except cl.Error:
+        return []
+
+
+def devices() -> list[DeviceInfo]:
+    """Every OpenCL device of this machine; usable means that a trial build and run gave the right answer."""
+    return [_info(os.getpid(), index) for index in range(len(visible(os.getpid())))]
+
+
+def _kind(device: cl.Device) -> str:
+    return "gpu" if device.type & cl.device_type.GPU else "cpu" if device.type & cl.device_type.CPU else "other"
+
+
+@cache
+def _info(process: int, index: int) -> DeviceInfo:
+    device = visible(process)[index]
+    reason = _trial(device)
+    return DeviceInfo(
+        index=index,
+        platform=device.platform.name.strip(),
+        name=" ".join(device.name.split()),
+        driver=device.driver_version.strip(),
+        memory=device.global_mem_size,
+        largest_buffer=device.max_mem_alloc_size,
+        fp64=_fp64(device),
+        usable=not reason,
+        reason=reason,
+        kind=_kind(device),
+    )
+
+
+def _fp64(device: cl.Device) -> bool:
+    return "cl_khr_fp64" in device.extensions
+
+
+def _trial(device: cl.Device) -> str:
+    """Build and run a small program; the reason it failed, or the empty string."""
+    try:
+        context = context_of(os.getpid(), device)
+        with build_lock:
+            got = cached(lambda: _tried(context))
+    except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
+        return f"a trial program failed: {str(error).strip().splitlines()[0][:120] if str(error) else type(error)}"
+    expected = np.sqrt(np.arange(64, dtype=np.float32)) + 1
+    return "" if np.allclose(got, expected, atol=1e-5) else "a trial program gave a wrong answer"
+
+
+def _tried(context: cl.Context) -> NDArray[np.float32]:
+    text = "kernel void trial(global float *x) { int i = get_global_id(0); x[i] = sqrt((float)i) + 1; }"
+    queue = cl.CommandQueue(context)
+    program = quietly_built(context, text, ())
+    got = np.zeros(64, np.float32)
+    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
+    program.trial(queue, got.shape, None, buffer)
+    cl.enqueue_copy(queue, got, buffer)
+    queue.finish()
+    return got
+
+
+def describe(info: Sequence[DeviceInfo] | None = None) -> str:
+    """One line a device, for error messages."""
+    lines = [f"  {d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
+    return "\n".join(lines) or "  (none)"
+
+
+def no_platform() -> DeviceError:
+    """The error where no platform is found: the user's settings that may hide them all, and what brings one."""
+    named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
+    where = f" where {named} says; without it those of the system and of pip count" if named else ""
+    driver = "a GPU needs its vendor's driver ('clsvm devices' lists what is visible)"
+    return DeviceError(f"no OpenCL platform was found{where}; {install('cpu')} brings a CPU runtime, {driver}")
+
+
+def find(spec: Any = None) -> DeviceInfo:
+    """The device that ``spec`` means.
+
+    spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu",
+    part of a platform's name or, where no platform has it, of a device's, "name:index" (the index-th of those that
+    match), an index as a number or text, or a pyopencl Device or CommandQueue. Raises DeviceError (none, none usable,
+    several match) and TypeError.
+    """
+    here = visible(os.getpid())
+    if isinstance(spec, cl.CommandQueue):
+        spec = spec.device
+    if isinstance(spec, cl.Device):
+        return _info(os.getpid(), here.index(spec))
+    if isinstance(spec, int | np.integer) and not isinstance(spec, bool):
+        spec = str(spec)
+    if spec is not None and not isinstance(spec, str):
+        raise TypeError(f"device must be None, an index, a string, a pyopencl Device or CommandQueue, got {spec!r}")
+    if not here:
+        raise no_platform()
+    given = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip()
+    asked = given.lower()
+    hits = _matches(asked, here)
+    if not hits:
+        raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
+    if asked in ("", "gpu", "cpu"):  # several are no ambiguity: the best usable one, tried in this order
+        order = {"gpu": 0, "cpu": 1, "other": 2}
+        hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
+        usable = next((info for i in hits if (info := _info(os.getpid(), i)).usable), None)
+    else:
+        infos = [info for i in hits if (info := _info(os.getpid(), i)).usable]
+        if len(infos) > 1:
+            words = f"{len(infos)} OpenCL devices match {given!r}; say more, or 'name:index'"
+            raise DeviceError(f"{words}:\n{describe(infos)}")
+        usable = infos[0] if infos else None
+    if usable is None:
+        raise DeviceError(f"no usable OpenCL device; {install('cpu')} brings a CPU runtime:\n{describe()}")
+    return usable
+
+
+def _matches(asked: str, here: list[cl.Device]) -> list[int]:
+    """Indices of the devices that the lower-case text ``asked`` can mean; everything for the empty text."""
+    if asked.isascii() and asked.isdecimal():
+        return [int(asked)] if int(asked) < len(here) else []
+    if asked in ("gpu", "cpu"):
+        return [i for i, d in enumerate(here) if _kind(d) == asked]
+    names = [(d.platform.name.strip().lower(), " ".join(d.name.split()).lower()) for d in here]
+    number = re.fullmatch(r"(.*):(\d+)", asked)
+    hits = _named(asked, names)
+    if not hits and number:
+        hits = _named(number[1], names)[int(number[2]) :][:1]
+    return hits
+
+
+def _named(text: str, names: list[tuple[str, str]]) -> list[int]:
+    """Indices of the (platform, device) that ``text`` names: in full, else as part of the platform, else of the device
+    (a processor's maker stands in the device's name on every platform)."""
+    found = (
+        [i for i, pair in enumerate(names) if text in pair],
+        [i for i, (platform, _) in enumerate(names) if text in platform],
+        [i for i, (_, device) in enumerate(names) if text in device],
+    )
+    return next(filter(None, found), [])
+
+
+def default_profile(info: DeviceInfo) -> Profile:
+    """The profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
+    return tuned.apply(untuned_profile(info), tuning_key(info))
+
+
+def tuning_key(info: DeviceInfo) -> str:
+    """What the tuner's findings for a device stand under."""
+    return tuned.key(info.platform, info.name, info.driver, untuned_profile(info).name)
+
+
+def untuned_profile(info: DeviceInfo) -> Profile:
+    """CLSVM_PROFILE's profile, or that of the device's kind, with the numbers that the device itself states."""
+    device = visible(os.getpid())[info.index]
+    cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
+    name = os.environ.get("CLSVM_PROFILE") or (cpu if info.kind == "cpu" and info.fp64 else "gpu")
+    name, _, option = name.partition("-")
+    if name not in PROFILES:
+        raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)} (or gpu-pair), got {name!r}")
+    profile = PROFILES[name]
+    if profile.shape == "group":
+        size = min(profile.group, device.max_work_group_size)
+        profile = replace(profile, group=1 << (int(size).bit_length() - 1))
+    return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")

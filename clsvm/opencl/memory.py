@@ -1,0 +1,141 @@
+"""Memory: limits as a user writes them, slabs that outlive a call, and what owners keep on a device between calls."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clsvm.opencl.runtime import cl
+
+MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
+
+
+def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
+    """None, a number of bytes or text such as "2GB", "512 MiB" -> bytes. Raises TypeError or ValueError."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        units = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12}
+        units |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", value)
+        try:
+            number = float(match[1]) * units[match[2].lower()] if match else -1.0
+        except (KeyError, ValueError):
+            number = -1.0
+    elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        raise TypeError(f"{name} must be None, a number of bytes or text like '2GB', got {value!r}")
+    if not 0 < number < 2**60:
+        raise ValueError(f"{name} must be a positive number of bytes or text like '2GB', got {value!r}")
+    return int(number)
+
+
+pool_lock = threading.RLock()
+never_released: list[Any] = []
+pool: dict[tuple[int, int, int], list[Any]] = {}
+
+
+def pooled() -> int:
+    """Bytes of this process's pooled slabs."""
+    with pool_lock:
+        return sum(key[2] * len(slabs) for key, slabs in pool.items() if key[0] == os.getpid())
+
+
+class Kept:
+    """Room for one value that its owner keeps on a device between calls: buffers that are written no more, so that any
+    thread may read them.
+
+    It goes with its owner, by :func:`release_memory`, and as soon as a fit or call of this process would exceed its
+    memory_limit with it; who reads it then has it until done. Copies, pickles and forked children begin empty.
+    """
+
+    _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes: replaced as one, as threads read it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kept, ()
+
+    @property
+    def nbytes(self) -> int:
+        return self._state[2]
+
+    def get(self, stream: Any) -> Any:
+        """What was kept under the stream's setting, counted as the stream's from here on; None where nothing was, or
+        where it is more than half of what the stream may hold by now."""
+        setting, value, nbytes = self._state
+        if setting != stream.setting or nbytes > stream.limit // 2:
+            return None
+        stream.held += nbytes
+        stream.peak = max(stream.peak, stream.held)
+        stream.reads.append(self)
+        return value
+
+    def put(self, stream: Any, value: Any, buffers: Sequence[Any]) -> None:
+        """Keep ``value``, which holds these buffers of the stream, in place of what was here: they outlive the stream
+        and go with the last reference to them."""
+        nbytes = stream.hand_over(buffers)
+        self._state = stream.setting, value, nbytes
+        stream.reads.append(self)
+        with pool_lock:
+            keeping.add(self)
+
+    def empty(self) -> Any:
+        """Forget the value, and return it."""
+        (_, value, _), self._state = self._state, (None, None, 0)
+        with pool_lock:
+            keeping.discard(self)
+        return value
+
+
+keeping: weakref.WeakSet[Kept] = weakref.WeakSet()
+
+
+def all_kept() -> list[Kept]:
+    """Every room of this process that is not empty."""
+    with pool_lock:
+        return list(keeping)
+
+
+def release_memory() -> int:
+    """Give back to the system what is held between calls: slabs of the row store, and what is :class:`Kept`; the bytes
+    that were freed."""
+    freed = sum(kept.nbytes for kept in all_kept())
+    for kept in all_kept():
+        kept.empty()
+    with pool_lock:
+        for key in [key for key in pool if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
+            for slab in pool.pop(key):
+                slab.release()
+                freed += key[2]
+    return freed
+
+
+def huge_pages(context: cl.Context, nbytes: int) -> Any:
+    """A buffer over anonymous memory with huge pages, or None where the system has none."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets none
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        return None
+    host = np.frombuffer(memory, np.uint8)
+    return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host)
+
+
+def free_memory(device: cl.Device) -> int:
+    """Bytes that are free, as far as the device says: the host's available memory bounds devices that share it."""
+    free = int(device.global_mem_size)
+    if device.type & cl.device_type.CPU or device.host_unified_memory:
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
+            available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+            free = min(free, available + pooled())
+    return free

@@ -1,0 +1,330 @@
+"""A device as one thread works with it: queue, kernels, memory within a budget. Buffers leave it as opaque handles."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from clsvm.errors import DeviceError
+from clsvm.opencl import sources
+from clsvm.opencl.contexts import build_lock, built, cached, context_lock, context_of, of_thread, queue_of, streams
+from clsvm.opencl.devices import default_profile, find, visible
+from clsvm.opencl.memory import (
+    MEMORY_SHARE,
+    Kept,
+    all_kept,
+    free_memory,
+    huge_pages,
+    keeping,
+    never_released,
+    parse_bytes,
+    pool,
+    pool_lock,
+    pooled,
+    release_memory,
+)
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.runtime import cl
+
+Buffer = Any  # opaque to every other module
+
+
+class Stream:
+    """A device as one thread works with it: queue, programs, memory within a budget.
+
+    Use as a context manager: leaving it gives every buffer back. ``limit`` in bytes. lock: held in every call of the
+    runtime.
+    """
+
+    def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
+        self.info = find(spec)
+        self._device = visible(os.getpid())[self.info.index]
+        self._context = context_of(os.getpid(), self._device)
+        self._queue = spec if isinstance(spec, cl.CommandQueue) else queue_of(self._device)
+        if isinstance(spec, cl.CommandQueue):
+            if spec.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+                raise ValueError("device must be an in-order CommandQueue, got one that executes out of order")
+            try:
+                self._context = spec.context
+            except cl.Error as error:
+                raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
+        self.profile = profile or default_profile(self.info)
+        self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
+        self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * free_memory(self._device))
+        self.setting = self._context, self.profile, memory_limit  # what is kept for later calls holds for the same only
+        self.held = self.peak = 0
+        self.reads: list[Kept] = []  # what is kept beyond this stream and counted in ``held``
+        self.local_memory = self._device.local_mem_size
+        self.compute_units = int(self._device.max_compute_units)
+        self._buffers: dict[int, tuple[Any, int]] = {}
+        self._slabs: list[tuple[tuple[int, int, int], Any]] = []
+        # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
+        # released one whose place it takes, for uninitialised: under it rows are copied and no buffer is released.
+        self._simulated = self.info.platform == "Oclgrind"
+        self.unified = self.info.kind == "cpu" and not self._simulated
+        self._zero: Kernel | None = None
+        self.lock = threading.RLock()
+        with context_lock:
+            streams.add(self)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.finish()
+        finally:
+            self.free(*(buffer for buffer, _size in self._buffers.values()))
+            self.give_slabs_back()
+            with context_lock:
+                streams.discard(self)
+
+    def give_slabs_back(self) -> None:
+        """Return this stream's slabs to the pool."""
+        with pool_lock:
+            for key, slab in self._slabs:
+                pool.setdefault(key, []).append(slab)
+        self.held -= sum(key[2] for key, _slab in self._slabs)
+        self._slabs.clear()
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the memory does."""
+        nbytes = max(1, -(-int(nbytes) // 64)) * 64
+        if self.held + nbytes > self.limit:
+            raise ValueError(
+                f"memory_limit of {self.limit} bytes is too small: {self.held} are in use and {nbytes} more are needed"
+            )
+        self._make_room(nbytes)
+        if nbytes > self.largest:
+            raise DeviceError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
+        try:
+            with self.lock:
+                buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+        except cl.Error as error:
+            raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
+        self._keep(buffer, nbytes)
+        return buffer
+
+    def _make_room(self, nbytes: int) -> None:
+        """Have what others keep between calls given back where it and ``nbytes`` more would exceed the limit."""
+        others = [kept for kept in all_kept() if kept not in self.reads] if keeping else []
+        if others and self.held + nbytes + sum(kept.nbytes for kept in others) > self.limit:
+            for kept in others:
+                kept.empty()
+
+    def _keep(self, buffer: Buffer, nbytes: int) -> None:
+        self._buffers[buffer.int_ptr] = buffer, nbytes
+        self.held += nbytes
+        self.peak = max(self.peak, self.held)
+
+    def slab(self, nbytes: int) -> Buffer:
+        """A large buffer from the process's pool, for this stream's life; see :func:`release_memory`.
+
+        On a device that shares the host's memory it asks for huge pages: first touch is then some five times faster.
+        """
+        if self.held + nbytes > self.limit:
+            raise ValueError(f"memory_limit of {self.limit} bytes is too small for {nbytes} more")
+        self._make_room(nbytes)
+        key = os.getpid(), self._context.int_ptr, nbytes
+        with pool_lock:
+            slabs = pool.setdefault(key, [])
+            buffer = slabs.pop(0) if slabs else None  # in the order they came: the first is the most touched
+        if buffer is None:
+            if self.held + nbytes + pooled() > self.limit:
+                release_memory()  # slabs of other sizes
+            try:
+                with self.lock:
+                    buffer = huge_pages(self._context, nbytes) if self.unified else None
+                    buffer = buffer or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+            except cl.Error as error:
+                raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
+        self._slabs.append((key, buffer))
+        self.held += nbytes
+        self.peak = max(self.peak, self.held)
+        return buffer
+
+    def free(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            kept, nbytes = self._buffers.pop(buffer.int_ptr)
+            self.held -= nbytes
+            if self._simulated:
+                never_released.append(kept)
+                continue
+            with self.lock:
+                kept.release()
+
+    def hand_over(self, buffers: Sequence[Buffer]) -> int:
+        """Leave buffers to whoever keeps them from here on; how many bytes they are."""
+        if self._simulated:
+            never_released.extend(buffers)
+        return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
+
+    def upload(self, array: NDArray[Any]) -> Buffer:
+        """A buffer with a copy of ``array``."""
+        array = np.ascontiguousarray(array)
+        buffer = self.buffer(array.nbytes)
+        if array.nbytes:
+            self._copy(buffer, array)
+        return buffer
+
+    @contextlib.contextmanager
+    def view(self, array: NDArray[Any]) -> Iterator[tuple[Buffer, int]]:
+        """(buffer, items): ``array`` (contiguous) stands in the buffer from that item on, for reading by kernels.
+
+        Without a copy where the device shares the host's memory; runtimes copy what is not aligned, so the buffer then
+        begins at the aligned address before the array, in the same page. That has to be whole items before it.
+        """
+        if not (array.nbytes and self.unified and array.flags.aligned):
+            buffer = self.upload(array)
+            yield buffer, 0
+            self.finish()
+            self.free(buffer)
+            return
+        address = array.ctypes.data
+        before = address % 128
+        raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
+        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+        with self.lock:
+            buffer = cl.Buffer(self._context, flags, hostbuf=np.frombuffer(raw, np.uint8))
+        try:
+            yield buffer, before // array.itemsize
+        finally:
+            self.finish()
+            with self.lock:
+                buffer.release()
+
+    @contextlib.contextmanager
+    def tentative(self) -> Iterator[None]:
+        """Buffers that are made inside are freed where it ends in an error."""
+        before = set(self._buffers)
+        try:
+            yield
+        except BaseException:
+            self.finish()
+            self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in before))
+            raise
+
+    def zeros(self, nbytes: int) -> Buffer:
+        buffer = self.buffer(nbytes)
+        self.clear(buffer, nbytes)
+        return buffer
+
+    def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
+        """``nbytes`` of a buffer from byte ``first`` on, which is aligned as the device wants it (at most 512)."""
+        with self.lock:
+            return buffer.get_sub_region(first, max(1, nbytes))
+
+    def clear(self, buffer: Buffer, nbytes: int) -> None:
+        """Zero the first ``nbytes`` of a buffer, rounded up to 64 as buffers are."""
+        if self._zero is None:
+            pair = ("-DWIDE_PAIR",) if self.profile.wide == "pair" else ()
+            self._zero = self.kernel(sources.cl("opencl/zero"), pair, "zero")
+        if nbytes:
+            self._zero((-(-int(nbytes) // 64),), None, buffer)
+
+    def write(self, buffer: Buffer, array: NDArray[Any]) -> None:
+        self._copy(buffer, np.ascontiguousarray(array))
+
+    def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
+        """A copy of the buffer's start (from ``offset`` bytes) on the host; waits for all work enqueued before."""
+        array: NDArray[Any] = np.empty(shape, dtype)
+        if array.nbytes:
+            self._copy(array, buffer, src_offset=offset)
+        return array
+
+    def wide(self, array: NDArray[np.float64]) -> Buffer:
+        """A buffer with ``array`` as wide numbers (8 bytes each: doubles, or pairs of floats)."""
+        return self.upload(self._wide(np.asarray(array, np.float64)))
+
+    def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
+        self.write(buffer, self._wide(array))
+
+    def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``array`` as it comes back once it was on the device as wide numbers."""
+        return array if self.profile.wide == "double" else self._wide(array).astype(np.float64).sum(axis=-1)
+
+    def _wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
+        if self.profile.wide == "double":
+            return array
+        high = array.astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)
+        return np.stack([high, low], axis=-1)
+
+    def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
+        """Wide numbers as float64 on the host."""
+        if self.profile.wide == "double":
+            return self.read(buffer, np.float64, shape)
+        shape = (shape,) if isinstance(shape, int) else shape
+        return self.read(buffer, np.float32, (*shape, 2)).astype(np.float64).sum(axis=-1)
+
+    def flush(self) -> None:
+        with self.lock:
+            self._queue.flush()
+
+    def finish(self) -> None:
+        try:
+            with self.lock:
+                self._queue.finish()
+        except cl.Error as error:
+            raise DeviceError(f"{self.info}: the work in its queue failed ({error})") from None
+
+    def _copy(self, to: Any, source: Any, **offset: Any) -> None:
+        try:
+            with self.lock:
+                cl.enqueue_copy(self._queue, to, source, is_blocking=True, **offset)
+        except cl.Error as error:
+            raise DeviceError(f"{self.info}: a copy failed ({error})") from None
+
+    def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
+        """A kernel object of the caller's own, from a program built once per context, text and options."""
+        # PoCL counts its warnings aloud on stderr; Oclgrind 21.10 does not know the fetch instruction
+        quirks = ("-DNO_FETCH",) if self._simulated else ("-w",)
+        return Kernel(self, built(os.getpid(), self._context, self._device, text, (*options, *quirks)), name)
+
+    def variant(self, variant: Any, name: str | None = None) -> Kernel:
+        """The kernel of a clsvm.opencl.sources.Variant, or another one of its program."""
+        return self.kernel(variant.text, variant.options, name or variant.entry)
+
+
+class Kernel:
+    """A kernel and the stream it runs on; Python ints go as int, floats as float, NumPy scalars as they are.
+
+    The object behind it is the thread's, since making one takes longer than most of them run; each call sets all of its
+    arguments.
+    """
+
+    def __init__(self, stream: Stream, program: cl.Program, name: str) -> None:
+        self._queue, self._info, self._lock = stream._queue, stream.info, stream.lock
+        made = of_thread("kernels")
+        if (program, name) not in made:
+            with build_lock:
+                made[program, name] = cached(lambda: cl.Kernel(program, name))
+        self._kernel = made[program, name]
+
+    def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
+        ready = [_argument(a) for a in args]
+        try:
+            with self._lock:
+                self._kernel.set_args(*ready)
+                cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
+        except cl.Error as error:
+            raise DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})") from None
+
+
+def local(nbytes: int) -> Any:
+    """A kernel argument: so many bytes of local memory."""
+    return cl.LocalMemory(nbytes)
+
+
+def _argument(value: Any) -> Any:
+    if type(value) is int:  # (numpy.float64 is a float too, and stays double)
+        return np.int32(value)
+    return np.float32(value) if type(value) is float else value

@@ -1,0 +1,101 @@
+"""What ``clsvm tune`` found on this user's devices: one JSON file in the user's cache folder, read by every fit.
+
+    {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
+
+KEY names platform, device, driver and the profile that was the default. A value counts only if the search could have
+found it (profiles.SEARCH): a file that is damaged, foreign or of another version is ignored, with one warning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from clsvm import files
+from clsvm.errors import warn
+from clsvm.opencl.profiles import SEARCH, Profile
+
+VERSION = 1
+
+
+def path() -> Path:
+    """Where the file is: CLSVM_TUNED, or tuned.json in the user's cache folder."""
+    return Path(os.environ.get("CLSVM_TUNED") or user_cache_path("clsvm") / "tuned.json")
+
+
+def key(platform: str, device: str, driver: str, profile: str) -> str:
+    """What a device's record stands under."""
+    return " | ".join((platform, device, driver, profile))
+
+
+def read() -> dict[str, dict[str, Any]]:
+    """The records by key; none where the file is not there or not ours."""
+    where = path()
+    try:
+        return _read(where, where.stat().st_mtime_ns)
+    except OSError:
+        return {}
+
+
+@cache
+def _read(where: Path, modified: int) -> dict[str, dict[str, Any]]:
+    try:
+        content = json.loads(where.read_text("utf-8"))
+        if content["clsvm"] != VERSION or not all(isinstance(r["profile"], dict) for r in content["devices"].values()):
+            raise ValueError(f"version {content['clsvm']!r}, expected {VERSION}")
+        return dict(content["devices"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _ignored(where, str(error) or type(error).__name__)
+        return {}
+
+
+def apply(profile: Profile, name: str) -> Profile:
+    """The profile with what was found for the device called ``name`` (:func:`key`)."""
+    values = read().get(name, {}).get("profile", {})
+    wrong = [field for field, value in values.items() if not _possible(profile.shape, field, value)]
+    if wrong:
+        _ignored(path(), f"{name} has {wrong[0]} = {values[wrong[0]]!r}")
+        return profile
+    return replace(profile, **{**values, "tiles": {**profile.tiles, **values.get("tiles", {})}})
+
+
+def _possible(shape: str, field: str, value: Any) -> bool:
+    choices = SEARCH[shape]
+    if field == "tiles":
+        return isinstance(value, dict) and all(
+            name in choices["tiles"] and tile in choices["tiles"][name] for name, tile in value.items()
+        )
+    return type(value) is int and value in choices.get(field, ())
+
+
+@cache
+def _ignored(where: Path, reason: str) -> None:
+    """Once a process and reason."""
+    warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
+
+
+def keep(name: str, record: dict[str, Any]) -> None:
+    """Add a record to the file, which is replaced whole. Raises OSError."""
+    check_writable()
+    content = {"clsvm": VERSION, "devices": {**read(), name: record}}
+    with files.atomic_write(path()) as stream:
+        stream.write(json.dumps(content, indent=1).encode())
+
+
+def check_writable() -> None:
+    """Raise the OSError that :func:`keep` would raise; the folder is made where there is none."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    files.check_writable(path())
+
+
+def reset() -> bool:
+    """Delete the file; whether there was one. Raises OSError."""
+    there = path().exists()
+    path().unlink(missing_ok=True)
+    return there

@@ -1,0 +1,158 @@
+"""The dual problem that solvers take, as a record.
+
+In signed coefficients b (one for each row of each problem; b_i = y_i a_i for classification):
+
+    minimise 1/2 b'Kb + q'b + kink sum_i |b_i|   subject to   lo <= b <= hi, lo <= 0 <= hi, and the constraint
+
+with gradient f = K b + q, offset rho and decision values K b - rho. The primal that belongs to it has for each row the
+loss max(lo (rho - f + kink), hi (rho - f - kink), 0), or, where problems are coupled, hi_i (max_p f_pi - f_own,i), and
+the term - rho total where sum b = total. The kink is what the two coefficients of a row in epsilon-SVR come to when
+they are one: in place of 2n variables over n rows there are n, and no pair of equal columns.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+
+class Constraint(enum.Enum):
+    """What the coefficients of a problem have to add up to."""
+
+    BIAS = "sum_i b_pi = total for every problem p, the dual of an offset that costs nothing"
+    NONE = "nothing: the offset is 0"
+    SPLIT = "the sum of the rows with hi > 0 and that of the rows with lo < 0, for every problem p (nu-SVC, nu-SVR)"
+    COUPLED = "sum_p b_pi = 0 for every row i: one problem a class (Crammer and Singer), offsets 0"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Problems over one set of rows: lo, hi, q, each (problems, n) float64; a row with lo = hi = 0 is not in it.
+
+    start: feasible coefficients (problems, n), which say what ``total`` is; None: zeros.
+    """
+
+    lo: Vector
+    hi: Vector
+    q: Vector
+    constraint: Constraint = Constraint.BIAS
+    kink: float = 0.0
+    start: Vector | None = None
+
+    @property
+    def problems(self) -> int:
+        return int(self.q.shape[0])
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows with an offset each."""
+        return 2 if self.constraint is Constraint.SPLIT else 1
+
+    @property
+    def total(self) -> Vector:
+        """What the coefficients of each group of each problem add up to, (problems, groups)."""
+        start = np.zeros_like(self.q) if self.start is None else self.start
+        if self.groups == 1:
+            return np.asarray(start.sum(axis=1, keepdims=True))
+        return np.stack([np.maximum(start, 0).sum(axis=1), np.minimum(start, 0).sum(axis=1)], axis=1)
+
+    @property
+    def group(self) -> NDArray[np.intp]:
+        """Which of ``totals`` each coefficient (problems, n) counts towards; where nothing is held, its problem."""
+        p = np.arange(self.problems)[:, None]
+        match self.constraint:
+            case Constraint.COUPLED:
+                return np.broadcast_to(np.arange(self.n), self.q.shape)
+            case Constraint.SPLIT:
+                return np.asarray(2 * p + (self.lo < 0))
+        return np.broadcast_to(p, self.q.shape)
+
+    @property
+    def totals(self) -> Vector:
+        """What the coefficients of each group add up to."""
+        if self.constraint is Constraint.COUPLED:
+            return np.zeros(self.n)
+        return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the coefficients of each problem add up to 0."""
+        return self.constraint is Constraint.BIAS and not self.totals.any()
+
+    @property
+    def n(self) -> int:
+        return int(self.q.shape[1])
+
+    def among(self, rows: NDArray[np.intp], n: int) -> Problem:
+        """The same problem over n rows, of which ``rows`` are in it."""
+
+        def spread(values: Vector) -> Vector:
+            out = np.zeros((self.problems, n))
+            out[:, rows] = values
+            return out
+
+        start = None if self.start is None else spread(self.start)
+        return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
+
+    def ratio(self, other: Problem) -> float:
+        """By how much the coefficients of ``other`` are larger: its bounds, or what they add up to."""
+        mine, its = ((p.hi - p.lo).max() if p.start is None else np.abs(p.start).sum() for p in (self, other))
+        return float(its / mine)
+
+    def feasible(self, b: Vector) -> Vector:
+        """Coefficients near ``b`` (problems, n) that keep every bound and the constraint: where to start from.
+
+        Clipped; then what adds up to too much is scaled down to what stands against it.
+        """
+        if self.start is not None:
+            totals, up, down = self.total.T, np.maximum(b, 0), np.maximum(-b, 0)
+            b = np.stack([filled(*row) for row in zip(up, np.maximum(self.hi, 0), totals[0], strict=True)])
+            if self.groups == 2:
+                b -= np.stack([filled(*row) for row in zip(down, np.maximum(-self.lo, 0), -totals[1], strict=True)])
+            return b
+        b = np.clip(b, self.lo, self.hi)
+        if self.constraint is Constraint.BIAS:
+            up, down = np.maximum(b, 0), np.minimum(b, 0)
+            above, below = up.sum(axis=1, keepdims=True), -down.sum(axis=1, keepdims=True)
+            both = np.minimum(above, below)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                b = np.where(above > 0, up * (both / above), 0) + np.where(below > 0, down * (both / below), 0)
+        elif self.constraint is Constraint.COUPLED:
+            own = self.hi > 0
+            others = np.where(own, 0, b)
+            total, most = -others.sum(axis=0), self.hi.max(axis=0)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                others *= np.where(total > most, most / total, 1)
+            b = others - own * others.sum(axis=0)
+        return b
+
+    def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
+        """``b`` (problems, n), found for the bounds lo and hi, which a device rounded, within the bounds themselves."""
+        return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
+
+    def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
+        """``b`` (problems, n) within the bounds, with the sum that it must have: what is too much is given, and what is
+        missing taken, by the rows nearest to the margin, |f - rho| (problems, n) and (problems, 1). For BIAS and NONE.
+        """
+        b = np.clip(b, self.lo, self.hi)
+        if self.constraint is Constraint.BIAS:
+            for one, lo, hi, away, total in zip(b, self.lo, self.hi, np.abs(f - rho), self.total[:, 0], strict=True):
+                excess = one.sum() - total
+                room, order = one - lo if excess > 0 else hi - one, np.argsort(away, kind="stable")
+                moved = np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
+                one[order] -= np.sign(excess) * moved
+        return b
+
+
+def filled(b: Vector, hi: Vector, total: float) -> Vector:
+    """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing
+    laid on the first rows."""
+    b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
+    room = np.cumsum(hi - b)
+    missing = max(0.0, total - b.sum())
+    return np.asarray(b + np.diff(np.minimum(room, missing), prepend=0.0))

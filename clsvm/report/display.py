@@ -1,0 +1,168 @@
+"""What is shown of a long fit or prediction: a line on stderr that changes or, where that is no terminal, a few."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, Self
+
+from clsvm.report.status import Point
+
+EVERY = 10.0  # seconds between lines where stderr is no terminal
+SOON = 1.0  # seconds: what takes no longer has no bar
+_label: ContextVar[str] = ContextVar("label", default="")
+
+
+@contextlib.contextmanager
+def labelled(words: str) -> Iterator[None]:
+    """What is shown meanwhile begins with ``words``, such as "fold 2 of 5"."""
+    token = _label.set(words)
+    try:
+        yield
+    finally:
+        _label.reset(token)
+
+
+class Course:
+    """A value on its way down to a goal, on a logarithmic scale.
+
+    Its trend is the line of least squares through the second half of the time: the value itself goes up and down on its
+    way. Where the trend has passed the goal and the value has not, what is left is the way of the value at that slope.
+    """
+
+    def __init__(self, goal: float) -> None:
+        self._goal, self._start = goal, 0.0
+        self._seen: deque[tuple[float, float]] = deque()  # seconds, log(value / goal) or 0 below the goal
+        self._sums = [0.0, 0.0, 0.0, 0.0]  # over them: seconds, levels, seconds^2, seconds * levels
+        self.done = 0.0  # the share of the way that lies behind, in 0..1, which never falls
+
+    def add(self, seconds: float, value: float) -> Self:
+        """Take note of a value at a time; nan and infinity say nothing."""
+        if not math.isfinite(value):
+            return self
+        level = math.log(max(value / self._goal, 1.0))
+        self._start = self._start if self._seen else level
+        self._seen.append((seconds, level))
+        self._count(seconds, level, 1)
+        while len(self._seen) > 2 and self._seen[0][0] < seconds / 2:
+            self._count(*self._seen.popleft(), -1)
+        _, rest = self._trend()
+        self.done = max(self.done, 1 - max(rest, 0.0) / self._start) if self._start else 1.0
+        return self
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the goal; None while there is no slope."""
+        slope, rest = self._trend()
+        if self._seen and not rest:
+            return 0.0
+        return rest / slope if slope > 0 else None
+
+    def _count(self, seconds: float, level: float, sign: int) -> None:
+        for i, term in enumerate((seconds, level, seconds * seconds, seconds * level)):
+            self._sums[i] += sign * term
+
+    def _trend(self) -> tuple[float, float]:
+        """How fast the levels fall (0 where that cannot be said), and what is left of them."""
+        n, (t, y, tt, ty) = len(self._seen), self._sums
+        if not n:
+            return 0.0, 0.0
+        now, level = self._seen[-1]
+        spread = tt - t * t / n
+        slope = (t * y / n - ty) / spread if spread > 1e-9 * tt else 0.0
+        trend = y / n - slope * (now - t / n)
+        return slope, trend if level and slope > 0 and trend > 0 else level
+
+
+class Display:
+    """A context manager: what it gives is called with the solver's points and shows them; None where nothing is wanted.
+
+    On a terminal that is a bar, which goes on a logarithmic scale from the first gap to ``gap_tol``, or without one
+    from the first violation to ``tol``. Elsewhere it is a line every ten seconds, and one at the end.
+    """
+
+    def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None) -> None:
+        self._on, self._name = bool(wanted), "violation" if gap_tol is None else "gap"
+        self._course = Course(tol if gap_tol is None else gap_tol)
+        self._label = f"{label}: " if (label := _label.get()) else ""
+        self._value, self._last = math.nan, ""
+        self._bar: Callable[[str, float], None] | None = None
+        self._open = contextlib.ExitStack()
+        self._began = self._said = perf_counter()
+
+    def __enter__(self) -> Self | None:
+        if not self._on:
+            return None
+        if sys.stderr.isatty():
+            self._bar = self._open.enter_context(_bar())
+            self._show("training")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+        if self._on and self._bar is None and self._last:
+            self._say(f"{self._last}, {perf_counter() - self._began:.1f} s")
+
+    def __call__(self, point: Point) -> None:
+        """Show where the solver stands."""
+        seen = getattr(point, self._name)
+        self._value = seen if math.isfinite(seen) else self._value
+        self._course.add(point.seconds, seen)
+        speed = point.rows / point.seconds if point.seconds > 0 else 0.0
+        self._last = f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s"
+        left = self._course.left
+        time = "-" if left is None or left > 1e6 else timedelta(seconds=math.ceil(left))
+        self._show(f"{time} left, {self._last}")
+
+    def phase(self, words: str) -> None:
+        """Show what the fit does now, until the next point: a part of it that has no points of its own."""
+        self._show(words)
+
+    def _show(self, words: str) -> None:
+        if self._bar is not None:
+            self._bar(f"{self._label}{words}", self._course.done)
+        elif perf_counter() - self._said >= EVERY:
+            self._say(words)
+
+    def _say(self, words: str) -> None:
+        self._said = perf_counter()
+        print(f"clsvm: {self._label}{words}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
+    """What takes how many of ``total`` are done, and shows it on a terminal where all takes longer than a moment."""
+    began = perf_counter()
+    with contextlib.ExitStack() as stack:
+        bar: Callable[[str, float], None] | None = None
+
+        def done(count: int) -> None:
+            nonlocal bar
+            seconds = perf_counter() - began
+            if bar is None and sys.stderr.isatty() and seconds > SOON:
+                bar = stack.enter_context(_bar())
+            if bar is not None:
+                left = math.ceil(seconds * (total - count) / max(count, 1))
+                bar(f"{timedelta(seconds=left)} left, {words}, {count} of {total}", count / total)
+
+        yield done
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[str, float], None]]:
+    """A line on stderr that goes at the end: what takes its words and the share that is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    rest = Column(ratio=1, no_wrap=True)  # of a narrow terminal the words alone are cut
+    columns = BarColumn(16), TimeElapsedColumn(), TextColumn("{task.fields[words]}", markup=False, table_column=rest)
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as progress:
+        task = progress.add_task("", total=1.0, words="")
+        yield lambda words, share: progress.update(task, completed=share, words=words)

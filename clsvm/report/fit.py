@@ -1,0 +1,108 @@
+"""What a fit says of itself: how it ended, how good the result is, what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any
+
+from clsvm.report.status import Point
+
+# The parts of GTSVM's figure 2 and the keys of ``FitReport.seconds`` that they sum; "other" is all the rest.
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "clustering": ("layout", "cluster"),
+        "selection": ("select",),
+        "gram": ("tile", "gram"),
+        "subproblem": ("subproblem",),
+        "update": ("rows", "update"),
+        "other": (),
+    }
+)
+
+
+def by_part(seconds: Mapping[str, float]) -> dict[str, float]:
+    """``FitReport.seconds`` as the parts of :data:`PARTS`, which sum to its "total" (without one: to all seconds).
+
+    Clustering is all that it takes to lay the rows out on the device; gram is K among the working set; update is kernel
+    rows, computed or stored, and what they add to f. Source: Cotter, Srebro, Keshet 2011, figure 2.
+    """
+    parts = {part: sum(seconds.get(key, 0.0) for key in keys) for part, keys in PARTS.items()}
+    total = seconds.get("total", sum(seconds.values()))
+    parts["other"] = max(0.0, total - sum(parts.values()))
+    return parts
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The record of one fit; frozen and picklable.
+
+    primal, dual: objectives as in GTSVM, equations 1 and 2; the dual is maximised, and equal at the optimum.
+    gap: 2 (primal - dual) / (primal + dual), or primal - dual where their sum is not positive.
+    violation: KKT violation, max over low of f minus min over up of f, float64 sums over kernel values in ``dtype``,
+    re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).
+    error_bound: largest error of f that rounding of the kernel values can have caused.
+    steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix.
+    bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`).
+    trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    violation: float
+    error_bound: float
+    exact_rows: int
+    status: str
+    converged: bool
+    steps: int
+    outer_steps: int
+    rows_computed: int
+    bytes_held: int
+    seconds: Mapping[str, float]
+    device: str
+    layout: str
+    working_set_size: int
+    dtype: str
+    trace: tuple[Point, ...] = ()
+    selection: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = [getattr(self, name) for name in self.__dataclass_fields__]
+        fields[list(self.__dataclass_fields__).index("seconds")] = dict(self.seconds)
+        return FitReport, tuple(fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def __str__(self) -> str:
+        gap = f"{self.gap:.3g}" if math.isfinite(self.gap) else str(self.gap)
+        return (
+            f"{self.status}; primal {self.primal:.9g}, dual {self.dual:.9g}, gap {gap}, "
+            f"violation {self.violation:.3g}, {self.steps} steps, {self.rows_computed} rows, "
+            f"{self.seconds.get('total', 0):.2f} s on {self.device}"
+        )
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bool() | str():
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value) if math.isfinite(value) else None
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case Point():
+            return _plain(value._asdict())
+        case tuple():
+            return [_plain(item) for item in value]
+    raise TypeError(f"got {value!r}, expected a number, words, or a tuple or mapping of such")

@@ -1,0 +1,75 @@
+"""The programs of solvers: the choice of working sets, the dual over one, and what carries its tile along."""
+
+from __future__ import annotations
+
+from clsvm.gram import layout
+from clsvm.gram.programs import text_of
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
+from clsvm.problem import Constraint
+
+BINS = 2048  # of the histogram that chooses the working set
+
+
+def _cl(*names: str) -> str:
+    return sources.cl(*(f"solvers/{name}" for name in names))
+
+
+def subproblem_items(profile: Profile, working_set: int) -> int:
+    """Work-items that solve the dual over a working set of that size."""
+    return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.group)
+
+
+def subproblem(
+    profile: Profile,
+    dtype: str,
+    working_set: int,
+    constraint: Constraint = Constraint.BIAS,
+    spec: Spec | None = None,
+) -> Variant:
+    """What solves the dual over a working set of that size; with a kernel function (vector shape, BIAS or NONE) it
+    makes the rows of Q that it needs itself."""
+    items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
+    options = [*layout.options(profile, dtype), f"-DWG={items}"]
+    options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
+    options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
+    names = [f"subproblem_{profile.shape}"]
+    if constraint is Constraint.COUPLED:
+        names = ["row_threshold", f"coupled_{profile.shape}"]
+    label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(ground, *names)
+    if spec:
+        label, text = (
+            f"{spec.name or 'expression'} {label}",
+            text_of("row_vector", spec) + text.removeprefix(sources.cl()),
+        )
+        options.append("-DROWS")
+    return Variant(label, text, tuple(options), "subproblem")
+
+
+def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS, quota: int = 0) -> Variant:
+    """What chooses the working set, by counting or, for a quota of rows from a side, by sorting, and plans the row
+    store; ``entry`` is the first of several kernels."""
+    options = [*layout.options(profile, dtype), f"-DWG={profile.group}"]
+    options += [f"-DSORT={1 << (quota + max(quota, profile.group) - 1).bit_length()}"] if quota else [f"-DBINS={BINS}"]
+    options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
+    options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
+    names = ("extremes", "sort" if quota else "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
+    return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", _cl(*names), tuple(options), "extremes")
+
+
+RESPOND = 4  # VECTORS of respond.cl
+
+
+def respond(profile: Profile, dtype: str) -> Variant:
+    """f = K b + q of problems that are solved whole."""
+    return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*layout.options(profile, dtype),), "respond")
+
+
+SQUARE = 16  # SIDE of carry.cl
+
+
+def carry(profile: Profile, dtype: str) -> Variant:
+    """The tile of a working set from the one before; ``entry`` is the first of two kernels."""
+    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*layout.options(profile, dtype),), "carry")

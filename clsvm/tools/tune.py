@@ -1,0 +1,250 @@
+"""The tuner: runs the library's own products and reductions with other numbers and keeps what is fastest here.
+
+A family is a part of the work with numbers of its own in the device's profile. They are searched one after the other,
+each with what was found before and an equal share of the time that is left; as many candidates as that has time for are
+built, then take turns until it is over, and the best time of each counts. A candidate replaces the default only where
+it is clearly faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from clsvm import solvers
+from clsvm.errors import ClsvmError
+from clsvm.gram import layout, programs
+from clsvm.gram.products import Gram, Update
+from clsvm.gram.row_cache import SLABS
+from clsvm.kernels import make
+from clsvm.opencl import tuned
+from clsvm.opencl.devices import find, tuning_key, untuned_profile
+from clsvm.opencl.profiles import SEARCH, Profile
+from clsvm.opencl.stream import Stream
+from clsvm.problem import posed
+
+_CLEARLY = 0.97  # of the default's time: what noise alone can do is not a reason
+_ROUNDS = 3
+Launch = Callable[[], None]  # runs the work once and waits for it
+
+
+@dataclass(frozen=True)
+class Family:
+    """A part of the work: name, candidates(profile) (the default first), prepare(stream, n) -> what is timed."""
+
+    name: str
+    candidates: Callable[[Profile], Iterator[Profile]]
+    prepare: Callable[[Stream, int], Launch]
+
+
+def _tiles(shape: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
+    """Register tiles of a shape class; with ``lanes`` each of them for each number of lanes."""
+
+    def candidates(profile: Profile) -> Iterator[Profile]:
+        yield profile
+        search = SEARCH[profile.shape]
+        for count in search["lanes"] if lanes else (profile.lanes,):
+            for tile in search["tiles"][shape]:
+                yield replace(profile, lanes=count, tiles={**profile.tiles, shape: tile})
+
+    return candidates
+
+
+def _numbers(field: str) -> Callable[[Profile], Iterator[Profile]]:
+    """The values of a field of the profile."""
+
+    def candidates(profile: Profile) -> Iterator[Profile]:
+        yield profile
+        for value in SEARCH[profile.shape].get(field, ()):
+            yield replace(profile, **{field: value})
+
+    return candidates
+
+
+def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int], Launch]:
+    """c += K(X, U) D for ``working`` vectors, and K(X, U) stored where they are many; CSR where ``density`` < 1."""
+
+    def prepare(stream: Stream, n: int) -> Launch:
+        rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0 / d)
+        n = max(n * 256 // d, working) if working > 16 else n * 4  # few read memory: more than a cache holds
+        X: Any = None if density < 1 else rng.random((n, d), np.float32)
+        if density < 1:
+            columns = np.sort(rng.integers(0, d, (n, int(d * density))), axis=1)
+            row_ends = np.arange(0, columns.size + 1, columns.shape[1])
+            X = sp.csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), row_ends))
+            X.sum_duplicates()
+        kind = "dense" if density == 1 else "csr"
+        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), "float32")
+        gram = Gram(stream, rows, kernel)
+        panel = gram.panel(working)
+        at, count = stream.upload(np.arange(working, dtype=np.int32)), stream.upload(np.array([working], np.int32))
+        gram.gather(panel, at, count)
+        c, weights = stream.wide(np.zeros((1, rows.n_pad))), stream.wide(np.ones((1, panel.capacity)))
+        update = Update(1, rows.n_pad, c, weights, panel.capacity)
+
+        def launch() -> None:
+            gram.accumulate(panel, count, None, update)
+            stream.finish()
+
+        return launch
+
+    return prepare
+
+
+def _update(stream: Stream, n: int) -> Launch:
+    """f += K D from rows of the store."""
+    n, hits = 8 * n, 64
+    kernel = stream.variant(programs.update(stream.profile, "float32"))
+    slabs = [stream.zeros(4 * n * hits // SLABS) for _ in range(SLABS)]
+    slot, count = stream.upload(np.arange(hits, dtype=np.int32)), stream.upload(np.array([hits], np.int32))
+    f, weights = stream.wide(np.zeros(n)), stream.wide(np.ones(hits))
+    sizes = (hits // SLABS, np.int64(n), slot, 1, np.int64(n), f, weights, hits, count)
+
+    def launch() -> None:
+        kernel((-(-n // stream.profile.block),), None, *slabs, *sizes)
+        stream.finish()
+
+    return launch
+
+
+def _selection(stream: Stream, n: int) -> Launch:
+    """A few steps of the solver on narrow rows, where choosing the working set is most of the work."""
+    n = 8 * n
+    rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0)
+    X = rng.random((n, 2), np.float32)
+    signs = np.where(rng.random(n) < 0.5, 1.0, -1.0)
+    rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, "dense"), "float32")
+    gram, problem = Gram(stream, rows, kernel), posed.c_svc(signs[None], np.ones((1, n)))
+    settings = solvers.Settings(
+        tol=1e-3, gap_tol=None, max_iter=200, working_set=16, cache_bytes=0, kernel_scale=1.0, exact=None
+    )
+
+    def launch() -> None:
+        solvers.solver(stream, gram, problem, settings).run()
+        stream.finish()
+
+    return launch
+
+
+FAMILIES = (
+    Family("many working vectors, and lanes", _tiles("many", lanes=True), _gram(256, 256)),
+    Family("few working vectors", _tiles("few"), _gram(16, 512)),
+    Family("two working vectors", _tiles("two"), _gram(2, 512)),
+    Family("sparse rows", _numbers("panel"), _gram(256, 2048, 0.04)),
+    Family("update from stored rows", _numbers("block"), _update),
+    Family("selection", _numbers("chunks"), _selection),
+    Family("selection's work-groups", _numbers("group"), _selection),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One family's outcome: seconds of the default and of the best, and what the best is; without them there was no
+    time for the default and another candidate."""
+
+    family: str
+    default: float = np.nan
+    best: float = np.nan
+    choice: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def searched(self) -> bool:
+        return bool(np.isfinite(self.best))
+
+
+def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> list[Found]:
+    """Search the device ``spec`` (as devices.find takes it) for about ``seconds`` and keep what is found, if any.
+
+    The time includes compilers: no candidate begins when it is over. progress(words, share done) is called before each
+    family. Raises DeviceError, and OSError, before the search, where the file cannot be written.
+    """
+    end = perf_counter() + seconds
+    tuned.check_writable()
+    info = find(spec)
+    start = profile = untuned_profile(info)
+    n = 1 << (14 if profile.shape == "vector" else 17)
+    found = []
+    families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
+    for i, family in enumerate(families):
+        if progress:
+            progress(family.name, i / len(families))
+        now = perf_counter()
+        one, profile = _search(spec, family, profile, n, now + (end - now) / (len(families) - i))
+        found.append(one)
+    searched = [one for one in found if one.searched]
+    if searched:
+        record = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "profile": _difference(start, profile),
+            "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in searched},
+        }
+        tuned.keep(tuning_key(info), record)
+    return found
+
+
+def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[Found, Profile]:
+    """What is best of a family by perf_counter() == ``end``, and the profile with it."""
+    with ExitStack() as stack:
+        timed: list[_Timed] = []
+        for candidate in _distinct(family.candidates(profile)):
+            if perf_counter() + sum(one.rest for one in timed) >= end:
+                break
+            try:
+                stream = stack.enter_context(Stream(spec, profile=candidate))
+                timed.append(_Timed(candidate, family.prepare(stream, n)))
+            except (ClsvmError, ValueError):  # the device does not take it: too many registers, too large a group
+                continue
+        if len(timed) < 2 or timed[0].profile != profile:
+            return Found(family.name), profile
+        while any(one.runs < _ROUNDS for one in timed) or perf_counter() < end:
+            for one in timed:
+                one.run()
+    default, best = timed[0], min(timed, key=lambda one: one.best)
+    best = best if best.best < _CLEARLY * default.best else default
+    return Found(family.name, default.best, best.best, _difference(profile, best.profile)), best.profile
+
+
+def _distinct(candidates: Iterator[Profile]) -> list[Profile]:
+    found: list[Profile] = []
+    for candidate in candidates:
+        if candidate not in found:
+            found.append(candidate)
+    return found
+
+
+class _Timed:
+    """A candidate, its work, and the best time of its runs after a first one, which builds and touches."""
+
+    def __init__(self, profile: Profile, launch: Launch) -> None:
+        self.profile, self._launch, self.runs, self.best = profile, launch, 0, np.inf
+        launch()
+        self.run()
+
+    def run(self) -> None:
+        began = perf_counter()
+        self._launch()
+        self.best = min(self.best, perf_counter() - began)
+        self.runs += 1
+
+    @property
+    def rest(self) -> float:
+        """Seconds that the runs will take which it must have yet."""
+        return max(0, _ROUNDS - self.runs) * self.best
+
+
+def _difference(before: Profile, after: Profile) -> dict[str, Any]:
+    """The numbers of ``after`` that are not ``before``'s, as JSON holds them."""
+    changed: dict[str, Any] = {
+        field: getattr(after, field)
+        for field in ("lanes", "panel", "block", "chunks", "group")
+        if getattr(after, field) != getattr(before, field)
+    }
+    tiles = {name: dict(tile) for name, tile in after.tiles.items() if tile != before.tiles[name]}
+    return changed | ({"tiles": tiles} if tiles else {})
