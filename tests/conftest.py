@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import clsvm
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 
 os.environ["CLSVM_TUNED"] = os.path.join(
     tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
@@ -22,6 +22,19 @@ USABLE = [d for d in clsvm.devices() if d.usable]
 if os.environ.get("CLSVM_DEVICE"):
     USABLE = [devices.find(None)]
 PROFILES = ("cpu", "gpu", "gpu-pair")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run what takes longer, too: some ten minutes on two cores")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --full, tests marked so are left out, unless they are named one by one."""
+    if config.getoption("--full") or any("::" in word for word in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(params=[str(d.index) for d in USABLE], ids=[d.platform.split()[0] for d in USABLE])

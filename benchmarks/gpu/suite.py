@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks.gpu.plan import Asked, PartialError
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST = ("tests/test_products.py", "tests/test_solver.py", "tests/test_selection.py")  # most telling of a new device
+# the most telling of a new device
+FIRST = tuple(f"tests/{name}.py" for name in ("gram/test_products", "solvers/test_solver", "solvers/test_selection"))
 SHARE = 0.93  # of the step's limit, after which it stops by itself
 HANG = 60.0, 120.0  # seconds that a test may take: a third of the limit, between these
 WORKERS = 8  # pytest processes at most, where pytest-xdist is there and the cores are

@@ -26,7 +26,7 @@ from benchmarks.gpu.peaks import speed
 from benchmarks.gpu.plan import Asked, PartialError
 from benchmarks.ladder_device import Bench
 from clsvm.models import svmlight
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from clsvm.report import by_part
 
 Data = tuple[Any, NDArray[Any], Any, NDArray[Any]]
@@ -188,7 +188,7 @@ def _fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, f
 def _waiting() -> Any:
     """A context in which the host waits for the device after every part of a step, so that seconds are its own."""
     usual = devices.default_profile
-    return patch.object(devices, "default_profile", lambda info: replace(usual(info), sync=1))
+    return patch("clsvm.opencl.stream.default_profile", lambda info: replace(usual(info), sync=1))
 
 
 def _shown(report: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-// Products with a kernel matrix that is on the device whole, row by row as the row store keeps rows (slot = row).
+// Products with a kernel matrix that is on the device whole, row by row as the row cache keeps rows (slot = row).
 //   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known, 0 where either row is -1
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write

@@ -1,4 +1,4 @@
-// f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row store.
+// f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row cache.
 // A work-item owns BLOCK rows (vector shape: a piece of each stored row that is long enough for the prefetcher, its
 // sums in the first-level cache) or one row (group shape: consecutive items on consecutive addresses).
 #ifndef BLOCK

@@ -114,7 +114,7 @@ inline wide left_of(wide f, wide b, wide kink) {
 inline wide top_of(wide b, wide hi) { return wide_pick(wide_less(b, wide_of(0)), wide_of(0), hi); }
 inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), b), wide_of(0), lo); }
 
-// The row store: slot s is row s - q slab_rows of slab q = s / slab_rows, ld values a row.
+// The row cache: slot s is row s - q slab_rows of slab q = s / slab_rows, ld values a row.
 #ifndef SLABS
 #define SLABS 1  // buffers that it is spread over (1 or 8)
 #endif

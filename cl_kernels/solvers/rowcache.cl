@@ -1,7 +1,7 @@
 // After the subproblem: which rows of K the update needs, where they are or go, and what of the working set stays.
 // One work-group. A working set is of ``each`` problems (one, or all where they are coupled row by row). For the entries
 // e of all working sets of which a coefficient changed:
-//   slot_of[row] >= 0  -> a hit:  (hit_slot, hit_D), read from the row store
+//   slot_of[row] >= 0  -> a hit:  (hit_slot, hit_D), read from the row cache
 //   else               -> a miss: (miss_row, miss_slot, miss_D), computed; its slot is the next of a ring of
 //                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
 // Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.

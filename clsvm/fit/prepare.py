@@ -1,4 +1,4 @@
-"""Rows on a device, ready for solves: layout, precision, working set and row store, and what their end is worth."""
+"""Rows on a device, ready for solves: layout, precision, working set and row cache, and what their end is worth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clsvm.fit import host
 from clsvm.fit.options import Options
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layout, precision, responses
-from clsvm.gram.precomputed import Given, Whole
+from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram
 from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.opencl.stream import Stream
@@ -28,10 +28,10 @@ Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
 
 
-class Ready:
-    """Rows (or given kernel values) on a device, and what all solves over them share: settings, row store, room.
+class PreparedFit:
+    """Rows (or given kernel values) on a device, and what all solves over them share: settings, row cache, room.
 
-    settings: of a solve without start, time and progress. reason: why the working set and the row store are as they
+    settings: of a solve without start, time and progress. reason: why the working set and the row cache are as they
     are. plan: None for given values. last: whether the device has no better dtype. Raises as :func:`train` does.
     whole: many solves are to come, so all of K is computed first where memory holds it.
     """
@@ -43,10 +43,10 @@ class Ready:
         self._values: host.Values | None = None
         self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
         room = WHOLE_SHARE * (stream.limit - stream.held)
-        if whole and isinstance(kernel, Kernel) and Whole.nbytes(self.gram.rows) <= room:
-            self.gram = Whole(stream, self.gram.rows, kernel)
+        if whole and isinstance(kernel, Kernel) and StoredGram.nbytes(self.gram.rows) <= room:
+            self.gram = StoredGram(stream, self.gram.rows, kernel)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
-        if isinstance(self.gram, Whole) and options.working_set_size == "auto":
+        if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
             working_set = max(MIN_WORKING_SET, working_set // 2)
             self.reason += "; half of it, since solves begin near their end"
         self.settings = solvers.Settings(
@@ -162,7 +162,7 @@ def products(
         largest = float(np.abs(X).max())
         if largest > float(np.finfo(dtype).max):
             raise ValueError(beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
-        given = Given(stream, X, dtype)
+        given = PrecomputedGram(stream, X, dtype)
         own = 0.0 if X.dtype == dtype == "float32" else largest
         return given, None, Scales(own, largest), _exact_given(X)
     plan = plan or layout.choose(stream.profile, X, kernel.spec)

@@ -59,7 +59,7 @@ class _Record:
 def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float) -> Several:
     """Solve every member over the rows of X (n, d), dense or CSR, or over X = K (n, n) where the kernel is precomputed:
     small ones side by side on one layout of X (solvers/batch.py), and on the host what that leaves (host.py); large
-    ones one after another, those that are of all rows with one row store.
+    ones one after another, those that are of all rows with one row cache.
 
     since: perf_counter() at which the fit began. max_time is that of all together. Raises as training.train does.
     """

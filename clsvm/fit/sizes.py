@@ -1,8 +1,8 @@
-"""The sizes of the working set and the row store, by what the device's measured rates make of them."""
+"""The sizes of the working set and the row cache, by what the device's measured rates make of them."""
 
 from __future__ import annotations
 
-from clsvm.gram.precomputed import Given
+from clsvm.gram.precomputed import PrecomputedGram
 from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -17,7 +17,7 @@ FAR = 1.2
 
 
 def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | str) -> tuple[int, int, str]:
-    """(working set size, bytes of the row store, why): the numbers given, or those of the least cost by the device's
+    """(working set size, bytes of the row cache, why): the numbers given, or those of the least cost by the device's
     measured rates (profiles.py), in dense multiply-adds.
 
     A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the store: rows are kept
@@ -29,7 +29,7 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep or gram.whole else cells
-        width = 1 if isinstance(gram, Given) else cells if rows.csr else rows.d
+        width = 1 if isinstance(gram, PrecomputedGram) else cells if rows.csr else rows.d
         costs = {W: cost(profile, rows.n, width, value, W) for W in _sizes(profile.working_set)}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
@@ -41,7 +41,7 @@ def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | st
     if gram.whole:
         return W, 0, "; ".join([*words, "all of K is on the device"])
     if cache != "auto":
-        words.append(f"a row store of {float(cache):g} MB was asked for")
+        words.append(f"a row cache of {float(cache):g} MB was asked for")
         return W, int(min(float(cache) * 1e6, stream.limit)), "; ".join(words)
     words.append(
         f"computing a value of K again costs {cells:.0f} dense cells, reading it {profile.cache_cost:.0f}: "

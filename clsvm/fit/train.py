@@ -11,7 +11,7 @@ from typing import Any
 from clsvm import solvers
 from clsvm.fit.checkpoint import Checkpoint
 from clsvm.fit.options import Options
-from clsvm.fit.prepare import Ready, Vector
+from clsvm.fit.prepare import PreparedFit, Vector
 from clsvm.gram import layout
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
@@ -57,7 +57,7 @@ def train_each(
     since: float,
     keep: Callable[[Vector], None] | None = None,
 ) -> list[Trained]:
-    """:func:`train` for several problems of one constraint, one after another over the same rows and row store;
+    """:func:`train` for several problems of one constraint, one after another over the same rows and row cache;
     max_time is that of all together. keep: called with coefficients from time to time."""
     feasible = [None if b is None or not b.any() else p.feasible(b) for p, b in zip(problems, starts, strict=True)]
     made: list[Trained | None] = [None] * len(problems)
@@ -71,7 +71,7 @@ def train_each(
             Stream(options.device, options.memory_limit) as stream,
             Display(options.verbose, options.tol, options.gap_tol) as progress,
         ):
-            ready = Ready(stream, X, kernel, options, dtype)
+            ready = PreparedFit(stream, X, kernel, options, dtype)
             seconds = {"layout": perf_counter() - began} | ({} if begun else {"check": began - since})
             for i in todo:
                 problem, now, before = problems[i], perf_counter(), made[i]
@@ -98,7 +98,7 @@ def train_each(
     return [one for one in made if one is not None]
 
 
-def _report(solution: solvers.Solution, ready: Ready, seconds: dict[str, float], total: float) -> FitReport:
+def _report(solution: solvers.Solution, ready: PreparedFit, seconds: dict[str, float], total: float) -> FitReport:
     primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
     return FitReport(
         primal=primal,

@@ -1,1 +1,1 @@
-"""Products with a kernel matrix that is never stored whole: layouts of rows, generated programs, row store."""
+"""Products with a kernel matrix that is never stored whole: layouts of rows, generated programs, row cache."""

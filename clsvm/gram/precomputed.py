@@ -24,7 +24,7 @@ _AT_A_TIME = 512  # rows of K that are computed
 
 
 class Slabs:
-    """Room for K (n_pad, n_pad) in SLABS buffers of ``rows`` rows, as the row store's: row i in slot i."""
+    """Room for K (n_pad, n_pad) in SLABS buffers of ``rows`` rows, as the row cache's: row i in slot i."""
 
     def __init__(self, stream: Stream, n_pad: int, dtype: str) -> None:
         self.stream, self.ld, self.rows = stream, n_pad, -(-n_pad // SLABS)
@@ -41,7 +41,7 @@ class Slabs:
         self._update(size, None, *self.head, rows, *tail)
 
 
-class Held(Gram):
+class WholeGram(Gram):
     """What both kinds share: rows of K are read, and working vectors are their rows' numbers."""
 
     whole = True
@@ -56,7 +56,7 @@ class Held(Gram):
             self._slabs.add(panel.rows, count, update)
 
 
-class Given(Held):
+class PrecomputedGram(WholeGram):
     """K (n, n) symmetric, on the host in float32 or float64, as products of one set of rows in ``dtype``; nothing is
     known of the rows but their numbers.
 
@@ -106,9 +106,9 @@ class Given(Held):
         self._answer((panel.capacity,), None, *self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
-class Whole(Held):
+class StoredGram(WholeGram):
     """K of rows, computed once for many solves by decomposition; a tile of few columns is made from the rows again,
-    which reads less. Raises as :class:`Given` does."""
+    which reads less. Raises as :class:`PrecomputedGram` does."""
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         super().__init__(stream, rows, kernel)

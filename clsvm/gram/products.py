@@ -2,7 +2,7 @@
 
     gather        working rows -> a panel (and their squared norms)
     tile          K(U, U) of a panel's rows, W x W
-    accumulate    c += K(X, U) D for all rows X, keeping K(X, U) in the row store where one is given
+    accumulate    c += K(X, U) D for all rows X, keeping K(X, U) in the row cache where one is given
     forward_back  out += K(X, U)' (w * (K(X, U) v)), a tile of rows at a time
 
 U are a panel's working vectors, D their weights for each of the problems. Every value K(x, u) is computed by the same

@@ -1,4 +1,4 @@
-"""The row store: rows of the kernel matrix kept on the device, by position, shared by all problems.
+"""The row cache: rows of the kernel matrix kept on the device, by position, shared by all problems.
 
 A ring of slots in up to SLABS equal slabs; slabs are taken one after another as rows come, from a pool that outlives
 the fit. What is kept and what leaves is decided on the device (cl_kernels/solvers/rowcache.cl); the host only makes

@@ -203,7 +203,7 @@ class Folds:
                 (apart if self._small(stream, job) else by_fold[job.fold]).append(job)
             if not by_fold:
                 return
-            ready = prepare.Ready(stream, rows, kernel, options, options.dtype, whole=True)
+            ready = prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
             last: dict[int, list[_Solved]] = {}
             for fold, jobs in by_fold.items():
                 jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
@@ -225,7 +225,7 @@ class Folds:
                     self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged)
                     yield
 
-    def _solved(self, job: Job, ready: prepare.Ready, near: list[_Solved]) -> list[_Solved]:
+    def _solved(self, job: Job, ready: prepare.PreparedFit, near: list[_Solved]) -> list[_Solved]:
         """The machines of a job over all rows, each from where one ``near`` it ended, if there are any; none where the
         rounding of kernel values is too much, for which the estimator has float64."""
         train, options, began = self.splits[job.fold][0], job.machine._options(), perf_counter()

@@ -2,7 +2,7 @@
 
 For one kernel function with its numbers, a fold is a subset of the rows that are on the device: its problem is over all
 of them, with coefficients held at 0 for those that it leaves out. So all folds, all values of C, nu and epsilon and all
-machines of several classes read one row store, and f = K b is at hand for the rows left out too: their decision values
+machines of several classes read one row cache, and f = K b is at hand for the rows left out too: their decision values
 cost nothing. Along C a solution is scaled to where the next one begins, and f with it.
 """
 

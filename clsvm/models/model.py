@@ -18,7 +18,7 @@ from clsvm.gram.precision import Reach, extent, sizes
 from clsvm.gram.responses import HOST, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import probability
-from clsvm.opencl.memory import Kept
+from clsvm.opencl.memory import DeviceCache
 from clsvm.opencl.stream import Stream
 from clsvm.tasks import ONE_CLASS, TASKS
 
@@ -59,7 +59,7 @@ class KernelModel:
 
     The first decision_function lays the support vectors out on the device and keeps them there, within a quarter of
     memory_limit, for later calls from any thread with the same device and memory_limit: those bring their rows alone.
-    The host's support vectors become read-only with it. See :class:`clsvm.opencl.memory.Kept` for how long that lasts.
+    The host's support vectors become read-only with it. See :class:`DeviceCache` for how long that lasts.
     """
 
     kernel: Kernel | Precomputed
@@ -75,7 +75,7 @@ class KernelModel:
     probB: Vector | None = None  # noqa: N815
     prob_density_marks: Vector | None = None
     smaller_first: bool = False
-    _kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
+    _kept: DeviceCache = field(default_factory=DeviceCache, init=False, repr=False, compare=False)
 
     def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
         """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two

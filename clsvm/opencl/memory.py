@@ -50,7 +50,7 @@ def pooled() -> int:
         return sum(key[2] * len(slabs) for key, slabs in pool.items() if key[0] == os.getpid())
 
 
-class Kept:
+class DeviceCache:
     """Room for one value that its owner keeps on a device between calls: buffers that are written no more, so that any
     thread may read them.
 
@@ -61,7 +61,7 @@ class Kept:
     _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes: replaced as one, as threads read it
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kept, ()
+        return DeviceCache, ()
 
     @property
     def nbytes(self) -> int:
@@ -95,18 +95,18 @@ class Kept:
         return value
 
 
-keeping: weakref.WeakSet[Kept] = weakref.WeakSet()
+keeping: weakref.WeakSet[DeviceCache] = weakref.WeakSet()
 
 
-def all_kept() -> list[Kept]:
+def all_kept() -> list[DeviceCache]:
     """Every room of this process that is not empty."""
     with pool_lock:
         return list(keeping)
 
 
 def release_memory() -> int:
-    """Give back to the system what is held between calls: slabs of the row store, and what is :class:`Kept`; the bytes
-    that were freed."""
+    """Give back to the system what is held between calls: slabs of the row cache, and every :class:`DeviceCache`; the
+    bytes that were freed."""
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()

@@ -18,7 +18,7 @@ from clsvm.opencl.contexts import build_lock, built, cached, context_lock, conte
 from clsvm.opencl.devices import default_profile, find, visible
 from clsvm.opencl.memory import (
     MEMORY_SHARE,
-    Kept,
+    DeviceCache,
     all_kept,
     free_memory,
     huge_pages,
@@ -60,7 +60,7 @@ class Stream:
         self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * free_memory(self._device))
         self.setting = self._context, self.profile, memory_limit  # what is kept for later calls holds for the same only
         self.held = self.peak = 0
-        self.reads: list[Kept] = []  # what is kept beyond this stream and counted in ``held``
+        self.reads: list[DeviceCache] = []  # what is kept beyond this stream and counted in ``held``
         self.local_memory = self._device.local_mem_size
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}

@@ -44,7 +44,7 @@ Vector = NDArray[np.float64]
 MOST = 20  # inner steps for each row of the working set, after which f is made anew
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
-CACHE_SHARE = 0.75  # of the memory that is left, for the row store; the certificate needs some as well
+CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
 PATIENCE = 200  # outer steps, and some more of many rows, in which neither violation nor dual need get better
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
@@ -57,7 +57,7 @@ class Solver:
     """The state of a solve on the device, and one method for each stage of a step.
 
     ``sets`` working sets are chosen at a time, each for ``each`` problems. :meth:`load` begins again with another
-    problem of the same shape and constraint, with all room and what the row store has.
+    problem of the same shape and constraint, with all room and what the row cache has.
     """
 
     def __init__(self, stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> None:

@@ -17,7 +17,7 @@ Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)
 @dataclass(frozen=True)
 class Settings:
     """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
-    row store. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
+    row cache. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
     exact enough as it is. start: feasible coefficients (problems, n) to begin with; known: coefficients near
     those and the f of them. keep: called with the coefficients at least ``keep_every`` seconds apart, and where the
     solve is interrupted. timed: whether seconds are wanted by part, for which the host waits more often."""

@@ -1,5 +1,5 @@
 <%doc>Parameters of what a gram kernel does with its values (see finish_*.mako). Row ``base`` is the first of the output.
-STORE: K[slot[u]][row - base] is kept in the row store, slab_rows rows of ld values in each of SLABS buffers.
+STORE: K[slot[u]][row - base] is kept in the row cache, slab_rows rows of ld values in each of SLABS buffers.
 UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capacity`` values.</%doc>
 #ifdef STORE
 #define STORE_PARAMETERS , SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot

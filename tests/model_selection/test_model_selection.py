@@ -19,8 +19,9 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, model_selection, plots
+from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, plots
 from clsvm.errors import CheckpointError
+from clsvm.fit import prepare
 from clsvm.model_selection import SVCSearchCV, folds
 from clsvm.problem.posed import c_svc, epsilon_svr
 from tests.conftest import noisy
@@ -102,13 +103,13 @@ def test_a_class_that_weighs_nothing(device: str, monkeypatch: pytest.MonkeyPatc
 
 def test_machines_of_a_fit_share_its_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 16)
-    real, left = model_selection.training.Ready.solve, list[float]()
+    real, left = prepare.PreparedFit.solve, list[float]()
 
     def solve(self: Any, problem: Any, **settings: Any) -> Any:
         left.append(settings["max_time"])
         return real(self, problem, **settings)
 
-    monkeypatch.setattr(model_selection.training.Ready, "solve", solve)
+    monkeypatch.setattr(prepare.PreparedFit, "solve", solve)
     X, y = of_three(90)
     splits = [(np.arange(60), np.arange(60, 90))]
     SVCSearchCV(SVC(device=device, max_time=60), {"C": [1]}, cv=splits, refit=False).fit(X, y)
@@ -248,10 +249,10 @@ def test_lines_where_there_is_no_terminal(
 ) -> None:
     X, y = noisy(60, 3)
     search = SVCSearchCV(SVC(device=device), {"C": [1, 2]}, cv=3, verbose=1, refit=False)
-    monkeypatch.setattr(model_selection, "_SHOW_EVERY", 1e9)
+    monkeypatch.setattr(folds, "_SHOW_EVERY", 1e9)
     search.fit(X, y)
     assert capsys.readouterr().err.splitlines() == ["6 of 6 fits, 0:00:00 left"]
-    monkeypatch.setattr(model_selection, "_SHOW_EVERY", 0)
+    monkeypatch.setattr(folds, "_SHOW_EVERY", 0)
     search.fit(X, y)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" fits")[0] for line in lines] == [f"{i} of 6" for i in (1, 2, 3, 4, 5, 6, 6)]
@@ -271,7 +272,7 @@ def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pyt
     X, y = noisy(120, 3)
     file = tmp_path / "search.npz"
     search = SVCSearchCV(SVC(device=device, tol=1e-5), GRID, cv=3, checkpoint=file, refit=False)
-    real, count = model_selection.training.Ready.solve, [0]
+    real, count = prepare.PreparedFit.solve, [0]
 
     def interrupts(self: Any, problem: Any, **settings: Any) -> Any:
         count[0] += 1
@@ -279,7 +280,7 @@ def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pyt
             raise KeyboardInterrupt
         return real(self, problem, **settings)
 
-    monkeypatch.setattr(model_selection.training.Ready, "solve", interrupts)
+    monkeypatch.setattr(prepare.PreparedFit, "solve", interrupts)
     with pytest.raises(KeyboardInterrupt):
         search.fit(X, y)
     assert os.listdir(tmp_path) == ["search.npz"]

@@ -31,8 +31,8 @@ from scipy import sparse
 from clsvm import Kernel, load_model, save_model
 from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel
-from tests.test_libsvm_tasks import MODELS, make_model
-from tests.test_probability import with_estimates
+from tests.models.test_libsvm_tasks import MODELS, make_model
+from tests.models.test_probability import with_estimates
 
 FILES = int(os.environ.get("CLSVM_FUZZ", "1500"))
 SECONDS = 1.0  # of the processor, for one file

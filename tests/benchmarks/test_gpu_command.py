@@ -24,7 +24,7 @@ from clsvm.opencl.profiles import PROFILES, SEARCH
 from clsvm.opencl.stream import Stream
 from tests.conftest import thrifty
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def asked(device: str, folder: Path, seconds: float = 20.0) -> Asked:

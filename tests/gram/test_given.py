@@ -17,7 +17,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.gram.precomputed import Given
+from clsvm.gram.precomputed import PrecomputedGram
 from clsvm.gram.products import Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.opencl.stream import Stream
@@ -46,7 +46,7 @@ def test_products(device: str, profile: str, dtype: str) -> None:
     K = np.random.default_rng(0).normal(size=(n, n))
     K = (K + K.T).astype(dtype)
     with Stream(device) as stream:
-        gram = Given(stream, K, dtype)
+        gram = PrecomputedGram(stream, K, dtype)
         panel = gram.panel(16, square=True)
         rows = np.full(panel.capacity, -1, np.int32)
         rows[:3] = 32, 0, 7
@@ -74,7 +74,7 @@ def test_products(device: str, profile: str, dtype: str) -> None:
 def test_few_rows_fill_no_slab(device: str) -> None:
     for n in (1, SLABS - 1, SLABS + 1):
         with Stream(device) as stream:
-            gram = Given(stream, np.eye(n), "float64")
+            gram = PrecomputedGram(stream, np.eye(n), "float64")
             assert len(gram._slabs.head) == SLABS + 2
 
 

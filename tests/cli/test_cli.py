@@ -27,7 +27,7 @@ from clsvm.models.model import KernelModel
 from clsvm.report import FitReport
 from tests.conftest import Command
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 needs_libsvm = pytest.mark.skipif(
     not (shutil.which("svm-train") and shutil.which("svm-predict")),
     reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",
@@ -526,7 +526,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("it trained")
 
     monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", fit)
-    monkeypatch.setattr("clsvm.libsvm.read_problem", fit)
+    monkeypatch.setattr("clsvm.models.svmlight.read_problem", fit)
 
 
 @pytest.mark.usefixtures("untrained")
@@ -672,7 +672,7 @@ def test_ctrl_c_before_there_is_a_checkpoint(clsvm: Command, monkeypatch: pytest
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clsvm.libsvm.read_problem", interrupted)
+    monkeypatch.setattr("clsvm.models.svmlight.read_problem", interrupted)
     result = clsvm("train", "--checkpoint", "c", "breast_cancer.train")
     assert result == (130, "", "clsvm: error: interrupted; no partial file is left\n")
 

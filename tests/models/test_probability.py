@@ -20,8 +20,8 @@ from clsvm import SVC, SVR, NuSVC, OneClassSVM, load_model, save_model
 from clsvm.models import libsvm, probability
 from clsvm.models.model import KernelModel
 from tests.conftest import Command
-from tests.test_libsvm import write_text
-from tests.test_libsvm_tasks import make_model, needs_libsvm, svm_train
+from tests.models.test_libsvm import write_text
+from tests.models.test_libsvm_tasks import make_model, needs_libsvm, svm_train
 
 NAMES = np.array(["setosa", "versicolor", "virginica"])
 

@@ -128,7 +128,7 @@ def test_every_kernel_function(device: str, objective: str, name: str) -> None:
 def test_in_both_shapes(device: str, profile: str, objective: str) -> None:
     slow = devices.find(device).platform == "Oclgrind"
     if slow and (objective == "offset" or profile == "gpu-pair"):
-        pytest.skip("tests/test_solver.py has the one, pairs of floats differ in arithmetic alone")
+        pytest.skip("tests/solvers/test_solver.py has the one, pairs of floats differ in arithmetic alone")
     X, y, weights = draw(1, 40 if slow else 150, 3, 3 if objective == "Crammer-Singer" else 2, False, False)
     kernel, tol = make("rbf"), 0.3 if slow else TOL
     model = SVC(kernel=kernel, tol=tol, device=device, working_set_size=32, **OBJECTIVES[objective])
@@ -141,7 +141,7 @@ def test_in_both_shapes(device: str, profile: str, objective: str) -> None:
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("cache", ["auto", 0])
 def test_the_settings_of_the_paper(device: str, objective: str, cache: Any) -> None:
-    """A working set of 16, with a row store and without."""
+    """A working set of 16, with a row cache and without."""
     X, y, weights = draw(2, 400, 5, 3 if objective == "Crammer-Singer" else 2, False, False)
     kernel = make("rbf")
     model = SVC(kernel=kernel, tol=TOL, device=device, working_set_size=16, cache_size=cache, **OBJECTIVES[objective])

@@ -349,7 +349,7 @@ def test_arguments_are_the_compilers(device: str) -> None:
         text = emit.emit(kernel, product, layout_, "float64", PROFILES[profile])
         head = Header(text)
         assert ("-DWG" in head.options) == (product == "forward-back")
-        program = cl.Program(stream.context_of, text).build(
+        program = cl.Program(stream._context, text).build(
             [*head.options.split(), "-cl-kernel-arg-info"], cache_dir=False
         )
         kernel_ = program.gram

@@ -19,7 +19,7 @@ from clsvm.kernels import Kernel
 from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel, pairs
 from tests.conftest import Command
-from tests.test_libsvm import write_text
+from tests.models.test_libsvm import write_text
 
 needs_libsvm = pytest.mark.skipif(
     not (shutil.which("svm-train") and shutil.which("svm-predict")),

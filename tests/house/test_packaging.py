@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "clsvm"
 
 # A package imports only from those to its left; what stands together in a group, from those before it in the group.

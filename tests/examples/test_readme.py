@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 NAMESPACE: dict[str, Any] = {"__name__": "readme"}
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

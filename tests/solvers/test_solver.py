@@ -95,7 +95,7 @@ def test_small_fit(device: str, profile: str) -> None:
 @pytest.mark.parametrize("cache_size", [0, 0.3, 100, "auto"])
 @pytest.mark.parametrize("working_set_size", [16, 100, 1024])
 def test_cache_and_working_set(device: str, cache_size: Any, working_set_size: int) -> None:
-    """Working set and row store change the path, not the end; 0.3 MB hold some 80 rows, so rows are evicted."""
+    """Working set and row cache change the path, not the end; 0.3 MB hold some 80 rows, so rows are evicted."""
     X, y = noisy(900, 5)
     options = {"device": device, "cache_size": cache_size, "working_set_size": working_set_size}
     model = SVC(gamma=0.4, **options).fit(X, y)
@@ -299,7 +299,7 @@ def test_rows_beyond_float32_are_decided_in_float64(device: str, name: str) -> N
 
 
 def test_every_memory_limit_gives_the_optimum_or_an_error(device: str) -> None:
-    """A row store too small for one step must be none at all: it once lost rows, and called the result converged."""
+    """A row cache too small for one step must be none at all: it once lost rows, and called the result converged."""
     X, y = noisy(1024, 150)
     options = {"C": 10.0, "gamma": 1 / 150, "working_set_size": 256, "cache_size": 1e3, "device": device}
     best = SVC(**options).fit(X, y).fit_report_.dual

@@ -122,7 +122,7 @@ with atomic_write(sys.argv[1]) as stream:
 @posix
 @pytest.mark.parametrize("write", [atomic_write, check_writable])
 def test_what_a_killed_writer_left_is_deleted_by_the_next_one(tmp_path: Path, write: object) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", KILLED, tmp_path / "model"], env=environment, check=False)
     (left,) = tmp_path.iterdir()
     assert left.read_bytes() == b"half"

@@ -18,7 +18,7 @@ from sklearn.datasets import dump_svmlight_file
 import clsvm
 from clsvm import SVC, NuSVC
 from clsvm.errors import CheckpointError
-from clsvm.fit import prepare
+from clsvm.fit import train
 from clsvm.problem import Constraint, Problem
 from clsvm.problem.posed import c_svc, crammer_singer
 from tests.conftest import noisy
@@ -149,7 +149,7 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
 def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = noisy(300, 6)
     file = tmp_path / "state"
-    real = prepare.Display.__enter__
+    real = train.Display.__enter__
 
     def interrupts(display: Any) -> Any:
         real(display)
@@ -163,7 +163,7 @@ def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monke
         show.phase = lambda words: None  # type: ignore[attr-defined]
         return show
 
-    monkeypatch.setattr(prepare.Display, "__enter__", interrupts)
+    monkeypatch.setattr(train.Display, "__enter__", interrupts)
     with pytest.raises(KeyboardInterrupt):
         SVC(**OPTIONS, device=device, checkpoint=file).fit(X, y)
     monkeypatch.undo()

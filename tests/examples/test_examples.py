@@ -14,7 +14,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SCRIPTS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
 # Of each script: what stands before a number that it prints, and the least and the most that this may be.
 PRINTED: dict[str, dict[str, tuple[float, float]]] = {
