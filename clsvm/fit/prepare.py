@@ -17,7 +17,7 @@ from clsvm.fit.options import Options
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layout, precision, responses
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
-from clsvm.gram.products import Gram
+from clsvm.gram.products import Gram, Products
 from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Problem
@@ -151,7 +151,7 @@ def products(
     dtype: str,
     plan: layout.Plan | None = None,
     gathered: bool = False,
-) -> tuple[Gram, layout.Plan | None, Scales, solvers.Exact]:
+) -> tuple[Products, layout.Plan | None, Scales, solvers.Exact]:
     """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
     them in float64), once they are on the device.
 

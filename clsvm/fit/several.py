@@ -15,7 +15,7 @@ from clsvm.fit import host, prepare
 from clsvm.fit.options import Options
 from clsvm.fit.train import train_each
 from clsvm.gram import layout
-from clsvm.gram.products import Gram
+from clsvm.gram.products import Products
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
@@ -155,7 +155,7 @@ class _Work:
     """Members on one device in one dtype: what they are made of, and what was found so far."""
 
     stream: Stream
-    gram: Gram
+    gram: Products
     X: Any
     members: Sequence[Member]
     kernel: Kernel | Precomputed
@@ -251,7 +251,7 @@ class _Work:
         return replace(one, steps=one.steps + steps)
 
     @cached_property
-    def _double(self) -> Gram | NDArray[np.float64]:
+    def _double(self) -> Products | NDArray[np.float64]:
         """All of K in float64 on the host, where that is quickly made, else products in float64 on the device."""
         if host.holds(self.stream, self.X.shape):
             return self.X if isinstance(self.kernel, Precomputed) else self.kernel(self.X)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clsvm.gram.precomputed import PrecomputedGram
-from clsvm.gram.products import Gram
+from clsvm.gram.products import Products
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
@@ -16,7 +16,7 @@ NEAR = 4 << 20  # bytes of a W x W tile beyond which an inner step takes FAR tim
 FAR = 1.2
 
 
-def choose(stream: Stream, gram: Gram, working_set: int | str, cache: float | str) -> tuple[int, int, str]:
+def choose(stream: Stream, gram: Products, working_set: int | str, cache: float | str) -> tuple[int, int, str]:
     """(working set size, bytes of the row cache, why): the numbers given, or those of the least cost by the device's
     measured rates (profiles.py), in dense multiply-adds.
 

@@ -1,7 +1,7 @@
 """Products with a kernel matrix that is on the device whole: kernel="precomputed", functions of the caller's, and K of
 rows that many solves share.
 
-The methods are those of :class:`Gram` that solvers call. A solve computes no row and needs no store.
+A solve computes no row and needs no store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram import layout, programs
 from clsvm.gram.layout import Rows
-from clsvm.gram.products import Gram, Panel, Store, Update
+from clsvm.gram.products import Gram, Panel, Store, Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -41,35 +41,22 @@ class Slabs:
         self._update(size, None, *self.head, rows, *tail)
 
 
-class WholeGram(Gram):
-    """What both kinds share: rows of K are read, and working vectors are their rows' numbers."""
-
-    whole = True
-    _slabs: Slabs
-
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        panel.rows = rows
-
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows; a store is not filled."""
-        if update:
-            self._slabs.add(panel.rows, count, update)
-
-
-class PrecomputedGram(WholeGram):
-    """K (n, n) symmetric, on the host in float32 or float64, as products of one set of rows in ``dtype``; nothing is
-    known of the rows but their numbers.
+class PrecomputedGram:
+    """:class:`Products` with K (n, n) symmetric, on the host in float32 or float64, as those of one set of rows in
+    ``dtype``; nothing is known of the rows but their numbers, and working vectors are these.
 
     Raises ValueError where memory_limit does not hold it, DeviceError where the device does not.
     """
+
+    whole = True
+    kernel = PRECOMPUTED
 
     def __init__(self, stream: Stream, K: NDArray[Any], dtype: str) -> None:
         n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
         at = np.arange(n, dtype=np.int32)
         order, lanes = np.concatenate([at, np.full(ld - n, -1, np.int32)]), layout.lanes(stream.profile, dtype)
-        self.stream, self.shape, self.width, self._real = stream, stream.profile.shape, _WHOLE, np.dtype(dtype)
+        self.stream, self.width = stream, _WHOLE
         self.rows = Rows("given", dtype, n, n, ld, lanes, n * ld, order, at, None)
-        self.kernel = PRECOMPUTED  # type: ignore[assignment]  # (solvers do no more than name it)
         self._slabs = Slabs(stream, ld, dtype)
         for slab, first in zip(self._slabs.buffers, self._slabs.starts, strict=True):
             part = np.zeros((self._slabs.rows, ld), dtype)
@@ -80,38 +67,50 @@ class PrecomputedGram(WholeGram):
         self._pick, self._answer = stream.variant(given, "pick"), stream.variant(given, "answer")
 
     def panel_bytes(self, capacity: int) -> int:
+        """A panel holds numbers of rows alone."""
         return 0
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
+        """An empty panel for at least ``capacity`` working vectors."""
         return Panel(-(-capacity // _WHOLE) * _WHOLE, _WHOLE, None, None, 0, "many")
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        """``capacity`` working vectors of a gathered panel from ``first`` on."""
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
 
-    def tile(
-        self,
-        panel: Panel,
-        rows: Buffer,
-        count: Buffer,
-        out: Buffer,
-        known: int = 0,
-        offset: int = 0,
-        half: bool = False,
-    ) -> None:
-        """As :meth:`clsvm.gram.products.Gram.tile`."""
-        size = (1 if self.shape == "vector" else self.rows.lanes, panel.capacity)
-        self._pick(size, None, *self._slabs.head, rows, panel.capacity, known, offset, out)
+    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
+        """Nothing: there are no rows to make values of."""
+        raise NotImplementedError
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        """The numbers of working rows into a panel."""
+        panel.rows = rows
+
+    def tile(self, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a panel."""
+        size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
+        self._pick(size, None, *self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows; a store is not filled."""
+        if update:
+            self._slabs.add(panel.rows, count, update)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        """c += K(U, U') D."""
         self._answer((panel.capacity,), None, *self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
-class StoredGram(WholeGram):
-    """K of rows, computed once for many solves by decomposition; a tile of few columns is made from the rows again,
-    which reads less. Raises as :class:`PrecomputedGram` does."""
+class StoredGram:
+    """:class:`Products` with K of rows, computed once for many solves by decomposition; a tile of few columns is made
+    from the rows again, which reads less. Raises as :class:`PrecomputedGram` does."""
+
+    whole = True
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
-        super().__init__(stream, rows, kernel)
+        self.rows, self.kernel, self._gram = rows, kernel, Gram(stream, rows, kernel)
+        self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
+        self.part, self.of_panel, self.respond = self._gram.part, self._gram.of_panel, self._gram.respond
         self._slabs = slabs = Slabs(stream, rows.n_pad, rows.dtype)
         panel = self.panel(_AT_A_TIME)
         at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
@@ -121,8 +120,8 @@ class StoredGram(WholeGram):
                 some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
                 for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
                     stream.write(buffer, values)
-                Gram.gather(self, panel, at, count)
-                Gram.accumulate(self, panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
+                self._gram.gather(panel, at, count)
+                self._gram.accumulate(panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
                 stream.finish()
         stream.free(at, count, slot, *panel.buffers())
 
@@ -131,15 +130,16 @@ class StoredGram(WholeGram):
         """What K of these rows takes."""
         return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
 
-    def tile(
-        self,
-        panel: Panel,
-        rows: Buffer,
-        count: Buffer,
-        out: Buffer,
-        known: int = 0,
-        offset: int = 0,
-        half: bool = False,
-    ) -> None:
-        Gram.gather(self, panel, rows, count)  # (the vectors themselves, which nothing else needs)
-        super().tile(panel, rows, count, out, known, offset, half)
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        """The numbers of working rows into a panel; the vectors themselves are wanted by a tile alone."""
+        panel.rows = rows
+
+    def tile(self, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a square panel, from the vectors."""
+        self._gram.gather(panel, tile.rows, tile.count)
+        self._gram.tile(panel, tile)
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows; a store is not filled."""
+        if update:
+            self._slabs.add(panel.rows, count, update)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +69,55 @@ class Update(NamedTuple):
     capacity: int
 
 
+class Tile(NamedTuple):
+    """Values among the rows of a square panel: out[offset + u, v] = K(row u, row v), rows of ``capacity`` values, for
+    all u and v >= known, whole lane groups; half: at least for u < known and u >= v. rows, count: which rows these
+    are."""
+
+    rows: Buffer
+    count: Buffer
+    out: Buffer
+    known: int = 0
+    offset: int = 0
+    half: bool = False
+
+
+class Products(Protocol):
+    """What solvers ask of a kernel matrix, whatever it is made of. whole: whether all of K is on the device. width:
+    working sets are whole blocks of so many rows."""
+
+    whole: bool
+    width: int
+    rows: Rows
+    kernel: Any
+
+    def panel(self, capacity: int, square: bool = False) -> Panel:
+        """An empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
+
+    def panel_bytes(self, capacity: int) -> int:
+        """Of the values of a panel."""
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
+
+    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
+        """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers."""
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel."""
+
+    def tile(self, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a square panel, gathered."""
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
+
+    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
+
+
 class Gram:
-    """The products of one kernel function over one set of rows, for one stream (so for one thread)."""
+    """:class:`Products` of one kernel function over one set of rows, for one stream (so for one thread)."""
 
     whole = False  # whether K is on the device whole
 
@@ -157,21 +204,12 @@ class Gram:
             head = (part.first, part.groups, part.values, r.at, r.columns_at, r.columns, int(r.kind == "dense"))
             gather(size, None, *head, self.norms, r.d, count, rows, panel.values, panel.uu)
 
-    def tile(
-        self,
-        panel: Panel,
-        rows: Buffer,
-        count: Buffer,
-        out: Buffer,
-        known: int = 0,
-        offset: int = 0,
-        half: bool = False,
-    ) -> None:
-        """out[offset + u, v] = K(row u, row v) of a square panel's rows, rows of ``capacity`` values in the rows'
-        dtype, for all u and v >= known, whole lane groups; half: at least for u < known and u >= v."""
-        store = Store((out,), offset + panel.capacity, panel.capacity, self._slot(panel.capacity, offset))
-        product = "half tile" if half and self.shape == "vector" else "tile"
-        self._tile(product, panel, rows, panel, count, known, store, None)
+    def tile(self, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a square panel, in the rows' dtype."""
+        offset = tile.offset
+        store = Store((tile.out,), offset + panel.capacity, panel.capacity, self._slot(panel.capacity, offset))
+        product = "half tile" if tile.half and self.shape == "vector" else "tile"
+        self._tile(product, panel, tile.rows, panel, tile.count, tile.known, store, None)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.gram.products import Gram
+from clsvm.gram.products import Products
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
@@ -13,7 +13,7 @@ from clsvm.solvers.solution import Exact, Settings, Solution
 __all__ = ["Exact", "Settings", "Solution", "Solver", "batch", "solver"]
 
 
-def solver(stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> Solver:
+def solver(stream: Stream, gram: Products, problem: Problem, settings: Settings) -> Solver:
     """What solves ``problem`` (in the caller's row order) over the rows of ``gram``."""
     method = Coupled if problem.constraint is Constraint.COUPLED else Solver
     return method(stream, gram, problem, settings)

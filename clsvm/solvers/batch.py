@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Gram, Panel, Update
+from clsvm.gram.products import Panel, Products, Tile, Update
 from clsvm.opencl.stream import Buffer, Stream, local
 from clsvm.problem import Constraint, Problem
 from clsvm.report import relative_gap
@@ -31,7 +31,7 @@ from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
 
 Vector = NDArray[np.float64]
-Exact = Callable[[], Gram | NDArray[np.float64]]
+Exact = Callable[[], Products | NDArray[np.float64]]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
@@ -84,7 +84,7 @@ def largest(stream: Stream) -> int:
 
 def solve(
     stream: Stream,
-    gram: Gram,
+    gram: Products,
     members: Sequence[Member],
     tol: float,
     max_iter: int,
@@ -118,13 +118,13 @@ def solve(
     return found
 
 
-def _width(stream: Stream, gram: Gram, rows: int) -> int:
+def _width(stream: Stream, gram: Products, rows: int) -> int:
     """W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a program."""
     unit = max(gram.width, UNIT) if stream.profile.shape == "vector" else max(gram.width, stream.profile.group)
     return -(-rows // unit) * unit
 
 
-def _batches(stream: Stream, gram: Gram, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
+def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
     """Members of falling size, as many at a time as the compute units want and a share of the memory holds."""
     itemsize = np.dtype(gram.rows.dtype).itemsize
     first = 0
@@ -144,7 +144,7 @@ class _Batch:
     def __init__(
         self,
         stream: Stream,
-        gram: Gram,
+        gram: Products,
         members: Sequence[Member],
         W: int,
         Q: Buffer,
@@ -194,9 +194,9 @@ class _Batch:
         for p in range(self.B):
             part = self.gram.part(self.panel, p * self.W, self.W, self.each)
             rows = self.stream.part(self.at, 4 * p * self.W, 4 * self.W)
-            self.gram.tile(part, rows, self.each, self.Q, offset=p * self.W)
+            self.gram.tile(part, Tile(rows, self.each, self.Q, offset=p * self.W))
 
-    def _gathered(self, gram: Gram, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
+    def _gathered(self, gram: Products, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
         """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""
         panel, at = gram.panel(places.size, square=True), self.stream.upload(places.ravel())
         gram.gather(panel, at, count)
@@ -328,7 +328,7 @@ class _Batch:
         b = member.problem.snapped(b, lo, hi)
         return Outcome(b[0], f[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
 
-    def _listed(self, gram: Gram, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
+    def _listed(self, gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
         """The rows of each member, and room for the most of them in whole blocks of ``gram``."""
         rows = [np.flatnonzero(some) for some in which]
         size = -(-max(1, *map(len, rows)) // ROOM) * ROOM

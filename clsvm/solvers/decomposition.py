@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram import programs as gram_programs
-from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.products import Products, Store, Tile, Update
 from clsvm.gram.row_cache import RowCache
 from clsvm.opencl.stream import Buffer, Stream, local
 from clsvm.problem import Constraint, Problem
@@ -60,7 +60,7 @@ class Solver:
     problem of the same shape and constraint, with all room and what the row cache has.
     """
 
-    def __init__(self, stream: Stream, gram: Gram, problem: Problem, settings: Settings) -> None:
+    def __init__(self, stream: Stream, gram: Products, problem: Problem, settings: Settings) -> None:
         self.stream, self.gram, self.problem, self.settings = stream, gram, problem, settings
         rows, P = gram.rows, problem.problems
         self.n, self.P = rows.n_pad, P
@@ -320,7 +320,7 @@ class Solver:
         wide, high = W // programs.SQUARE, (W - known) // programs.SQUARE
         if known:
             self._k["carry"]((high, high), None, W, known, Q)
-        self.gram.tile(self.panel, ws, self.count, Q, known, half=True)
+        self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
         self._k["mirror"]((wide, high), None, W, known, Q)
 
     def _limits(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Gram, Panel, Update
+from clsvm.gram.products import Panel, Products, Update
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Problem
 from clsvm.report import Point, relative_gap
@@ -54,7 +54,7 @@ class Course:
 class State:
     """lo, hi, q, f, b of ``P`` problems, each (P, n) wide numbers on the device, n rows with padding; kink (1,)."""
 
-    def __init__(self, stream: Stream, gram: Gram, problems: int) -> None:
+    def __init__(self, stream: Stream, gram: Products, problems: int) -> None:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
         self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
         self.kink = stream.buffer(8)

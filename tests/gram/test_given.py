@@ -18,7 +18,7 @@ from sklearn.multiclass import OneVsRestClassifier
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.gram.precomputed import PrecomputedGram
-from clsvm.gram.products import Update
+from clsvm.gram.products import Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
@@ -53,7 +53,7 @@ def test_products(device: str, profile: str, dtype: str) -> None:
         at, count = stream.upload(rows), stream.upload(np.array([3], np.int32))
         gram.gather(panel, at, count)
         out = stream.zeros(2 * K.itemsize * panel.capacity**2)
-        gram.tile(panel, at, count, out, offset=panel.capacity)
+        gram.tile(panel, Tile(at, count, out, offset=panel.capacity))
         tile = stream.read(out, dtype, (2, panel.capacity, panel.capacity))
         np.testing.assert_array_equal(tile[1, :3, :3], K[np.ix_(rows[:3], rows[:3])])
         assert not tile[0].any()

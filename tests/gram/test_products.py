@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from clsvm import kernels
 from clsvm.gram import layout
-from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.opencl import devices as devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
@@ -62,7 +62,7 @@ def check_kernel(
         places = stream.upload(at)
         gram.gather(panel, places, count)
         out = stream.zeros(panel.capacity**2 * np.dtype(dtype).itemsize)
-        gram.tile(panel, places, count, out)
+        gram.tile(panel, Tile(places, count, out))
         tile = stream.read(out, dtype, (panel.capacity, panel.capacity))[:m, :m]
         np.testing.assert_allclose(tile, expected[chosen].T, rtol=0, atol=tolerance)
 
@@ -248,7 +248,7 @@ def test_same_bits_in_every_layout(device: str) -> None:
             at, count = stream.upload(places), stream.upload(np.array([50], np.int32))
             gram.gather(panel, at, count)
             out = stream.zeros(4 * panel.capacity**2)
-            gram.tile(panel, at, count, out)
+            gram.tile(panel, Tile(at, count, out))
             tile = stream.read(out, np.float32, (panel.capacity,) * 2)[:50, :50]
             norms = stream.read(rows.xx, np.float32, rows.n_pad)[rows.position]
             values.append(tile)
@@ -272,7 +272,7 @@ def test_places_of_a_block_start_again(device: str) -> None:
         for base in (0, 2**31 - 1 - 4 * lines, 0):  # before, across the end, and after it
             panel.base[0] = base or panel.base[0]
             gram.gather(panel, at, count)
-            gram.tile(panel, at, count, out)
+            gram.tile(panel, Tile(at, count, out))
             tile = stream.read(out, np.float32, (panel.capacity,) * 2)[:150, :150]
             np.testing.assert_allclose(tile, kernel(X[:150].toarray(), X[:150].toarray()), atol=4e-6)
         assert 0 < panel.base[0] < 2**31 - 1 - 4 * lines
@@ -295,7 +295,7 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         at, count = stream.upload(rows.position[:256]), stream.upload(np.array([256], np.int32))
         gram.gather(panel, at, count)
         out = stream.upload(np.full((256, 256), -7, dtype))
-        gram.tile(panel, at, count, out, known=known, half=True)
+        gram.tile(panel, Tile(at, count, out, known=known, half=True))
         half = stream.read(out, dtype, (256, 256))
         if stream.profile.shape == "vector":
             assert (half[known:, known:] == -7).mean() > 0.2
