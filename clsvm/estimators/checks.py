@@ -6,19 +6,35 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from clsvm import arrays
+from clsvm.errors import warn
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl import devices as devices
 
 _LOOK = 20  # rows on which a kernel function is tried before anything else
 _SCALED = 2000  # rows whose columns' scales are looked at where a fit did not converge
+_ROUGH = 1e-6  # of the largest kernel value: beyond it, what is not symmetric shows in decision values
 _APART, _LARGE = 1e3, 1e6  # factors between the scales of columns, and kernel values, that are hard to solve
 
 
 def times(shape: tuple[int, ...]) -> str:
     """A shape in words: 3x4."""
     return "x".join(map(str, shape))
+
+
+def symmetric(K: NDArray[Any]) -> NDArray[Any]:
+    """Kernel values K (n, n) themselves, or (K + K') / 2 where rounding has left them not quite symmetric. Raises
+    ValueError where more than float32's rounding of the largest has."""
+    step = max(1, (1 << 22) // len(K))
+    worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
+    if worst > 1e-5 * float(np.abs(K).max()):
+        raise ValueError(f"the kernel matrix is not symmetric: K(x, y) and K(y, x) differ by up to {worst:g}")
+    if worst > _ROUGH * float(np.abs(K).max()):
+        words = f"the kernel matrix is not quite symmetric: K and K' differ by up to {worst:.2g}"
+        warn(f"{words}; the fit is to (K + K') / 2")
+    return (K + K.T) / 2 if worst else K
 
 
 def check_values(kernel: Kernel, X: Any) -> None:

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import problem
 from clsvm.estimators import targets
-from clsvm.estimators.base import KernelLike, Machine
+from clsvm.estimators.base import KernelLike
+from clsvm.estimators.dual import Machine
 from clsvm.estimators.parameters import documented, number, without_probability
 from clsvm.fit import several, train
 from clsvm.kernels import Kernel, Precomputed

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from clsvm.estimators import targets
-from clsvm.estimators.base import KernelLike, Machine
+from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
+from clsvm.estimators.dual import Machine
 from clsvm.estimators.parameters import documented, number
 from clsvm.problem import posed
 from clsvm.solvers.batch import Member

@@ -26,8 +26,8 @@ from sklearn.utils.validation import _num_samples
 from clsvm import arrays, files
 from clsvm.errors import CheckpointError, ClsvmError
 from clsvm.estimators import targets
-from clsvm.estimators.base import Machine
 from clsvm.estimators.checks import check_values
+from clsvm.estimators.dual import Machine
 from clsvm.fit import options, prepare
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel

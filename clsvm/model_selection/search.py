@@ -24,7 +24,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
-from clsvm.estimators.base import Machine
+from clsvm.estimators.dual import Machine
 from clsvm.model_selection.folds import Folds, Rows
 
 Vector = NDArray[np.float64]

@@ -45,7 +45,7 @@ from sklearn.preprocessing import StandardScaler
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.estimators import base
+from clsvm.estimators import dual
 from clsvm.model_selection import SVCSearchCV
 from clsvm.models import probability
 from clsvm.opencl import devices as devices
@@ -249,7 +249,7 @@ def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(base, "KernelModel", interrupted)
+        patched.setattr(dual, "KernelModel", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X[:90, :2], 7 - y[:90])
     assert vars(model).keys() == before.keys()

@@ -1,0 +1,193 @@
+"""What estimators of dual problems share: the solver's options, starts from earlier fits, what a fit leaves behind."""
+
+from __future__ import annotations
+
+import os
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import (
+    _num_samples,
+    check_is_fitted,
+)
+
+from clsvm import problem
+from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.parameters import number
+from clsvm.fit import options, several, train
+from clsvm.kernels import Kernel, Precomputed
+from clsvm.models.model import KernelModel
+from clsvm.opencl import devices as devices
+from clsvm.solvers.batch import Member
+
+_HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
+
+
+class Machine(KernelEstimator):
+    """A support vector machine; tasks are its subclasses.
+
+    Their parameters are described in clsvm.estimators.parameters and listed by each one's docstring.
+    """
+
+    tol: Any
+    cache_size: Any
+    max_iter: Any
+    working_set_size: Any
+    gap_tol: Any
+    max_time: Any
+    warm_start: Any
+    checkpoint: Any
+    checkpoint_every: Any
+    n_iter_: Any
+    _task: str  # of clsvm.tasks.TASKS
+
+    def _options(self) -> options.Options:
+        return options.Options(
+            tol=float(self.tol),
+            gap_tol=self.gap_tol,
+            max_iter=min(int(self.max_iter), 2**62),
+            max_time=self.max_time,
+            working_set_size=self.working_set_size,
+            cache_size=self.cache_size,
+            dtype=self.dtype,
+            device=self.device,
+            memory_limit=self.memory_limit,
+            verbose=self.verbose,
+            checkpoint=self.checkpoint,
+            checkpoint_every=float(self.checkpoint_every),
+        )
+
+    def _before(self, shape: tuple[int, int]) -> NDArray[np.float64] | None:
+        """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""
+        if not self.warm_start or not hasattr(self, "dual_coef_"):
+            return None
+        before, (count, n) = len(self.dual_coef_), shape
+        if before != count:
+            raise ValueError("warm_start: the fit before was of another multi_class")
+        if n < self.shape_fit_[0]:
+            raise ValueError(
+                f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, and more"
+            )
+        start = np.zeros((count, n))
+        start[:, self.support_] = self.dual_coef_
+        return start
+
+    def _keep(
+        self,
+        X: Any,
+        kernel: Kernel | Precomputed,
+        trained: train.Trained | several.Several,
+        support: NDArray[np.intp],
+        dual_coef: NDArray[np.float64],
+        intercept: NDArray[np.float64],
+        classes: NDArray[Any],
+        index: NDArray[np.intp],
+    ) -> None:
+        """The learnt attributes that every task has. index: each row's class."""
+        report = trained.report
+        self.support_ = support.astype(np.int32)
+        self.support_vectors_ = np.empty((0, 0)) if self._given else _safe_indexing(X, support)
+        self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
+        self.dual_coef_, self.intercept_ = dual_coef, intercept
+        self.fit_status_ = 0 if report.converged else 1
+        self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
+        self.fit_report_ = report
+        vectors, plan = self.support_vectors_, trained.plan
+        if plan and len(plan.centre) != vectors.shape[1]:
+            plan = None  # it is of fewer columns (_trained_on)
+        if isinstance(kernel, Precomputed):
+            vectors = support
+            self._rows_of_fit = X if self._own else None
+        self.model_ = KernelModel(
+            kernel=kernel,
+            support_vectors=vectors,
+            dual_coef=dual_coef,
+            intercept=intercept,
+            classes=classes,
+            n_support=self._n_support,
+            plan=plan,
+            dtype=self.dtype,
+            task=self._task,
+        )
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, where they
+        are over subsets of the rows and not coupled. Raises NotImplementedError where they are not."""
+        raise NotImplementedError
+
+    def _scaled(
+        self, b: NDArray[np.float64], rho: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Coefficients, or what is linear in them, (problems, n) and offsets (problems,) of the machine, from those of
+        the problem, rho (problems, groups)."""
+        return b, rho.mean(axis=1)  # (of two groups the middle is the offset)
+
+    def _fit_one(self, X: Any, problem: problem.Problem, started: float) -> None:
+        """Train the one problem of a task without classes, over the rows of X or over these twice."""
+        rows, kernel = self._trained_on(X)
+        n = rows.shape[0]
+        if problem.n != n:
+            rows = _twice(rows, isinstance(kernel, Precomputed))
+        start = self._before((1, n))
+        if start is not None and problem.n != n:
+            start = np.concatenate([np.maximum(start, 0), np.minimum(start, 0)], axis=1)
+        trained = train.train(rows, problem, kernel, self._options(), start, started)
+        solution = trained.solution
+        b = solution.b[0, :n] + solution.b[0, n:] if problem.n != n else solution.b[0]
+        support = np.flatnonzero(b)
+        self.n_iter_ = int(min(solution.steps[0], np.iinfo(np.int32).max))
+        one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], solution.rho)
+        self._keep(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
+
+    @property
+    def n_support_(self) -> NDArray[np.int32]:
+        """Support vectors of each class (k,) int32; of all rows (1,) where there are none."""
+        check_is_fitted(self)
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """(problems, d) weights of the features, for kernel="linear"."""
+        check_is_fitted(self)
+        if self.model_.kernel.name != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        coef = self._coef()
+        coef.flags.writeable = False  # (a change of it would change nothing)
+        return coef
+
+    def _coef(self) -> Any:
+        return self.dual_coef_ @ self.support_vectors_
+
+    @property
+    def _bound(self) -> float:
+        """C as the solver takes it."""
+        return min(float(self.C), _HARD)
+
+    def _check_numbers(self) -> None:
+        number("tol", self.tol, above=0)
+        for name in ("gap_tol", "max_time"):
+            if (value := getattr(self, name)) is not None:
+                number(name, value, above=0)
+        number("checkpoint_every", self.checkpoint_every, least=0)
+        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint must be the name of a file or None, got {self.checkpoint!r}")
+        if self.cache_size != "auto":
+            number("cache_size", self.cache_size, least=0)
+        number("max_iter", self.max_iter, least=-1, kind=Integral)
+        if self.working_set_size != "auto":
+            number("working_set_size", self.working_set_size, least=2, kind=Integral)
+        for name in ("shrinking", "warm_start", "bias", "break_ties"):
+            if not isinstance(value := getattr(self, name, False), bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {value!r}")
+        super()._check_numbers()
+
+
+def _twice(X: Any, given: bool) -> Any:
+    """The rows once more below themselves, or the kernel values of these."""
+    if given:
+        return np.tile(X, (2, 2))
+    return sp.vstack([X, X], "csr") if sp.issparse(X) else np.concatenate([X, X])
