@@ -63,9 +63,13 @@ class PreparedFit:
         self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
         self._solver: solvers.Solver | None = None
 
+    def coarse(self, problem: Problem, tol: float) -> bool:
+        """Whether one coefficient's rounding would hide the tolerance."""
+        return certificate.hopeless(self._single, problem, tol)
+
     def hopeless(self, problem: Problem, tol: float) -> bool:
-        """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
-        return not self.last and certificate.hopeless(self._single, problem, tol)
+        """The same, where there is a better dtype."""
+        return not self.last and self.coarse(problem, tol)
 
     def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
         """Solve ``problem``, of the constraint and the shape of the ones before. settings: those of solvers.Settings

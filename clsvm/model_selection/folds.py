@@ -231,7 +231,7 @@ class Folds:
         train, options, began = self.splits[job.fold][0], job.machine._options(), perf_counter()
         members = job.machine._posed(*self._targets(job.fold))[1]
         problems = [member.problem.among(train[member.rows], self.n) for member in members]
-        if any(ready.hopeless(problem, options.tol) for problem in problems):
+        if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
         starts: list[dict[str, Any]] = [{}] * len(problems)
         if len(near) == len(problems):
@@ -239,7 +239,7 @@ class Folds:
         solved = []
         for problem, start in zip(problems, starts, strict=True):
             one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
-            moved = not ready.last and one.moved(job.machine) > DECISION_ERROR
+            moved = one.moved(job.machine) > DECISION_ERROR
             if moved or one.solution.status is Status.STALLED:
                 return []
             solved.append(one)

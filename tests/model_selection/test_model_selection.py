@@ -331,3 +331,12 @@ def test_heat_map(device: str) -> None:
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0.3", "1", "10"]
     with pytest.raises(ValueError, match="'nu' was not searched; expected two of C, gamma, tol"):
         plots.grid(search, y="nu")
+
+
+def test_folds_of_rows_far_from_0(device: str, profile: str) -> None:
+    """Where float32 is too coarse a fold is fitted as the estimator does it, also where a device has nothing better."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = (X[:, 0] + X[:, 1] + 0.3 * rng.normal(size=200) > 0).astype(int)
+    search = SVCSearchCV(SVC(kernel="linear", device=device), {"C": [0.1, 1.0]}, cv=3).fit(X + 1e4, y)
+    assert search.cv_results_["mean_test_score"].min() > 0.85
