@@ -19,6 +19,8 @@ from sklearn.svm import SVC
 from benchmarks import check, pairs, sets, table, tasks, tasks_check, tasks_table
 from benchmarks.__main__ import main
 
+pytestmark = pytest.mark.full
+
 FOLDER = Path(os.environ["CLSVM_DATA"]) if os.environ.get("CLSVM_DATA") else None
 KERNELS = [("linear", {}), ("poly", {"degree": 3, "coef0": 0.5}), ("rbf", {}), ("sigmoid", {"coef0": -0.2})]
 

@@ -24,6 +24,8 @@ from clsvm.opencl.profiles import PROFILES, SEARCH
 from clsvm.opencl.stream import Stream
 from tests.conftest import thrifty
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,6 +19,8 @@ from benchmarks.__main__ import main
 from clsvm import report
 from tests import reference
 
+pytestmark = pytest.mark.full
+
 PEERS = ("libsvm", "onedal") if find_spec("sklearnex") else ("libsvm",)
 
 

@@ -16,6 +16,8 @@ from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from benchmarks.ladder_rungs import RUNGS, Matrix, Problem, Rung
 from clsvm.opencl import devices as devices
 
+pytestmark = pytest.mark.full
+
 TINY = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
 
 

@@ -66,6 +66,7 @@ def shell(*args: str | Path, cwd: Path, code: str = "from clsvm.cli.app import m
 # The main path
 
 
+@pytest.mark.full
 def test_sample_train_predict_in_fresh_processes(tmp_path: Path) -> None:
     for args in (
         ["sample", "breast_cancer"],

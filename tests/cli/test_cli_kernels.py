@@ -286,6 +286,7 @@ CASES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kernel", "product", "layout_", "profile"), CASES, ids=[f"{k.name}-{p}-{r}-{f}" for k, p, r, f in CASES]
 )
@@ -342,6 +343,7 @@ def test_tiles_of_other_shapes(device: str, product: str) -> None:
     assert product not in ("update", "both", "forward-back") or c == pytest.approx(1 + D @ expected, abs=1e-4)
 
 
+@pytest.mark.full
 def test_arguments_are_the_compilers(device: str) -> None:
     """Names and types of the comment against what the compiler says of the text built with the options it names."""
     stream = Stream(device)
@@ -581,6 +583,7 @@ def test_audit_of_a_real_kernel(run: Command, monkeypatch: pytest.MonkeyPatch) -
     assert result.out.endswith("1 programs, 1 targets, 1 kernels: 0 with problems\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 def test_the_fixed_programs_are_those_that_a_fit_builds(

@@ -20,6 +20,8 @@ from scipy import sparse
 from clsvm.cli import scale
 from tests.conftest import Command, Result
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 DATA = "1 1:1 3:0.1 5:3\n-1 1:2 2:5 4:0 5:3\n0.1 3:1e-3 5:3 7:7\n"
 SCALED = "1 2:-1 3:1 7:-1 \n-1 1:1 2:1 3:-1 7:-1 \n0.10000000000000001 1:-1 2:-1 3:-0.98 7:1 \n"

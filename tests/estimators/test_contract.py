@@ -295,6 +295,7 @@ def test_a_fit_that_did_not_converge_names_the_scale_of_the_columns(form: Callab
         assert "Scaler" not in str(seen[0].message)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_grid_search_in_parallel(backend: str) -> None:
     """Two at once, as threads or as processes, find what one finds, to the last bit."""

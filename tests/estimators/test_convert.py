@@ -18,6 +18,8 @@ import clsvm
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, from_sklearn, to_sklearn
 from clsvm.kernels import make
 
+pytestmark = pytest.mark.full
+
 PAIRS: dict[str, tuple[Any, Any]] = {
     "SVC": (svm.SVC, SVC),
     "NuSVC": (svm.NuSVC, NuSVC),

@@ -188,6 +188,7 @@ def dual_of(said: str) -> float:
     return -float(said.split("obj = ")[1].split(",")[0])
 
 
+@pytest.mark.full
 def test_kill_and_resume(tmp_path: Path) -> None:
     """kill -9 at random moments, CLSVM_KILLS of them: nothing is lost, and the end is the same."""
     X, y = noisy(6000, 60, seed=3)
@@ -234,6 +235,7 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     assert "there is no checkpoint" in none.stderr.read()
 
 
+@pytest.mark.full
 def test_three_classes_from_the_command_line(tmp_path: Path) -> None:
     """LIBSVM's format cannot hold them, and ours is written."""
     X, y = classes(90, 3)

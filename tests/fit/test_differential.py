@@ -20,6 +20,8 @@ from tests.differential import Result, Summary, Worker, broken, run, solved
 from tests.nasty import MAX_TIME, case
 from tests.recheck import Checked, check, gram
 
+pytestmark = pytest.mark.full
+
 COUNT = int(os.environ.get("CLSVM_DIFFERENTIAL", "60"))
 FIRST = int(os.environ.get("CLSVM_DIFFERENTIAL_SEED", "1035"))
 PATIENCE = MAX_TIME if "CLSVM_DIFFERENTIAL" in os.environ else 1.0  # seconds that LIBSVM has

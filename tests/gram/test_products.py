@@ -93,6 +93,7 @@ def check_kernel(
             np.testing.assert_allclose(kept, expected[:, u], rtol=0, atol=tolerance)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "kind"), NAMES_LAYOUTS)
 def test_records(device: str, name: str, kind: str, dtype: str) -> None:
@@ -184,6 +185,7 @@ def test_small_shapes(device: str, profile: str, kind: str) -> None:
     check(device, "rbf", kind, "float32", 19, 3, 9)
 
 
+@pytest.mark.full
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))

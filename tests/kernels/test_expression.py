@@ -268,6 +268,7 @@ def compare(device: str, shape: str, dtype: str, kernels: list[Kernel], inputs: 
             tally.add(kernel.spec.element, used(kernel.spec.element, kernel, inputs, sums, "s"), kernel.params)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", FORMS)
@@ -311,6 +312,7 @@ EVERY = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_function_and_operator_on_the_device(device: str, shape: str, dtype: str) -> None:
@@ -374,6 +376,7 @@ def test_whole_powers_are_products(device: str, shape: str, dtype: str) -> None:
         assert_array_equal(got, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_lane_leaves_its_neighbours_alone(device: str, shape: str, dtype: str) -> None:

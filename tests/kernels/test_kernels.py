@@ -492,6 +492,7 @@ A, B, P = RBF1(X), RBF2(X), POLY(X)
 E1, E2 = L1(X), L2(X)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kernel", "expected", "params"),
     [
@@ -635,6 +636,7 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
         SVC(kernel="exp(-sqdist)").fit(X, SIGNS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_grid_search_over_a_kernel_s_numbers(device: str, jobs: int) -> None:
     if jobs > 1 and devices.find(device).platform == "rusticl":

@@ -82,6 +82,7 @@ def test_weights_and_training_scores(device: str) -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most", [4096, 16])
 @pytest.mark.parametrize("multi_class", ["ovo", "ovr", "crammer_singer"])
 def test_three_classes(device: str, monkeypatch: pytest.MonkeyPatch, most: int, multi_class: str) -> None:

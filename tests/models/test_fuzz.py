@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from scipy import sparse
 
 from clsvm import Kernel, load_model, save_model
@@ -33,6 +34,8 @@ from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel
 from tests.models.test_libsvm_tasks import MODELS, make_model
 from tests.models.test_probability import with_estimates
+
+pytestmark = pytest.mark.full
 
 FILES = int(os.environ.get("CLSVM_FUZZ", "1500"))
 SECONDS = 1.0  # of the processor, for one file

@@ -135,6 +135,7 @@ def test_bad_data_names_file_line_got_expected(tmp_path: Path, name: str) -> Non
     assert part in str(caught.value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
 @pytest.mark.parametrize("damage", ["cut", "not compressed"])
 def test_damaged_compressed_data(tmp_path: Path, suffix: str, damage: str) -> None:

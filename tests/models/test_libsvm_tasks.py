@@ -21,6 +21,8 @@ from clsvm.models.model import KernelModel, pairs
 from tests.conftest import Command
 from tests.models.test_libsvm import write_text
 
+pytestmark = pytest.mark.full
+
 needs_libsvm = pytest.mark.skipif(
     not (shutil.which("svm-train") and shutil.which("svm-predict")),
     reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",

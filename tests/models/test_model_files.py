@@ -539,6 +539,7 @@ def test_any_damage_is_an_error_or_harmless(
         assert_same(loaded, model)
 
 
+@pytest.mark.full
 def test_every_byte_of_the_directory_may_be_wrong(content: tuple[Path, bytes, KernelModel]) -> None:
     path, good, model = content
     begin = good.index(b"PK\x01\x02")

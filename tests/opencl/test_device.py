@@ -257,6 +257,7 @@ def trained_at(home: Path, device: str) -> list[str]:
     return done.stdout.strip().split("|")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("home", ["/dev/null", "/proc"])
 def test_a_home_that_cannot_be_written_is_no_obstacle(device: str, home: str) -> None:
     converged, *words = trained_at(Path(home), device)
@@ -266,6 +267,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(device: str, home: str) ->
     assert "cannot be written" in words[0]
 
 
+@pytest.mark.full
 def test_a_home_that_is_full_is_no_obstacle(device: str, tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=False).returncode:
         pytest.skip("a small disk cannot be mounted here")
@@ -278,6 +280,7 @@ def test_a_home_that_is_full_is_no_obstacle(device: str, tmp_path: Path) -> None
     assert "bytes free" in words[0] or "No space left" in words[0]
 
 
+@pytest.mark.full
 def test_a_home_with_room_is_used(device: str, tmp_path: Path) -> None:
     assert trained_at(tmp_path, device) == ["True"]
     assert (tmp_path / ".cache").is_dir()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import cross_val_score
 
@@ -92,6 +92,7 @@ problems = given(
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", PAPERS)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
@@ -105,9 +106,15 @@ def test_against_the_reference(
     kernel = make(name)
     model = SVC(C=C, kernel=kernel, tol=TOL, device=device, working_set_size=32, **OBJECTIVES[objective])
     model.fit(X, y, sample_weight=weights)
-    verify(model, X, y, weights, kernel, convex=name != "sigmoid")
+    try:
+        verify(model, X, y, weights, kernel, convex=name != "sigmoid")
+    except RuntimeError as error:  # the reference did not come to its own gap: nothing to compare with
+        if "sweeps" not in str(error):
+            raise
+        reject()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", [name for name in kernels.BUILTIN if name not in PAPERS])
 def test_every_kernel_function(device: str, objective: str, name: str) -> None:

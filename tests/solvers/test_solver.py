@@ -298,6 +298,7 @@ def test_rows_beyond_float32_are_decided_in_float64(device: str, name: str) -> N
         model.decision_function(np.vstack([X[0], np.full(3, 1e200)]))
 
 
+@pytest.mark.full
 def test_every_memory_limit_gives_the_optimum_or_an_error(device: str) -> None:
     """A row cache too small for one step must be none at all: it once lost rows, and called the result converged."""
     X, y = noisy(1024, 150)

@@ -264,6 +264,7 @@ TILES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "shape", "tile"), TILES, ids=lambda value: str(value).replace(" ", ""))
 def test_every_tile_gives_the_same_bits(device: str, name: str, shape: str, tile: dict[str, int]) -> None:
     """Whatever the tuner chooses: f of the same chain of multiply-adds for every pair (and within one rounding of the
