@@ -33,6 +33,7 @@ from clsvm.solvers.decomposition import VECTOR_STATE
 Vector = NDArray[np.float64]
 Exact = Callable[[], Products | NDArray[np.float64]]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
+SMALL = 128  # rows of the smallest member that work-groups take: parts of buffers begin at multiples of 512 bytes
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
@@ -120,7 +121,9 @@ def solve(
 
 def _width(stream: Stream, gram: Products, rows: int) -> int:
     """W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a program."""
-    unit = max(gram.width, UNIT) if stream.profile.shape == "vector" else max(gram.width, stream.profile.group)
+    unit = max(gram.width, UNIT)
+    if stream.profile.shape == "group":
+        unit = max(gram.width, min(SMALL, stream.profile.group) if rows <= SMALL else stream.profile.group)
     return -(-rows // unit) * unit
 
 
