@@ -25,7 +25,7 @@ from benchmarks import environment, gtsvm, ladder, ladder_plot, layouts, pairs, 
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS, MissingSetError
 from clsvm import files
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 
 PEERS = ("libsvm", "onedal")
 

@@ -17,8 +17,7 @@ from sklearn import svm
 import clsvm
 from benchmarks.gpu.plan import Asked
 from clsvm.errors import DeviceError
-from clsvm.opencl import devices as devices
-from clsvm.opencl import icd
+from clsvm.opencl import devices, icd
 from clsvm.opencl.stream import Stream
 
 # isort: split

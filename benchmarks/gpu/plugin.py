@@ -60,7 +60,7 @@ def _rank(item: Any) -> int:
 
 def _profile() -> str:
     if not _own["profile"]:
-        from clsvm.opencl import devices as devices
+        from clsvm.opencl import devices
 
         _own["profile"] = devices.default_profile(devices.find(None)).name.removesuffix("8")
     return _own["profile"]

@@ -28,8 +28,7 @@ from clsvm.fit import prepare
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
-from clsvm.opencl import devices as devices
-from clsvm.opencl import memory
+from clsvm.opencl import devices, memory
 from clsvm.report import FitReport
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from clsvm import arrays
 from clsvm.errors import warn
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.opencl import devices as devices
 
 _LOOK = 20  # rows on which a kernel function is tried before anything else
 _SCALED = 2000  # rows whose columns' scales are looked at where a fit did not converge

@@ -21,7 +21,6 @@ from clsvm.estimators.parameters import number
 from clsvm.fit import options, several, train
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
-from clsvm.opencl import devices as devices
 from clsvm.solvers.batch import Member
 
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import check_pairwise_arrays
 
 from clsvm import arrays, kernels
+from clsvm.arrays import Data
 from clsvm.gram import layout
 from clsvm.gram.precision import extent, sizes
 from clsvm.gram.products import Gram
-from clsvm.gram.responses import CHUNK, PANEL, Vector, buffers_of, row_bytes, whole_tiles
+from clsvm.gram.responses import CHUNK, COPIES, PANEL, Vector, buffers_of, row_bytes, whole_tiles
 from clsvm.kernels import Kernel, underflow
 from clsvm.opencl.stream import Stream
 
@@ -34,7 +35,8 @@ def kernel_matrix(
     """K(X, Y) (n, m) in ``dtype``, computed on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
 
     kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's. Where
-    inner products are too small for float32, values are computed in float64 and rounded.
+    inner products are too small for float32, values are computed in float64 and rounded; in float64 the host computes
+    them where the device has no double precision.
     Raises ValueError or TypeError for bad input, DeviceError and BuildError where the machine fails.
     """
     if isinstance(kernel, Kernel) and params:
@@ -59,7 +61,9 @@ def kernel_matrix(
     with Stream(device, memory_limit) as stream:
         plan = layout.choose(stream.profile, X, kernel.spec)
         found = np.concatenate([sizes(kernel, rows, plan) for rows in (X, Y)])
-        dtype = _holding(kernel, found, (dtype, stream.profile.finest), X.shape[1])  # the result keeps its own
+        dtype = _holding(kernel, found, (dtype, "float64"), X.shape[1])  # the result keeps its own
+        if dtype == "float64" and stream.profile.wide == "pair":
+            return _on_host(kernel, X, Y, out)
         itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
         step = whole_tiles(min(CHUNK, budget) // row_bytes(plan, X, itemsize))
         row = row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
@@ -76,6 +80,14 @@ def kernel_matrix(
                 out[start : start + rows.n, begin : begin + right.n] = K.T
                 stream.free(*panel.buffers(), *buffers_of(source))
             stream.free(*buffers_of(gram))
+    return out
+
+
+def _on_host(kernel: Kernel, X: Data, Y: Data, out: NDArray[Any]) -> NDArray[Any]:
+    """``out`` filled by the kernel's oracle, some rows at a time."""
+    step = max(1, CHUNK // (8 * COPIES * Y.shape[0]))
+    for start in range(0, X.shape[0], step):
+        out[start : start + step] = kernel(X[start : start + step], Y)
     return out
 
 

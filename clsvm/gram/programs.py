@@ -4,7 +4,7 @@
     update   c += K(X, U) D, nothing stored         UPDATE
     both     the two in one pass                    STORE, UPDATE   (with ``back.cl``: forward and back)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
-    half tile   of it what no mirror image is       STORE, HALF   (the vector shape: it counts where cores are few)
+    half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
 
 A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.

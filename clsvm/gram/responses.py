@@ -23,7 +23,7 @@ Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
 CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
-_HOST_BYTES, _COPIES = 64 << 20, 4  # of a block there, and arrays of its size
+_HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
 _CLUSTERED = 1 << 30  # multiply-adds below which rows that are read once are not worth clustering
 PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
 
@@ -190,7 +190,7 @@ def _on_host(
 
     def needed(side: int) -> int:  # K, and the rows without columns that have no entry
         down, across = min(side, n), min(side, m)
-        return 8 * _COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
+        return 8 * COPIES * (down * across + (down + across) * min(X.shape[1], (down + across) * most))
 
     room = min(_HOST_BYTES, stream.limit - stream.held)
     side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= room), 1)

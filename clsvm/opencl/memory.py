@@ -55,7 +55,8 @@ class DeviceCache:
     thread may read them.
 
     It goes with its owner, by :func:`release_memory`, and as soon as a fit or call of this process would exceed its
-    memory_limit with it; who reads it then has it until done. Copies, pickles and forked children begin empty.
+    memory_limit with it; whoever reads it then keeps it until the call is done. Copies, pickles and forked children
+    begin empty.
     """
 
     _state: tuple[Any, Any, int] = None, None, 0  # Stream.setting, value, bytes: replaced as one, as threads read it

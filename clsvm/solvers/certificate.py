@@ -16,7 +16,7 @@ from clsvm.report import Status
 
 Vector = NDArray[np.float64]
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
-HOPELESS = 100.0  # times tol: where the rounding of K can hide that much, what stands still is taken for stalled
+HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
 SLACK = 64  # roundings of the sum of a group's coefficients that one of them can have

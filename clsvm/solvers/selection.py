@@ -21,7 +21,7 @@ View = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    return max(1, min(profile.chunks, n // 64))
+    return max(1, min(profile.chunks, n // max(64, 2 * profile.group)))  # (each has its own bins)
 
 
 class Selection:

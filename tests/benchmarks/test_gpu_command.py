@@ -19,7 +19,7 @@ from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
 from benchmarks.ladder_extremes import FORMS
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES, SEARCH
 from clsvm.opencl.stream import Stream
 from tests.conftest import thrifty

@@ -14,7 +14,7 @@ from benchmarks.__main__ import main
 from benchmarks.ladder_device import Bench
 from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from benchmarks.ladder_rungs import RUNGS, Matrix, Problem, Rung
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 
 pytestmark = pytest.mark.full
 

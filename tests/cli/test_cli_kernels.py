@@ -21,8 +21,7 @@ from clsvm.estimators.classification import SVC
 from clsvm.gram import layout
 from clsvm.gram.products import Gram
 from clsvm.gram.programs import LAYOUTS
-from clsvm.opencl import devices as devices
-from clsvm.opencl import sources
+from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs

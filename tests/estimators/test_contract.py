@@ -48,7 +48,7 @@ from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.estimators import dual
 from clsvm.model_selection import SVCSearchCV
 from clsvm.models import probability
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from tests.conftest import thrifty
 
 IRIS = load_iris(return_X_y=True)

@@ -28,7 +28,7 @@ import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm.errors import DeviceError
 from clsvm.model_selection import SVCSearchCV
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from tests.conftest import noisy
 
 X, SIGNS = noisy(200, 6)

@@ -13,7 +13,7 @@ import pytest
 import sklearn.svm
 
 import clsvm
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from tests.conftest import thrifty
 
 OURS = {made.__name__: made for made in (clsvm.SVC, clsvm.NuSVC, clsvm.SVR, clsvm.NuSVR, clsvm.OneClassSVM)}

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from clsvm import SVC, Kernel, kernel_matrix
 from clsvm.gram import layout
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 
 RNG = np.random.default_rng(0)
@@ -163,3 +163,14 @@ def test_exponentials(device: str, dtype: str, least: float, most: float) -> Non
     below = np.array([1.01 * least, 2 * least, -1e10], dtype)
     assert (exponentials(below) <= 2 * np.finfo(dtype).tiny).all()
     assert exponentials(below)[1:].tolist() == [0.0, 0.0]
+
+
+def test_float64_where_a_device_has_none(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host computes it then, and what is too small for float32, too."""
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    for rows, gamma in ((X, 0.3), (X * 1e-20, 0.3e40)):
+        kernel = Kernel("exp(-gamma * sqdist)", gamma=gamma)
+        K = kernel_matrix(rows, rows[:20], kernel, device=device, dtype="float64")
+        assert K.dtype == np.float64
+        np.testing.assert_allclose(K, kernel(rows, rows[:20]), rtol=1e-12)

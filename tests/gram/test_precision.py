@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from clsvm import SVC, Kernel, kernel_matrix
 from clsvm.gram import layout, precision, responses
 from clsvm.kernels import BUILTIN, make, underflow
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from clsvm import kernels
 from clsvm.gram import layout
 from clsvm.gram.products import Gram, Store, Tile, Update
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs

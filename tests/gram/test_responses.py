@@ -24,8 +24,7 @@ from clsvm import SVC, kernels
 from clsvm.gram import layout
 from clsvm.kernels import Kernel
 from clsvm.models.model import KernelModel
-from clsvm.opencl import devices as devices
-from clsvm.opencl import memory
+from clsvm.opencl import devices, memory
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy
 

@@ -23,8 +23,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from clsvm.gram import layout
 from clsvm.kernels import Kernel
 from clsvm.kernels.expression import FUNCTIONS, Expression, Node
-from clsvm.opencl import devices as devices
-from clsvm.opencl import sources
+from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 

@@ -26,8 +26,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 import clsvm
 from clsvm import SVC, Kernel
 from clsvm.kernels import BUILTIN, make
-from clsvm.opencl import contexts
-from clsvm.opencl import devices as devices
+from clsvm.opencl import contexts, devices
 from tests.conftest import noisy
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}

@@ -23,8 +23,7 @@ import scipy.sparse as sp
 
 import clsvm
 from clsvm.errors import BuildError, DeviceError
-from clsvm.opencl import contexts, icd, memory, sources
-from clsvm.opencl import devices as devices
+from clsvm.opencl import contexts, devices, icd, memory, sources
 from clsvm.opencl.stream import Stream
 from tests.conftest import USABLE, noisy
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import cross_val_score
 
 from clsvm import SVC, kernels
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from tests import reference
 from tests.conftest import thrifty
 

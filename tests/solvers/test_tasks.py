@@ -31,7 +31,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from clsvm import SVC, SVR, OneClassSVM
 from clsvm.fit import several, train
 from clsvm.models.model import pairs, votes
-from clsvm.opencl import devices as devices
+from clsvm.opencl import devices
 from clsvm.solvers import batch
 from tests import reference
 

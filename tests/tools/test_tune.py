@@ -19,8 +19,7 @@ from clsvm.cli.app import app
 from clsvm.gram import layout
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import make
-from clsvm.opencl import devices as devices
-from clsvm.opencl import tuned
+from clsvm.opencl import devices, tuned
 from clsvm.opencl.profiles import PROFILES, SEARCH, Profile, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.tools import tune
