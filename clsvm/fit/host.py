@@ -36,10 +36,8 @@ LEAST = 4096  # pair steps that every problem is given, beside the profile's pat
 COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
 FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
-EPS = active_set.EPS
-CONSTANT = (
-    0.25  # what the means of K's rows are at least, in units of its diagonal without them, to be worth taking off
-)
+EPS = certificate.EPS
+CONSTANT = 0.25  # means of K's rows, in units of its diagonal without them, from which on they are taken off
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -121,20 +119,16 @@ def kernel_values(
                 panel = gram.panel(m)
                 K = gram.rows_of(panel, gram)[:, gram.rows.position]
                 stream.free(*panel.buffers(), *gram.rows.buffers())
-            return _centred(Values(_finite(K, kernel), scale), problem)
+            certificate.finite(K, kernel)
+            return _centred(Values(K, scale), problem)
         except ValueError as error:  # what is left of the budget holds no panel: the host takes longer, and less
             if "memory_limit" not in str(error):
                 raise
     with _threads(m):
-        K = _finite(kernel(X), kernel)
+        K = kernel(X)
+    certificate.finite(K, kernel)
     own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
     return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
-
-
-def _finite(K: NDArray[np.float64], kernel: Kernel) -> NDArray[np.float64]:
-    if not np.isfinite(K).all():
-        raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
-    return K
 
 
 class _OneThread:

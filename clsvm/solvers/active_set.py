@@ -34,7 +34,7 @@ from clsvm.solvers.certificate import Extremes
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-EPS = float(np.finfo(np.float64).eps)
+EPS = certificate.EPS
 FEW = 16  # coefficients that join F from each side
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
 RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck

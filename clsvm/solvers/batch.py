@@ -278,8 +278,7 @@ class _Batch:
         respond = stream.variant(programs.respond(stream.profile, self.gram.rows.dtype))
         respond((columns, B), None, W, self.Q, self.state[1], self.linear, self.state[0])
         self.f = stream.read_wide(self.state[0], (B, W))
-        if not np.isfinite(self.f).all():
-            raise ValueError(f"{self.gram.kernel!r} is not finite for some pairs of rows")
+        certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
         """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member."""

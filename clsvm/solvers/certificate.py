@@ -23,6 +23,12 @@ SLACK = 64  # roundings of the sum of a group's coefficients that one of them ca
 HIDDEN = 0.1  # share of a tolerance that rounding in float64 may hide
 
 
+def finite(values: NDArray[Any], kernel: Any) -> None:
+    """Raise ValueError where kernel values, or sums of them, are not finite."""
+    if not np.isfinite(values).all():
+        raise ValueError(f"{kernel!r} is not finite for some pairs of rows")
+
+
 def hopeless(rounding: float, problem: Problem, tol: float) -> bool:
     """Whether one coefficient's rounding, so much for a coefficient 1, would hide the tolerance."""
     return rounding * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol

@@ -84,8 +84,7 @@ class State:
     def found(self) -> tuple[Vector, Vector]:
         """b and f (P, n) in the caller's order, b within the bounds as the problem has them."""
         f = self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
-        if not np.isfinite(f).all():
-            raise ValueError(f"{self.gram.kernel!r} is not finite for some pairs of rows")
+        certificate.finite(f, self.gram.kernel)
         lo, hi = map(self.stream.held_wide, (self.problem.lo, self.problem.hi))
         return self.problem.snapped(self.coefficients(), lo, hi), f
 
