@@ -18,7 +18,8 @@ from rich.table import Table
 
 from benchmarks import gtsvm_tables, sets, table
 from clsvm import arrays
-from clsvm.gram import cluster, layout
+from clsvm.gram import cluster
+from clsvm.gram.layouts.record import lanes
 from clsvm.opencl.stream import Stream
 
 SETS = ("a9a", "covtype20k", "mnist8")  # what stands here for the paper's Adult, Cov1 and MNIST
@@ -38,7 +39,7 @@ def clustering(names: Sequence[str], folder: Path | None, device: Any) -> dict[s
     """Table 2: rows in random order into clusters of 256, and what the layout of the device does instead; seconds
     from rows on the host to clusters on the host, the median of the runs after the first."""
     with Stream(device) as stream:
-        size = layout.lanes(stream.profile, "float32") * stream.profile.cluster
+        size = lanes(stream.profile, "float32") * stream.profile.cluster
         found = []
         for name in names:
             X = arrays.canonical(_rows(name, folder))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.ladder_device import Bench
 from clsvm import kernels
-from clsvm.gram import layout
+from clsvm.gram import layouts
 from clsvm.gram.products import Gram, Store
 
 # isort: split
@@ -51,8 +51,8 @@ class Matrix:
     def gram(self) -> Gram:
         """clsvm's own product over the dense layout of the same rows."""
         stream, rbf = self.bench.stream, kernels.make("rbf", gamma=self.gamma)
-        plan = layout.choose(stream.profile, self.X, rbf.spec, "dense")
-        return Gram(stream, layout.build(stream, self.X, plan, "float32"), rbf)
+        plan = layouts.choose(stream.profile, self.X, rbf.spec, "dense")
+        return Gram(stream, layouts.build(stream, self.X, plan, "float32"), rbf)
 
 
 class Problem:

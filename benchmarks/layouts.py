@@ -19,8 +19,8 @@ from rich.table import Table
 import clsvm
 from benchmarks import sets, tasks
 from clsvm import arrays, kernels
-from clsvm.gram import layout
-from clsvm.gram.programs import LAYOUTS
+from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.opencl.stream import Stream
 
 
@@ -38,12 +38,12 @@ def _run(name: str, folder: Path | None, device: Any, repeats: int) -> dict[str,
             model = clsvm.SVC(C=p.C, gamma=p.gamma, device=device)
             gc.collect()
             began = perf_counter()
-            with mock.patch.object(layout, "choose", partial(layout.choose, kind=kind)):
+            with mock.patch.object(layouts, "choose", partial(layouts.choose, kind=kind)):
                 model.fit(p.X, p.y)
             seconds[kind].append(perf_counter() - began)
             reports[kind] = model.fit_report_
     with Stream(device) as stream:
-        chosen = layout.choose(stream.profile, arrays.canonical(p.X), kernels.make("rbf", gamma=p.gamma).spec)
+        chosen = layouts.choose(stream.profile, arrays.canonical(p.X), kernels.make("rbf", gamma=p.gamma).spec)
     rows = [
         {
             "layout": kind,

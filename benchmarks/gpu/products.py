@@ -20,8 +20,8 @@ from benchmarks.ladder_device import Bench, Clock
 from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from clsvm import kernels, solvers
 from clsvm.errors import ClsvmError
-from clsvm.gram import layout
-from clsvm.gram.layout import Rows
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Rows
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.opencl.devices import default_profile, find
 from clsvm.opencl.profiles import SEARCH, Profile, Tile, shape_class
@@ -156,7 +156,7 @@ def _rows(bench: Bench, bound: str, d: int, seconds: float) -> int:
     most = min(LONG[bench.profile.shape] // (4 * d) if bound == "few" else STORED // (4 * max(W, d)), room // (4 * d))
     rbf, X = _data(LEAST_ROWS, d)
     with bench.section() as part:
-        rows = layout.build(part.stream, X, layout.choose(bench.profile, X, rbf.spec, "dense"), "float32")
+        rows = layouts.build(part.stream, X, layouts.choose(bench.profile, X, rbf.spec, "dense"), "float32")
         clock = Clock(0.0, rounds=1, batch=0.0)
         clock.run(part, {"few": Product(Gram(part.stream, rows, rbf), X, W, stored=True).launch})
     return max(LEAST_ROWS, min(most, int(LEAST_ROWS * LAUNCH * seconds / clock.best["few"])))
@@ -181,7 +181,7 @@ def _prepared(
             profile = replace(bench.profile, tiles={**bench.profile.tiles, shape: tile})
             stream = stack.enter_context(Stream(bench.queue, profile=profile))
             if rows is None:  # the layout does not depend on tiles
-                rows = layout.build(stream, X, layout.choose(profile, X, rbf.spec, "dense"), "float32")
+                rows = layouts.build(stream, X, layouts.choose(profile, X, rbf.spec, "dense"), "float32")
             for stored in (True, False):
                 name = f"W = {W}, d = {d}, {'rows' if stored else 'update'}, {dict(tile)}"
                 records[name] = {"W": W, "d": d, "n": n, "stored": stored, "tile": dict(tile)}
@@ -266,7 +266,7 @@ def subproblem(asked: Asked) -> Iterator[dict[str, Any]]:
         best: dict[str, Any] = {}
         for limit, seconds in ((W, 60.0), (STEPS, asked.seconds / 20), (STEPS, asked.seconds / 20)):  # the first builds
             with Stream(asked.device, profile=profile) as stream:
-                rows = layout.build(stream, X, layout.choose(profile, X, rbf.spec, "dense"), "float32")
+                rows = layouts.build(stream, X, layouts.choose(profile, X, rbf.spec, "dense"), "float32")
                 settings = solvers.Settings(
                     tol=1e-3, gap_tol=None, max_iter=limit, working_set=W, cache_bytes=stream.limit // 4,
                     kernel_scale=1.0, exact=None, max_time=seconds,

@@ -70,6 +70,7 @@ def show(
 
 
 def _shown(kernel: Kernel) -> Iterator[str]:
+    from clsvm.gram import layouts
     from clsvm.opencl import sources
 
     spec = kernel.spec
@@ -80,7 +81,7 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     for p in spec.parameters:
         yield f"parameter   {p.name} = {kernel.params[p.name]!r} ({p.limits})"
     yield f"rows        {'without negative values' if spec.nonnegative else 'any'}"
-    yield f"layouts     {', '.join(spec.layouts)}"
+    yield f"layouts     {', '.join(layouts.names(spec))}"
     yield f"shift       {'depends on x - y alone' if spec.of_distance else 'does not depend on x - y alone'}"
     for argument, value in zip(spec.arguments, kernel.numbers, strict=True):
         yield f"number      {argument.type} {argument.name} = {value:.17g}"
@@ -140,12 +141,13 @@ def emit(
     kernel = _asked(function, element, param)
     if profile is not None and device is not None:
         raise typer.BadParameter("expected --device or --profile, got both", param_hint="--profile")
+    from clsvm.gram import layouts
     from clsvm.opencl.profiles import PROFILES
     from clsvm.tools.emit import PRODUCTS
     from clsvm.tools.emit import emit as text_of
 
     _one_of("--product", product, PRODUCTS)
-    _one_of("--layout", layout, kernel.spec.layouts)
+    _one_of("--layout", layout, layouts.names(kernel.spec))
     if profile is not None:
         _one_of("--profile", profile, PROFILES)
     with reporting(ctx):

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from clsvm import arrays
 from clsvm.estimators import classification, one_class, regression
-from clsvm.gram import layout
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
@@ -69,7 +69,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
         intercept=made.intercept_,
         classes=classes,
         n_support=made._n_support,
-        plan=None if len(made.support_) else layout.Plan("dense", np.zeros(model.n_features_in_), "no support vectors"),
+        plan=None if len(made.support_) else Plan("dense", np.zeros(model.n_features_in_), "no support vectors"),
         dtype=made.dtype,
         task=made._task,
         probA=A if A.size else None,

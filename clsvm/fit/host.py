@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from clsvm.gram import layout
-from clsvm.gram.layout import Plan
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
@@ -115,7 +115,7 @@ def kernel_values(
     if m * m * d > ON_HOST and stream.profile.wide == "double":
         try:
             with stream.tentative():
-                gram = Gram(stream, layout.build(stream, X, plan, "float64"), kernel)
+                gram = Gram(stream, layouts.build(stream, X, plan, "float64"), kernel)
                 panel = gram.panel(m)
                 K = gram.rows_of(panel, gram)[:, gram.rows.position]
                 stream.free(*panel.buffers(), *gram.rows.buffers())

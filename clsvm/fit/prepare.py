@@ -8,14 +8,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.options import Options
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
-from clsvm.gram import layout, precision, responses
+from clsvm.gram import layouts, precision, responses
+from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
 from clsvm.kernels import Kernel, Precomputed, underflow
@@ -153,9 +153,9 @@ def products(
     kernel: Kernel | Precomputed,
     options: Options,
     dtype: str,
-    plan: layout.Plan | None = None,
+    plan: Plan | None = None,
     gathered: bool = False,
-) -> tuple[Products, layout.Plan | None, Scales, solvers.Exact]:
+) -> tuple[Products, Plan | None, Scales, solvers.Exact]:
     """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
     them in float64), once they are on the device.
 
@@ -169,21 +169,14 @@ def products(
         given = PrecomputedGram(stream, X, dtype)
         own = 0.0 if X.dtype == dtype == "float32" else largest
         return given, None, Scales(own, largest), _exact_given(X)
-    plan = plan or layout.choose(stream.profile, X, kernel.spec)
-    laid = _unclustered(stream, plan, X) if gathered else plan
-    gram = Gram(stream, layout.build(stream, X, laid, dtype), kernel)
+    plan = plan or layouts.choose(stream.profile, X, kernel.spec)
+    laid = layouts.once(plan, X, stream.limit // 8) if gathered else plan
+    gram = Gram(stream, layouts.build(stream, X, laid, dtype), kernel)
     stream.finish()
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, stream, plan, X, kernel)
 
 
-def _unclustered(stream: Stream, plan: layout.Plan, X: Any) -> layout.Plan:
-    if plan.kind != "clustered":
-        return plan
-    room = stream.limit // 8
-    return replace(plan, kind="csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense")
-
-
-def _exact(options: Options, stream: Stream, plan: layout.Plan, X: Any, kernel: Kernel) -> Callable[..., Vector]:
+def _exact(options: Options, stream: Stream, plan: Plan, X: Any, kernel: Kernel) -> Callable[..., Vector]:
     """K b in float64 for some rows, within what is left of the budget."""
 
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
@@ -201,7 +194,7 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
     return lambda rows, b: (K[rows] @ b.T).T
 
 
-def rounding(stream: Stream, plan: layout.Plan, X: Any, gram: Gram, asked: str) -> Scales:
+def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram, asked: str) -> Scales:
     """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
     kernel, dtype = gram.kernel, gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])

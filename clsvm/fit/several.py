@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from clsvm.fit import host, prepare
 from clsvm.fit.options import Options
 from clsvm.fit.train import train_each
-from clsvm.gram import layout
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Products
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
@@ -34,14 +35,14 @@ class Several:
     rho: Vector
     steps: NDArray[np.int64]
     report: FitReport
-    plan: layout.Plan | None
+    plan: Plan | None
 
 
 @dataclass
 class _Record:
     """What the report adds up."""
 
-    plan: layout.Plan | None = None
+    plan: Plan | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     layouts: list[str] = field(default_factory=list)
     reports: list[FitReport] = field(default_factory=list)
@@ -86,7 +87,7 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
             record.statuses[place] = one.solution.status
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(options.device, options.memory_limit) as stream:
-            record.plan = layout.choose(stream.profile, X, kernel.spec)
+            record.plan = layouts.choose(stream.profile, X, kernel.spec)
     b = [found[place].b if place in found else np.zeros(len(member.rows)) for place, member in enumerate(members)]
     none = np.zeros(members[0].problem.groups)
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clsvm.gram.precomputed import PrecomputedGram
 from clsvm.gram.products import Products
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -25,12 +24,11 @@ def choose(stream: Stream, gram: Products, working_set: int | str, cache: float 
     cheaper tile and inner steps (:func:`cost`).
     """
     profile, rows, words = stream.profile, gram.rows, []
-    cells = rows.stored / max(1, rows.n) * (profile.csr_cost if rows.csr else 1.0)
+    cells = rows.cost
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep or gram.whole else cells
-        width = 1 if isinstance(gram, PrecomputedGram) else cells if rows.csr else rows.d
-        costs = {W: cost(profile, rows.n, width, value, W) for W in _sizes(profile.working_set)}
+        costs = {W: cost(profile, rows.n, rows.tile_cost, value, W) for W in _sizes(profile.working_set)}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:

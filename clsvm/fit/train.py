@@ -12,7 +12,7 @@ from clsvm import solvers
 from clsvm.fit.checkpoint import Checkpoint
 from clsvm.fit.options import Options
 from clsvm.fit.prepare import PreparedFit, Vector
-from clsvm.gram import layout
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Problem
@@ -26,7 +26,7 @@ class Trained:
 
     solution: solvers.Solution
     report: FitReport
-    plan: layout.Plan | None
+    plan: Plan | None
 
 
 def train(

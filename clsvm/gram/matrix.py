@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import check_pairwise_arrays
 
 from clsvm import arrays, kernels
 from clsvm.arrays import Data
-from clsvm.gram import layout
+from clsvm.gram import layouts
 from clsvm.gram.precision import extent, sizes
 from clsvm.gram.products import Gram
 from clsvm.gram.responses import CHUNK, COPIES, PANEL, Vector, buffers_of, row_bytes, whole_tiles
@@ -59,7 +59,7 @@ def kernel_matrix(
     if not out.size:
         return out
     with Stream(device, memory_limit) as stream:
-        plan = layout.choose(stream.profile, X, kernel.spec)
+        plan = layouts.choose(stream.profile, X, kernel.spec)
         found = np.concatenate([sizes(kernel, rows, plan) for rows in (X, Y)])
         dtype = _holding(kernel, found, (dtype, "float64"), X.shape[1])  # the result keeps its own
         if dtype == "float64" and stream.profile.wide == "pair":
@@ -69,15 +69,14 @@ def kernel_matrix(
         row = row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
         capacity = min(whole_tiles(Y.shape[0]), whole_tiles(min(PANEL, budget) // row))
         for start in range(0, X.shape[0], step):
-            rows = layout.build(stream, X[start : start + step], plan, dtype)
+            rows = layouts.build(stream, X[start : start + step], plan, dtype)
             gram = Gram(stream, rows, kernel)
             for begin in range(0, Y.shape[0], capacity):
-                right = layout.build(stream, Y[begin : begin + capacity], plan, dtype)
+                right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype)
                 source = Gram(stream, right, kernel)
                 panel = source.panel(capacity)
                 K = gram.rows_of(panel, source)
-                K = K[:, rows.position] if plan.kind == "clustered" else K[:, : rows.n]
-                out[start : start + rows.n, begin : begin + right.n] = K.T
+                out[start : start + rows.n, begin : begin + right.n] = K.T[rows.position]
                 stream.free(*panel.buffers(), *buffers_of(source))
             stream.free(*buffers_of(gram))
     return out
@@ -98,6 +97,6 @@ def _holding(kernel: Kernel, found: Vector, dtypes: Iterable[str], d: int) -> st
     for dtype in dtypes:
         eps = float(np.finfo(dtype).eps)
         lost = kernel.rounding(largest, eps, least, underflow(dtype, d)) - kernel.rounding(largest, eps, least)
-        if not eps * lost > _LOST:  # (of what is too large it is nan: layout.build refuses that)
+        if not eps * lost > _LOST:  # (of what is too large it is nan: layouts.build refuses that)
             return dtype
     raise ValueError(f"squared norms of rows, down to {least:.3g}, are too small for {dtype}: scale X")

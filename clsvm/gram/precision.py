@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.gram.layout import Plan
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, underflow
 
 Vector = NDArray[np.float64]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram import layout, programs
-from clsvm.gram.layout import Rows
-from clsvm.gram.products import Gram, Panel, Store, Tile, Update
+from clsvm.gram import programs
+from clsvm.gram.layouts.record import Panel, Rows, lanes
+from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -37,8 +37,7 @@ class Slabs:
     def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
         """c += K(X, U) D, U the ``count`` first of ``rows``."""
         size = (-(-update.n // self.stream.profile.block),)
-        tail = update.problems, np.int64(update.n), update.c, update.D, update.capacity, count
-        self._update(size, None, *self.head, rows, *tail)
+        self._update(size, None, self.head, rows, update.arguments(), count)
 
 
 class PrecomputedGram:
@@ -54,9 +53,9 @@ class PrecomputedGram:
     def __init__(self, stream: Stream, K: NDArray[Any], dtype: str) -> None:
         n, ld = len(K), -(-len(K) // _WHOLE) * _WHOLE
         at = np.arange(n, dtype=np.int32)
-        order, lanes = np.concatenate([at, np.full(ld - n, -1, np.int32)]), layout.lanes(stream.profile, dtype)
+        order = np.concatenate([at, np.full(ld - n, -1, np.int32)])
         self.stream, self.width = stream, _WHOLE
-        self.rows = Rows("given", dtype, n, n, ld, lanes, n * ld, order, at, None)
+        self.rows = Rows("given", dtype, n, n, ld, lanes(stream.profile, dtype), n * ld, order, at, None, ld, 1)
         self._slabs = Slabs(stream, ld, dtype)
         for slab, first in zip(self._slabs.buffers, self._slabs.starts, strict=True):
             part = np.zeros((self._slabs.rows, ld), dtype)
@@ -78,9 +77,9 @@ class PrecomputedGram:
         """``capacity`` working vectors of a gathered panel from ``first`` on."""
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
 
-    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
-        """Nothing: there are no rows to make values of."""
-        raise NotImplementedError
+    def of_panel(self, panel: Panel) -> None:
+        """There are no rows to make values of."""
+        return
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The numbers of working rows into a panel."""
@@ -89,7 +88,7 @@ class PrecomputedGram:
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a panel."""
         size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
-        self._pick(size, None, *self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
+        self._pick(size, None, self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows; a store is not filled."""
@@ -98,7 +97,7 @@ class PrecomputedGram:
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D."""
-        self._answer((panel.capacity,), None, *self._slabs.head, rows, right.rows, count, update.D, update.c)
+        self._answer((panel.capacity,), None, self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
 class StoredGram:
@@ -110,7 +109,7 @@ class StoredGram:
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         self.rows, self.kernel, self._gram = rows, kernel, Gram(stream, rows, kernel)
         self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
-        self.part, self.of_panel, self.respond = self._gram.part, self._gram.of_panel, self._gram.respond
+        self.part, self.respond = self._gram.part, self._gram.respond
         self._slabs = slabs = Slabs(stream, rows.n_pad, rows.dtype)
         panel = self.panel(_AT_A_TIME)
         at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
@@ -124,6 +123,10 @@ class StoredGram:
                 self._gram.accumulate(panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
                 stream.finish()
         stream.free(at, count, slot, *panel.buffers())
+
+    def of_panel(self, panel: Panel) -> None:
+        """K is there: nobody need make its values."""
+        return
 
     @staticmethod
     def nbytes(rows: Rows) -> int:

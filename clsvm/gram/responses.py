@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,10 +11,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.gram import layout
-from clsvm.gram.layout import Plan
+from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.record import Panel, Plan
 from clsvm.gram.precision import Reach, sizes, terms
-from clsvm.gram.products import Gram, Panel, Update
+from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
@@ -24,7 +24,7 @@ _TILE = 64  # a multiple of every layout's lanes and panel blocks
 CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
 _HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
-_CLUSTERED = 1 << 30  # multiply-adds below which rows that are read once are not worth clustering
+_CLUSTERED = 1 << 30  # multiply-adds below which rows are not worth clustering
 PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
 
 
@@ -51,12 +51,9 @@ class Support:
     ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self.reach, self.known, self._ends = reach, known, ends
-        self._single = plan if plan.kind == "csr" else replace(plan, kind="dense")  # read once: not worth clustering
+        self._single = layouts.once(plan, vectors)
         m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
-        row, block = row_bytes(plan, vectors, itemsize), 0
-        if plan.kind == "csr":  # a panel of them holds a block at a time (gram.Panel)
-            longest = np.sort(np.diff(sp.csr_matrix(vectors).indptr))[-_TILE:].sum()
-            block = int(min(vectors.shape[1], longest) + 1) * _TILE * itemsize + 4 * vectors.shape[1]
+        row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(vectors, itemsize, _TILE)
         self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(min(PANEL, max(0, budget // 8 - block)) // row))
         self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
         for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
@@ -71,12 +68,12 @@ class Support:
 
     def _gathered(self, stream: Stream, piece: slice) -> _Piece:
         """A piece of them in a panel of its own."""
-        gram = Gram(stream, layout.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
+        gram = Gram(stream, layouts.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
         at = stream.upload(gram.rows.position)
         count = stream.upload(np.array([gram.rows.n], np.int32))
         gram.gather(panel, at, count)
-        if panel.listed:  # the panel is filled from the rows, a block at a time
+        if panel.rows_stay:
             return _Piece(panel, count, (*panel.buffers(), count, at, *buffers_of(gram)))
         stream.finish()
         stream.free(at, *buffers_of(gram))
@@ -94,7 +91,7 @@ class Support:
         row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
         step = whole_tiles(min(CHUNK, (stream.limit - stream.held) // 4) // row)
         for start in range(0, n, step):
-            gram = Gram(stream, layout.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
+            gram = Gram(stream, layouts.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
             rows = gram.rows
             sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
             for number, (piece, group) in enumerate(self._pieces):
@@ -138,9 +135,7 @@ class _Piece(NamedTuple):
 
 def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
     """Bytes of a row of X as it is laid out, about."""
-    if plan.kind == "csr":
-        return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
-    return max(1, X.shape[1] * itemsize)
+    return LAYOUTS[plan.kind].row_bytes(X, itemsize)
 
 
 def buffers_of(gram: Gram) -> tuple[Buffer, ...]:
@@ -160,8 +155,8 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
     cells = X.shape[0] * support.shape[0] * X.shape[1]
     if cells <= HOST:
         return _on_host(stream, kernel, X, support, coefficients)
-    if plan.kind == "clustered" and cells < _CLUSTERED:
-        plan = replace(plan, kind="dense")
+    if cells < _CLUSTERED:
+        plan = layouts.once(plan, X)
     return _in_float64(stream, kernel, plan, X, support, coefficients)
 
 

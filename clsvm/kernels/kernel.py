@@ -92,6 +92,11 @@ class Kernel:
         with np.errstate(all="ignore"):
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
+    def scalars(self, dtype: str) -> tuple[np.generic, ...]:
+        """The numbers as arguments of kernels whose values are of ``dtype``."""
+        types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
+        return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
+
     def beyond(self, dtype: str) -> str:
         """Which of its numbers kernel values in ``dtype`` cannot have, in words; "" where all is well.
 

@@ -125,12 +125,6 @@ class Spec:
             return not self.expression.names & {"dot", "xx", "yy"}
         return _of_difference(self.element.tree)
 
-    @property
-    def layouts(self) -> tuple[str, ...]:
-        """The layouts in which a value does not depend on the rows beside it: an element-wise sum over the columns of
-        a cluster would group its terms by the cluster's other rows."""
-        return ("dense", "csr") if self.element_text else ("dense", "clustered", "csr")
-
 
 def _of_difference(node: Node) -> bool:
     """Whether x and y stand only as x - y or y - x."""

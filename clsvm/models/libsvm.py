@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from clsvm import files, kernels
 from clsvm.files import PathLike
-from clsvm.gram.layout import Plan
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.models.model import KernelModel
 from clsvm.models.svmlight import HIGHEST, WORD, T, diagnose, load, shown

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from clsvm import arrays
 from clsvm.arrays import Data
-from clsvm.gram import layout
-from clsvm.gram.layout import Plan
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Reach, extent, sizes
 from clsvm.gram.responses import HOST, Support
 from clsvm.kernels import Kernel, Precomputed
@@ -151,7 +151,7 @@ class KernelModel:
         vectors, plan = given, self.plan
         if known is not None:
             vectors, plan = arrays.widened(arrays.numbered(given, known), 1 << (width - 1).bit_length()), None
-        plan = plan or layout.choose(stream.profile, vectors, kernel.spec)
+        plan = plan or layouts.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
         reach = Reach(kernel, extent(sizes(kernel, vectors, plan)), weight, vectors.shape[1])

@@ -35,7 +35,8 @@ from scipy import sparse
 
 from clsvm import files
 from clsvm.files import PathLike
-from clsvm.gram.layout import Plan
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.models import libsvm
 from clsvm.models.libsvm import estimates_of
@@ -301,7 +302,7 @@ def _vectors(file: _Checks) -> Any:
 
 
 def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
-    kind, reason, known = file.text("layout"), file.text("reason"), kernel.spec.layouts
+    kind, reason, known = file.text("layout"), file.text("reason"), layouts.names(kernel.spec)
     if not kind:
         file.array("centre", "float64", (0,))
         return None

@@ -8,7 +8,7 @@ inside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ def cl(*names: str) -> str:
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
 
 
+@lru_cache(256)  # it takes a millisecond, and every fit asks for several
 def render(name: str, **holes: Any) -> str:
     """common.cl and ``templates/<name>.mako`` with exactly ``holes`` visible; a missing one is an error naming it."""
     return cl() + "\n" + _lookup().get_template(f"{name}.mako").render_unicode(**holes)
@@ -44,3 +45,9 @@ class Variant:
     text: str
     options: tuple[str, ...]
     entry: str
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The options that are whole numbers."""
+        pairs = (option.removeprefix("-D").partition("=") for option in self.options)
+        return {name: int(value) for name, _, value in pairs if value.isdecimal()}

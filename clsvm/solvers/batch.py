@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Panel, Products, Tile, Update
+from clsvm.gram.layouts.record import Panel
+from clsvm.gram.products import Products, Tile, Update
 from clsvm.opencl.stream import Buffer, Stream, local
 from clsvm.problem import Constraint, Problem
 from clsvm.report import relative_gap
@@ -133,7 +134,7 @@ def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int])
     first = 0
     while first < len(order):
         W = _width(stream, gram, sizes[order[first]])
-        panel = W * gram.rows.d * itemsize * (not gram.rows.csr)
+        panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # what one member more takes
         room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
         unit = AT_ONCE * stream.compute_units
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
@@ -180,18 +181,17 @@ class _Batch:
         self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
         self.panel, self.at = self._gathered(gram, self.places, self.all)
         self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
-        if self._makes_rows():
-            self.own_rows = stream.zeros(B * W), *gram.of_panel(self.panel)
+        if values := self._own_rows():
+            self.own_rows = stream.zeros(B * W), *values
         else:
             self._tiles()
 
-    def _makes_rows(self) -> bool:
-        """Whether the subproblem makes rows of Q: it begins at 0, and finds a member's rows in its core's cache."""
+    def _own_rows(self) -> tuple[Any, ...] | None:
+        """What the subproblem makes rows of Q from, where it does: it begins at 0, and finds a member's rows in its
+        core's cache."""
         if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT or self.b.any():
-            return False
-        rows = self.gram.rows
-        wanted = self.W * rows.d * np.dtype(rows.dtype).itemsize
-        return not rows.csr and not self.gram.whole and wanted <= IN_CACHE
+            return None
+        return self.gram.of_panel(self.panel) if self.gram.panel_bytes(self.W) <= IN_CACHE else None
 
     def _tiles(self) -> None:
         for p in range(self.B):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.gram import layout
-from clsvm.gram.programs import text_of
+from clsvm.gram.layouts import record
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
@@ -32,7 +31,7 @@ def subproblem(
     """What solves the dual over a working set of that size; with a kernel function (vector shape, BIAS or NONE) it
     makes the rows of Q that it needs itself."""
     items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
-    options = [*layout.options(profile, dtype), f"-DWG={items}"]
+    options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = [f"subproblem_{profile.shape}"]
@@ -42,7 +41,7 @@ def subproblem(
     if spec:
         label, text = (
             f"{spec.name or 'expression'} {label}",
-            text_of("row_vector", spec) + text.removeprefix(sources.cl()),
+            sources.render("gram/row_vector", kernel=spec) + text.removeprefix(sources.cl()),
         )
         options.append("-DROWS")
     return Variant(label, text, tuple(options), "subproblem")
@@ -51,7 +50,7 @@ def subproblem(
 def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS, quota: int = 0) -> Variant:
     """What chooses the working set, by counting or, for a quota of rows from a side, by sorting, and plans the row
     store; ``entry`` is the first of several kernels."""
-    options = [*layout.options(profile, dtype), f"-DWG={profile.group}"]
+    options = [*record.options(profile, dtype), f"-DWG={profile.group}"]
     options += [f"-DSORT={1 << (quota + max(quota, profile.group) - 1).bit_length()}"] if quota else [f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
@@ -64,7 +63,7 @@ RESPOND = 4  # VECTORS of respond.cl
 
 def respond(profile: Profile, dtype: str) -> Variant:
     """f = K b + q of problems that are solved whole."""
-    return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*layout.options(profile, dtype),), "respond")
+    return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
 SQUARE = 16  # SIDE of carry.cl
@@ -72,4 +71,4 @@ SQUARE = 16  # SIDE of carry.cl
 
 def carry(profile: Profile, dtype: str) -> Variant:
     """The tile of a working set from the one before; ``entry`` is the first of two kernels."""
-    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*layout.options(profile, dtype),), "carry")
+    return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")

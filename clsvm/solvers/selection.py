@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layout import WHOLE
+from clsvm.gram.layouts.record import WHOLE
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Panel, Products, Update
+from clsvm.gram.layouts.record import Panel
+from clsvm.gram.products import Products, Update
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Problem
 from clsvm.report import Point, relative_gap

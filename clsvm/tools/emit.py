@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from clsvm.gram import programs
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.kernels import Kernel
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
@@ -23,27 +24,12 @@ PRODUCTS = {
     "a tile of rows at a time: gram stores K0 (slot[u] = u) and adds to c, zero before; back takes K0 and c",
     "tile": "K[slot[u]][v] = K(u, v) for the working vectors u and v",
 }
-_UNREAD = "not read by this program: any buffer"
 _ARGUMENTS = {
     "group0": "first lane group of this launch",
     "groups": "lane groups of this launch",
     "base": "first row of the output, a multiple of V: 0 for an output of all rows",
-    "values": "the rows",
-    "at": "[lane groups] where each lane group begins in values",
-    "columns": "the features that a lane group holds, ascending",
-    "columns_at": "[lane groups + 1] where a lane group's features begin in columns",
-    "indptr": "[n_pad + 1] row i is entries indptr[i] .. indptr[i + 1] - 1",
-    "indices": "feature of each entry, from 0, ascending in each row",
-    "data": "value of each entry",
-    "rows": _UNREAD,
     "xx": "[n_pad] <x_i,x_i>",
-    "d": "number of features",
     "count": "[1] number of working vectors",
-    "panel": "[capacity d] the working vectors",
-    "first": "the first working vector of the block",
-    "mark": "what is taken from the places",
-    "place": "[d] line of each feature in the block, mark more; mark where no working vector of the block has it",
-    "block": "[lines UB] the working vectors of one block",
     "uu": "[capacity] <u,u>",
     "K0": "output: the rows of K, one of ld values for each working vector",
     "slab_rows": "rows that K0 has room for",
@@ -55,28 +41,16 @@ _ARGUMENTS = {
     "D": "[problems capacity] weights of the working vectors, 0 from count on",
     "capacity": "values from one row of D to the next, as said above",
 }
-_TILE = {
-    "values": "the working vectors: the same buffer as panel",
-    "at": "[capacity / V] at[g] = g V d",
-    "xx": "[capacity] the same buffer as uu",
-    "columns_at": _UNREAD,
-    "columns": _UNREAD,
-}
-_TILE_CSR = {
-    "indptr": "[rows + 1] row i of the data is entries indptr[i] .. indptr[i + 1] - 1",
-    "rows": "[capacity] row of the data that each working vector is, -1 from count on",
-    "xx": "[rows] <x_i,x_i>",
-}
 
 
 def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, d: int = 0) -> str:
-    """OpenCL text of a product of PRODUCTS over rows in the layout ``kind`` of variants.LAYOUTS.
+    """OpenCL text of a product of PRODUCTS over rows in the layout ``kind`` of gram.layouts.LAYOUTS.
 
     dtype: "float32" or "float64", of kernel values. d: number of features, which decides the type of column numbers;
     up to 65536 they have 16 bits. The values of the numbers stand in the comment alone: others build nothing anew.
     Raises ValueError for a product, layout or dtype that there is not, or not for this kernel function or profile.
     """
-    for got, known in ((product, PRODUCTS), (kind, programs.LAYOUTS), (dtype, ("float32", "float64"))):
+    for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:
             raise ValueError(f"got {got!r}, expected one of {', '.join(known)}")
     if dtype == "float64" and profile.wide == "pair":
@@ -144,39 +118,23 @@ def _what(kernel: Kernel, product: str, kind: str, dtype: str) -> Iterator[str]:
 
 def _layout(options: dict[str, str], product: str, kind: str) -> Iterator[str]:
     """How rows and working vectors lie in memory."""
-    V, UB = options["V"], options["UB"]
+    V = options["V"]
     yield f"Rows go in lane groups of V = {V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,"
     yield "rounded up to a multiple of V; rows of padding are zero, and their output has no meaning."
     if product == "tile":
         yield "The rows i of this product are the working vectors; n_pad is their capacity, which follows."
-    elif kind == "dense":
-        yield "  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d"
-    elif kind == "clustered":
-        yield "A group holds the features that any row of it has, the others are zero for the whole group:"
-        yield "  feature columns[columns_at[g] + j] of row i:  values[at[g] + j * V + i % V]"
-    yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
-    yield "what there is beyond their number is zero:"
-    if kind != "csr":
-        yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
-        return
-    yield "  feature j of working vector u:  block[(place[j] - mark) * UB + u % UB]"
-    yield "Line 0 is zero, for features that no vector of the block has. One launch for each block, in turn."
+    yield from LAYOUTS[kind].explain(options, product == "tile")
 
 
 def _arguments(
     kernel: Kernel, text: str, options: dict[str, str], product: str, kind: str, dtype: str
 ) -> Iterator[str]:
     """A line for each argument: its place, type, name and what it is."""
-    words = dict(_ARGUMENTS)
-    if product == "tile":
-        words |= _TILE_CSR if kind == "csr" else _TILE
-    elif kind == "dense":
-        words |= dict.fromkeys(("columns_at", "columns"), _UNREAD)
+    own = LAYOUTS[kind].arguments(product == "tile", bool(kernel.spec.element))
+    words = _ARGUMENTS | own
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
-        words["uu"] = "[capacity] without effect for element-wise sums, but read"
-        if kind == "csr":
-            words["uu"] = "[capacity] s of a zero row and u: sum_j e(0, u_j) over all d features"
+        words["uu"] = own.get("uu", "[capacity] without effect for element-wise sums, but read")
     words |= {argument.name: "see below" for argument in kernel.spec.arguments}
     wide = "float2" if "WIDE_PAIR" in options else "double"
     names = {"real": "double" if dtype == "float64" else "float", "wide": wide, "INDEX": options["INDEX"]}
@@ -207,9 +165,9 @@ def _launch(options: dict[str, str], product: str, kind: str, profile: Profile) 
         size = "groups" if each == 1 else f"groups / {each}, rounded up"
         yield f"Launch: one dimension, global size {size}; local size 1."
         return
-    items = number["UB"] if kind == "csr" else number["V"] // number["RX"] * (number["COLUMNS"] // number["RY"])
+    items = LAYOUTS[kind].items(number)
     yield f"Launch: two dimensions, global size (groups * {items}, blocks), local size ({items}, 1)."
-    if "UPDATE" in options or kind == "csr":
+    if "UPDATE" in options or not LAYOUTS[kind].shared:
         yield "  blocks must be 1."
     else:
         yield f"  blocks: the work-groups that share a lane group's work, 1 to capacity / {number['UB']}."

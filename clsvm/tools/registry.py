@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clsvm.gram import layout
-from clsvm.gram.programs import PRODUCTS, back, cluster_rows, gather, given, gram, scatter, shapes, update, zero_sums
+from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.programs import PRODUCTS, back, given, gram, shapes, update
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
@@ -16,12 +17,11 @@ from clsvm.solvers.programs import carry, respond, selection, subproblem
 
 def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
     """Every program of one kernel function for one dtype and profile."""
-    for kind in spec.layouts:
+    for kind in layouts.names(spec):
         for product in PRODUCTS:
             for shape in shapes(profile, product):
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
-    if spec.element:
-        yield zero_sums(spec, dtype, profile)
+        yield from LAYOUTS[kind].programs_of(spec, profile, dtype)
     if profile.shape == "vector":
         for constraint in (Constraint.BIAS, Constraint.NONE):
             yield subproblem(profile, dtype, profile.working_set, constraint, spec)
@@ -44,8 +44,6 @@ def registry(
 def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> Iterator[Variant]:
     """Every program that no kernel function is in, for a profile."""
     yield Variant("zero", sources.cl("opencl/zero"), (), "zero")
-    for source in dtypes:
-        yield cluster_rows(profile, source)
     for dtype in dtypes:
         if dtype == "float64" and profile.wide == "pair":
             continue
@@ -58,10 +56,6 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
         yield carry(profile, dtype)
         yield respond(profile, dtype)
         yield given(profile, dtype)
-        for source in ("float", "double"):
-            options = *layout.options(profile, dtype), f"-DINPUT={source}"
-            yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), options, "pack")
         yield back(profile, dtype)
-        for shape in ("many", "two"):
-            yield gather(profile, dtype, shape=shape)
-        yield scatter(profile, dtype)
+        for layout in LAYOUTS.values():
+            yield from layout.programs(profile, dtype)

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from clsvm import solvers
 from clsvm.errors import ClsvmError
-from clsvm.gram import layout, programs
+from clsvm.gram import layouts, programs
 from clsvm.gram.products import Gram, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import make
@@ -81,7 +81,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
             X = sp.csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), row_ends))
             X.sum_duplicates()
         kind = "dense" if density == 1 else "csr"
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), "float32")
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), "float32")
         gram = Gram(stream, rows, kernel)
         panel = gram.panel(working)
         at, count = stream.upload(np.arange(working, dtype=np.int32)), stream.upload(np.array([working], np.int32))
@@ -120,7 +120,7 @@ def _selection(stream: Stream, n: int) -> Launch:
     rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0)
     X = rng.random((n, 2), np.float32)
     signs = np.where(rng.random(n) < 0.5, 1.0, -1.0)
-    rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, "dense"), "float32")
+    rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), "float32")
     gram, problem = Gram(stream, rows, kernel), posed.c_svc(signs[None], np.ones((1, n)))
     settings = solvers.Settings(
         tol=1e-3, gap_tol=None, max_iter=200, working_set=16, cache_bytes=0, kernel_scale=1.0, exact=None

@@ -18,9 +18,9 @@ import pytest
 
 from clsvm import Kernel, kernels
 from clsvm.estimators.classification import SVC
-from clsvm.gram import layout
+from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.products import Gram
-from clsvm.gram.programs import LAYOUTS
 from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
@@ -106,7 +106,7 @@ USAGE = {
     "show: infinite at 0": (["show", "--element", "1 / (x - y)"], "where padding needs a number"),
     "emit: nothing": (["emit"], "expected one of them"),
     "emit: product": (["emit", "--kernel", "rbf", "--product", "spam"], "rows, update, both, forward-back, tile"),
-    "emit: layout": (["emit", "--kernel", "rbf", "--layout", "spam"], "dense, clustered, csr"),
+    "emit: layout": (["emit", "--kernel", "rbf", "--layout", "spam"], "dense, csr, clustered"),
     "emit: layout it lacks": (["emit", "--kernel", "chi2", "--layout", "clustered"], "expected one of dense, csr"),
     "emit: dtype": (["emit", "--kernel", "rbf", "--dtype", "half"], "float32 or float64"),
     "emit: profile": (["emit", "--kernel", "rbf", "--profile", "spam"], "cpu"),
@@ -281,7 +281,7 @@ CASES = [
     for layout_ in LAYOUTS
     for product in emit.PRODUCTS
     for kernel in (Kernel(EXPRESSION, gamma=0.4, c=0.3), Kernel("laplacian", gamma=0.2))
-    if layout_ in kernel.spec.layouts
+    if layout_ in layouts.names(kernel.spec)
 ]
 
 
@@ -602,7 +602,7 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
     fitted = SVC(kernel="rbf", device=device, dtype=dtype, working_set_size=64, cache_size=1).fit(X, y)
     fitted.predict(X)
     with Stream(device) as stream:  # and of products that a binary fit has no use for
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernels.BUILTIN["rbf"]), dtype)
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernels.BUILTIN["rbf"]), dtype)
         gram = Gram(stream, rows, kernels.make("rbf"))
         panel, wide = gram.panel(4), stream.wide(np.zeros(rows.n_pad))
         gram.forward_back(panel, stream.zeros(4), wide, wide, stream.wide(np.zeros(panel.capacity)), 1)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks import gtsvm, sets
 from benchmarks.__main__ import main
 from clsvm import arrays, kernels
-from clsvm.gram import cluster, layout
+from clsvm.gram import cluster, layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.stream import Stream
 
@@ -189,8 +189,8 @@ def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form
     rbf = kernels.Kernel("rbf", gamma=0.1)
     with Stream(device) as stream:
         stream.profile = replace(stream.profile, lanes=16 if profile == "cpu" else 32, cluster=2)
-        plan = layout.choose(stream.profile, form(X), rbf.spec, "clustered")
-        rows = layout.build(stream, form(X), plan, "float32")
+        plan = layouts.choose(stream.profile, form(X), rbf.spec, "clustered")
+        rows = layouts.build(stream, form(X), plan, "float32")
         V = rows.lanes
         found = cluster.cluster(stream, form(X), 2 * V)
         np.testing.assert_array_equal(rows.order, found.order)
@@ -208,8 +208,8 @@ def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) ->
     alike = sp.csr_matrix(np.repeat(sp.random(4, 600, 0.02, "csr", random_state=0).toarray(), 500, axis=0))
     with Stream(device) as stream:
         spec = kernels.BUILTIN["rbf"]
-        assert layout.choose(stream.profile, arrays.canonical(text), spec).kind == "csr"
-        assert layout.choose(stream.profile, arrays.canonical(alike), spec).kind == "clustered"
+        assert layouts.choose(stream.profile, arrays.canonical(text), spec).kind == "csr"
+        assert layouts.choose(stream.profile, arrays.canonical(alike), spec).kind == "clustered"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import SVC, Kernel, kernel_matrix
-from clsvm.gram import layout
+from clsvm.gram import layouts
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 
@@ -37,7 +37,7 @@ def test_is_the_kernel_function(device: str, profile: str, rows: np.ndarray, for
 def test_rows_are_clustered_where_that_pays(device: str, profile: str) -> None:
     with Stream(device) as stream:
         many = np.tile(BLOCKS, (8, 1))
-        assert layout.choose(stream.profile, many, Kernel("rbf").spec).kind == "clustered"
+        assert layouts.choose(stream.profile, many, Kernel("rbf").spec).kind == "clustered"
     kernel = Kernel("rbf", gamma=0.05)
     assert largest_error(kernel_matrix(BLOCKS, many, kernel, device=device), kernel, BLOCKS, many) < 1e-5
     assert largest_error(kernel_matrix(many, many, kernel, device=device), kernel, many, many) < 1e-5
@@ -123,8 +123,8 @@ def test_input_of_any_form(device: str, form: Any) -> None:
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
 def test_float32_rows_are_their_numbers(device: str, profile: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are centred before they are rounded, as the same numbers in float64 are, in all layouts."""
-    choose = layout.choose
-    monkeypatch.setattr(layout, "choose", lambda profile, X, spec: choose(profile, X, spec, kind))
+    choose = layouts.choose
+    monkeypatch.setattr(layouts, "choose", lambda profile, X, spec: choose(profile, X, spec, kind))
     rows = (BLOCKS + (np.arange(40) < 5) * 3.3).astype(np.float32)
     wide = rows.astype(np.float64)
     forms = (np.asarray, sp.csr_matrix) if kind != "dense" else (np.asarray,)

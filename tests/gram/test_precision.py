@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import SVC, Kernel, kernel_matrix
-from clsvm.gram import layout, precision, responses
+from clsvm.gram import layouts, precision, responses
 from clsvm.kernels import BUILTIN, make, underflow
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
@@ -126,7 +126,7 @@ def test_sums_on_the_host_keep_to_the_memory(device: str, form: Any, kernel: Ker
     n = 1500 if kernel.name == "rbf" else 300
     X = rng.normal(size=(n, 40)) * (rng.random((n, 40)) < 0.5)
     b = rng.normal(size=(2, n))
-    plan = layout.Plan("dense", np.zeros(40), "")
+    plan = layouts.Plan("dense", np.zeros(40), "")
     expected = b @ kernel(X)
     with Stream(device, "1MB") as stream, grows(8 << 20):  # (all of K takes 18 MB, all rows and two copies 1.4)
         c = responses.exact_responses(stream, kernel, plan, form(X), form(X), b)

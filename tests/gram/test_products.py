@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import kernels
-from clsvm.gram import layout
+from clsvm.gram import layouts
+from clsvm.gram.layouts import record
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
@@ -23,11 +24,11 @@ TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
 SIZES = ((1, 3), (17, 1), (17, 5), (4097, 7))
 
 
-def layouts(name: str) -> list[str]:
-    return list(kernels.BUILTIN[name].layouts)
+def layouts_of(name: str) -> list[str]:
+    return list(layouts.names(kernels.BUILTIN[name]))
 
 
-NAMES_LAYOUTS = [(name, kind) for name in kernels.BUILTIN for kind in layouts(name)]
+NAMES_LAYOUTS = [(name, kind) for name in kernels.BUILTIN for kind in layouts_of(name)]
 
 
 def make(name: str) -> kernels.Kernel:
@@ -52,8 +53,8 @@ def check_kernel(
     tolerance = TOLERANCE[dtype] * max(1.0, np.abs(expected).max())
     with Stream(device) as stream:
         given = sp.csr_matrix(X) if sparse else X
-        plan = layout.choose(stream.profile, given, kernel.spec, kind)
-        rows = layout.build(stream, given, plan, dtype)
+        plan = layouts.choose(stream.profile, given, kernel.spec, kind)
+        rows = layouts.build(stream, given, plan, dtype)
         gram = Gram(stream, rows, kernel)
         count = stream.upload(np.array([m], np.int32))
         panel = gram.panel(m, square=True)
@@ -121,19 +122,19 @@ def test_terms_of_two_zeros_count(
     X = rng.normal(size=(40, 21)) * (rng.random((40, 21)) < 0.3)
     kernel = kernels.Kernel.elementwise("cos(x - y) + cos(x * y)", "s * c", c=0.1)
     expected = 0.1 * (np.cos(X[:, None] - X[None]) + np.cos(X[:, None] * X[None])).sum(axis=2)
-    assert kernel.spec.layouts == ("dense", "csr")
+    assert layouts.names(kernel.spec) == ("dense", "csr")
     np.testing.assert_allclose(kernel(X, X), expected, rtol=1e-12)
     check_kernel(device, kernel, "csr" if sparse else "dense", "float32", X, np.arange(11), sparse)
 
 
 def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
     with Stream(device) as stream:
-        plan = layout.choose(stream.profile, np.eye(40), make("rbf").spec, "clustered")
-        rows = layout.build(stream, np.eye(40), plan, "float32")
+        plan = layouts.choose(stream.profile, np.eye(40), make("rbf").spec, "clustered")
+        rows = layouts.build(stream, np.eye(40), plan, "float32")
         gram = Gram(stream, rows, make("laplacian"))
         with pytest.raises(ValueError, match="laplacian has the layouts dense, csr, got 'clustered'"):
             gram.accumulate(gram.panel(4), stream.zeros(4), None, Update(1, 1, None, None, 4))
-    assert "clustered" not in layout.choose(stream.profile, np.eye(400), make("laplacian").spec).reason
+    assert "clustered" not in layouts.choose(stream.profile, np.eye(400), make("laplacian").spec).reason
 
 
 @pytest.mark.oclgrind
@@ -145,7 +146,7 @@ def test_forward_and_back(device: str, profile: str, kind: str) -> None:
     centres, problems = rng.choice(n, 23, replace=False), 2
     kernel = make("rbf")
     with Stream(device) as stream:
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), "float32")
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), "float32")
         gram = Gram(stream, rows, kernel)
         panel = gram.panel(len(centres))
         at, count = stream.upload(rows.position[centres]), stream.upload(np.array([len(centres)], np.int32))
@@ -210,7 +211,7 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "65536")
     X = np.random.default_rng(0).normal(size=(2000, 30))
     with Stream(device) as stream:
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, make("rbf").spec, kind), "float32")
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, make("rbf").spec, kind), "float32")
         assert len(rows.parts) > 1
         assert sum(part.groups for part in rows.parts) == rows.n_pad // rows.lanes
     monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "60000")
@@ -227,8 +228,8 @@ def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.Monkey
         for n in (1, 12, 25, 66):
             X = np.random.default_rng(n).normal(size=(n, 3))
             with Stream(device) as stream:
-                rows = layout.build(stream, X, layout.choose(stream.profile, X, make("rbf").spec, kind), dtype)
-            assert rows.n_pad % layout.WHOLE == 0
+                rows = layouts.build(stream, X, layouts.choose(stream.profile, X, make("rbf").spec, kind), dtype)
+            assert rows.n_pad % record.WHOLE == 0
             assert len(rows.order) == rows.n_pad
             assert sorted(rows.order[rows.order >= 0]) == list(range(n))
             np.testing.assert_array_equal(rows.order[rows.position], np.arange(n))
@@ -242,7 +243,7 @@ def test_same_bits_in_every_layout(device: str) -> None:
     values = []
     for kind in ("dense", "clustered", "csr"):
         with Stream(device) as stream:
-            rows = layout.build(stream, X, layout.choose(stream.profile, X, make("linear").spec, kind), "float32")
+            rows = layouts.build(stream, X, layouts.choose(stream.profile, X, make("linear").spec, kind), "float32")
             gram = Gram(stream, rows, make("linear"))
             panel = gram.panel(50)
             places = np.full(panel.capacity, -1, np.int32)
@@ -265,7 +266,7 @@ def test_places_of_a_block_start_again(device: str) -> None:
     X = sp.random(200, 3000, 0.01, "csr", rng=rng)
     kernel = make("rbf")
     with Stream(device) as stream:
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, "csr"), "float32")
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "csr"), "float32")
         gram = Gram(stream, rows, kernel)
         panel = gram.panel(150, square=True)
         at, count = stream.upload(np.arange(panel.capacity, dtype=np.int32)), stream.upload(np.array([150], np.int32))
@@ -291,7 +292,7 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
     X = np.random.default_rng(4).normal(size=(260, 5))
     kernel = make("rbf")
     with Stream(device) as stream:
-        rows = layout.build(stream, X, layout.choose(stream.profile, X, kernel.spec, kind), dtype)
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), dtype)
         gram = Gram(stream, rows, kernel)
         panel = gram.panel(256, square=True)
         at, count = stream.upload(rows.position[:256]), stream.upload(np.array([256], np.int32))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import clsvm
 from clsvm import SVC, kernels
-from clsvm.gram import layout
+from clsvm.gram import layouts
 from clsvm.kernels import Kernel
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
@@ -49,7 +49,7 @@ def make_model(kind: str = "dense", m: int = 300, d: int = 30, problems: int = 1
         intercept=rng.normal(size=problems),
         classes=np.arange(10, 10 + k),
         n_support=np.bincount(np.arange(m) % k, minlength=k).astype(np.int32),
-        plan=layout.Plan(kind, np.where(np.arange(d) == 0, 100.0, 0.0), ""),
+        plan=layouts.Plan(kind, np.where(np.arange(d) == 0, 100.0, 0.0), ""),
     )
 
 
@@ -60,15 +60,15 @@ def on_host(model: KernelModel, X: Any) -> np.ndarray:
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
-    """How many rows each call of layout.build has laid out since."""
+    """How many rows each call of layouts.build has laid out since."""
     seen: Builds = []
-    build = layout.build
+    build = layouts.build
 
     def counted(stream: Any, X: Any, *rest: Any) -> Any:
         seen.append(X.shape[0])
         return build(stream, X, *rest)
 
-    monkeypatch.setattr(layout, "build", counted)
+    monkeypatch.setattr(layouts, "build", counted)
     return seen
 
 

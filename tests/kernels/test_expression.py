@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from clsvm.gram import layout
+from clsvm.gram.layouts import record
 from clsvm.kernels import Kernel
 from clsvm.kernels.expression import FUNCTIONS, Expression, Node
 from clsvm.opencl import devices, sources
@@ -182,9 +182,9 @@ def probed(
         pytest.skip(f"{info} has no float64")
     profile = replace(PROFILES[SHAPES[shape]], wide="double" if info.fp64 else "pair")
     with Stream(device, profile=profile) as stream:
-        text, options = program(kernels), tuple(layout.options(profile, dtype))
+        text, options = program(kernels), tuple(record.options(profile, dtype))
         buffers = [stream.upload(value) for value in given.values()]
-        size = LANES // layout.lanes(profile, dtype) if shape == "vector" else LANES
+        size = LANES // record.lanes(profile, dtype) if shape == "vector" else LANES
         for i, kernel in enumerate(kernels):
             out = [stream.upload(np.zeros(LANES, dtype)) for _ in range(2)]
             with np.errstate(over="ignore"):

@@ -626,9 +626,9 @@ def test_rows_that_the_subproblem_makes(device: str, monkeypatch: pytest.MonkeyP
     X, y = rng.normal(size=(61, 3)), rng.integers(0, 3, 61)
     options: dict[str, Any] = {"gamma": 0.3, "kernel": kernel, "device": device, "dtype": dtype}
     makers: list[Callable[[], Any]] = [lambda: SVC(**options), lambda: SVC(bias=False, **options)]
-    made: list[bool] = []
-    real = batch._Batch._makes_rows
-    monkeypatch.setattr(batch._Batch, "_makes_rows", lambda self: made.append(real(self)) or made[-1])
+    made: list[Any] = []
+    real = batch._Batch._own_rows
+    monkeypatch.setattr(batch._Batch, "_own_rows", lambda self: made.append(real(self)) or made[-1])
     for make in makers:
         own = make().fit(X, y)
         assert all(made)

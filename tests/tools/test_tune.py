@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from clsvm import SVC
 from clsvm.cli.app import app
-from clsvm.gram import layout
+from clsvm.gram import layouts
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import make
 from clsvm.opencl import devices, tuned
@@ -275,7 +275,7 @@ def test_every_tile_gives_the_same_bits(device: str, name: str, shape: str, tile
     assert shape_class(working) == shape
     kernel, profile = make("rbf", gamma=0.1), replace(PROFILES[name], tiles={**PROFILES[name].tiles, shape: tile})
     with Stream(device, profile=profile) as stream:
-        rows = layout.build(stream, X, layout.choose(profile, X, kernel.spec, "dense"), "float32")
+        rows = layouts.build(stream, X, layouts.choose(profile, X, kernel.spec, "dense"), "float32")
         gram = Gram(stream, rows, kernel)
         panel = gram.panel(working)
         K = gram.rows_of(panel, gram)[:77, :77] if shape == "many" else None

@@ -1,0 +1,93 @@
+"""Rows on a device: the layouts that there are, a record each, and the choice between them.
+
+Adding one is a module here, its templates, and its record in LAYOUTS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data, centred
+from clsvm.gram.layouts.csr import CSR
+from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
+from clsvm.gram.layouts.record import Layout, Plan, Rows, Survey
+from clsvm.kernels.records import Spec
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Stream
+
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED)}
+_SAMPLE = 2048  # rows that the choice looks at
+
+
+def names(spec: Spec) -> tuple[str, ...]:
+    """The layouts that a kernel function has."""
+    return tuple(layout.name for layout in LAYOUTS.values() if layout.takes(spec))
+
+
+def choose(profile: Profile, X: Data, spec: Spec, kind: str | None = None) -> Plan:
+    """The cheapest layout that the kernel function has, by the profile's measured costs, or ``kind``; and the centre
+    that goes with it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0)."""
+    survey = Survey(X, _density(_sample(X)))
+    offers = {name: LAYOUTS[name].cost(profile, survey) for name in names(spec)}
+    costs = {name: cost for name, cost in offers.items() if cost is not None}
+    kind = kind or min(costs, key=lambda name: costs[name])
+    centre = np.zeros(X.shape[1])
+    if spec.of_distance and X.shape[0]:
+        full = _full_columns(X, survey.density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)
+        centre[full] = _mean(X, full)
+    reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
+    return Plan(kind, centre, f"cost a row in dense cells: {reason}")
+
+
+def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
+    """The plan for rows X that are read once, or by their numbers alone; dense ones may take ``room`` bytes."""
+    return replace(plan, kind=LAYOUTS[plan.kind].once(X, room))
+
+
+def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+    """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
+
+    Raises ValueError where the memory budget does not hold it, DeviceError where the device does not.
+    """
+    if dtype == "float64" and stream.profile.wide == "pair":
+        raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
+    centre = plan.centre
+    if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):  # such a device has no doubles
+        X, centre = centred(X, centre).astype(np.float32), np.zeros_like(centre)
+    return LAYOUTS[plan.kind].build(stream, X, centre, dtype)
+
+
+def _sample(X: Data) -> Any:
+    step = max(1, X.shape[0] // _SAMPLE)
+    sample = X[::step]
+    return sample.toarray() if sp.issparse(sample) and X.shape[1] <= MAX_FEATURES else sample
+
+
+def _density(sample: Any) -> NDArray[np.float64]:
+    """The share of rows in which each feature is not 0."""
+    if isinstance(sample, np.ndarray):
+        return np.asarray((sample != 0).mean(axis=0))
+    return np.bincount(sample.indices, minlength=sample.shape[1]) / max(sample.shape[0], 1)
+
+
+def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Columns without a single zero: those can be shifted at no cost to a sparse layout."""
+    full: NDArray[np.bool_] = density == 1
+    candidates = np.flatnonzero(full)
+    if sp.issparse(X):
+        full[candidates] = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])[candidates] == X.shape[0]
+    elif candidates.size:
+        full[candidates] = (X[:, candidates] != 0).all(axis=0)
+    return full
+
+
+def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if sp.issparse(X):
+        return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # (in float64)
+    mean = X.mean(axis=0, dtype=np.float64) if columns.all() else X[:, columns].mean(axis=0, dtype=np.float64)
+    return np.asarray(mean)

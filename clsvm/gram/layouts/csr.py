@@ -1,0 +1,260 @@
+"""Rows in CSR, one after another: for text, and whatever has many columns and few entries.
+
+A panel of them holds one block of working vectors at a time, of the features that these have
+(cl_kernels/gram/scatter.cl), and which rows they are: each product fills it from the rows again, block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data, centred
+from clsvm.gram.layouts.record import (
+    Layout,
+    Panel,
+    Pass,
+    Reader,
+    Rows,
+    Survey,
+    blocks_words,
+    check_norms,
+    in_order,
+    lanes,
+    options,
+    packing,
+    padded,
+    template,
+)
+from clsvm.kernels import Kernel
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
+from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import Kernel as DeviceKernel
+
+
+class Entries(NamedTuple):
+    """indptr (n_pad + 1,) int64, column number and value of each entry."""
+
+    indptr: Buffer
+    indices: Buffer
+    data: Buffer
+
+
+@dataclass(frozen=True)
+class CsrRows(Rows):
+    """Rows in CSR. lengths: of the rows, falling."""
+
+    csr: Entries
+    lengths: NDArray[np.int64]
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (self.xx, *self.csr)
+
+    def entries(self, rows: int) -> int:
+        """The most entries that so many rows can have together."""
+        return int(self.lengths[:rows].sum())
+
+
+class Listed(NamedTuple):
+    """Which rows the working vectors are, where these are entries with norms; ``count`` of them."""
+
+    csr: Entries
+    norms: Buffer
+    count: Buffer
+    rows: Buffer
+
+
+@dataclass
+class CsrPanel(Panel):
+    """A block of working vectors. place: (d,) where each feature stands in it; base: places up to it are of earlier
+    blocks."""
+
+    place: Buffer = None
+    base: list[int] = field(default_factory=lambda: [0])
+    listed: Listed | None = None
+    rows_stay = True
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (*super().buffers(), self.place)
+
+
+class CsrReader(Reader):
+    """Panels of a block at a time."""
+
+    layout: Csr
+    rows: CsrRows
+
+    def __init__(self, layout: Csr, stream: Stream, rows: CsrRows, kernel: Kernel) -> None:
+        super().__init__(layout, stream, rows, kernel)
+        self._scatter: tuple[DeviceKernel, DeviceKernel] | None = None
+        if kernel.spec.element:
+            self.norms = self._zero_sums(kernel)
+
+    def _zero_sums(self, kernel: Kernel) -> Buffer:
+        """What element-wise sums start from stands where the norms would."""
+        r, stream = self.rows, self.stream
+        out = stream.buffer(self.real.itemsize * r.n_pad)
+        made = stream.variant(zero_sums(kernel.spec, r.dtype, stream.profile, r.d))
+        made((r.n_pad,), None, r.csr.indptr, r.csr.data, r.d, out, kernel.scalars(r.dtype))
+        return out
+
+    def panel(self, capacity: int, square: bool = False) -> CsrPanel:
+        stream, made = self.stream, super().panel(capacity, square)
+        stream.clear(made.values, made.width * self.real.itemsize)
+        place = stream.zeros(4 * self.rows.d)
+        return CsrPanel(made.capacity, made.width, made.values, made.uu, made.nbytes, made.shape, place=place)
+
+    def panel_bytes(self, capacity: int) -> int:
+        """A block, with a line for every feature that its vectors can have, and one of zeros."""
+        r = self.rows
+        return (1 + min(r.d, r.entries(self.width))) * self.width * self.real.itemsize
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> CsrPanel:
+        assert isinstance(panel, CsrPanel)
+        assert panel.listed
+        stream, itemsize = self.stream, self.real.itemsize
+        listed = panel.listed._replace(count=count, rows=stream.part(panel.listed.rows, 4 * first, 4 * capacity))
+        uu = stream.part(panel.uu, first * itemsize, capacity * itemsize)
+        return replace(panel, capacity=capacity, uu=uu, listed=listed)
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        assert isinstance(panel, CsrPanel)
+        if panel.nbytes < self.panel_bytes(panel.capacity):
+            raise ValueError("the panel was made by shorter rows")
+        panel.listed = Listed(self.rows.csr, self.norms, count, rows)
+
+    def of_panel(self, panel: Panel) -> None:
+        return None
+
+    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        yield from self._blocks(range(begin, begin + groups), self.norms, panel, count)  # (no list of rows is read)
+
+    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
+        yield from self._blocks(groups, rows, right, count)
+
+    def _blocks(self, groups: range, rows: Buffer, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        """A launch for each block of a panel, which stands in it meanwhile."""
+        assert isinstance(panel, CsrPanel)
+        assert panel.listed
+        stream, r, (csr, norms, listed, which) = self.stream, self.rows, panel.listed
+        if self._scatter is None:
+            made = scatter(stream.profile, r.dtype, r.d)
+            self._scatter = stream.variant(made, "mark"), stream.variant(made, "fill")
+        mark, fill = self._scatter
+        size = (panel.width, 1 if stream.profile.shape == "vector" else 32)
+        lines = panel.nbytes // (panel.width * self.real.itemsize)
+        by_entry = int(lines - 1 < r.d)
+        for first in range(0, panel.capacity, panel.width):
+            if panel.base[0] > 2**31 - 1 - 2 * lines:  # start again
+                stream.clear(panel.place, 4 * r.d)
+                panel.base[0] = 0
+            base = panel.base[0]
+            mark(size, None, csr[:2], listed, which, first, base, by_entry, panel.place, panel.values)
+            fill(size, None, csr, norms, listed, which, first, base, panel.place, panel.values, panel.uu)
+            reads = (r.csr, rows, self.norms, first, base, count, panel.place, panel.values, panel.uu)
+            yield Pass(groups.start, len(groups), reads)
+            panel.base[0] += lines
+
+
+class Csr(Layout):
+    """Entries alone."""
+
+    name, sparse, shared = "csr", True, False
+
+    def cost(self, profile: Profile, survey: Survey) -> float:
+        return profile.csr_cost * survey.used
+
+    def row_bytes(self, X: Data, itemsize: int) -> int:
+        return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
+
+    def block_bytes(self, X: Data, itemsize: int, width: int) -> int:
+        longest = np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum()
+        return int(min(X.shape[1], longest) + 1) * width * itemsize + 4 * X.shape[1]
+
+    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
+        X = sp.csr_matrix(centred(X, centre))
+        (n, d), real, V = X.shape, np.dtype(dtype), lanes(stream.profile, dtype)
+        n_pad, stored = padded(n, V), int(X.indptr[-1])
+        indptr = np.full(n_pad + 1, stored, np.int64)
+        indptr[: n + 1] = X.indptr
+        indices = X.indices.astype(np.uint16 if d <= 1 << 16 else np.int32)
+        csr = Entries(stream.upload(indptr), stream.upload(indices), stream.upload(X.data.astype(real)))
+        xx = stream.buffer(real.itemsize * n_pad)
+        norms = stream.kernel(sources.cl("gram/pack"), packing(stream.profile, X, dtype), "norms_csr")
+        norms((n_pad,), None, csr.indptr, csr.data, xx)
+        cost, sizes = stored / max(1, n) * stream.profile.csr_cost, (n, d, n_pad, V, stored)
+        lengths = -np.sort(-np.diff(indptr))
+        made = CsrRows(self.name, dtype, *sizes, *in_order(n, n_pad), xx, cost, cost, csr, lengths)
+        check_norms(stream, made)
+        return made
+
+    def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> CsrReader:
+        return CsrReader(self, stream, rows, kernel)
+
+    def width(self, profile: Profile, dtype: str, shape: str) -> int:
+        return profile.panel * lanes(profile, dtype) // profile.lanes
+
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+        return template("csr", spec, profile), ["-DLISTED"] * of_panel
+
+    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+        yield scatter(profile, dtype)
+
+    def programs_of(self, spec: Spec, profile: Profile, dtype: str) -> Iterator[Variant]:
+        if spec.element:
+            yield zero_sums(spec, dtype, profile)
+
+    def items(self, numbers: Mapping[str, int]) -> int:
+        return numbers["UB"]
+
+    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
+        yield from blocks_words(numbers["UB"])
+        yield "  feature j of working vector u:  block[(place[j] - mark) * UB + u % UB]"
+        yield "Line 0 is zero, for features that no vector of the block has. One launch for each block, in turn."
+
+    def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
+        words = _ARGUMENTS | (_TILE if of_panel else {})
+        if elementwise:
+            words["uu"] = "[capacity] s of a zero row and u: sum_j e(0, u_j) over all d features"
+        return words
+
+
+CSR = Csr()
+_ARGUMENTS = {
+    "indptr": "[n_pad + 1] row i is entries indptr[i] .. indptr[i + 1] - 1",
+    "indices": "feature of each entry, from 0, ascending in each row",
+    "data": "value of each entry",
+    "rows": "not read by this program: any buffer",
+    "first": "the first working vector of the block",
+    "mark": "what is taken from the places",
+    "place": "[d] line of each feature in the block, mark more; mark where no working vector of the block has it",
+    "block": "[lines UB] the working vectors of one block",
+}
+_TILE = {
+    "indptr": "[rows + 1] row i of the data is entries indptr[i] .. indptr[i + 1] - 1",
+    "rows": "[capacity] row of the data that each working vector is, -1 from count on",
+    "xx": "[rows] <x_i,x_i>",
+}
+
+
+def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
+    """The program that fills a block of a panel with working rows; ``entry`` is the first of two kernels."""
+    return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), _options(profile, dtype, d), "mark")
+
+
+def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
+    """What element-wise sums over CSR rows start from."""
+    text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
+    return Variant(label, text, _options(profile, dtype, d), "zero_sums")
+
+
+def _options(profile: Profile, dtype: str, d: int) -> tuple[str, ...]:
+    return *options(profile, dtype, d), f"-DUB={CSR.width(profile, dtype, 'many')}"

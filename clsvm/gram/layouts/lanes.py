@@ -1,0 +1,372 @@
+"""Dense and clustered rows, in lane groups: V rows side by side, contiguous for each feature of a group's list J.
+
+    values[at[group] + j V + lane]    J is everything ("dense"), or what some row of a cluster uses ("clustered";
+                                      GTSVM section 5.3; Catanzaro 2011, listings 3 and 4)
+
+Device order of clustered rows is that of their clusters. A panel is itself a set of rows in dense lane groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data, centred
+from clsvm.gram import cluster
+from clsvm.gram.layouts.record import (
+    Layout,
+    Panel,
+    Pass,
+    Reader,
+    Rows,
+    Survey,
+    blocks_words,
+    check_norms,
+    in_order,
+    lanes,
+    options,
+    packing,
+    padded,
+    template,
+)
+from clsvm.kernels import Kernel
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile, Tile
+from clsvm.opencl.sources import Variant
+from clsvm.opencl.stream import Buffer, Stream
+from clsvm.opencl.stream import Kernel as DeviceKernel
+
+MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
+RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
+_SORTED = 8192, 1 << 24  # rows and cells at most that are sorted to see what clusters would fill
+_STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
+_UNREAD = "not read by this program: any buffer"
+
+
+class Part(NamedTuple):
+    """Lane groups first .. first + groups - 1 in one buffer, small enough for the device's largest allocation."""
+
+    first: int
+    groups: int
+    values: Buffer
+
+
+class Columns(NamedTuple):
+    """Where each lane group begins in values, where its features begin in columns, and these."""
+
+    at: Buffer
+    columns_at: Buffer
+    columns: Buffer
+
+
+@dataclass(frozen=True)
+class LaneRows(Rows):
+    """Rows in lane groups. dense: every group holds all features."""
+
+    parts: tuple[Part, ...]
+    at: Columns
+    dense: bool
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (self.xx, *self.at, *(part.values for part in self.parts))
+
+
+class LaneReader(Reader):
+    """Panels of all features, whatever a lane group's are."""
+
+    layout: Lanes
+    rows: LaneRows
+
+    def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
+        super().__init__(layout, stream, rows, kernel)
+        self._gathers: dict[str, DeviceKernel] = {}
+        self._panel_at: dict[int, Buffer] = {}
+
+    def panel_bytes(self, capacity: int) -> int:
+        return capacity * max(self.rows.d, 1) * self.real.itemsize
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        row, itemsize = panel.nbytes // panel.capacity, self.real.itemsize
+        values = self.stream.part(panel.values, first * row, capacity * row)
+        uu = self.stream.part(panel.uu, first * itemsize, capacity * itemsize)
+        return replace(panel, capacity=capacity, values=values, uu=uu)
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        r, stream = self.rows, self.stream
+        stream.clear(panel.values, panel.nbytes)
+        stream.clear(panel.uu, panel.capacity * self.real.itemsize)
+        if panel.shape not in self._gathers:
+            self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
+        size = (panel.capacity, 1 if stream.profile.shape == "vector" else 32)
+        for part in r.parts:
+            arguments = (part, r.at, int(r.dense), self.norms, r.d, count, rows, panel.values, panel.uu)
+            self._gathers[panel.shape](size, None, *arguments)
+
+    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
+        return panel.values, panel.uu, self.rows.d
+
+    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        r = self.rows
+        for part in r.parts:
+            first, end = max(begin, part.first), min(begin + groups, part.first + part.groups)
+            if first < end:
+                reads = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
+                yield Pass(first, end - first, reads)
+
+    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
+        if panel.capacity not in self._panel_at:
+            at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
+            self._panel_at[panel.capacity] = self.stream.upload(at)
+        at = self._panel_at[panel.capacity]
+        reads = (panel.values, Columns(at, at, at), panel.uu, self.rows.d, count, right.values, right.uu)
+        yield Pass(groups.start, len(groups), reads, right.capacity // right.width)
+
+
+class Lanes(Layout):
+    """Rows in dense lane groups."""
+
+    name, sparse, shared = "dense", False, True
+
+    def cost(self, profile: Profile, survey: Survey) -> float | None:
+        d = survey.X.shape[1]
+        return None if d > MAX_FEATURES and survey.used < 0.25 * d else float(d)
+
+    def row_bytes(self, X: Data, itemsize: int) -> int:
+        return max(1, X.shape[1] * itemsize)
+
+    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
+        n, d = X.shape
+        V = lanes(stream.profile, dtype)
+        n_pad = padded(n, V)
+        lengths, columns_at = np.full(n_pad // V, d, np.int64), np.zeros(n_pad // V + 1, np.int32)
+        groups = lengths, columns_at, np.zeros(1, np.int32)
+        return _packed(stream, X, centre, dtype, self.name, in_order(n, n_pad), groups)
+
+    def reader(self, stream: Stream, rows: LaneRows, kernel: Kernel) -> LaneReader:
+        return LaneReader(self, stream, rows, kernel)
+
+    def width(self, profile: Profile, dtype: str, shape: str) -> int:
+        """Two stand alone: among empty ones a line of the cache would hold a single feature of them, and a long panel
+        leaves the first-level cache to the rows that stream by."""
+        return 2 if shape == "two" else lanes(profile, dtype)
+
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+        tile = self.tile(profile, dtype, shape, of_panel)
+        made = ["-DDENSE"] if of_panel or not self.sparse else []
+        return template("lanes", spec, profile), [*made, *(f"-D{name}={n}" for name, n in tile.items())]
+
+    def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
+        """The register tile of a gram kernel for a shape class; no wider than a panel's block."""
+        block, chosen = self.width(profile, dtype, shape), {**profile.tiles[shape]}
+        if profile.shape == "group" and dtype == "float64":  # two registers a number: half as many a work-item
+            chosen["RY"] = max(1, chosen["RY"] // 2)
+            block = min(block, profile.group * chosen["RX"] * chosen["RY"] // lanes(profile, dtype))
+        return {**chosen, "COLUMNS": min(chosen["COLUMNS"], block)}
+
+    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+        for shape in ("many", "two"):
+            yield gather(profile, dtype, shape=shape)
+        for source in ("float", "double"):
+            made = *options(profile, dtype), f"-DINPUT={source}"
+            yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), made, "pack")
+
+    def items(self, numbers: Mapping[str, int]) -> int:
+        return numbers["V"] // numbers["RX"] * (numbers["COLUMNS"] // numbers["RY"])
+
+    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
+        if not of_panel:
+            yield "  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d"
+        yield from _panel_words(numbers)
+
+    def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
+        words = dict(_ARGUMENTS)
+        if of_panel:
+            words |= _TILE
+        if of_panel or not self.sparse:
+            words |= dict.fromkeys(("columns_at", "columns"), _UNREAD)
+        return words
+
+
+class Clustered(Lanes):
+    """Lane groups of like rows, that hold what any of theirs uses."""
+
+    name, sparse = "clustered", True
+
+    def takes(self, spec: Spec) -> bool:
+        return spec.element is None
+
+    def cost(self, profile: Profile, survey: Survey) -> float | None:
+        n, d = survey.X.shape
+        if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
+            return None
+        return profile.clustered_cost * _sampled_fill(survey.X, profile)
+
+    def once(self, X: Data, room: float) -> str:
+        """Clusters would be for nothing."""
+        return "csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense"
+
+    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
+        n, d = X.shape
+        V = lanes(stream.profile, dtype)
+        size = V * stream.profile.cluster
+        n_pad = padded(n, size)
+        if sp.issparse(X):
+            X, centre = sp.csr_matrix(centred(X, centre)), np.zeros(d)
+        clusters = cluster.cluster(stream, X, size, centre=centre)
+        empty = n_pad - len(clusters.order)  # rows of no cluster
+        order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
+        position = np.empty(n, np.int32)
+        position[order[order >= 0]] = np.flatnonzero(order >= 0)
+        mask = np.pad(np.repeat(clusters.mask, size // V, axis=0), ((0, empty // V), (0, 0)))
+        lengths = mask.sum(axis=1, dtype=np.int64)
+        if lengths.sum() >= 2**31:
+            raise ValueError(f"the clustered layout of {n} rows needs {lengths.sum()} columns, at most {2**31 - 1}")
+        columns_at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        groups = lengths, columns_at, np.nonzero(mask)[1].astype(np.int32)
+        return _packed(stream, X, centre, dtype, self.name, (order, position), groups)
+
+    def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
+        if of_panel or profile.shape == "group":
+            return super().tile(profile, dtype, shape, of_panel)
+        held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]  # (a lane group's columns are its own)
+        columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
+        return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
+
+    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+        yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
+
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
+        items = super().size(stream, numbers, of_panel, groups)
+        return items if of_panel else min(items, max(-(-items // RUN), SHARE * stream.compute_units))
+
+    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
+        if not of_panel:
+            yield "A group holds the features that any row of it has, the others are zero for the whole group:"
+            yield "  feature columns[columns_at[g] + j] of row i:  values[at[g] + j * V + i % V]"
+        yield from _panel_words(numbers)
+
+
+DENSE, CLUSTERED = Lanes(), Clustered()
+
+_ARGUMENTS = {
+    "values": "the rows",
+    "at": "[lane groups] where each lane group begins in values",
+    "columns": "the features that a lane group holds, ascending",
+    "columns_at": "[lane groups + 1] where a lane group's features begin in columns",
+    "d": "number of features",
+    "panel": "[capacity d] the working vectors",
+}
+_TILE = {
+    "values": "the working vectors: the same buffer as panel",
+    "at": "[capacity / V] at[g] = g V d",
+    "xx": "[capacity] the same buffer as uu",
+}
+
+
+def _panel_words(numbers: Mapping[str, str]) -> Iterator[str]:
+    yield from blocks_words(numbers["UB"])
+    yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
+
+
+def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
+    """The program that gathers working rows into a panel of lane groups."""
+    made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
+    return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
+
+
+def _packed(
+    stream: Stream,
+    X: Data,
+    centre: NDArray[np.float64],
+    dtype: str,
+    kind: str,
+    places: tuple[NDArray[np.int32], NDArray[np.int32]],
+    groups: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]],
+) -> LaneRows:
+    """X in lane groups. groups: how many features each holds, where these begin among the columns, and those."""
+    (n, d), (order, position), (lengths, columns_at, columns) = X.shape, places, groups
+    V, real, dense = lanes(stream.profile, dtype), np.dtype(dtype), kind == "dense"
+    width = 1 if stream.profile.shape == "vector" else 64
+    opts = packing(stream.profile, X, dtype)
+    centre_buffer = stream.upload(centre.astype(stream.profile.finest))
+    parts, at = _split(stream, lengths * V * real.itemsize)
+    where = Columns(stream.upload(at // real.itemsize), stream.upload(columns_at), stream.upload(columns))
+    kernel = stream.kernel(sources.cl("gram/pack"), opts, "pack")
+    for first, count, row0, rows, source, begin, order_buffer in _staged(stream, X, order, V):
+        for part in parts:
+            start, end = max(first, part.first), min(first + count, part.first + part.groups)
+            if start < end:
+                arguments = (row0, rows, d, source, begin, start, order_buffer, centre_buffer, where, int(dense))
+                kernel((width, end - start), (width, 1), *arguments, part.values)
+        stream.finish()
+    xx = stream.buffer(real.itemsize * len(order))
+    norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
+    for part in parts:
+        norms((part.groups * V,), None, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
+    stream.free(centre_buffer)
+    stored = int(lengths.sum()) * V
+    cost, sizes = stored / max(1, n), (n, d, len(order), V, stored)
+    made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
+    check_norms(stream, made)
+    return made
+
+
+def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
+    """Consecutive groups into buffers within the largest allocation; each group's byte offset in its own buffer."""
+    parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
+    for g, size in enumerate(sizes.tolist()):
+        if filled and filled + size > stream.largest:
+            parts.append(Part(first, g - first, stream.buffer(filled)))
+            first, filled = g, 0
+        at[g] = filled
+        filled += size
+    parts.append(Part(first, len(sizes) - first, stream.buffer(filled)))
+    return parts, at
+
+
+def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
+    """The caller's rows, row-major on the device, some lane groups at a time.
+
+    Yields (first group, groups, row0, rows, buffer of rows, its first item, buffer of the order): position i stands in
+    the buffer at row order[i] - row0. A device that shares the host's memory reads the caller's array itself.
+    """
+    n, d = X.shape
+    groups = len(order) // V
+    if stream.unified and not sp.issparse(X):
+        order_buffer = stream.upload(order)
+        with stream.view(X) as (source, begin):
+            yield 0, groups, 0, n, source, begin, order_buffer
+        stream.free(order_buffer)
+        return
+    there = order >= 0
+    before = np.concatenate([[0], np.cumsum(there)])  # the caller's rows in front of a position
+    order_buffer = stream.upload(np.where(there, before[:-1], -1).astype(np.int32))
+    chunk = max(1, min(_STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
+    for first in range(0, groups, chunk):
+        count = min(chunk, groups - first)
+        piece = order[first * V : (first + count) * V]
+        rows = X[piece[piece >= 0]]
+        rows = rows.toarray() if sp.issparse(rows) else rows
+        with stream.view(np.ascontiguousarray(rows)) as (source, begin):
+            yield first, count, int(before[first * V]), len(rows), source, begin, order_buffer
+    stream.free(order_buffer)
+
+
+def _sampled_fill(X: Data, profile: Profile) -> float:
+    """Average columns of a cluster, from above: of some of the rows, and of groups of neighbours when these are sorted
+    by their pattern, which hardly ever beats clusters and takes no device."""
+    size = profile.lanes * profile.cluster
+    sample = cluster.sampled(X, X.shape[1], *_SORTED)
+    groups = sample.shape[0] // size
+    if not groups:
+        return float(X.shape[1])
+    pattern = (sample.toarray() if sp.issparse(sample) else sample) != 0
+    order = cluster.by_pattern(pattern[:, cluster.telling_columns(pattern)])
+    return float(pattern[order[: groups * size]].reshape(groups, size, -1).any(axis=1).sum(axis=1).mean())

@@ -1,0 +1,278 @@
+"""What a layout of rows is: one record of a module in this package, which says all that is its own.
+
+A layout stores rows (:class:`Rows`), says what they cost, makes panels of working vectors from them, and gives kernels
+their arguments (:class:`Reader`). Letters: n rows, d features, V lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.kernels import Kernel
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile, shape_class
+from clsvm.opencl.sources import Variant
+from clsvm.opencl.stream import Buffer, Stream
+
+WHOLE = 8  # rows that choosing a working set takes at a time: n_pad is a multiple, whatever V is
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model's rows are laid out, training and test alike.
+
+    kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
+    reason: the costs that decided, in dense cells a row.
+    """
+
+    kind: str
+    centre: NDArray[np.float64]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the choice of a layout knows of rows: X (n, d), and the share of rows in which each feature is not 0."""
+
+    X: Data
+    density: NDArray[np.float64]
+
+    @property
+    def used(self) -> float:
+        """Features of a row that are not 0, on average."""
+        return float(self.density.sum())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows on the device, n_pad with padding, which is zero vectors; xx: their squared norms.
+
+    kind: the layout's name. stored: cells kept, padding included. order: the caller's row at each position (-1:
+    padding), position: the inverse. cost, tile_cost: of a value of K, and of one among working vectors, in dense cells.
+    """
+
+    kind: str
+    dtype: str
+    n: int
+    d: int
+    n_pad: int
+    lanes: int
+    stored: int
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    xx: Buffer
+    cost: float
+    tile_cost: float
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Every buffer it holds, to be given back."""
+        return (self.xx,)
+
+    def describe(self) -> str:
+        return f"{self.kind}, {self.stored / max(self.n, 1):.1f} cells a row of {self.d}, {self.lanes} lanes"
+
+
+@dataclass
+class Panel:
+    """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
+    are, where a product wants to know. rows_stay: whether it is filled from the rows again in each product."""
+
+    capacity: int
+    width: int
+    values: Buffer
+    uu: Buffer
+    nbytes: int
+    shape: str  # profiles.shape_class of the number asked for
+    rows: Buffer = None
+    rows_stay = False
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Every buffer of its own, to be given back."""
+        return tuple(buffer for buffer in (self.values, self.uu) if buffer is not None)
+
+
+class Pass(NamedTuple):
+    """A launch over lane groups first .. first + groups - 1; reads: the kernel's arguments that say what is read.
+    blocks: work-groups that can share the working vectors of a lane group."""
+
+    first: int
+    groups: int
+    reads: tuple[Any, ...]
+    blocks: int = 1
+
+
+class Reader(ABC):
+    """Rows of a layout as the products of one kernel function read them: into panels, and in launches over rows.
+
+    norms: what stands for |x|^2 in the kernel function. width: working sets are whole blocks of so many rows.
+    """
+
+    def __init__(self, layout: Layout, stream: Stream, rows: Any, kernel: Kernel) -> None:
+        self.layout, self.stream, self.rows = layout, stream, rows
+        self.real = np.dtype(rows.dtype)
+        self.width = layout.width(stream.profile, rows.dtype, "many")
+        self.norms = rows.xx
+
+    def panel(self, capacity: int, square: bool = False) -> Panel:
+        """An empty panel for at least ``capacity`` working vectors; square: one that a tile takes."""
+        shape = shape_class(max(3, capacity) if square else capacity)
+        width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
+        capacity = -(-capacity // width) * width
+        nbytes = self.panel_bytes(capacity)
+        values, uu = self.stream.buffer(nbytes), self.stream.buffer(capacity * self.real.itemsize)
+        return Panel(capacity, width, values, uu, nbytes, shape)
+
+    @abstractmethod
+    def panel_bytes(self, capacity: int) -> int:
+        """Of the values of a panel."""
+
+    @abstractmethod
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
+
+    @abstractmethod
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others with as
+        long ones made; the rest of it zero."""
+
+    @abstractmethod
+    def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
+        """What kernel values of a panel are made of, in lane groups: values, norms, features. None where it does not
+        hold all of its vectors."""
+
+    @abstractmethod
+    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        """The launches over lane groups begin .. begin + groups - 1 of the rows; the panel may change in between."""
+
+    @abstractmethod
+    def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
+        """The launches over some lane groups of a square panel, that hold ``rows``, against the ``count`` working
+        vectors of another, ``right``."""
+
+
+class Layout(ABC):
+    """One way for rows to stand on a device. name: as plans, reports and commands say it. sparse: whether a shift of
+    the features would cost it cells. shared: whether work-groups can share the working vectors of a lane group."""
+
+    name: str
+    sparse: bool
+    shared: bool
+
+    def takes(self, spec: Spec) -> bool:
+        """Whether a kernel function has it."""
+        return True
+
+    @abstractmethod
+    def cost(self, profile: Profile, survey: Survey) -> float | None:
+        """Of a row, in dense cells; None where it is not to be chosen."""
+
+    def once(self, X: Data, room: float) -> str:
+        """The layout for rows that are read once, or by their numbers alone: ``room`` bytes hold them."""
+        return self.name
+
+    @abstractmethod
+    def row_bytes(self, X: Data, itemsize: int) -> int:
+        """Bytes of a row of X as it is laid out, about."""
+
+    def block_bytes(self, X: Data, itemsize: int, width: int) -> int:
+        """Bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""
+        return 0
+
+    @abstractmethod
+    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
+        """X (n, d) on the device, less ``centre``."""
+
+    @abstractmethod
+    def reader(self, stream: Stream, rows: Any, kernel: Kernel) -> Reader:
+        """What reads its rows."""
+
+    @abstractmethod
+    def width(self, profile: Profile, dtype: str, shape: str) -> int:
+        """Working vectors that stand side by side in a panel of a shape class."""
+
+    @abstractmethod
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+        """(text, -D options) of a gram kernel; of_panel: over the rows of a panel. What it does with its values is no
+        matter of the layout's."""
+
+    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+        """Every program of its own without a kernel function."""
+        return iter(())
+
+    def programs_of(self, spec: Spec, profile: Profile, dtype: str) -> Iterator[Variant]:
+        """Every program of its own with one, besides gram kernels."""
+        return iter(())
+
+    @abstractmethod
+    def items(self, numbers: Mapping[str, int]) -> int:
+        """Work-items of a work-group, by the -D numbers of a gram kernel."""
+
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
+        """Work-items of a launch over lane groups in the vector shape."""
+        return -(-groups // numbers.get("GROUPS", 1))
+
+    @abstractmethod
+    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
+        """How rows and working vectors lie in memory, in words and formulas."""
+
+    @abstractmethod
+    def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
+        """What the arguments of its gram kernels are that are not the same in every layout."""
+
+
+def lanes(profile: Profile, dtype: str) -> int:
+    """V for values of ``dtype``: half as many doubles fill the same vector."""
+    return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
+
+
+def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
+    """The -D options that every program over rows of ``dtype`` shares."""
+    made = [f"-DV={lanes(profile, dtype)}", f"-DINDEX={'ushort' if d <= 1 << 16 else 'int'}"]
+    made += ["-DVECTOR"] * (profile.shape == "vector") + ["-DREAL64"] * (dtype == "float64")
+    return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
+
+
+def packing(profile: Profile, X: Data, dtype: str) -> list[str]:
+    """The -D options of kernels that read the caller's X."""
+    return [*options(profile, dtype, X.shape[1]), f"-DINPUT={'float' if X.dtype == np.float32 else 'double'}"]
+
+
+def template(family: str, spec: Spec, profile: Profile) -> str:
+    """The text of the gram kernel of a family of layouts."""
+    return sources.render(f"gram/gram_{family}_{profile.shape}", kernel=spec)
+
+
+def padded(n: int, unit: int) -> int:
+    """n rows in whole ``unit`` and whole vectors of the choice of working sets."""
+    unit = math.lcm(unit, WHOLE)
+    return -(-n // unit) * unit
+
+
+def in_order(n: int, n_pad: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(order, position) of rows that stand as they came."""
+    at = np.arange(n_pad, dtype=np.int32)
+    return np.where(at < n, at, np.int32(-1)), at[:n].copy()
+
+
+def check_norms(stream: Stream, rows: Rows) -> None:
+    """Rows whose squared norm overflows have no kernel values: better refused than NaN later. Raises ValueError."""
+    norms = stream.read(rows.xx, rows.dtype, rows.n_pad)
+    bad = np.flatnonzero(~np.isfinite(norms))
+    if bad.size:
+        row, advice = rows.order[bad[0]], " or take dtype='float64'" * (rows.dtype == "float32")
+        raise ValueError(f"the squared norm of row {row} is too large for {rows.dtype}: scale X{advice}")
+
+
+def blocks_words(UB: str) -> Iterator[str]:
+    """How working vectors stand in a panel, in words."""
+    yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
+    yield "what there is beyond their number is zero:"
