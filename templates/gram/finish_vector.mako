@@ -1,5 +1,5 @@
-    // value[u] holds <x_row.., u0 + u> or s for ``here`` working vectors: apply f, then store and update. The loops stay
-    // loops: unrolled, what f computes with would not fit the registers
+<%doc>value[u] holds <x_row.., u0 + u> or s for ``here`` working vectors: f, then store and update.</%doc>
+    // the loops stay loops: unrolled, what f computes with would not fit the registers
     for (int u = 0; u < here; ++u) {
       value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
 #ifdef STORE

@@ -40,15 +40,9 @@ kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
 #endif
       real sum = 0;
 #ifdef ELEMENTWISE
-      real seen = 0;  // of the working vector's zero sum, the part that the row's own entries stand for
+      real seen = 0;
 #endif
-      for (long e = begin; e < end; ++e) {
-        const real u = block[(size_t)max(place[indices[e]] - mark, 0) * UB];
-        sum = ADD_TERM(sum, data[e], u);
-#ifdef ELEMENTWISE
-        seen = ADD_TERM(seen, (real)0, u);
-#endif
-      }
+<%include file="chain_csr_group.mako"/>
 #ifdef ELEMENTWISE
       sum += uu[u0 + lid] - seen;
 #endif
@@ -62,24 +56,7 @@ kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
 #else
       const real x2 = xx[row + r0 + r];
 #endif
-#pragma unroll 1
-      for (int u = 0; u < here; ++u) {
-        const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
-        tile[r * (UB + 1) + u] = k;
-#ifdef STORE
-        const int s = slot[u0 + u];
-        STORED_ROW(s)[out + r0 + r] = k;
-#endif
-      }
-#ifdef UPDATE
-      for (int p = 0; p < problems; ++p) {
-        wide sum = c[(size_t)p * n + out + r0 + r];
-#pragma unroll 1
-        for (int u = 0; u < here; ++u)
-          sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
-        c[(size_t)p * n + out + r0 + r] = sum;
-      }
-#endif
+<%include file="finish_csr_group.mako"/>
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }

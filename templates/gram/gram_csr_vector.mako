@@ -42,7 +42,7 @@ kernel EXPLICIT void gram(
 #pragma unroll
     for (int v = 0; v < UB / V; ++v) sum[v] = (realv)(real)0;
 #ifdef ELEMENTWISE
-    realv seen[UB / V];  // of the working vectors' zero sums, the part that the row's own entries stand for
+    realv seen[UB / V];
 #pragma unroll
     for (int v = 0; v < UB / V; ++v) seen[v] = (realv)(real)0;
 #endif
@@ -52,16 +52,7 @@ kernel EXPLICIT void gram(
 #else
     const long begin = indptr[row + r], end = indptr[row + r + 1];
 #endif
-    for (long e = begin; e < end; ++e) {
-      global const real *restrict line = block + (size_t)max(place[indices[e]] - mark, 0) * UB;
-      const realv x = (realv)data[e];
-#pragma unroll
-      for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
-#ifdef ELEMENTWISE
-#pragma unroll
-      for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
-#endif
-    }
+<%include file="chain_csr_vector.mako"/>
 #ifdef ELEMENTWISE
 #pragma unroll
     for (int v = 0; v < UB / V; ++v) sum[v] += loadv(v, uu + first) - seen[v];

@@ -1,5 +1,6 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
+<%namespace name="lanes" file="chain_lanes_vector.mako"/>
 #ifndef COLUMNS
 #define COLUMNS V  // working vectors that a work-item holds at a time, a divisor of UB
 #endif
@@ -10,6 +11,11 @@
 #define AHEAD 0  // features by which fetches from memory run ahead; 0 leaves it to the processor
 #endif
 #define PASS_BYTES 131072  // such a part of the panel
+#ifdef DENSE
+#define COLUMN(j) (j)
+#else
+#define COLUMN(j) J[j]
+#endif
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
 // One work-item: ``run`` times GROUPS lane groups (V rows each) against a part of the panel that stays in the second-level
 // cache, then against the next; COLUMNS vectors at a time in registers. How many there are is the range's to say.
@@ -45,36 +51,16 @@ kernel EXPLICIT void gram(
         realv k[GROUPS][UB];
         for (int v = 0; v < here; v += COLUMNS) {
           global const real *restrict block = panel + (size_t)u0 * d + v;
-          realv products[GROUPS][COLUMNS];
+          realv sums[GROUPS][COLUMNS];
 #pragma unroll
           for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-            for (int u = 0; u < COLUMNS; ++u) products[a][u] = (realv)(real)0;
-          for (int j = 0; j < length; ++j) {
-#ifdef DENSE
-            global const real *restrict uj = block + (size_t)j * UB;
-#else
-            global const real *restrict uj = block + (size_t)J[j] * UB;
-#endif
-            realv xj[GROUPS];
-#pragma unroll
-            for (int a = 0; a < GROUPS; ++a) {
-              xj[a] = loadv(j, x[a]);
-#if AHEAD > 0
-              FETCH(x[a] + (size_t)(j + AHEAD) * V);
-#endif
-            }
-#pragma unroll
-            for (int u = 0; u < COLUMNS; ++u) {
-              const realv y = (realv)uj[u];
-#pragma unroll
-              for (int a = 0; a < GROUPS; ++a) products[a][u] = ADD_TERM(products[a][u], xj[a], y);
-            }
-          }
+            for (int u = 0; u < COLUMNS; ++u) sums[a][u] = (realv)(real)0;
+${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict uj = block + (size_t)COLUMN(j) * UB;")}
 #pragma unroll
           for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-            for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = products[a][u];
+            for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = sums[a][u];
         }
         for (int a = 0; a < min(GROUPS, groups - first); ++a) {
           const size_t row = (size_t)(group0 + first + a) * V, to = row - base;
