@@ -55,7 +55,7 @@ class Update(NamedTuple):
 class Tile(NamedTuple):
     """Values among the rows of a square panel: out[offset + u, v] = K(row u, row v), rows of ``capacity`` values, for
     all u and v >= known, whole lane groups; half: at least for u < known and u >= v. rows, count: which rows these
-    are."""
+    are. most: how many of them there can be, where the host knows that they are fewer than the panel holds."""
 
     rows: Buffer
     count: Buffer
@@ -63,6 +63,7 @@ class Tile(NamedTuple):
     known: int = 0
     offset: int = 0
     half: bool = False
+    most: int | None = None
 
 
 class Products(Protocol):
@@ -128,7 +129,8 @@ class Gram:
         slot = self._slot(panel.capacity, tile.offset)
         store = Store((tile.out,), tile.offset + panel.capacity, panel.capacity, slot)
         product = "half tile" if tile.half and self.stream.profile.shape == "vector" else "tile"
-        groups = range(tile.known // self.rows.lanes, panel.capacity // self.rows.lanes)
+        most = panel.capacity if tile.most is None else tile.most
+        groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
         for one in self._reader.over_panel(groups, panel, tile.rows, panel, tile.count):
             self._launch(product, panel.shape, one, 0, store, None)
 

@@ -34,7 +34,8 @@ from clsvm.solvers.decomposition import VECTOR_STATE
 Vector = NDArray[np.float64]
 Exact = Callable[[], Products | NDArray[np.float64]]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
-SMALL = 128  # rows of the smallest member that work-groups take: parts of buffers begin at multiples of 512 bytes
+APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
+SMALL = APART  # rows of the smallest member that work-groups take
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
@@ -107,7 +108,8 @@ def solve(
     batches = list(_batches(stream, gram, order, [len(member.rows) for member in members]))
     itemsize = np.dtype(gram.rows.dtype).itemsize
     widths = [_width(stream, gram, len(members[places[0]].rows)) for places in batches]
-    Q = stream.buffer(itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)))
+    # zero at first: of a tile there is what a member's rows have, and what stands beside it has to be some number
+    Q = stream.zeros(itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)))
     for places, W in zip(batches, widths, strict=True):
         batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact)
         for place, outcome in zip(places, batch.run(tol, max_iter, over), strict=True):
@@ -142,6 +144,14 @@ def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int])
         first += count
 
 
+def _counts(stream: Stream, numbers: Sequence[int]) -> tuple[Buffer, list[Buffer]]:
+    """A buffer of numbers, and the part of it that each is."""
+    apart = np.zeros((len(numbers), APART), np.int32)
+    apart[:, 0] = numbers
+    buffer = stream.upload(apart.ravel())
+    return buffer, [stream.part(buffer, 4 * APART * place, 4) for place in range(len(numbers))]
+
+
 class _Batch:
     """Some members on the device, their tiles in Q."""
 
@@ -173,9 +183,8 @@ class _Batch:
         self.group = self.groups * np.arange(B)[:, None] + (self.lo < 0) * (self.groups - 1)
         # as the device holds them: where it has no double precision they are sums of two floats
         self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
-        self.ws, self.each, self.all = (
-            stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [W], [B * W])
-        )
+        self.ws, self.all = (stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [B * W]))
+        self.each, self.counts = _counts(stream, [len(member.rows) for member in members])
         self.state = [stream.wide(array) for array in (self.q, self.b, self.lo, self.hi, np.array([self.kink]))]
         self.linear = stream.wide(self.q)
         self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
@@ -194,10 +203,10 @@ class _Batch:
         return self.gram.of_panel(self.panel) if self.gram.panel_bytes(self.W) <= IN_CACHE else None
 
     def _tiles(self) -> None:
-        for p in range(self.B):
-            part = self.gram.part(self.panel, p * self.W, self.W, self.each)
+        for p, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
+            part = self.gram.part(self.panel, p * self.W, self.W, count)
             rows = self.stream.part(self.at, 4 * p * self.W, 4 * self.W)
-            self.gram.tile(part, Tile(rows, self.each, self.Q, offset=p * self.W))
+            self.gram.tile(part, Tile(rows, count, self.Q, offset=p * self.W, most=len(member.rows)))
 
     def _gathered(self, gram: Products, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
         """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""
@@ -291,9 +300,8 @@ class _Batch:
             stream.write_wide(self.state[0], self.f)
             return
         (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))
-        q, weights, counts = np.zeros((B, R)), np.zeros((B, S)), np.zeros((2, B, UNIT), np.int32)
+        q, weights = np.zeros((B, R)), np.zeros((B, S))
         for p in range(B):
-            counts[:, p] = [[len(rows[p])], [len(support[p])]]
             q[p, : len(rows[p])], weights[p, : len(support[p])] = self.q[p, rows[p]], self.b[p, support[p]]
         everything = stream.upload(np.array([B * max(R, S)], np.int32))
         lefts, rights = (np.full((B, size), -1, np.int32) for size in (R, S))
@@ -301,9 +309,10 @@ class _Batch:
             for p, at in enumerate(some):
                 places[p, : len(at)] = self.places[p, at]
         (panel, at), (right, of) = (self._gathered(gram, places, everything) for places in (lefts, rights))
-        D, c, count = stream.wide(weights), stream.wide(q), stream.upload(counts.ravel())
+        D, c = stream.wide(weights), stream.wide(q)
+        count, counts = _counts(stream, [len(some) for some in (*rows, *support)])
         for p in range(B):
-            here, there = (stream.part(count, 4 * UNIT * (side * B + p), 4 * UNIT) for side in range(2))
+            here, there = counts[p], counts[B + p]
             left, vectors = gram.part(panel, p * R, R, here), gram.part(right, p * S, S, there)
             sums, parts = stream.part(c, 8 * p * R, 8 * R), stream.part(D, 8 * p * S, 8 * S)
             gram.respond(left, stream.part(at, 4 * p * R, 4 * R), vectors, there, Update(1, R, sums, parts, S))
