@@ -33,7 +33,7 @@ class Support:
 
     ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
     their CSR rows; else there are none, and the support vectors pass through a panel in each call. No value depends on
-    which it is. reach: the rows that float32 is fine enough for. known: the columns that theirs stand for, where they
+    which it is; in float64 the host computes them where the device has none. reach: the rows that float32 is fine enough for. known: the columns that theirs stand for, where they
     are numbered anew (:func:`arrays.numbered`). The rows are what is clustered: with the parts exchanged, as GTSVM
     has them (section 5.4), K has to be stored for its sums, which took twice as long with few features.
     """
@@ -61,10 +61,16 @@ class Support:
                 self._pieces.append((slice(begin, min(begin + self._capacity, end)), group))
         self._kept: list[_Piece] = []
         self.buffers: tuple[Buffer, ...] = ()
+        if self._beyond(stream):
+            return
         if len(self._pieces) * (self._capacity * row + block) <= budget // 4:
             self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
             self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
         stream.finish()
+
+    def _beyond(self, stream: Stream) -> bool:
+        """Whether values are to be in float64 and the device has none: the host computes them then."""
+        return self.dtype == "float64" and stream.profile.wide == "pair"
 
     def _gathered(self, stream: Stream, piece: slice) -> _Piece:
         """A piece of them in a panel of its own."""
@@ -86,6 +92,8 @@ class Support:
         Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
         the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
         """
+        if self._beyond(stream):
+            return _on_host(stream, self.kernel, X, self.vectors, coefficients, self._ends)
         problems, n = len(coefficients), X.shape[0]
         out = np.zeros((self._groups * problems, n))
         row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)

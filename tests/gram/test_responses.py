@@ -86,6 +86,15 @@ def test_later_calls_lay_out_their_rows_alone(device: str, profile: str, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_float64_model_on_every_device(device: str, profile: str, kind: str) -> None:
+    """Also one without double precision, where the host computes its values."""
+    model = replace(make_model(kind), dtype="float64")
+    X = sparse_rows(70, 30, 1, kind)
+    for _ in range(2):
+        np.testing.assert_allclose(model.decision_function(X, device), on_host(model, X)[:, 0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_in_either_form(device: str, kind: str) -> None:
     model, X = make_model(kind), sparse_rows(20, 30, 1, "dense")
     np.testing.assert_array_equal(model.decision_function(sp.csr_matrix(X), device), model.decision_function(X, device))
