@@ -51,7 +51,7 @@ def thrifty(device: str) -> bool:
 
 @pytest.fixture(params=PROFILES)
 def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: str) -> str:
-    """Kernels as CPUs of 512-bit and of 256-bit vectors have them, as a GPU has them, and as one without double has them.
+    """Kernels as CPUs have them (of 512-bit, of 256-bit vectors), as a GPU has them, and as one without double does.
 
     The two CPUs differ in the shapes of tiles alone: a slow compiler is spared the second.
     """

@@ -5,6 +5,7 @@ What is slow to import is imported where it is used.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -13,10 +14,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+from clsvm.parameters import PARAMETERS, Flag, Parameter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,6 +136,43 @@ def dtype_name(text: str) -> str:
     if text not in ("float32", "float64"):
         raise typer.BadParameter(f"got {text!r}, expected float32 or float64")
     return text
+
+
+def flagged(before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with the flags of the table of parameters, in front of its parameter ``before``; it takes their values
+    by the parameters' names."""
+
+    def made(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*args: Any, **given: Any) -> None:
+            command(*args, **given)
+
+        flags = [_flag(one, one.flag) for one in PARAMETERS.values() if one.flag]
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        place = [p.name for p in own].index(before)
+        run.__signature__ = inspect.Signature([*own[:place], *flags, *own[place:]])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
+        return run
+
+    return made
+
+
+def _flag(one: Parameter, flag: Flag) -> inspect.Parameter:
+    """What typer makes a flag of. Words that may stand for a number are read by the table, numbers by typer."""
+    worded = isinstance(one.default, str)
+    kind: Any = str if worded else type(one.default) if one.default is not None else float | None
+
+    def checked(value: Any) -> Any:
+        try:
+            value = one.limits.read(value) if worded else value
+            one.limits.check(one.name, value)
+        except (ValueError, TypeError) as error:
+            raise typer.BadParameter(str(error).replace(" or None", "")) from None
+        return value
+
+    option = typer.Option(flag.name, callback=checked, metavar=flag.metavar, help=flag.help)
+    hint = Annotated[kind, option]
+    return inspect.Parameter(one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=hint)
 
 
 def ending(suffix: str) -> Callable[[str | None], str | None]:

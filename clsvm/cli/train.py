@@ -18,8 +18,8 @@ from clsvm.cli.common import (
     Param,
     accuracy,
     apart,
-    dtype_name,
     ending,
+    flagged,
     kernel_of,
     numbers,
     regression_scores,
@@ -27,6 +27,7 @@ from clsvm.cli.common import (
     require,
     warn,
 )
+from clsvm.parameters import PARAMETERS
 from clsvm.tasks import CLASSES, NUMBERS, ONE_CLASS, TASKS, listed, of_number
 
 if TYPE_CHECKING:
@@ -65,12 +66,7 @@ def _weights(words: list[str]) -> dict[int, float]:
     return weights
 
 
-def _working_set(text: str) -> str:
-    if text != "auto" and not (text.isascii() and text.isdecimal() and int(text) >= 2):
-        raise typer.BadParameter(f"got {text!r}, expected 'auto' or a whole number, 2 or more")
-    return text
-
-
+@flagged(before="weights")
 def train(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
@@ -96,15 +92,8 @@ def train(
     ] = None,
     element: Element = None,
     param: Param = None,
-    cost: Annotated[float, typer.Option("-c", help="C: the weight of the loss.")] = 1.0,
-    nu: Annotated[float, typer.Option("-n", help=f"nu of {listed('and', 'nu')}: about the share that err.")] = 0.5,
-    epsilon: Annotated[float, typer.Option("-p", help="epsilon of epsilon-SVR: errors up to it are free.")] = 0.1,
     weights: Annotated[
         list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
-    ] = None,
-    tol: Annotated[float, typer.Option("-e", help="Stop where the KKT violation is at most this.")] = 1e-3,
-    cache: Annotated[
-        float | None, typer.Option("-m", help="Kernel cache in MB. Default: a share of the memory limit.")
     ] = None,
     shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
     probability: Annotated[
@@ -115,11 +104,6 @@ def train(
     ] = None,
     quiet: Quiet = False,
     device: Device = None,
-    gap_tol: Annotated[
-        float | None, typer.Option("--gap-tol", help="Stop as soon as the relative duality gap is this small.")
-    ] = None,
-    max_iter: Annotated[int, typer.Option("--max-iter", help="Stop after so many steps; -1: no limit.")] = -1,
-    max_time: Annotated[float | None, typer.Option("--max-time", help="Stop after so many seconds.")] = None,
     coupled: Annotated[
         bool, typer.Option("--crammer-singer", help="Two or more classes in one problem without offsets.")
     ] = False,
@@ -128,20 +112,11 @@ def train(
         str | None,
         typer.Option("--checkpoint", metavar="FILE", help="Keep the coefficients there, to go on with --resume FILE."),
     ] = None,
-    checkpoint_every: Annotated[
-        float, typer.Option("--checkpoint-every", metavar="SECONDS", help="How often they are written.")
-    ] = 60.0,
     resume: Annotated[
         str | None,
         typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint of the same data, C and kernel."),
     ] = None,
     memory_limit: MemoryLimit = None,
-    working_set_size: Annotated[
-        str, typer.Option("--working-set-size", callback=_working_set, help="Rows of one step, or 'auto'.")
-    ] = "auto",
-    dtype: Annotated[
-        str, typer.Option("--dtype", callback=dtype_name, help="float32 or float64: kernel values.")
-    ] = "float32",
     plot: Annotated[
         str | None,
         typer.Option("--plot", metavar="FILE.png", callback=ending(".png"), help="Draw gap and violation over time."),
@@ -150,6 +125,7 @@ def train(
         str | None,
         typer.Option("--report", metavar="FILE.json", callback=ending(".json"), help="Write the fit's report as JSON."),
     ] = None,
+    **asked: Any,
 ) -> None:
     """``clsvm train``: svm-train's flags, then ours."""
     task = of_number(svm_type)
@@ -167,16 +143,7 @@ def train(
     require("-d", degree, degree is not None and degree >= 0, "0 or more")
     require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
     require("-r", coef0, True, "a finite number")
-    require("-c", min(cost, sys.float_info.max), cost > 0, "a number above 0, or inf")
-    require("-e", tol, tol > 0, "a number above 0")
-    require("-n", nu, 0 < nu <= 1, "a number above 0, at most 1")
-    require("-p", epsilon, epsilon >= 0, "0 or more")
     require("-v", folds, folds is not None and folds >= 2, "2 or more folds")
-    require("-m", cache, cache is not None and cache > 0, "a number above 0")
-    require("--gap-tol", gap_tol, gap_tol is not None and gap_tol > 0, "a number above 0")
-    require("--max-iter", max_iter, max_iter == -1 or max_iter > 0, "-1 or a number above 0")
-    require("--max-time", max_time, max_time is not None and max_time > 0, "a number above 0")
-    require("--checkpoint-every", checkpoint_every, checkpoint_every >= 0, "0 or more")
     outputs = {"--report": report, "--plot": plot, "--checkpoint": checkpoint, "--resume": resume}
     if stray := [flag for flag, path in outputs.items() if folds is not None and path is not None]:
         raise typer.BadParameter("it goes without -v, which keeps none of its fits", param_hint=stray[0])
@@ -234,24 +201,17 @@ def train(
         targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
         if kernel and "gamma" in kernel.params and not gamma and "gamma" not in params:
             kernel = kernel.set_params(gamma=1.0 / X.shape[1])
-        asked = {"C": cost, "nu": nu, "epsilon": epsilon, "bias": not no_bias}
-        estimator = getattr(clsvm, task.estimator)(**{word: asked[word] for word in task.parameters})
+        own = {**asked, "bias": not no_bias}
+        estimator = getattr(clsvm, task.estimator)(**{word: own[word] for word in task.parameters})
         if coupled:
             estimator.set_params(multi_class="crammer_singer")
         estimator.set_params(
             kernel=kernel or "precomputed",
-            tol=tol,
-            cache_size="auto" if cache is None else cache,
-            max_iter=max_iter,
             verbose=not quiet and sys.stderr.isatty(),
             device=device,
-            working_set_size=working_set_size if working_set_size == "auto" else int(working_set_size),
-            gap_tol=gap_tol,
-            dtype=dtype,
             memory_limit=memory_limit,
-            max_time=max_time,
             checkpoint=resume or checkpoint,
-            checkpoint_every=checkpoint_every,
+            **{word: value for word, value in asked.items() if PARAMETERS[word].solver},
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
         if folds is not None:
@@ -286,7 +246,7 @@ def train(
             with files.atomic_write(plot) as stream:
                 figure.savefig(stream, format="png")
         if not quiet:
-            for line in _training_lines(fitted, estimator.fit_report_, len(y), cost, by_label):
+            for line in _training_lines(fitted, estimator.fit_report_, len(y), asked["C"], by_label):
                 typer.echo(line)
             typer.echo(f"model            {target}: {form}")
             for word, path in (("report", report), ("plot", plot)):

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from clsvm import arrays, kernels
+from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
 from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
 from clsvm.fit import prepare
@@ -106,8 +106,7 @@ class KernelEstimator(BaseEstimator):
 
     def _check_numbers(self) -> None:
         """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
-        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "float64"):
-            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
+        parameters.check(self.get_params(deep=False))
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
         if isinstance(self.kernel, str) and not self._given and self.kernel not in BUILTIN:

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from clsvm import problem
 from clsvm.estimators import targets
 from clsvm.estimators.base import KernelLike
+from clsvm.estimators.constructors import documented, without_probability
 from clsvm.estimators.dual import Machine
-from clsvm.estimators.parameters import documented, number, without_probability
 from clsvm.fit import several, train
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import pairs, votes
@@ -23,7 +23,6 @@ from clsvm.problem import posed
 from clsvm.solvers.batch import Member
 
 Vector = NDArray[np.float64]
-MULTI_CLASS = ("ovo", "ovr", "crammer_singer")
 
 
 class _Classifier(ClassifierMixin, Machine):
@@ -35,7 +34,7 @@ class _Classifier(ClassifierMixin, Machine):
     random_state: Any
     _scale = 1.0  # of the coefficients' bounds
     _refused = "Invalid input"  # what weights are that leave a class without rows
-    _way = "ovo"  # of MULTI_CLASS
+    _way = "ovo"  # a multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
         """The dual problem of signs (n,) and bounds (n,)."""
@@ -157,8 +156,6 @@ class _Classifier(ClassifierMixin, Machine):
 
     def _check_numbers(self) -> None:
         super()._check_numbers()
-        if self.decision_function_shape not in ("ovr", "ovo"):
-            raise ValueError(f"decision_function_shape must be 'ovr' or 'ovo', got {self.decision_function_shape!r}")
         check_random_state(self.random_state)
 
 
@@ -242,12 +239,6 @@ class SVC(_Classifier):
     def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
         return posed.c_svc(signs[None], bounds[None], bool(self.bias))
 
-    def _check_numbers(self) -> None:
-        number("C", self.C, above=0, infinite=True)
-        super()._check_numbers()
-        if self.multi_class not in MULTI_CLASS:
-            raise ValueError(f"multi_class must be one of {', '.join(MULTI_CLASS)}, got {self.multi_class!r}")
-
 
 @documented
 class NuSVC(_Classifier):
@@ -322,10 +313,6 @@ class NuSVC(_Classifier):
         r = (rho[:, 0] - rho[:, 1]) / 2
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
-
-    def _check_numbers(self) -> None:
-        number("nu", self.nu, above=0, most=1)
-        super()._check_numbers()
 
 
 def _by_class(used: Any, index: NDArray[np.intp]) -> NDArray[np.intp]:

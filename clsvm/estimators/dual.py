@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,10 @@ from sklearn.utils.validation import (
 
 from clsvm import problem
 from clsvm.estimators.base import KernelEstimator
-from clsvm.estimators.parameters import number
-from clsvm.fit import options, several, train
+from clsvm.fit import several, train
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
+from clsvm.parameters import Options
 from clsvm.solvers.batch import Member
 
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
@@ -29,7 +27,7 @@ _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 class Machine(KernelEstimator):
     """A support vector machine; tasks are its subclasses.
 
-    Their parameters are described in clsvm.estimators.parameters and listed by each one's docstring.
+    Their parameters are described in clsvm.parameters and listed by each one's docstring.
     """
 
     tol: Any
@@ -44,21 +42,8 @@ class Machine(KernelEstimator):
     n_iter_: Any
     _task: str  # of clsvm.tasks.TASKS
 
-    def _options(self) -> options.Options:
-        return options.Options(
-            tol=float(self.tol),
-            gap_tol=self.gap_tol,
-            max_iter=min(int(self.max_iter), 2**62),
-            max_time=self.max_time,
-            working_set_size=self.working_set_size,
-            cache_size=self.cache_size,
-            dtype=self.dtype,
-            device=self.device,
-            memory_limit=self.memory_limit,
-            verbose=self.verbose,
-            checkpoint=self.checkpoint,
-            checkpoint_every=float(self.checkpoint_every),
-        )
+    def _options(self) -> Options:
+        return Options.of(self.get_params(deep=False))
 
     def _before(self, shape: tuple[int, int]) -> NDArray[np.float64] | None:
         """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""
@@ -165,24 +150,6 @@ class Machine(KernelEstimator):
     def _bound(self) -> float:
         """C as the solver takes it."""
         return min(float(self.C), _HARD)
-
-    def _check_numbers(self) -> None:
-        number("tol", self.tol, above=0)
-        for name in ("gap_tol", "max_time"):
-            if (value := getattr(self, name)) is not None:
-                number(name, value, above=0)
-        number("checkpoint_every", self.checkpoint_every, least=0)
-        if self.checkpoint is not None and not isinstance(self.checkpoint, str | os.PathLike):
-            raise TypeError(f"checkpoint must be the name of a file or None, got {self.checkpoint!r}")
-        if self.cache_size != "auto":
-            number("cache_size", self.cache_size, least=0)
-        number("max_iter", self.max_iter, least=-1, kind=Integral)
-        if self.working_set_size != "auto":
-            number("working_set_size", self.working_set_size, least=2, kind=Integral)
-        for name in ("shrinking", "warm_start", "bias", "break_ties"):
-            if not isinstance(value := getattr(self, name, False), bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {value!r}")
-        super()._check_numbers()
 
 
 def _twice(X: Any, given: bool) -> Any:

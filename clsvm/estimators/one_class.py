@@ -12,8 +12,8 @@ from sklearn.base import OutlierMixin
 from clsvm.estimators import targets
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
+from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
-from clsvm.estimators.parameters import documented, number
 from clsvm.problem import posed
 
 
@@ -94,7 +94,3 @@ class OneClassSVM(OutlierMixin, Machine):
     def predict(self, X: Any) -> NDArray[np.int64]:
         """+1 (n,) for a row of X inside the boundary, -1 outside."""
         return np.where(self.decision_function(X) > 0, 1, -1)
-
-    def _check_numbers(self) -> None:
-        super()._check_numbers()
-        number("nu", self.nu, above=0, most=1)

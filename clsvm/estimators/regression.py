@@ -12,8 +12,9 @@ from sklearn.base import RegressorMixin
 from clsvm.estimators import targets
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
+from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
-from clsvm.estimators.parameters import documented, number
+from clsvm.parameters import Number
 from clsvm.problem import posed
 from clsvm.solvers.batch import Member
 
@@ -90,11 +91,6 @@ class SVR(RegressorMixin, Machine):
         """The value (n,) float64 at each row of X, the same in any batch."""
         return self._decision_values(X)
 
-    def _check_numbers(self) -> None:
-        super()._check_numbers()
-        number("C", self.C, above=0, infinite=True)
-        number("epsilon", self.epsilon, least=0)
-
 
 @documented
 class NuSVR(RegressorMixin, Machine):
@@ -166,5 +162,4 @@ class NuSVR(RegressorMixin, Machine):
 
     def _check_numbers(self) -> None:
         super()._check_numbers()
-        number("C", self.C, above=0)
-        number("nu", self.nu, above=0, most=1)
+        Number(above=0).check("C", self.C)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from clsvm import solvers
 from clsvm.fit import host
-from clsvm.fit.options import Options
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layouts, precision, responses
 from clsvm.gram.layouts.record import Plan
@@ -20,6 +19,7 @@ from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
 from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.opencl.stream import Stream
+from clsvm.parameters import Options
 from clsvm.problem import Problem
 from clsvm.report import Status, relative_gap
 from clsvm.solvers import certificate

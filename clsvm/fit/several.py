@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.fit import host, prepare
-from clsvm.fit.options import Options
 from clsvm.fit.train import train_each
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Products
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
+from clsvm.parameters import Options
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
@@ -80,7 +80,7 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
         some = [members[place] for place in places]
         rows = _rows(X, some[0].rows, kernel) if len(some[0].rows) < X.shape[0] else X
         problems, starts = [one.problem for one in some], [one.start for one in some]
-        own = replace(options, max_time=None if options.max_time is None else left())
+        own = options.but(max_time=None if options.max_time is None else left())
         for place, one in zip(places, train_each(rows, problems, kernel, own, starts, perf_counter()), strict=True):
             record.reports.append(one.report)
             found[place] = _outcome(one.solution)

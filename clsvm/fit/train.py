@@ -10,11 +10,11 @@ from typing import Any
 
 from clsvm import solvers
 from clsvm.fit.checkpoint import Checkpoint
-from clsvm.fit.options import Options
 from clsvm.fit.prepare import PreparedFit, Vector
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
+from clsvm.parameters import Options
 from clsvm.problem import Problem
 from clsvm.report import FitReport, Status, relative_gap
 from clsvm.report.display import Display

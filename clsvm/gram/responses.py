@@ -33,9 +33,10 @@ class Support:
 
     ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
     their CSR rows; else there are none, and the support vectors pass through a panel in each call. No value depends on
-    which it is; in float64 the host computes them where the device has none. reach: the rows that float32 is fine enough for. known: the columns that theirs stand for, where they
-    are numbered anew (:func:`arrays.numbered`). The rows are what is clustered: with the parts exchanged, as GTSVM
-    has them (section 5.4), K has to be stored for its sums, which took twice as long with few features.
+    which it is. In float64 the host computes the values where the device has no double precision. reach: the rows that
+    float32 is fine enough for. known: the columns that theirs stand for, where they are numbered anew
+    (:func:`arrays.numbered`). The rows are what is clustered: with the parts exchanged, as GTSVM has them (section
+    5.4), K has to be stored for its sums, which took twice as long with few features.
     """
 
     def __init__(

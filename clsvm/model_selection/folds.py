@@ -28,10 +28,11 @@ from clsvm.errors import CheckpointError, ClsvmError
 from clsvm.estimators import targets
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.dual import Machine
-from clsvm.fit import options, prepare
+from clsvm.fit import prepare
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
+from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Status
 from clsvm.solvers import Solution, batch
@@ -350,7 +351,7 @@ class _Solved(NamedTuple):
         return np.round(values[0] - rho[0], 10)
 
 
-def _asked(options: options.Options, spent: float) -> dict[str, Any]:
+def _asked(options: Options, spent: float) -> dict[str, Any]:
     """What a machine asks of one solve, for which some seconds are spent; folds have no certificate in float64 and no
     seconds by part."""
     left = None if options.max_time is None else options.max_time - spent

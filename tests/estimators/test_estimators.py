@@ -127,14 +127,26 @@ def test_one_row_is_one_class() -> None:
         ("coef0", "3", TypeError, "coef0 must be a number, got '3'"),
         *(("tol", value, ValueError, "tol must be > 0 and finite, got") for value in (0, -1e-3, np.nan, np.inf)),
         ("tol", None, TypeError, "tol must be a number > 0, got None"),
-        *(("gap_tol", value, ValueError, "gap_tol must be > 0 and finite, got") for value in (0, -1, np.nan)),
-        ("gap_tol", "a", TypeError, "gap_tol must be a number > 0, got 'a'"),
-        *(("cache_size", value, ValueError, "cache_size must be >= 0 and finite, got") for value in (-1, np.nan)),
-        *(("cache_size", value, TypeError, "cache_size must be a number >= 0, got") for value in ("a", None, True)),
+        *(("gap_tol", value, ValueError, "gap_tol must be > 0 and finite or None, got") for value in (0, -1, np.nan)),
+        ("gap_tol", "a", TypeError, "gap_tol must be a number > 0 or None, got 'a'"),
+        *(
+            ("cache_size", value, ValueError, "cache_size must be >= 0 and finite or 'auto', got")
+            for value in (-1, np.nan)
+        ),
+        *(
+            ("cache_size", value, TypeError, "cache_size must be a number >= 0 or 'auto', got")
+            for value in ("a", None, True)
+        ),
         *(("max_iter", value, ValueError, "max_iter must be >= -1 and finite, got") for value in (-2, np.int64(-2))),
         *(("max_iter", value, TypeError, "max_iter must be an integer >= -1, got") for value in (1.5, None, True)),
-        *(("working_set_size", v, ValueError, "working_set_size must be >= 2 and finite, got") for v in (-1, 0, 1)),
-        *(("working_set_size", v, TypeError, "working_set_size must be an integer >= 2, got") for v in (2.5, None)),
+        *(
+            ("working_set_size", v, ValueError, "working_set_size must be >= 2 and finite or 'auto', got")
+            for v in (-1, 0, 1)
+        ),
+        *(
+            ("working_set_size", v, TypeError, "working_set_size must be an integer >= 2 or 'auto', got")
+            for v in (2.5, None)
+        ),
         *(("dtype", v, ValueError, "dtype must be 'float32' or 'float64', got") for v in ("float16", float, None)),
         *(
             (

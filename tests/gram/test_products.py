@@ -200,7 +200,7 @@ def test_small_records(device: str, name: str, profile_name: str, monkeypatch: p
     every = os.environ.get("CLSVM_SWEEP") or name in ("rbf", "laplacian")
     whole = every or usual
     for dtype in ("float32", "float64") if whole else ("float32",):
-        for kind in layouts(name) if whole else ("dense",):
+        for kind in layouts_of(name) if whole else ("dense",):
             for working in (2, 9, 18) if every else (9,):
                 check(device, name, kind, dtype, 19, 3, working)
 

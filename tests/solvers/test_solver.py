@@ -15,9 +15,10 @@ from sklearn.svm import SVC as Reference
 
 from benchmarks import check
 from clsvm import SVC, kernels
-from clsvm.fit import options, train
+from clsvm.fit import train
 from clsvm.opencl import contexts
 from clsvm.opencl.profiles import PROFILES
+from clsvm.parameters import Options
 from clsvm.problem.posed import c_svc
 from tests.conftest import noisy
 
@@ -353,7 +354,7 @@ def test_functions_that_are_not_symmetric_are_refused(device: str) -> None:
 def test_a_solver_used_again_counts_from_nothing(device: str) -> None:
     X, y = noisy(400, 5)
     problem = c_svc(np.where(y == y.max(), 1.0, -1.0)[None], np.ones((1, 400)))
-    asked = options.Options(TOL, None, -1, None, 64, 0, "float32", device, None)
+    asked = Options(tol=TOL, working_set_size=64, cache_size=0, device=device)
     first, again = train.train_each(X, [problem] * 2, kernels.make("rbf", gamma=0.3), asked, [None] * 2, 0.0)
     assert first.report.rows_computed > 0
     for name in ("rows_computed", "steps", "outer_steps", "dual"):
