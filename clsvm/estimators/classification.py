@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import _ovr_decision_function
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import problem
 from clsvm.estimators import targets
+from clsvm.estimators.answers import Answers, Classes
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.constructors import documented, without_probability
 from clsvm.estimators.dual import Machine
 from clsvm.fit import several, train
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.models.model import pairs, votes
+from clsvm.models.model import pairs
 from clsvm.problem import posed
 from clsvm.solvers.batch import Member
 
@@ -119,30 +119,26 @@ class _Classifier(ClassifierMixin, Machine):
         intercept = np.array([0.0 - rho for _, (rho,) in made])
         self._keep(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
 
+    def _answers(self, y: Any, sample_weight: Any) -> Answers:
+        return self._of_classes(self._boxes(y, sample_weight).classes)
+
+    def _of_classes(self, classes: NDArray[Any]) -> Classes:
+        of_pairs = len(classes) > 2 and self._way == "ovo"
+        return Classes(classes, of_pairs, self.decision_function_shape, bool(self.break_ties))
+
     def decision_function(self, X: Any) -> Vector:
         """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
         for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
-        values = self._decision_values(X)
-        if values.ndim == 2 and len(self.classes_) == 2:
-            return np.asarray(values[:, 1] - values[:, 0])
-        if self.model_.of_pairs and self.decision_function_shape == "ovr":
-            return np.asarray(_ovr_decision_function(values < 0, -values, len(self.classes_)))
-        return values
+        check_is_fitted(self)
+        return self._of_classes(self.classes_).decision_function(self._decision_values(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
         break_ties the largest decision value decides between as many pairs."""
         check_is_fitted(self)
-        ties = self.break_ties and self.model_.of_pairs
-        if ties and self.decision_function_shape == "ovo":
-            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
-        values = self.decision_function(X) if ties or not self.model_.of_pairs else self._decision_values(X)
-        if self.model_.of_pairs and not ties:
-            chosen = votes(values, len(self.classes_)).argmax(axis=1)
-        else:
-            chosen = values.argmax(axis=1) if values.ndim == 2 else values > 0
-        predicted: NDArray[Any] = self.classes_[np.asarray(chosen, np.intp)]
-        return predicted
+        answers = self._of_classes(self.classes_)
+        answers.ties()  # (refused before the work)
+        return answers.predict(self._decision_values(X))
 
     def _coef(self) -> Any:
         """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""

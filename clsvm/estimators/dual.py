@@ -14,6 +14,7 @@ from sklearn.utils.validation import (
 )
 
 from clsvm import problem
+from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
 from clsvm.fit import several, train
 from clsvm.kernels import Kernel, Precomputed
@@ -102,6 +103,10 @@ class Machine(KernelEstimator):
         """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, where they
         are over subsets of the rows and not coupled. Raises NotImplementedError where they are not."""
         raise NotImplementedError
+
+    def _answers(self, y: Any, sample_weight: Any) -> Answers:
+        """How a fit to y answers from decision values."""
+        return Answers()
 
     def _scaled(
         self, b: NDArray[np.float64], rho: NDArray[np.float64]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import OutlierMixin
 
 from clsvm.estimators import targets
+from clsvm.estimators.answers import Answers, Sides
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
 from clsvm.estimators.constructors import documented
@@ -93,4 +94,7 @@ class OneClassSVM(OutlierMixin, Machine):
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """+1 (n,) for a row of X inside the boundary, -1 outside."""
-        return np.where(self.decision_function(X) > 0, 1, -1)
+        return self._answers(None, None).predict(self.decision_function(X))
+
+    def _answers(self, y: Any, sample_weight: Any) -> Answers:
+        return Sides()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import warnings
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
@@ -26,11 +22,14 @@ from sklearn.utils.validation import _num_samples
 from clsvm import arrays, files
 from clsvm.errors import CheckpointError, ClsvmError
 from clsvm.estimators import targets
+from clsvm.estimators.answers import Answers
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.dual import Machine
+from clsvm.estimators.steps import Steps
 from clsvm.fit import prepare
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel
+from clsvm.model_selection.shown import shown_fits
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
@@ -39,7 +38,6 @@ from clsvm.solvers import Solution, batch
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
-_SHOW_EVERY = 10.0  # seconds between two lines about what is done, where there is no terminal
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
 _SAID = (ValueError, TypeError, NotImplementedError, ClsvmError)  # what a fit of its own says once more, or can do
 
@@ -53,12 +51,32 @@ class Found:
     converged: bool
 
 
+class Recalled(NamedTuple):
+    """How a fit answers, and its decision values of some ``rows`` (rising numbers)."""
+
+    answers: Answers
+    rows: Rows
+    values: Vector
+
+    def decision_function(self, numbers: Rows) -> Vector:
+        """As the fitted machine's, for the rows of these numbers."""
+        return self.answers.decision_function(self.values[np.searchsorted(self.rows, numbers)])
+
+    def predict(self, numbers: Rows) -> NDArray[Any]:
+        """As the fitted machine's, for the rows of these numbers."""
+        return self.answers.predict(self.values[np.searchsorted(self.rows, numbers)])
+
+
 class Job(NamedTuple):
     """A fit: its candidate, its fold, and the machine with its parameters."""
 
     candidate: int
     fold: int
     machine: Machine
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self.machine)
 
 
 class Group(NamedTuple):
@@ -85,7 +103,7 @@ class Folds:
         self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
         self.kept = [self._kept(train, trained_too) for train, _ in splits]
         self.found: dict[tuple[int, int], Found | Exception] = {}
-        self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
+        self.rows = Steps(clone(machine)).rows(X)  # as a solver reads them
         self.n = _num_samples(X)
         self._digest = ""
 
@@ -120,7 +138,7 @@ class Folds:
                 self._read(file)
         started = perf_counter()
         try:
-            with _shown(shown, len(self.found), len(self.candidates) * len(self.splits)) as show:
+            with shown_fits(shown, len(self.found), len(self.candidates) * len(self.splits)) as show:
                 for _ in self._each():
                     show(len(self.found))
                     if file is not None and perf_counter() - started > _WRITE_EVERY:
@@ -166,22 +184,21 @@ class Folds:
     def _key(self, job: Job) -> tuple[Any, ...]:
         """What jobs of a group have in common. Raises NotImplementedError where a job shares nothing: it is not of the
         rows as they were read, or counts some of them twice, or has a past."""
-        machine, train = job.machine, self.splits[job.fold][0]
-        machine._check_numbers()
-        read_alike = (machine._given, machine._own) == (self.machine._given, self.machine._own)
+        machine, train, of_all = job.machine, self.splits[job.fold][0], Steps(self.machine)
+        options = job.steps.options()
+        read_alike = (job.steps.given, job.steps.own) == (of_all.given, of_all.own)
         if not read_alike or len(np.unique(train)) < len(train) or machine.warm_start or machine.checkpoint is not None:
             raise NotImplementedError
-        options = machine._options()
         room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
         return self._kernel(job), getattr(machine, "bias", True), *room
 
     def _kernel(self, job: Job) -> Any:
         """The kernel function, whose gamma may be by the rows of the fold; or the caller's."""
         machine = job.machine
-        if machine._given or machine._own:
+        if job.steps.given or job.steps.own:
             return machine.kernel
         by_rows = not isinstance(machine.kernel, Kernel) and isinstance(machine.gamma, str)
-        return machine._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
+        return job.steps.kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
     def _targets(self, fold: int) -> tuple[Any, Any]:
         train = self.splits[fold][0]
@@ -191,13 +208,13 @@ class Folds:
     def _shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
         """The jobs of a group over one set of rows, a fold after the other; what has to go alone is added to
         ``apart``."""
-        first, kernel = group.jobs[0].machine, group.key[0]
-        options = first._options()
+        first, kernel = group.jobs[0].steps, group.key[0]
+        options = first.options()
         if isinstance(kernel, Kernel):
             check_values(kernel, self.rows)
             rows = arrays.without_empty(self.rows) if kernel.of_entries else self.rows
         else:
-            rows, kernel = first._trained_on(self.rows)
+            rows, kernel = first.trained_on(self.rows)
         by_fold: dict[int, list[Job]] = defaultdict(list)
         with Stream(options.device, options.memory_limit) as stream:
             for job in group.jobs:
@@ -220,7 +237,7 @@ class Folds:
                         apart.append(job)
                         continue
                     before = last[job.candidate] = solved
-                    values = np.stack([one.decision_values(job.machine)[self.kept[fold]] for one in solved], axis=1)
+                    values = np.stack([one.decision_values(job.steps)[self.kept[fold]] for one in solved], axis=1)
                     values = values[:, 0] if len(solved) == 1 else values
                     converged = all(one.solution.status.converged for one in solved)
                     self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged)
@@ -229,8 +246,8 @@ class Folds:
     def _solved(self, job: Job, ready: prepare.PreparedFit, near: list[_Solved]) -> list[_Solved]:
         """The machines of a job over all rows, each from where one ``near`` it ended, if there are any; none where the
         rounding of kernel values is too much, for which the estimator has float64."""
-        train, options, began = self.splits[job.fold][0], job.machine._options(), perf_counter()
-        members = job.machine._posed(*self._targets(job.fold))[1]
+        train, options, began = self.splits[job.fold][0], job.steps.options(), perf_counter()
+        members = job.steps.posed(*self._targets(job.fold))
         problems = [member.problem.among(train[member.rows], self.n) for member in members]
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
@@ -240,7 +257,7 @@ class Folds:
         solved = []
         for problem, start in zip(problems, starts, strict=True):
             one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
-            moved = one.moved(job.machine) > DECISION_ERROR
+            moved = one.moved(job.steps) > DECISION_ERROR
             if moved or one.solution.status is Status.STALLED:
                 return []
             solved.append(one)
@@ -249,7 +266,7 @@ class Folds:
     def _small(self, stream: Stream, job: Job) -> bool:
         """Whether a job is best by itself: its machines are solved side by side then, or are of another kind."""
         try:
-            members = job.machine._posed(*self._targets(job.fold))[1]
+            members = job.steps.posed(*self._targets(job.fold))
         except _SAID:
             return True
         return len(members) > 1 and max(len(member.rows) for member in members) <= batch.largest(stream)
@@ -266,14 +283,14 @@ class Folds:
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 machine.fit(X, y, **weights)
             seconds = perf_counter() - began
-            values = machine._decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
+            values = Steps(machine).decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
         except Exception as error:
             return error
         return Found(values, seconds, machine.fit_report_.converged)
 
-    def recall(self, machine: Any, chosen: Mapping[str, Any], train: Rows) -> Callable[[Rows], Any] | None:
-        """A function of numbers of rows: the machine as it was fitted to ``train``, knowing their decision values; None
-        where those are no fold."""
+    def recall(self, machine: Machine, chosen: Mapping[str, Any], train: Rows) -> Recalled | None:
+        """What a fit of the machine, with the ``chosen`` parameters, to ``train`` came to; None where those are no
+        fold. Raises what the fit raised."""
         candidate = next(i for i, values in enumerate(self.candidates) if values == chosen)
         fold = next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
         if fold is None:
@@ -281,18 +298,7 @@ class Folds:
         found = self.found[candidate, fold]
         if isinstance(found, Exception):
             raise found
-        of_pairs = False
-        if is_classifier(machine):
-            machine.classes_ = machine._boxes(*self._targets(fold)).classes
-            of_pairs = len(machine.classes_) > 2 and machine._way == "ovo"
-        machine.model_ = SimpleNamespace(of_pairs=of_pairs)
-
-        def knowing(numbers: Rows) -> Any:
-            values = found.values[np.searchsorted(self.kept[fold], numbers)]
-            machine._decision_values = lambda _: values
-            return machine
-
-        return knowing
+        return Recalled(Steps(machine).answers(*self._targets(fold)), self.kept[fold], found.values)
 
     def _read(self, file: Path) -> None:
         try:
@@ -340,14 +346,14 @@ class _Solved(NamedTuple):
         guess = np.where(f + problem.kink < rho, problem.hi, np.where(f - problem.kink > rho, problem.lo, 0))
         return {"start": problem.settled(np.where(new, guess, b), f, rho), "known": (b, f)}
 
-    def moved(self, machine: Machine) -> float:
+    def moved(self, steps: Steps) -> float:
         """How far the rounding of kernel values can have moved a decision value."""
-        bound, _ = machine._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
+        bound, _ = steps.scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
-    def decision_values(self, machine: Machine) -> Vector:
+    def decision_values(self, steps: Steps) -> Vector:
         """Of every row, (n,). Rounded, so that equal rows, whose f is made by other sums, tie as they should."""
-        values, rho = machine._scaled(self.solution.f - self.problem.q, self.solution.rho)
+        values, rho = steps.scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10)
 
 
@@ -357,40 +363,3 @@ def _asked(options: Options, spent: float) -> dict[str, Any]:
     left = None if options.max_time is None else options.max_time - spent
     names = ("tol", "gap_tol", "max_iter")
     return {"exact": None, "timed": False, "max_time": left, **{name: getattr(options, name) for name in names}}
-
-
-@contextlib.contextmanager
-def _shown(wanted: bool, begun: int, total: int) -> Iterator[Callable[[int], None]]:
-    """What shows how many fits are done, of which ``begun`` were before: a bar on a terminal, elsewhere a line every
-    few seconds and one at the end."""
-    if not wanted:
-        yield lambda done: None
-        return
-    started = shown = perf_counter()
-    words = ""
-
-    def said(done: int) -> str:
-        nonlocal words
-        left = (total - done) * (perf_counter() - started) / max(1, done - begun)
-        words = f"{done} of {total} fits, {timedelta(seconds=round(left))} left"
-        return words
-
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        columns = BarColumn(), TextColumn("{task.description}")
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task(f"0 of {total} fits", total=total)
-            yield lambda done: progress.update(task, completed=done, description=said(done))
-        return
-
-    def line(done: int) -> None:
-        nonlocal shown
-        said(done)
-        if perf_counter() - shown >= _SHOW_EVERY:
-            print(words, file=sys.stderr, flush=True)
-            shown = perf_counter()
-
-    yield line
-    print(words, file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
 from clsvm.estimators.dual import Machine
-from clsvm.model_selection.folds import Folds, Rows
+from clsvm.model_selection.folds import Folds, Recalled, Rows
 
 Vector = NDArray[np.float64]
 
@@ -152,6 +152,8 @@ class _Recalled(GridSearchCV):
 class _Fold(BaseEstimator):
     """Stands for a machine in scikit-learn's search: X are numbers of rows; what a fit to them came to is recalled."""
 
+    recalled_: Recalled | None
+
     def __init__(self, machine: Any, folds: Any) -> None:
         self.machine, self.folds = machine, folds
 
@@ -170,23 +172,24 @@ class _Fold(BaseEstimator):
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
         """Recall a fold. The refit, which is none, is left to the search."""
-        self.knowing_ = self.folds.recall(self.machine, self.chosen, np.asarray(numbers)[:, 0])
+        self.recalled_ = self.folds.recall(self.machine, self.chosen, np.asarray(numbers)[:, 0])
         return self
 
     @property
     def classes_(self) -> Any:
-        return self.machine.classes_
+        return self._known.answers.classes
 
-    def _known(self, numbers: Rows) -> Any:
-        assert self.knowing_
-        return self.knowing_(np.asarray(numbers)[:, 0])
+    @property
+    def _known(self) -> Recalled:
+        assert self.recalled_
+        return self.recalled_
 
     def predict(self, numbers: Rows) -> Any:
-        return self._known(numbers).predict(numbers)
+        return self._known.predict(np.asarray(numbers)[:, 0])
 
     def decision_function(self, numbers: Rows) -> Any:
-        return self._known(numbers).decision_function(numbers)
+        return self._known.decision_function(np.asarray(numbers)[:, 0])
 
     @available_if(lambda self: hasattr(self.machine, "score"))  # type: ignore[untyped-decorator]
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
-        return float(self._known(numbers).score(numbers, y, sample_weight))
+        return float(type(self.machine).score(self, numbers, y, sample_weight))  # (which asks for predictions)

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, plots
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
-from clsvm.model_selection import SVCSearchCV, folds
+from clsvm.model_selection import SVCSearchCV, folds, shown
 from clsvm.problem.posed import c_svc, epsilon_svr
 from tests.conftest import noisy
 
@@ -250,10 +250,10 @@ def test_lines_where_there_is_no_terminal(
 ) -> None:
     X, y = noisy(60, 3)
     search = SVCSearchCV(SVC(device=device), {"C": [1, 2]}, cv=3, verbose=1, refit=False)
-    monkeypatch.setattr(folds, "_SHOW_EVERY", 1e9)
+    monkeypatch.setattr(shown, "_SHOW_EVERY", 1e9)
     search.fit(X, y)
     assert capsys.readouterr().err.splitlines() == ["6 of 6 fits, 0:00:00 left"]
-    monkeypatch.setattr(folds, "_SHOW_EVERY", 0)
+    monkeypatch.setattr(shown, "_SHOW_EVERY", 0)
     search.fit(X, y)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" fits")[0] for line in lines] == [f"{i} of 6" for i in (1, 2, 3, 4, 5, 6, 6)]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from test_report import TRACE, made
 
 import clsvm
 from clsvm import plots
 from clsvm.report import PARTS, Point, by_part
+from tests.estimators.test_report import TRACE, made
 
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 matplotlib.use("Agg")

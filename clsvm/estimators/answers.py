@@ -1,0 +1,67 @@
+"""What estimators answer, from decision values: these themselves, a side, or classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import _ovr_decision_function
+
+from clsvm.models.model import votes
+
+Vector = NDArray[np.float64]
+
+
+class Answers:
+    """Of a regression: the decision values (n,)."""
+
+    classes: NDArray[Any] | None = None
+
+    def decision_function(self, values: Vector) -> Vector:
+        """What decision_function returns."""
+        return values
+
+    def predict(self, values: Vector) -> NDArray[Any]:
+        """What predict returns."""
+        return values
+
+
+class Sides(Answers):
+    """Of one class: +1 inside of the boundary, -1 outside."""
+
+    def predict(self, values: Vector) -> NDArray[Any]:
+        return np.where(values > 0, 1, -1)
+
+
+class Classes(Answers):
+    """Of classes: by the sign of decision values (n,), the largest of (n, k), or the most votes of (n, pairs)."""
+
+    classes: NDArray[Any]
+
+    def __init__(self, classes: NDArray[Any], of_pairs: bool, shape: str, break_ties: bool) -> None:
+        self.classes, self.of_pairs, self.shape, self.break_ties = classes, of_pairs, shape, break_ties
+
+    def decision_function(self, values: Vector) -> Vector:
+        k = len(self.classes)
+        if values.ndim == 2 and k == 2:
+            return np.asarray(values[:, 1] - values[:, 0])
+        if self.of_pairs and self.shape == "ovr":
+            return np.asarray(_ovr_decision_function(values < 0, -values, k))
+        return values
+
+    def ties(self) -> bool:
+        """Whether decision values break ties. Raises ValueError where they cannot."""
+        if self.break_ties and self.of_pairs and self.shape == "ovo":
+            raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
+        return self.break_ties and self.of_pairs
+
+    def predict(self, values: Vector) -> NDArray[Any]:
+        ties = self.ties()
+        if self.of_pairs and not ties:
+            chosen = votes(values, len(self.classes)).argmax(axis=1)
+        else:
+            values = self.decision_function(values) if ties or not self.of_pairs else values
+            chosen = values.argmax(axis=1) if values.ndim == 2 else np.asarray(values > 0, np.intp)
+        predicted: NDArray[Any] = self.classes[chosen]
+        return predicted
