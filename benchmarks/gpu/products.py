@@ -27,7 +27,7 @@ from clsvm.opencl.devices import default_profile, find
 from clsvm.opencl.profiles import SEARCH, Profile, Tile, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, posed
-from clsvm.solvers.selection import selection
+from clsvm.solvers.selection import View, selection
 
 WORKING = {"few": (2, 16), "many": (512, 1024)}  # working vectors, by what bounds their products
 LONG = {"vector": 1 << 27, "group": 1 << 28}  # bytes of X where they are few: more than caches hold
@@ -242,7 +242,7 @@ def _choice(bench: Bench, n: int, W: int, seconds: float) -> dict[str, Any]:
         one = selection(stream, "float32", Constraint.BIAS, 1, n, W)
         f, box = rng.standard_normal(n), np.where(rng.random(n) < 0.5, 1.0, -1.0)
         state = f, np.zeros(n), np.minimum(box, 0), np.maximum(box, 0), np.zeros(1)
-        view = tuple(stream.wide(values) for values in state)
+        view = View(*(stream.wide(values) for values in state))
 
         def choose() -> None:
             one.look(view)

@@ -131,13 +131,13 @@ kernel EXPLICIT void threshold(const int pieces, const int quota, global const i
   }
 }
 
-// ws[p][keep + side quota ...] = the chosen rows; the last bin's ties come after the better rows
+// ws[p][stay + side quota ...] = the chosen rows; the last bin's ties come after the better rows
 kernel EXPLICIT void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict kink, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
                     global const int *restrict ends, global const int *restrict offsets, const int quota,
-                    const int keep, const int W, global int *restrict ws) {
+                    const int stay, const int W, global int *restrict ws) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
   local int scratch[WG];
@@ -169,7 +169,7 @@ kernel EXPLICIT void collect(const int n, const int chunk, global const wide *re
       if (better) to = better_rank;
       if (tie && tie_rank < ties[side]) to = quota - ties[side] + tie_rank;
       if (to >= 0) {
-        ws[(size_t)p * W + keep + side * quota + to] = i;
+        ws[(size_t)p * W + stay + side * quota + to] = i;
         in_set[base + i] = 1;
       }
       better_at[side] += better_total, tie_at[side] += tie_total;

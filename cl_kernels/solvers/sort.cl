@@ -109,12 +109,12 @@ kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *
   }
 }
 
-// One work-group a problem; ws[p][keep + side quota ...] = the chosen rows, of which each list held ``listed``.
+// One work-group a problem; ws[p][stay + side quota ...] = the chosen rows, of which each list held ``listed``.
 kernel EXPLICIT void choose(const int n, const int pieces, const int listed, global const wide *restrict f,
                      global const wide *restrict b, global const wide *restrict lo, global const wide *restrict hi,
                      global const wide *restrict kink, global uchar *restrict in_set,
                      global const wide *restrict numbers, global const int *restrict places,
-                     global const wide *restrict keys, global const int *restrict rows, const int quota, const int keep,
+                     global const wide *restrict keys, global const int *restrict rows, const int quota, const int stay,
                      const int W, global int *restrict ws) {
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
@@ -141,7 +141,7 @@ kernel EXPLICIT void choose(const int n, const int pieces, const int listed, glo
       add(&list, quota, wide_pick(wanted, value, WIDE_MAX), i, scratch);
     }
     sort(&list, quota);
-    for (int k = lid; k < list.count; k += WG) ws[(size_t)p * W + keep + side * quota + k] = row[k], in_set[base + row[k]] = 1;
+    for (int k = lid; k < list.count; k += WG) ws[(size_t)p * W + stay + side * quota + k] = row[k], in_set[base + row[k]] = 1;
     SYNC
   }
 }

@@ -63,7 +63,7 @@ class _Classifier(ClassifierMixin, Machine):
         b, rho = self._scaled(solution.b, solution.rho)
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(solution.steps[:1])
-        self._keep(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
+        self._set_learnt(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
         return X
 
     def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
@@ -117,7 +117,7 @@ class _Classifier(ClassifierMixin, Machine):
         support = _by_class(coefficients.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps)
         intercept = np.array([0.0 - rho for _, (rho,) in made])
-        self._keep(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
+        self._set_learnt(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
 
     def _answers(self, y: Any, sample_weight: Any) -> Answers:
         return self._of_classes(self._boxes(y, sample_weight).classes)

@@ -61,7 +61,7 @@ class Machine(KernelEstimator):
         start[:, self.support_] = self.dual_coef_
         return start
 
-    def _keep(
+    def _set_learnt(
         self,
         X: Any,
         kernel: Kernel | Precomputed,
@@ -130,7 +130,7 @@ class Machine(KernelEstimator):
         support = np.flatnonzero(b)
         self.n_iter_ = int(min(solution.steps[0], np.iinfo(np.int32).max))
         one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], solution.rho)
-        self._keep(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
+        self._set_learnt(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:

@@ -173,12 +173,12 @@ def solve(
     max_time: float = np.inf,
     aim: float = 1.0,
     progress: Progress | None = None,
-    keep: Callable[[Vector], None] | None = None,
+    save: Callable[[Vector], None] | None = None,
 ) -> Solution:
     """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
 
     most: steps of the active set, which the solution counts. max_time: seconds. aim: the share of tol at which the work
-    ends. keep: called with the best coefficients where the work is interrupted.
+    ends. save: called with the best coefficients where the work is interrupted.
     """
     began, best, K = perf_counter(), start, values.K
     status = Status.STALLED
@@ -204,8 +204,8 @@ def solve(
         with _threads(K.shape[0]):
             found = active_set.solve(K, problem, start, aim * tol, going, most)
     except KeyboardInterrupt:
-        if keep and best is not None:
-            keep(best)
+        if save and best is not None:
+            save(best)
         raise
     b, f = found.b, found.f + values.beyond(found.b)
     rho, primal, dual, violation, gap = _reached(problem, b, f)

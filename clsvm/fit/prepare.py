@@ -115,7 +115,7 @@ class PreparedFit:
             max_time=np.inf if asked.max_time is None else asked.max_time - (perf_counter() - began),
             aim=aim,
             progress=asked.progress,
-            keep=asked.keep,
+            save=asked.save,
         )
         return self._sure(found.after(solution) if solution else found, host.EPS * self._values.scale)
 

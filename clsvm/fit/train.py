@@ -55,10 +55,10 @@ def train_each(
     options: Options,
     starts: Sequence[Vector | None],
     since: float,
-    keep: Callable[[Vector], None] | None = None,
+    save: Callable[[Vector], None] | None = None,
 ) -> list[Trained]:
     """:func:`train` for several problems of one constraint, one after another over the same rows and row cache;
-    max_time is that of all together. keep: called with coefficients from time to time."""
+    max_time is that of all together. save: called with coefficients from time to time."""
     feasible = [None if b is None or not b.any() else p.feasible(b) for p, b in zip(problems, starts, strict=True)]
     made: list[Trained | None] = [None] * len(problems)
     begun: dict[int, float] = {}
@@ -83,8 +83,8 @@ def train_each(
                     max_iter=options.max_iter if options.max_iter < 0 else options.max_iter - taken,
                     max_time=None if options.max_time is None else options.max_time - (now - since),
                     progress=progress,
-                    keep=keep,
-                    keep_every=options.checkpoint_every,
+                    save=save,
+                    save_every=options.checkpoint_every,
                 )
                 if solution is None:
                     continue

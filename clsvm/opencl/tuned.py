@@ -80,7 +80,7 @@ def _ignored(where: Path, reason: str) -> None:
     warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 
 
-def keep(name: str, record: dict[str, Any]) -> None:
+def write(name: str, record: dict[str, Any]) -> None:
     """Add a record to the file, which is replaced whole. Raises OSError."""
     check_writable()
     content = {"clsvm": VERSION, "devices": {**read(), name: record}}
@@ -89,7 +89,7 @@ def keep(name: str, record: dict[str, Any]) -> None:
 
 
 def check_writable() -> None:
-    """Raise the OSError that :func:`keep` would raise; the folder is made where there is none."""
+    """Raise the OSError that :func:`write` would raise; the folder is made where there is none."""
     path().parent.mkdir(parents=True, exist_ok=True)
     files.check_writable(path())
 

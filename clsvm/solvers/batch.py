@@ -30,6 +30,8 @@ from clsvm.report import relative_gap
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
+from clsvm.solvers.programs import Limits
+from clsvm.solvers.selection import View
 
 Vector = NDArray[np.float64]
 Exact = Callable[[], Products | NDArray[np.float64]]
@@ -185,7 +187,8 @@ class _Batch:
         self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
         self.ws, self.all = (stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [B * W]))
         self.each, self.counts = _counts(stream, [len(member.rows) for member in members])
-        self.state = [stream.wide(array) for array in (self.q, self.b, self.lo, self.hi, np.array([self.kink]))]
+        f, b, lo, hi, kink = map(stream.wide, (self.q, self.b, self.lo, self.hi, np.array([self.kink])))
+        self.state = View(f, b, lo, hi, kink)
         self.linear = stream.wide(self.q)
         self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
         self.panel, self.at = self._gathered(gram, self.places, self.all)
@@ -227,15 +230,15 @@ class _Batch:
         subproblem = stream.variant(programs.subproblem(profile, dtype, W, self.constraint, spec))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
         budget = profile.patience * W if max_iter < 0 else max_iter
-        limits = (np.float32(STOP * tol), np.float32(0), LAUNCH * W, np.int64(budget))
+        limits = Limits(np.float32(STOP * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
         steps = np.zeros(B, np.int64)
         if self.b.any():
             self._respond()
         while True:
-            state = (*self.state, self.delta, self.counters)
-            subproblem((items * B,), (items,), W, W, self.ws, self.Q, *state, *limits, memory, *self.own_rows)
-            self.b = stream.read_wide(self.state[1], (B, W))
+            state = (self.state, self.delta, self.counters)
+            subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, limits, memory, self.own_rows)
+            self.b = stream.read_wide(self.state.b, (B, W))
             self._respond()
             before, steps = steps, stream.read(self.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = self._extremes(), self._bound(), steps == before
@@ -285,8 +288,8 @@ class _Batch:
         vectors = programs.RESPOND * self.gram.rows.lanes
         columns = -(-W // vectors) if stream.profile.shape == "vector" else W
         respond = stream.variant(programs.respond(stream.profile, self.gram.rows.dtype))
-        respond((columns, B), None, W, self.Q, self.state[1], self.linear, self.state[0])
-        self.f = stream.read_wide(self.state[0], (B, W))
+        respond((columns, B), None, W, self.Q, self.state.b, self.linear, self.state.f)
+        self.f = stream.read_wide(self.state.f, (B, W))
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
@@ -297,7 +300,7 @@ class _Batch:
             for p in np.flatnonzero(near.any(axis=1)).tolist():
                 own, here = self.members[p].rows, np.flatnonzero(near[p])
                 self.f[p, here] = gram[np.ix_(own[here], own)] @ self.b[p, : len(own)] + self.q[p, here]
-            stream.write_wide(self.state[0], self.f)
+            stream.write_wide(self.state.f, self.f)
             return
         (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))
         q, weights = np.zeros((B, R)), np.zeros((B, S))
@@ -318,7 +321,7 @@ class _Batch:
             gram.respond(left, stream.part(at, 4 * p * R, 4 * R), vectors, there, Update(1, R, sums, parts, S))
         for p, values in enumerate(stream.read_wide(c, (B, R))):
             self.f[p, rows[p]] = values[: len(rows[p])]
-        stream.write_wide(self.state[0], self.f)
+        stream.write_wide(self.state.f, self.f)
         stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
 
     def _extremes(self) -> Extremes:

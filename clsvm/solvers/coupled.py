@@ -33,20 +33,20 @@ class Coupled(Solver):
         stream, real = self.stream, np.dtype(self.gram.rows.dtype).itemsize
         self.rows = stream.zeros(real * (2 * self.W + 1) * self.P)
         b, lo, hi = (stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
-        self.view = stream.zeros(8 * self.n), b, lo, hi, self.state.kink
+        self.view = View(stream.zeros(8 * self.n), b, lo, hi, self.state.kink)
 
     def _view(self) -> View:
         return self.view
 
     def _extremes(self) -> None:
-        self._k["spread"]((self.n,), None, self.n, self.P, *super()._view()[:4], self.view[0])
+        self._k["spread"]((self.n,), None, self.n, self.P, super()._view()[:4], self.view.f)
         super()._extremes()
 
     def _solve_set(self) -> None:
         state = (self.state.f, self.state.b, self.state.hi, self.delta, self.counters)
         size = (self.items,), (self.items,)
-        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, *state, *self._limits(), self.rows)
+        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, state, self._limits(), self.rows)
 
     def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
         state = (self.state.f, self.state.b, self.state.hi, self.state.q)
-        self.selection.over_rows(self._k["coupled"], self.P, *state, self.sums)
+        self.selection.over_rows(self._k["coupled"], self.P, state, self.sums)

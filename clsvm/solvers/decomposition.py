@@ -24,7 +24,6 @@ true violation is larger, their f is replaced and the loop goes on.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +35,7 @@ from clsvm.opencl.stream import Buffer, Stream, local
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate, programs
+from clsvm.solvers.programs import Hits, Limits, Misses
 from clsvm.solvers.selection import View, nbytes, selection
 from clsvm.solvers.solution import Settings, Solution
 from clsvm.solvers.state import Course, Look, State
@@ -67,7 +67,7 @@ class Solver:
         self.sets, self.each = self._shape()
         self.state = State(stream, gram, P)
         self.W = self._working_set()
-        self.keep = self.W // 2
+        self.stay = self.W // 2
         self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W)
         self._scratch()
         self._kernels()
@@ -121,9 +121,8 @@ class Solver:
         self.panel = self.gram.panel(W * S, square=True)  # of the working set, then of what changed of it
         room = self.panel.capacity
         self.count = s.upload(np.array([S * W], np.int32))
-        self.hits, self.misses = s.zeros(4), s.zeros(4)
-        self.hit_slot, self.miss_row, self.miss_slot = (s.zeros(4 * room) for _ in range(3))
-        self.hit_D, self.miss_D = s.zeros(8 * P * room), s.zeros(8 * P * room)
+        self.hits = Hits(s.zeros(4), s.zeros(4 * room), s.zeros(8 * P * room))
+        self.misses = Misses(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
         self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
         self.sums = s.zeros(8 * 3 * S * self.selection.chunks)
         self.Q = s.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
@@ -143,8 +142,8 @@ class Solver:
         try:
             return self._run()
         except KeyboardInterrupt:
-            if self.settings.keep:
-                self.settings.keep(self.state.coefficients())
+            if self.settings.save:
+                self.settings.save(self.state.coefficients())
             raise
 
     def _run(self) -> Solution:
@@ -176,9 +175,9 @@ class Solver:
             return Status.MAX_ITER, False
         if s.max_time is not None and perf_counter() - course.began >= s.max_time:
             return Status.MAX_TIME, False
-        if s.keep and perf_counter() - course.kept >= s.keep_every:
-            s.keep(self.state.coefficients())
-            course.kept = perf_counter()
+        if s.save and perf_counter() - course.saved >= s.save_every:
+            s.save(self.state.coefficients())
+            course.saved = perf_counter()
         if self._stands_still(look, outer, violation, course):
             return Status.STALLED, False
         course.steps = int(look.steps.sum())
@@ -250,7 +249,7 @@ class Solver:
     def _view(self) -> View:
         """f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
         state = self.state
-        return state.f, state.b, state.lo, state.hi, state.kink
+        return View(state.f, state.b, state.lo, state.hi, state.kink)
 
     def _extremes(self) -> None:
         self.selection.look(self._view())
@@ -281,59 +280,58 @@ class Solver:
 
     def _step(self, outer: int) -> None:
         """One working set: choose, solve, apply."""
-        P, W, keep = self.P, self.W, self.keep if outer else 0
+        P, W, stay = self.P, self.W, self.stay if outer else 0
         ws, started = self.selection.ws, perf_counter()
-        self.selection.choose(self._view(), keep)
+        self.selection.choose(self._view(), stay)
         self._lap("select", started)
         started = perf_counter()
-        self._tile(keep)
+        self._tile(stay)
         self._lap("tile", started)
         started = perf_counter()
         self._solve_set()
         self._lap("subproblem", started)
         started = perf_counter()
-        self._k["plan"](
-            (self.group,), (self.group,), self.n, self.sets, self.each, W, self.keep, self.cache.capacity, ws,
-            self.selection.in_set, self.delta, self.cache.slot_of, self.cache.owner, self.hits, self.hit_slot,
-            self.hit_D, self.misses, self.miss_row, self.miss_slot, self.miss_D, self.panel.capacity, self.counters,
-        )  # fmt: skip
+        sizes = (self.n, self.sets, self.each, W, self.stay, self.cache.capacity)
+        kept = (self.cache.slot_of, self.cache.owner)
+        changed = (self.hits, self.misses, self.panel.capacity)
+        one = (self.group,), (self.group,)
+        self._k["plan"](*one, sizes, ws, self.selection.in_set, self.delta, kept, changed, self.counters)
         store = None
         if self.cache.capacity:
-            store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.miss_slot)
-            self._k["update"](
-                (-(-self.n // self.block),), None, *store.slabs, store.slab_rows, np.int64(self.n), self.hit_slot, P,
-                np.int64(self.n), self.state.f, self.hit_D, self.panel.capacity, self.hits,
-            )  # fmt: skip
+            store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.misses.slot)
+            rows = (*store.arguments()[:-1], self.hits.slot)
+            update = Update(P, self.n, self.state.f, self.hits.D, self.panel.capacity).arguments()
+            self._k["update"]((-(-self.n // self.block),), None, rows, update, self.hits.count)
         self._lap("update", started)
         started = perf_counter()
-        self.gram.gather(self.panel, self.miss_row, self.misses)
-        update = Update(P, self.n, self.state.f, self.miss_D, self.panel.capacity)
-        self.gram.accumulate(self.panel, self.misses, store, update)
+        self.gram.gather(self.panel, self.misses.row, self.misses.count)
+        missing = Update(P, self.n, self.state.f, self.misses.D, self.panel.capacity)
+        self.gram.accumulate(self.panel, self.misses.count, store, missing)
         self._lap("rows", started)
 
-    def _tile(self, keep: int) -> None:
+    def _tile(self, stay: int) -> None:
         """Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and squares; of
         that one side, which the other mirrors."""
         ws, Q, W, half = self.selection.ws, self.Q, self.panel.capacity, self.W // 2
         self.gram.gather(self.panel, ws, self.count)
-        known = half if keep and self.sets == 1 and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
+        known = half if stay and self.sets == 1 and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
         wide, high = W // programs.SQUARE, (W - known) // programs.SQUARE
         if known:
             self._k["carry"]((high, high), None, W, known, Q)
         self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
         self._k["mirror"]((wide, high), None, W, known, Q)
 
-    def _limits(self) -> tuple[Any, ...]:
-        """tolerance, shrink, most steps, budget: when the subproblem is solved."""
+    def _limits(self) -> Limits:
+        """When the subproblem is solved."""
         s = self.settings
         budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
-        return np.float32(0.5 * s.tol), np.float32(SHRINK), MOST * self.W, budget
+        return Limits(np.float32(0.5 * s.tol), np.float32(SHRINK), MOST * self.W, budget)
 
     def _solve_set(self) -> None:
         memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
-        state = (*self._view(), self.delta, self.counters)
+        state = (self._view(), self.delta, self.counters)
         size = (self.items * self.P,), (self.items,)
-        self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, *state, *self._limits(), memory)
+        self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, state, self._limits(), memory)
 
     def _lap(self, part: str, started: float) -> None:
         """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them."""
@@ -373,8 +371,7 @@ class Solver:
 
     def _sum(self, rho: Buffer) -> None:
         """Into ``sums``: what the objectives are made of, chunk by chunk."""
-        state = (*self._view(), self.state.q)
-        self.selection.over_rows(self._k["objective"], *state, rho, self.sums)
+        self.selection.over_rows(self._k["objective"], self._view(), self.state.q, rho, self.sums)
 
     def _hidden(self) -> float:
         """What rounding of kernel values can hide of f as it is."""

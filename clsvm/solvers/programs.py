@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from clsvm.gram.layouts import record
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
+from clsvm.opencl.stream import Buffer
 from clsvm.problem import Constraint
 
 BINS = 2048  # of the histogram that chooses the working set
@@ -72,3 +77,33 @@ SQUARE = 16  # SIDE of carry.cl
 def carry(profile: Profile, dtype: str) -> Variant:
     """The tile of a working set from the one before; ``entry`` is the first of two kernels."""
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
+
+
+# What kernels of theirs take together, in the order of their parameters.
+
+
+class Limits(NamedTuple):
+    """When a subproblem is solved: at ``tol``, at the share ``shrink`` of its first violation, or after so many steps.
+    budget: steps that its problem has in all."""
+
+    tol: np.float32
+    shrink: np.float32
+    steps: int
+    budget: np.int64
+
+
+class Hits(NamedTuple):
+    """Rows of the working sets that changed and are in the row cache: how many, their slots, by how much (P, room)."""
+
+    count: Buffer
+    slot: Buffer
+    D: Buffer
+
+
+class Misses(NamedTuple):
+    """Those that are not: how many, which rows, the slots that they go to, by how much."""
+
+    count: Buffer
+    row: Buffer
+    slot: Buffer
+    D: Buffer

@@ -1,12 +1,12 @@
 """Working sets chosen on the device: the rows that violate their optimum most, by counting or by sorting.
 
 Both take ``quota`` rows from each side (or from all, without a bias) that are not in the set yet, and write them behind
-the ``keep`` rows that stay. Nothing of length n is sorted or leaves the device.
+the ``stay`` rows that stay. Nothing of length n is sorted or leaves the device.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,15 @@ from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
 from clsvm.solvers import programs
 
-View = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]  # f, b, lo, hi, each (sets, n), and the kink
+
+class View(NamedTuple):
+    """What working sets are chosen by: f, b and its bounds, each (sets, n), and the kink."""
+
+    f: Buffer
+    b: Buffer
+    lo: Buffer
+    hi: Buffer
+    kink: Buffer
 
 
 def _chunks(profile: Profile, n: int) -> int:
@@ -62,10 +70,10 @@ class Selection:
 
     def look(self, view: View) -> None:
         """Extremes and sums of the state as it is."""
-        self.over_rows(self._k["extremes"], *view, self.numbers, self.places)
+        self.over_rows(self._k["extremes"], view, self.numbers, self.places)
 
-    def choose(self, view: View, keep: int) -> None:
-        """Fill the working set behind its first ``keep`` rows, after a look at the same state."""
+    def choose(self, view: View, stay: int) -> None:
+        """Fill the working set behind its first ``stay`` rows, after a look at the same state."""
         raise NotImplementedError
 
     def extremes(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
@@ -88,12 +96,12 @@ class Counting(Selection):
         self.counts, self.ends = stream.zeros(4 * 2 * programs.BINS * pieces), stream.zeros(4 * 4 * sets)
         self.offsets = stream.zeros(4 * 4 * pieces)
 
-    def choose(self, view: View, keep: int) -> None:
-        quota = (self.W - keep) // self.sides
-        self.over_rows(self._k["histogram"], *view, self.in_set, self.numbers, self.places, self.counts)
+    def choose(self, view: View, stay: int) -> None:
+        quota = (self.W - stay) // self.sides
+        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, self.counts)
         self._k["threshold"](*self._one_group(), self.chunks, quota, self.counts, self.ends, self.offsets)
-        chosen = (self.numbers, self.places, self.ends, self.offsets, quota, keep, self.W, self.ws)
-        self.over_rows(self._k["collect"], *view, self.in_set, *chosen)
+        chosen = (self.numbers, self.places, self.ends, self.offsets, quota, stay, self.W, self.ws)
+        self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
 
 class Sorting(Selection):
@@ -111,13 +119,13 @@ class Sorting(Selection):
 
     def look(self, view: View) -> None:
         lists = (self.in_set, self.most, self.numbers, self.places, self.keys, self.rows)
-        self.over_rows(self._k["shortlist"], *view, *lists)
+        self.over_rows(self._k["shortlist"], view, lists)
 
-    def choose(self, view: View, keep: int) -> None:
+    def choose(self, view: View, stay: int) -> None:
         seen = (self.in_set, self.numbers, self.places, self.keys, self.rows)
-        quota = (self.W - keep) // self.sides
+        quota = (self.W - stay) // self.sides
         sizes = (self.n, self.chunks, self.most)
-        self._k["choose"](*self._one_group(), *sizes, *view, *seen, quota, keep, self.W, self.ws)
+        self._k["choose"](*self._one_group(), sizes, view, seen, quota, stay, self.W, self.ws)
 
 
 def kind_for(profile: Profile, constraint: Constraint, W: int) -> type[Counting] | type[Sorting]:

@@ -19,7 +19,7 @@ class Settings:
     """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
     row cache. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
     exact enough as it is. start: feasible coefficients (problems, n) to begin with; known: coefficients near
-    those and the f of them. keep: called with the coefficients at least ``keep_every`` seconds apart, and where the
+    those and the f of them. save: called with the coefficients at least ``save_every`` seconds apart, and where the
     solve is interrupted. timed: whether seconds are wanted by part, for which the host waits more often."""
 
     tol: float
@@ -33,8 +33,8 @@ class Settings:
     max_time: float | None = None
     start: Vector | None = None
     known: tuple[Vector, Vector] | None = None
-    keep: Callable[[Vector], None] | None = None
-    keep_every: float = 60.0
+    save: Callable[[Vector], None] | None = None
+    save_every: float = 60.0
     timed: bool = True
 
 

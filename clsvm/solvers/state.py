@@ -42,7 +42,7 @@ class Course:
     which it went on within tol; best: the least violation, at outer step best_at; level: of the dual."""
 
     began: float
-    kept: float = 0.0
+    saved: float = 0.0
     near: int = 0
     steps: int = -1
     best: float = np.inf

@@ -160,7 +160,7 @@ class Found:
 
 
 def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> list[Found]:
-    """Search the device ``spec`` (as devices.find takes it) for about ``seconds`` and keep what is found, if any.
+    """Search the device ``spec`` (as devices.find takes it) for about ``seconds`` and write what is found, if any.
 
     The time includes compilers: no candidate begins when it is over. progress(words, share done) is called before each
     family. Raises DeviceError, and OSError, before the search, where the file cannot be written.
@@ -185,7 +185,7 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
             "profile": _difference(start, profile),
             "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in searched},
         }
-        tuned.keep(tuning_key(info), record)
+        tuned.write(tuning_key(info), record)
     return found
 
 

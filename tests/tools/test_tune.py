@@ -142,9 +142,9 @@ def test_another_device_or_driver_is_not_meant(device: str, file: Path) -> None:
 
 def test_keep_adds_and_reset_deletes(file: Path) -> None:
     assert tuned.read() == {}
-    tuned.keep("a", {"profile": {"chunks": 4}})
-    tuned.keep("b", {"profile": {}})
-    tuned.keep("b", {"profile": {"chunks": 8}})
+    tuned.write("a", {"profile": {"chunks": 4}})
+    tuned.write("b", {"profile": {}})
+    tuned.write("b", {"profile": {"chunks": 8}})
     assert tuned.read() == {"a": {"profile": {"chunks": 4}}, "b": {"profile": {"chunks": 8}}}
     assert [path.name for path in file.parent.iterdir()] == ["tuned.json"]
     assert tuned.reset()
