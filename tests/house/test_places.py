@@ -1,20 +1,35 @@
-"""What is a record: a kernel function, a task, a device's profile is added in one place, here from outside."""
+"""What is a record: a kernel function, a layout, a task, a device's profile, a parameter is added in one place, here
+from outside."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import typer
+from sklearn.base import clone
 from sklearn.datasets import load_iris
+from typer.testing import CliRunner
 
 import clsvm
-from clsvm import SVC, kernel_matrix, libsvm, load_model, save_model
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernel_matrix, libsvm, load_model, save_model
+from clsvm.cli.common import flagged
+from clsvm.estimators.constructors import documented
+from clsvm.fit import train
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import LaneReader, Lanes
+from clsvm.gram.layouts.record import Pass, Rows, in_order, lanes, options, padded
 from clsvm.kernels import BUILTIN
 from clsvm.kernels.records import Parameter, Spec
+from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
+from clsvm.parameters import PARAMETERS, Flag, Number
+from clsvm.parameters import Parameter as Option
 from clsvm.tasks import CLASSES, TASKS, Task
 from tests.conftest import Command
 
@@ -34,6 +49,107 @@ def test_a_kernel_function(device: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     model = SVC(kernel="cauchy", gamma=0.5, device=device).fit(X, Y)
     save_model(model.model_, tmp_path / "m")
     np.testing.assert_array_equal(load_model(tmp_path / "m").predict(X, device), model.predict(X))
+
+
+PRODUCTS = """
+kernel EXPLICIT void gram(
+    const int group0, const int groups, const int base, global const real *restrict values,
+    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
+    global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
+  const realv x2 = loadv(0, xx + row);
+  for (int u0 = 0; u0 < count[0]; u0 += UB) {
+    const int here = min(UB, count[0] - u0);
+    realv value[UB];
+    for (int u = 0; u < here; ++u) {
+      value[u] = (realv)(real)0;
+      for (int j = 0; j < d; ++j) {
+        real x[V];
+        for (int lane = 0; lane < V; ++lane) x[lane] = values[(row + lane) * d + j];
+        value[u] = ADD_TERM(value[u], loadv(0, x), (realv)panel[((size_t)u0 * d + j * UB) + u]);
+      }
+    }
+FINISH
+  }
+}
+"""
+GATHER = """
+kernel void take(global const real *restrict values, global const real *restrict xx, const int d,
+                 global const int *restrict count, global const int *restrict rows, global real *restrict panel,
+                 global real *restrict uu) {
+  const int u = get_global_id(0), i = u < count[0] ? rows[u] : -1;
+  for (int j = 0; j < d; ++j) panel[(size_t)(u / UB * d + j) * UB + u % UB] = i < 0 ? 0 : values[(size_t)i * d + j];
+  uu[u] = i < 0 ? 0 : xx[i];
+}
+"""
+
+
+@dataclass(frozen=True)
+class Lines(Rows):
+    """Rows one after another."""
+
+    values: Any
+
+    def buffers(self) -> tuple[Any, ...]:
+        return self.xx, self.values
+
+
+class LinesReader(LaneReader):
+    rows: Any
+
+    def gather(self, panel: Any, rows: Any, count: Any) -> None:
+        r, profile = self.rows, self.stream.profile
+        made = [*options(profile, r.dtype, r.d), f"-DUB={panel.width}"]
+        take = self.stream.kernel(sources.cl() + GATHER, made, "take")
+        take((panel.capacity,), None, r.values, r.xx, r.d, count, rows, panel.values, panel.uu)
+
+    def over_rows(self, begin: int, groups: int, panel: Any, count: Any) -> Iterator[Pass]:
+        r = self.rows
+        yield Pass(begin, groups, (r.values, r.xx, r.d, count, panel.values, panel.uu))
+
+
+class LinesLayout(Lanes):
+    name = "lines"
+
+    def cost(self, profile: Any, survey: Any) -> float:
+        return 0.5
+
+    def build(self, stream: Any, X: Any, centre: Any, dtype: str) -> Rows:
+        (n, d), V = X.shape, lanes(stream.profile, dtype)
+        n_pad = padded(n, V)
+        lines = np.zeros((n_pad, d), dtype)
+        lines[:n] = X - centre
+        values, xx = stream.upload(lines), stream.upload((lines * lines).sum(axis=1))
+        return Lines("lines", dtype, n, d, n_pad, V, n_pad * d, *in_order(n, n_pad), xx, d, d, values)
+
+    def reader(self, stream: Any, rows: Any, kernel: Any) -> LaneReader:
+        return LinesReader(self, stream, rows, kernel)
+
+    def program(self, spec: Any, profile: Any, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+        if of_panel:
+            return super().program(spec, profile, dtype, shape, of_panel)
+        parts = [
+            sources.render(f"gram/{name}", kernel=spec) for name in ("kernel_function", "epilogue", "finish_vector")
+        ]
+        function, parameters, finish = (part.removeprefix(sources.cl()) for part in parts)
+        return sources.cl() + function + parameters + PRODUCTS.replace("FINISH", finish), []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+def test_a_layout(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: str, dtype: str) -> None:
+    """One record: it is chosen by its cost, fits and predictions run in it, model files know it."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    few = SVC(kernel=kernel, device=device, dtype=dtype, tol=1e-6).fit(X[50:], Y[50:])
+    monkeypatch.setitem(LAYOUTS, "lines", LinesLayout())
+    model = clone(few).fit(X[50:], Y[50:])
+    assert model.fit_report_.layout.startswith("lines, ")
+    assert model.fit_report_.converged
+    np.testing.assert_allclose(model.decision_function(X), few.decision_function(X), atol=1e-4)
+    many = SVC(kernel=kernel, device=device, dtype=dtype).fit(X, Y)
+    assert "lines" in many.fit_report_.layout
+    save_model(many.model_, tmp_path / "m")
+    np.testing.assert_array_equal(load_model(tmp_path / "m").predict(X, device), many.predict(X))
 
 
 class Weighted(SVC):
@@ -75,3 +191,46 @@ def test_a_profile(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SVC(device=device).fit(X[50:], Y[50:])
     assert model.fit_report_.working_set_size <= 64
     assert model.fit_report_.converged
+
+
+TABLE = Option("patience", 3, "how long to wait", Number(least=1, whole=True), int, Flag("--patience", "How long."))
+
+
+def test_a_parameter_of_the_solver(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record and a constructor: it is documented, checked, told to the fit, and a flag."""
+    monkeypatch.setitem(PARAMETERS, "patience", TABLE)
+
+    @documented
+    class Patient(OneClassSVM):
+        """A patient one."""
+
+        def __init__(self, *, nu: float = 0.5, patience: int = 3, device: Any = None) -> None:
+            super().__init__(nu=nu, device=device)
+            self.patience = patience
+
+    assert "patience=3: how long to wait." in (Patient.__doc__ or "")
+    with pytest.raises(ValueError, match="patience must be >= 1 and finite, got 0"):
+        Patient(patience=0).fit(X)
+    asked: list[Any] = []
+    real = train.train_each
+    monkeypatch.setattr(train, "train_each", lambda *rest: asked.append(rest[3]) or real(*rest))
+    Patient(patience=7, device=device).fit(X)
+    assert [one.patience for one in asked] == [7]
+
+    app = typer.Typer()
+
+    @app.command()
+    @flagged(before="last")
+    def command(last: Annotated[str, typer.Option()] = "", **given: Any) -> None:
+        typer.echo(f"{given['patience']} {given['tol']}")
+
+    run = CliRunner().invoke
+    assert run(app, ["--patience", "5", "-e", "0.01"]).output == "5 0.01\n"
+    assert "patience must be >= 1" in run(app, ["--patience", "0"]).output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("estimator", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
+def test_constructors_are_the_tables(estimator: Any) -> None:
+    """Their defaults, written out for scikit-learn, are those of the table."""
+    for name, parameter in list(inspect.signature(estimator.__init__).parameters.items())[1:]:
+        assert parameter.default == PARAMETERS[name].default, name
