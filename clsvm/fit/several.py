@@ -191,8 +191,7 @@ class _Work:
                 before = self.found[place].steps if place in self.found else 0
                 self.found[place] = replace(outcome, steps=before + outcome.steps)
                 capped = 0 <= options.max_iter <= self.found[place].steps
-                within = options.gap_tol is not None and outcome.gap <= options.gap_tol
-                left = Status.GAP if within else Status.MAX_ITER if capped else Status.STALLED
+                left = Status.GAP if self._within(outcome) else Status.MAX_ITER if capped else Status.STALLED
                 self.record.statuses[place] = Status.TOLERANCE if outcome.sure else left
                 self.record.dtypes[place] = self.gram.rows.dtype
 
@@ -222,8 +221,7 @@ class _Work:
             weight, options = float(np.abs(outcome.b).sum()), self.options
             numbers = bound, weight, outcome.primal, options.tol, options.gap_tol
             if certificate.doubtful(status, *numbers):
-                within = options.gap_tol is not None and outcome.gap <= options.gap_tol
-                if within and not certificate.doubtful(Status.GAP, *numbers):
+                if self._within(outcome) and not certificate.doubtful(Status.GAP, *numbers):
                     statuses[place] = Status.GAP
                     continue
                 statuses[place] = Status.PRECISION
@@ -264,6 +262,10 @@ class _Work:
         if self.progress:
             now, nan, steps = perf_counter() - self.began, float("nan"), sum(one.steps for one in self.found.values())
             self.progress(Point(now, steps, place, nan, nan, nan, outcome.violation, self.record.rows))
+
+    def _within(self, outcome: Outcome) -> bool:
+        """Whether gap_tol is reached."""
+        return self.options.gap_tol is not None and outcome.gap <= self.options.gap_tol
 
     def _shape(self, place: int) -> tuple[int, int]:
         return len(self.members[place].rows), self.X.shape[1]

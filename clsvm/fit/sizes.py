@@ -19,7 +19,7 @@ def choose(stream: Stream, gram: Products, working_set: int | str, cache: float 
     """(working set size, bytes of the row cache, why): the numbers given, or those of the least cost by the device's
     measured rates (profiles.py), in dense multiply-adds.
 
-    A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the store: rows are kept
+    A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the row cache: rows are kept
     where that is less. A large working set leaves fewer rows to compute, launches and looks to pay, a small one has the
     cheaper tile and inner steps (:func:`cost`).
     """

@@ -40,14 +40,32 @@ class Slabs:
         self._update(size, None, self.head, rows, update.arguments(), count)
 
 
-class PrecomputedGram:
+class _WholeGram:
+    """What they have in common: working vectors are known by their rows' numbers, and values of K are read."""
+
+    whole = True
+    _slabs: Slabs
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+        """The numbers of working rows into a panel."""
+        panel.rows = rows
+
+    def of_panel(self, panel: Panel) -> None:
+        """None: K is there, and nobody need make its values."""
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """c += K(X, U) D over all rows; a store is not filled."""
+        if update:
+            self._slabs.add(panel.rows, count, update)
+
+
+class PrecomputedGram(_WholeGram):
     """:class:`Products` with K (n, n) symmetric, on the host in float32 or float64, as those of one set of rows in
     ``dtype``; nothing is known of the rows but their numbers, and working vectors are these.
 
     Raises ValueError where memory_limit does not hold it, DeviceError where the device does not.
     """
 
-    whole = True
     kernel = PRECOMPUTED
 
     def __init__(self, stream: Stream, K: NDArray[Any], dtype: str) -> None:
@@ -77,34 +95,19 @@ class PrecomputedGram:
         """``capacity`` working vectors of a gathered panel from ``first`` on."""
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
 
-    def of_panel(self, panel: Panel) -> None:
-        """There are no rows to make values of."""
-        return
-
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """The numbers of working rows into a panel."""
-        panel.rows = rows
-
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a panel."""
         size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
         self._pick(size, None, self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
-
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows; a store is not filled."""
-        if update:
-            self._slabs.add(panel.rows, count, update)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D."""
         self._answer((panel.capacity,), None, self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
-class StoredGram:
+class StoredGram(_WholeGram):
     """:class:`Products` with K of rows, computed once for many solves by decomposition; a tile of few columns is made
     from the rows again, which reads less. Raises as :class:`PrecomputedGram` does."""
-
-    whole = True
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         self.rows, self.kernel, self._gram = rows, kernel, Gram(stream, rows, kernel)
@@ -124,25 +127,12 @@ class StoredGram:
                 stream.finish()
         stream.free(at, count, slot, *panel.buffers())
 
-    def of_panel(self, panel: Panel) -> None:
-        """K is there: nobody need make its values."""
-        return
-
     @staticmethod
     def nbytes(rows: Rows) -> int:
         """What K of these rows takes."""
         return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
 
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """The numbers of working rows into a panel; the vectors themselves are wanted by a tile alone."""
-        panel.rows = rows
-
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel, from the vectors."""
         self._gram.gather(panel, tile.rows, tile.count)
         self._gram.tile(panel, tile)
-
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows; a store is not filled."""
-        if update:
-            self._slabs.add(panel.rows, count, update)

@@ -95,7 +95,7 @@ class Products(Protocol):
         """K among the rows of a square panel, gathered."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
+        """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
@@ -141,7 +141,7 @@ class Gram:
             self._launch("tile update", right.shape, one, 0, None, update)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows, and K(X, U) into the store; either may be None."""
+        """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
         self._over_rows(range(self.rows.n_pad // self.rows.lanes), 0, panel, count, store, update)
 
     def rows_of(self, panel: Panel, source: Gram) -> NDArray[Any]:

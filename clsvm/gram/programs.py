@@ -70,7 +70,7 @@ def shapes(profile: Profile, product: str) -> list[str]:
 
 
 def update(profile: Profile, dtype: str) -> Variant:
-    """f += K D from rows of the store."""
+    """f += K D from rows of the row cache."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
     return Variant(f"update {dtype}", sources.cl("gram/update"), made, "update")
 

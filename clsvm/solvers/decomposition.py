@@ -13,7 +13,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
         ws   <- half of the last working set, and the rows with the largest violations      selection.py
         Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
-        f    <- f + K(., changed) delta, rows from the store or computed and stored         rowcache.cl, update.cl, gram
+        f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
 
 Nothing of length n leaves the device, and the host waits only every ``sync`` steps, to read the violation. K is in
 float32 as a rule, b and f in float64 (or pairs of float32). When the violation seems small enough, the rows that can

@@ -158,7 +158,7 @@ def signature(text: str, options: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _launch(options: dict[str, str], product: str, kind: str, profile: Profile) -> Iterator[str]:
-    """Sizes of the range, as gram.py launches it."""
+    """Sizes of the range, as gram/products.py launches it."""
     number = {name: int(value) for name, value in options.items() if value.isdecimal()}
     if profile.shape == "vector":
         each = number.get("GROUPS", 1)

@@ -99,7 +99,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
 
 
 def _update(stream: Stream, n: int) -> Launch:
-    """f += K D from rows of the store."""
+    """f += K D from rows of the row cache."""
     n, hits = 8 * n, 64
     kernel = stream.variant(programs.update(stream.profile, "float32"))
     slabs = [stream.zeros(4 * n * hits // SLABS) for _ in range(SLABS)]
