@@ -247,7 +247,8 @@ _LISTED = (
         "dtype",
         "float32",
         "'float32' or 'float64', of kernel values; sums and coefficients are float64 either way. Where "
-        "float32 values cannot reach tol, float64 is taken; the report says so",
+        "float32 values cannot reach tol, float64 is taken; the report says so. Where the device has no double "
+        "precision, the host solves problems of up to 4096 rows in float64",
         Choice(("float32", "float64")),
         _as_it_is,
         Flag("--dtype", "float32 or float64: kernel values."),

@@ -124,20 +124,23 @@ class PreparedFit:
         return solution.status is Status.MAX_ITER and not 0 <= most <= int(solution.steps.min())
 
     def _sure(self, solution: solvers.Solution, rounding: float) -> solvers.Solution:
-        """With a status that says so where rounding in float64 itself, so much for a coefficient 1, can hide a tenth of
-        the tolerance or more."""
-        weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
-        hidden, asked = rounding * weight, self.settings
-        primal = float(np.abs(solution.primal).max())
-        doubtful = certificate.doubtful(solution.status, hidden, weight, primal, asked.tol, asked.gap_tol)
-        stalled = solution.status is Status.STALLED and solution.dtype == "float64"  # (else there is float64 to try)
-        if (solution.status in (Status.TOLERANCE, Status.GAP) or stalled) and doubtful:
-            return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
-        return solution
+        return sure(solution, rounding, self.settings.tol, self.settings.gap_tol)
 
     def describe(self) -> str:
         """The layout and why it was chosen."""
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
+
+
+def sure(solution: solvers.Solution, rounding: float, tol: float, gap_tol: float | None) -> solvers.Solution:
+    """The solution, with a status that says so where rounding in float64 itself, so much for a coefficient 1, can hide
+    a tenth of the tolerance or more."""
+    weight = float(np.abs(solution.b).sum(axis=1).max(initial=0.0))
+    hidden, primal = rounding * weight, float(np.abs(solution.primal).max())
+    doubtful = certificate.doubtful(solution.status, hidden, weight, primal, tol, gap_tol)
+    stalled = solution.status is Status.STALLED and solution.dtype == "float64"  # (else there is float64 to try)
+    if (solution.status in (Status.TOLERANCE, Status.GAP) or stalled) and doubtful:
+        return replace(solution, status=Status.PRECISION, error_bound=max(solution.error_bound, hidden))
+    return solution
 
 
 class Scales(NamedTuple):

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.fit import host, prepare
+from clsvm.fit import alone, host, prepare
+from clsvm.fit.alone import HostFit
 from clsvm.fit.train import train_each
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
@@ -112,10 +113,10 @@ def _small(
 ) -> list[int]:
     """The members that a device takes whole and that are not done; float64 is for those that float32 left."""
     with Stream(options.device, options.memory_limit) as stream:
-        if dtype == "float64" and options.dtype == "float32" and stream.profile.wide == "pair":
+        record.device = str(stream.info)
+        if alone.needed(stream, dtype):
             return []
         record.most = record.most or batch.largest(stream)
-        record.device = str(stream.info)
     small = [place for place, member in enumerate(members) if len(member.rows) <= record.most]
     return [place for place in small if record.statuses.get(place, Status.STALLED) is Status.STALLED]
 
@@ -310,6 +311,7 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
                 seconds[part] = seconds.get(part, 0.0) + value
     total = perf_counter() - since
     words = f"{count - len(reports)} problems of up to {record.most} rows solved whole, {len(reports)} by decomposition"
+    words = words if record.most else HostFit.reason
     return FitReport(
         primal=primal,
         dual=dual,

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from clsvm import solvers
+from clsvm.fit.alone import HostFit, needed
 from clsvm.fit.checkpoint import Checkpoint
 from clsvm.fit.prepare import PreparedFit, Vector
 from clsvm.gram.layouts.record import Plan
@@ -71,7 +72,11 @@ def train_each(
             Stream(options.device, options.memory_limit) as stream,
             Display(options.verbose, options.tol, options.gap_tol) as progress,
         ):
-            ready = PreparedFit(stream, X, kernel, options, dtype)
+            ready: PreparedFit | HostFit = (
+                HostFit(stream, X, kernel, options)
+                if needed(stream, dtype)
+                else PreparedFit(stream, X, kernel, options, dtype)
+            )
             seconds = {"layout": perf_counter() - began} | ({} if begun else {"check": began - since})
             for i in todo:
                 problem, now, before = problems[i], perf_counter(), made[i]
@@ -98,7 +103,9 @@ def train_each(
     return [one for one in made if one is not None]
 
 
-def _report(solution: solvers.Solution, ready: PreparedFit, seconds: dict[str, float], total: float) -> FitReport:
+def _report(
+    solution: solvers.Solution, ready: PreparedFit | HostFit, seconds: dict[str, float], total: float
+) -> FitReport:
     primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
     return FitReport(
         primal=primal,

@@ -1,0 +1,69 @@
+"""Fits in float64 on a device without double precision: the host solves what is small, and the rest is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm.fit import host
+from tests.conftest import noisy
+
+X, Y = noisy(120, 4, seed=3)
+Y = np.where(X[:, 0] > 1.2, 2, Y)  # a third class
+MACHINES = (
+    SVC(C=3.0),
+    SVC(multi_class="crammer_singer"),
+    SVC(multi_class="ovr"),
+    NuSVC(nu=0.3),
+    SVR(),
+    NuSVR(),
+    OneClassSVM(),
+)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_small_fits(device: str, monkeypatch: pytest.MonkeyPatch, machine: Any, form: Any) -> None:
+    y = Y if is_classifier(machine) else X[:, 1] + 0.1 * Y
+    rows = form(X)
+    machine = machine.set_params(gamma=0.3, device=device, dtype="float64", tol=1e-6)
+    fine = machine.fit(rows, y)
+    values, report = (
+        fine.decision_function(rows) if hasattr(fine, "decision_function") else fine.predict(rows),
+        fine.fit_report_,
+    )
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    alone = machine.fit(rows, y)
+    own = alone.fit_report_
+    assert own.converged
+    assert own.dtype == "float64"
+    assert own.layout == "host, float64"
+    assert own.dual == pytest.approx(report.dual, rel=1e-5)
+    assert own.violation <= 1e-6
+    found = alone.decision_function(rows) if hasattr(alone, "decision_function") else alone.predict(rows)
+    np.testing.assert_allclose(found, values, atol=1e-4)
+
+
+def test_what_is_too_large_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    monkeypatch.setattr(host, "MOST", 100)
+    message = (
+        "float64' needs a device with double precision for a problem of 120 coefficients, .* has none: use 'float32'"
+    )
+    with pytest.raises(ValueError, match=message):
+        SVC(device=device, dtype="float64").fit(X, X[:, 0] > 0)
+
+
+def test_time_and_steps_are_the_hosts(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    with pytest.warns(ConvergenceWarning):
+        stopped = SVC(device=device, dtype="float64", max_iter=3).fit(X, X[:, 0] > 0)
+    assert stopped.fit_report_.steps <= 3
+    assert not stopped.fit_report_.converged
+    assert "max_iter" in stopped.fit_report_.status
