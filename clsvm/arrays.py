@@ -1,4 +1,4 @@
-"""Sparse rows: what makes them safe to read, and their columns by other numbers."""
+"""The rows of a caller: what makes them safe to read, centres, and sparse columns by other numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-
-from clsvm import arrays
 
 _MANY = 1 << 17  # columns up to which it does not matter how many are empty
 
@@ -112,7 +110,7 @@ def canonical(X: Any) -> Data:
     if not sp.issparse(X):
         X = np.asarray(X)
         return np.require(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64, ["C", "ALIGNED"])
-    X = arrays.checked(X)
+    X = checked(X)
     if X.shape[1] >= 2**31:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):

@@ -73,7 +73,7 @@ class Number(Limits):
 
 @dataclass(frozen=True)
 class Choice(Limits):
-    """One of some words."""
+    """One of a fixed set of words."""
 
     words: tuple[str, ...]
 
@@ -120,7 +120,7 @@ class Flag:
 @dataclass(frozen=True)
 class Parameter:
     """One parameter. words: what it is, for docstrings. limits: its values, where they are checked by themselves alone.
-    solver: how a fit reads it; None: it is no matter of the solver's or the machine's. flag: of the command line."""
+    solver: how a fit reads it; None: fits do not. flag: of the command line."""
 
     name: str
     default: Any
@@ -191,7 +191,8 @@ _LISTED = (
     Parameter(
         "class_weight",
         None,
-        "factors of each class's bounds (of SVC of C): a dict, 'balanced' or None; a class of weight 0 is left out",
+        "what multiplies C (of NuSVC the bounds) for each class: a dict, 'balanced' or None; a class of weight 0 is "
+        "left out",
     ),
     Parameter(
         "verbose",
@@ -224,7 +225,7 @@ _LISTED = (
         "device",
         None,
         "None (CLSVM_DEVICE, else a usable GPU, else a usable CPU), 'gpu', 'cpu', a number of 'clsvm "
-        "devices', part of a platform's or device's name, 'name:index', or a pyopencl Device or CommandQueue",
+        "devices', part of a platform's or device's name, that and ':' and which of its devices, or a pyopencl Device or CommandQueue",
         solver=_as_it_is,
     ),
     Parameter(

@@ -113,7 +113,7 @@ class Machine(KernelEstimator):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Coefficients, or what is linear in them, (problems, n) and offsets (problems,) of the machine, from those of
         the problem, rho (problems, groups)."""
-        return b, rho.mean(axis=1)  # (of two groups the middle is the offset)
+        return b, rho.mean(axis=1)  # (of two groups the offset is their mean)
 
     def _fit_one(self, X: Any, problem: problem.Problem, started: float) -> None:
         """Train the one problem of a task without classes, over the rows of X or over these twice."""

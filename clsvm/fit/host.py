@@ -37,7 +37,7 @@ COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a p
 FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which all this takes some milliseconds
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
 EPS = certificate.EPS
-CONSTANT = 0.25  # means of K's rows, in units of its diagonal without them, from which on they are taken off
+CONSTANT = 0.25  # a mean of a row of K beyond this share of the centred diagonal: the means are taken off
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -59,8 +59,12 @@ def aim(
     kernel: Kernel | Precomputed, shape: tuple[int, int], status: Status, gap: float, rough: bool, quick: bool
 ) -> float | None:
     """The share of tol that the host shall come to from a solution of pair steps over rows of that shape (n, d); None
-    where there is nothing to gain: it goes on with what stalled, with what is within tol but, by its relative gap, may
-    be far from the optimum (where that is ``quick``), and where rounding in float64 on a device is too ``rough``."""
+    where there is nothing to gain. The host goes on with
+
+    - what stalled;
+    - what is within tol but may be far from the optimum, by its relative gap, where that is ``quick``;
+    - what rounding in float64 on a device leaves too ``rough``, where the host is finer.
+    """
     if status is Status.TOLERANCE and quick and gap > (FEW_COARSE if shape[0] <= FEW else COARSE):
         return FINE
     return 1.0 if status is Status.STALLED or (rough and finer(kernel, shape)) else None
@@ -103,7 +107,7 @@ def kernel_values(
     stream: Stream, X: Any, kernel: Kernel | Precomputed, plan: Plan | None, problem: Problem, scale: float
 ) -> Values:
     """K of the rows X, or X itself where it holds K, centred where that changes nothing. scale: the rounding error of
-    values as devices compute them. Of the linear function and dense rows these are centred, which loses no digits."""
+    values as devices compute them. With the linear kernel and dense rows these are centred, which loses no digits."""
     if isinstance(kernel, Precomputed) or plan is None:
         return _centred(Values(np.asarray(X, np.float64), scale), problem)
     m, d = X.shape

@@ -64,7 +64,7 @@ class PreparedFit:
         self._solver: solvers.Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
-        """Whether one coefficient's rounding would hide the tolerance."""
+        """Whether the dtype is too coarse for tol: the rounding of a single coefficient would hide it."""
         return certificate.hopeless(self._single, problem, tol)
 
     def hopeless(self, problem: Problem, tol: float) -> bool:

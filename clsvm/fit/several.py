@@ -63,7 +63,7 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
     small ones side by side on one layout of X (solvers/batch.py), and on the host what that leaves (host.py); large
     ones one after another, those that are of all rows with one row cache.
 
-    since: perf_counter() at which the fit began. max_time is that of all together. Raises as training.train does.
+    since: perf_counter() at which the fit began. max_time is that of all together. Raises as train.train does.
     """
     record, found = _Record(), dict[int, Outcome]()
     record.lap("check", since)
@@ -171,7 +171,7 @@ class _Work:
     began: float = field(default_factory=perf_counter)
 
     def side_by_side(self, todo: list[int]) -> None:
-        """Members that their dtype is fine enough for, and those that nothing but the device can take."""
+        """Members that their dtype is fine enough for, and those that are too large for the host."""
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
         again = [replace(self.members[p], start=self.found[p].b) if p in self.found else self.members[p] for p in able]
         options, single = self.options, self.gram.rows.dtype == "float32"

@@ -33,7 +33,7 @@ class Trained:
 def train(
     X: Any, problem: Problem, kernel: Kernel | Precomputed, options: Options, start: Vector | None, since: float
 ) -> Trained:
-    """Solve ``problem`` over the rows of X (n, d), dense or CSR (layout.canonical), or over X = K (n, n) where the
+    """Solve ``problem`` over the rows of X (n, d), dense or CSR (arrays.canonical), or over X = K (n, n) where the
     kernel is precomputed, from ``start`` where it is given.
 
     since: perf_counter() at which the fit began. float64 is taken where float32 cannot reach the tolerance. Raises

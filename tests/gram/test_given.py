@@ -230,7 +230,7 @@ def test_bad_calls(device: str) -> None:
         _ = model.coef_
     with pytest.raises(TypeError, match="a Kernel or a function, got 3"):
         SVC(kernel=3, device=device).fit(K, [0, 1] * 3)
-    with pytest.raises(ValueError, match="ovo, ovr, crammer_singer, got 'all'"):
+    with pytest.raises(ValueError, match="'ovo', 'ovr' or 'crammer_singer', got 'all'"):
         SVC(multi_class="all", device=device).fit(K, [0, 1] * 3)
     with pytest.raises(ValueError, match="memory_limit"):
         SVC(kernel="precomputed", device=device, memory_limit="1MB").fit(np.eye(1200), [0, 1] * 600)

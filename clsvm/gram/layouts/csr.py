@@ -74,8 +74,8 @@ class Listed(NamedTuple):
 
 @dataclass
 class CsrPanel(Panel):
-    """A block of working vectors. place: (d,) where each feature stands in it; base: places up to it are of earlier
-    blocks."""
+    """A block of working vectors. place: (d,) where each feature stands in it, base more; what is at most base is of
+    an earlier block, and counts as absent."""
 
     place: Buffer = None
     base: list[int] = field(default_factory=lambda: [0])
@@ -234,7 +234,7 @@ _ARGUMENTS = {
     "data": "value of each entry",
     "rows": "not read by this program: any buffer",
     "first": "the first working vector of the block",
-    "mark": "what is taken from the places",
+    "mark": "taken off a place it is the line",
     "place": "[d] line of each feature in the block, mark more; mark where no working vector of the block has it",
     "block": "[lines UB] the working vectors of one block",
 }

@@ -84,7 +84,7 @@ class Rows:
 @dataclass
 class Panel:
     """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
-    are, where a product wants to know. rows_stay: whether it is filled from the rows again in each product."""
+    are, where a product wants to know. rows_stay: whether the rows' buffers have to live as long as the panel."""
 
     capacity: int
     width: int
@@ -160,15 +160,19 @@ class Reader(ABC):
 
 
 class Layout(ABC):
-    """One way for rows to stand on a device. name: as plans, reports and commands say it. sparse: whether a shift of
-    the features would cost it cells. shared: whether work-groups can share the working vectors of a lane group."""
+    """One way for rows to stand on a device; its rows have its name as their kind.
+
+    name: as plans, reports and commands say it. sparse: whether zeros are not stored, so that taking off a centre would
+    add entries. shared: whether several work-groups can share the working vectors of a lane group (for emit).
+    Lanes and blocks of panels divide 64 rows, by which responses go.
+    """
 
     name: str
     sparse: bool
     shared: bool
 
     def takes(self, spec: Spec) -> bool:
-        """Whether a kernel function has it."""
+        """Whether this layout can compute a kernel function."""
         return True
 
     @abstractmethod
@@ -176,7 +180,8 @@ class Layout(ABC):
         """Of a row, in dense cells; None where it is not to be chosen."""
 
     def once(self, X: Data, room: float) -> str:
-        """The layout for rows that are read once, or by their numbers alone: ``room`` bytes hold them."""
+        """The layout for rows that are used once, or fetched by their numbers: the making of this one may not pay.
+        ``room``: bytes that dense ones may take."""
         return self.name
 
     @abstractmethod
@@ -201,8 +206,13 @@ class Layout(ABC):
 
     @abstractmethod
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
-        """(text, -D options) of a gram kernel; of_panel: over the rows of a panel. What it does with its values is no
-        matter of the layout's."""
+        """(text, -D options) of a kernel called gram; of_panel: over the rows of a panel.
+
+        Its parameters are group0, groups, base (the lane groups of a launch, and the first row of the output), then
+        what :class:`Pass` says is read, then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
+        (templates/gram/epilogue.mako). It obeys V, UB and INDEX (:func:`options`), and what programs.PRODUCTS defines:
+        STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included.
+        """
 
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         """Every program of its own without a kernel function."""
@@ -214,7 +224,7 @@ class Layout(ABC):
 
     @abstractmethod
     def items(self, numbers: Mapping[str, int]) -> int:
-        """Work-items of a work-group, by the -D numbers of a gram kernel."""
+        """Work-items of a work-group in the group shape, by the -D numbers of a gram kernel."""
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
         """Work-items of a launch over lane groups in the vector shape."""
@@ -222,11 +232,11 @@ class Layout(ABC):
 
     @abstractmethod
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
-        """How rows and working vectors lie in memory, in words and formulas."""
+        """How rows and working vectors lie in memory, in words and formulas (for emit)."""
 
     @abstractmethod
     def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
-        """What the arguments of its gram kernels are that are not the same in every layout."""
+        """What the arguments of its gram kernels are that are not the same in every layout (for emit)."""
 
 
 def lanes(profile: Profile, dtype: str) -> int:
