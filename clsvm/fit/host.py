@@ -58,8 +58,9 @@ def holds(stream: Stream, shape: tuple[int, int]) -> bool:
 def aim(
     kernel: Kernel | Precomputed, shape: tuple[int, int], status: Status, gap: float, rough: bool, quick: bool
 ) -> float | None:
-    """The share of tol that the host shall come to from a solution of pair steps over rows of that shape (n, d); None
-    where there is nothing to gain. The host goes on with
+    """The share of tol that the host shall come to from a solution of pair steps over rows of that shape (n, d).
+
+    None where there is nothing to gain. The host goes on with
 
     - what stalled;
     - what is within tol but may be far from the optimum, by its relative gap, where that is ``quick``;
