@@ -225,8 +225,8 @@ _LISTED = (
         "device",
         None,
         "None (CLSVM_DEVICE, else a usable GPU, else a usable CPU), 'gpu', 'cpu', a number of 'clsvm "
-        "devices', part of a platform's or device's name, 'name:1' for the second of those that such a part names, or a "
-        "pyopencl Device or CommandQueue",
+        "devices', part of a platform's or device's name, 'name:1' for the second of those that such a part names, or "
+        "a pyopencl Device or CommandQueue",
         solver=_as_it_is,
     ),
     Parameter(
