@@ -313,8 +313,8 @@ PARAMETERS: dict[str, Parameter] = {one.name: one for one in _LISTED}
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Raises TypeError or ValueError for a parameter, by its name, that is outside of its limits. What a class of a
-    user's adds is left to it."""
+    """Raises TypeError or ValueError for a parameter, by its name, that is outside of its limits. Names
+    that are not the table's are left alone."""
     for name in [name for name in PARAMETERS if name in given]:
         PARAMETERS[name].limits.check(name, given[name])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from numbers import Real
 from time import perf_counter
@@ -29,6 +30,7 @@ from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
+from clsvm.parameters import PARAMETERS
 from clsvm.report import FitReport
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
@@ -106,7 +108,7 @@ class KernelEstimator(BaseEstimator):
 
     def _check_numbers(self) -> None:
         """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
-        parameters.check(self.get_params(deep=False))
+        parameters.check(self._asked())
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
         if isinstance(self.kernel, str) and not self._given and self.kernel not in BUILTIN:
@@ -116,6 +118,14 @@ class KernelEstimator(BaseEstimator):
             raise ValueError(words)
         if not (isinstance(self.kernel, str | Kernel) or self._own):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
+
+    def _asked(self) -> dict[str, Any]:
+        """The values of the table's parameters, also where a user's subclass sets them in its constructor. What such a
+        class takes beside ours is its own, whatever it is called, unless it is the solver's."""
+        ours = next(one for one in type(self).__mro__ if one.__module__.startswith("clsvm."))
+        named = inspect.signature(ours).parameters
+        known = (name for name, one in PARAMETERS.items() if name in named or one.solver)
+        return {name: getattr(self, name) for name in known if hasattr(self, name)}
 
     @property
     def _given(self) -> bool:

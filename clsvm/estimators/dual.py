@@ -44,7 +44,7 @@ class Machine(KernelEstimator):
     _task: str  # of clsvm.tasks.TASKS
 
     def _options(self) -> Options:
-        return Options.of(self.get_params(deep=False))
+        return Options.of(self._asked())
 
     def _before(self, shape: tuple[int, int]) -> NDArray[np.float64] | None:
         """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""

@@ -288,10 +288,9 @@ class Folds:
             return error
         return Found(values, seconds, machine.fit_report_.converged)
 
-    def recall(self, machine: Machine, chosen: Mapping[str, Any], train: Rows) -> Recalled | None:
-        """What a fit of the machine, with the ``chosen`` parameters, to ``train`` came to; None where those are no
+    def recall(self, machine: Machine, candidate: int, train: Rows) -> Recalled | None:
+        """What a fit of the machine, with the parameters of a candidate, to ``train`` came to; None where those are no
         fold. Raises what the fit raised."""
-        candidate = next(i for i, values in enumerate(self.candidates) if values == chosen)
         fold = next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
         if fold is None:
             return None

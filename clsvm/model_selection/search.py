@@ -8,7 +8,7 @@ cost nothing. Along C a solution is scaled to where the next one begins, and f w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Self
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
@@ -120,10 +121,13 @@ class SVCSearchCV(GridSearchCV):
             return_train_score=self.return_train_score,
         )
         inner.work = partial(folds.run, self.checkpoint, bool(self.verbose))
+        inner.candidates = folds.candidates
         inner.fit(numbers[:, None], y, **params)
         for name, value in vars(inner).items():
             if name.endswith("_") and not name.startswith("_"):
                 setattr(self, name, value)
+        if self.scoring is None:
+            self.scorer_ = check_scoring(self.estimator)  # (the folds' own would keep their rows)
         if self.refit:
             began = perf_counter()
             self.best_estimator_ = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
@@ -140,13 +144,21 @@ class SVCSearchCV(GridSearchCV):
 
 
 class _Recalled(GridSearchCV):
-    """scikit-learn's search over folds: once its own checks are passed, ``work`` is done, and recalled."""
+    """scikit-learn's search over folds: once its own checks are passed, ``work`` is done, and recalled.
+
+    Candidates go by their numbers, since scikit-learn hands over copies of their values.
+    """
 
     work: Callable[[], None]
+    candidates: Sequence[Mapping[str, Any]]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
         self.work()
-        evaluate_candidates(ParameterGrid(self.param_grid))
+        evaluate_candidates([{"candidate": number} for number in range(len(self.candidates))])
+
+    def _format_results(self, candidate_params: Any, *rest: Any, **options: Any) -> Any:
+        named = [self.candidates[one["candidate"]] for one in candidate_params]
+        return super()._format_results(named, *rest, **options)
 
 
 class _Fold(BaseEstimator):
@@ -154,11 +166,17 @@ class _Fold(BaseEstimator):
 
     recalled_: Recalled | None
 
-    def __init__(self, machine: Any, folds: Any) -> None:
-        self.machine, self.folds = machine, folds
+    def __init__(self, machine: Any, folds: Any, candidate: int = -1) -> None:
+        self.machine, self.folds, self.candidate = machine, folds, candidate
 
     def __repr__(self) -> str:
         return repr(self.machine)
+
+    def __getattr__(self, name: str) -> Any:
+        """Scorers may read the machine's parameters."""
+        if name.startswith("_") or name.endswith("_"):
+            raise AttributeError(f"{name!r} is not known of a fold's fit, of which predictions alone are")
+        return getattr(self.machine, name)
 
     def __sklearn_tags__(self) -> Any:
         tags = self.machine.__sklearn_tags__()
@@ -166,13 +184,17 @@ class _Fold(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        self.chosen = params
+        """The number of a candidate; or, for the refit, which is none, what its parameters are."""
+        if "candidate" in params:
+            self.candidate = params["candidate"]
+            params = clone(dict(self.folds.candidates[self.candidate]), safe=False)
         self.machine.set_params(**params)
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Recall a fold. The refit, which is none, is left to the search."""
-        self.recalled_ = self.folds.recall(self.machine, self.chosen, np.asarray(numbers)[:, 0])
+        """Recall a fold. The refit is left to the search."""
+        known, train = self.candidate >= 0, np.asarray(numbers)[:, 0]
+        self.recalled_ = self.folds.recall(self.machine, self.candidate, train) if known else None
         return self
 
     @property

@@ -543,3 +543,20 @@ def test_no_support_vectors(sparse: bool) -> None:
         assert getattr(ours, name).shape == getattr(theirs, name).shape, name
     assert ours.support_vectors_.shape == (0, 4)
     np.testing.assert_array_equal(ours.predict(rows), theirs.predict(rows))
+
+
+def test_a_subclass_that_fixes_parameters(device: str) -> None:
+    """What its constructor hands on is checked, and told to the solver; what it takes beside that is its own."""
+    X, y = load_breast_cancer(return_X_y=True)
+
+    class Fixed(SVC):
+        def __init__(self, nu: Any = 5, C: float = 10.0) -> None:
+            super().__init__(C=C, tol=1e-8, max_iter=3, dtype="float64", device=device)
+            self.nu = nu
+
+    with pytest.warns(ConvergenceWarning):
+        model = Fixed().fit(X, y)
+    assert model.n_iter_[0] <= 3
+    assert model.fit_report_.dtype == "float64"
+    with pytest.raises(ValueError, match="C must be > 0, got -1"):
+        Fixed(C=-1).fit(X, y)

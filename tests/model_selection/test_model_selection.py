@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -341,3 +342,36 @@ def test_folds_of_rows_far_from_0(device: str, profile: str) -> None:
     y = (X[:, 0] + X[:, 1] + 0.3 * rng.normal(size=200) > 0).astype(int)
     search = SVCSearchCV(SVC(kernel="linear", device=device), {"C": [0.1, 1.0]}, cv=3).fit(X + 1e4, y)
     assert search.cv_results_["mean_test_score"].min() > 0.85
+
+
+class Scaled:
+    """A kernel function whose copies are not equal to it."""
+
+    def __call__(self, A: Any, B: Any) -> Any:
+        return A @ B.T / 5
+
+
+def test_candidates_whose_copies_differ(device: str) -> None:
+    """scikit-learn hands over copies of a candidate's values; and 1 is not True."""
+    X, y = noisy(60, 3)
+    grid = {"kernel": [Scaled(), "linear"]}
+    ours = SVCSearchCV(SVC(device=device), grid, cv=3).fit(X, y)
+    theirs = GridSearchCV(SVC(device=device), grid, cv=3).fit(X, y)
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
+    assert ours.cv_results_["params"] == [{"kernel": one} for one in grid["kernel"]]
+    with pytest.warns(FitFailedWarning):
+        mixed = SVCSearchCV(SVC(device=device), {"bias": [True, 1]}, cv=3).fit(X, y)
+    assert np.isnan(mixed.cv_results_["mean_test_score"]).tolist() == [False, True]
+
+
+def test_scorers_read_parameters(device: str) -> None:
+    X, y = noisy(60, 3)
+    search = SVCSearchCV(SVC(device=device), {"C": [1, 10]}, cv=2, scoring=lambda one, X, y: float(one.C)).fit(X, y)
+    assert search.cv_results_["mean_test_score"].tolist() == [1, 10]
+
+
+def test_a_fitted_search_keeps_no_rows(device: str) -> None:
+    X, y = noisy(2000, 40)
+    search = SVCSearchCV(SVC(device=device), {"C": [1, 10]}, cv=2, refit=False).fit(X, y)
+    assert len(pickle.dumps(search)) < 20000
+    assert "SVC.score" in repr(search.scorer_)
