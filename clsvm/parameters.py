@@ -46,7 +46,8 @@ class Number(Limits):
     @property
     def expected(self) -> str:  # type: ignore[override]
         bounds = f"> {self.above}" if self.above is not None else f">= {self.least}"
-        upper = f" and <= {self.most}" if self.most is not None else "" if self.infinite else " and finite"
+        endless = self.infinite or self.whole
+        upper = f" and <= {self.most}" if self.most is not None else "" if endless else " and finite"
         return bounds + upper
 
     def check(self, name: str, value: Any) -> None:
@@ -57,7 +58,7 @@ class Number(Limits):
             kind = "an integer" if self.whole else "a number"
             raise TypeError(f"{name} must be {kind} {self.expected.removesuffix(' and finite')}{words}, got {value!r}")
         value = cast(float, value)
-        finite = math.isfinite(value) or (self.infinite and value == math.inf)
+        finite = -math.inf < value < math.inf or (self.infinite and value == math.inf)
         inside = (self.above is None or value > self.above) and (self.least is None or value >= self.least)
         if not (finite and inside and (self.most is None or value <= self.most)):
             raise ValueError(f"{name} must be {self.expected}{words}, got {value!r}")
@@ -250,7 +251,7 @@ _LISTED = (
         "float32",
         "'float32' or 'float64', of kernel values; sums and coefficients are float64 either way. Where "
         "float32 values cannot reach tol, float64 is taken; the report says so. Where the device has no double "
-        "precision, the host solves problems of up to 4096 rows in float64",
+        "precision, the host solves problems of up to 4096 coefficients (of 'crammer_singer' 600) in float64",
         Choice(("float32", "float64")),
         _as_it_is,
         Flag("--dtype", "float32 or float64: kernel values."),
@@ -306,7 +307,7 @@ _LISTED = (
         "seconds from one writing of the checkpoint to the next",
         Number(least=0),
         float,
-        Flag("--checkpoint-every", "How often they are written.", "SECONDS"),
+        Flag("--checkpoint-every", "How often the checkpoint is written.", "SECONDS"),
     ),
 )
 PARAMETERS: dict[str, Parameter] = {one.name: one for one in _LISTED}
@@ -336,6 +337,12 @@ class Options:
         for name, one in of_solver.items():
             assert one.solver
             self.__dict__[name] = one.solver(given.get(name, one.default))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"options do not change: other ones are made by but({name}={value!r})")
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     def but(self, **changed: Any) -> Options:
         """The same with other values."""

@@ -138,20 +138,25 @@ def dtype_name(text: str) -> str:
     return text
 
 
-def flagged(before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with the flags of the table of parameters, in front of its parameter ``before``; it takes their values
-    by the parameters' names."""
+def flagged(short: str, long: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with the flags of the table of parameters, LIBSVM's in front of its parameter ``short`` and the others
+    in front of ``long``; it takes their values by the parameters' names."""
 
     def made(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(*args: Any, **given: Any) -> None:
             command(*args, **given)
 
-        flags = [_flag(one, one.flag) for one in PARAMETERS.values() if one.flag]
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        place = [p.name for p in own].index(before)
-        run.__signature__ = inspect.Signature([*own[:place], *flags, *own[place:]])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
+        listed = []
+        for one in inspect.signature(command, eval_str=True).parameters.values():
+            for place, letters in ((short, True), (long, False)):
+                if one.name == place:
+                    flags = ((p, p.flag) for p in PARAMETERS.values() if p.flag)
+                    listed += [_flag(p, flag) for p, flag in flags if flag.name.startswith("--") != letters]
+            if one.kind is not one.VAR_KEYWORD:
+                listed.append(one)
+        run.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in listed}
         return run
 
     return made

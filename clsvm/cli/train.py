@@ -66,7 +66,7 @@ def _weights(words: list[str]) -> dict[int, float]:
     return weights
 
 
-@flagged(before="weights")
+@flagged(short="weights", long="coupled")
 def train(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],

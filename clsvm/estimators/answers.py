@@ -56,12 +56,19 @@ class Classes(Answers):
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         return self.break_ties and self.of_pairs
 
+    @property
+    def by_votes(self) -> bool:
+        """Whether votes of pairs decide, not decision values. Raises ValueError as :meth:`ties`."""
+        return self.of_pairs and not self.ties()
+
     def predict(self, values: Vector) -> NDArray[Any]:
-        ties = self.ties()
-        if self.of_pairs and not ties:
-            chosen = votes(values, len(self.classes)).argmax(axis=1)
-        else:
-            values = self.decision_function(values) if ties or not self.of_pairs else values
-            chosen = values.argmax(axis=1) if values.ndim == 2 else np.asarray(values > 0, np.intp)
+        if not self.by_votes:
+            return self.by_value(self.decision_function(values))
+        predicted: NDArray[Any] = self.classes[votes(values, len(self.classes)).argmax(axis=1)]
+        return predicted
+
+    def by_value(self, values: Vector) -> NDArray[Any]:
+        """The class of each row by what decision_function returned: the largest value, or the sign of a single one."""
+        chosen = values.argmax(axis=1) if values.ndim == 2 else np.asarray(values > 0, np.intp)
         predicted: NDArray[Any] = self.classes[chosen]
         return predicted

@@ -120,25 +120,29 @@ class _Classifier(ClassifierMixin, Machine):
         self._set_learnt(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
 
     def _answers(self, y: Any, sample_weight: Any) -> Answers:
-        return self._of_classes(self._boxes(y, sample_weight).classes)
+        classes = self._boxes(y, sample_weight).classes
+        return self._of_classes(classes, len(classes) > 2 and self._way == "ovo")
 
-    def _of_classes(self, classes: NDArray[Any]) -> Classes:
-        of_pairs = len(classes) > 2 and self._way == "ovo"
+    def _of_classes(self, classes: NDArray[Any], of_pairs: bool) -> Classes:
         return Classes(classes, of_pairs, self.decision_function_shape, bool(self.break_ties))
+
+    @property
+    def _fitted_answers(self) -> Classes:
+        check_is_fitted(self)
+        return self._of_classes(self.classes_, self.model_.of_pairs)
 
     def decision_function(self, X: Any) -> Vector:
         """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
         for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
-        check_is_fitted(self)
-        return self._of_classes(self.classes_).decision_function(self._decision_values(X))
+        return self._fitted_answers.decision_function(self._decision_values(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
         break_ties the largest decision value decides between as many pairs."""
-        check_is_fitted(self)
-        answers = self._of_classes(self.classes_)
-        answers.ties()  # (refused before the work)
-        return answers.predict(self._decision_values(X))
+        answers = self._fitted_answers
+        if answers.by_votes:
+            return answers.predict(self._decision_values(X))
+        return answers.by_value(self.decision_function(X))
 
     def _coef(self) -> Any:
         """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""

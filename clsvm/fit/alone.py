@@ -16,11 +16,6 @@ from clsvm.parameters import Options
 from clsvm.problem import Problem
 
 
-def needed(stream: Stream, dtype: str) -> bool:
-    """Whether kernel values of ``dtype`` are the host's alone."""
-    return dtype == "float64" and stream.profile.wide == "pair"
-
-
 class HostFit:
     """What :class:`prepare.PreparedFit` is on a device: rows (or given kernel values) ready for solves, each of at most
     host.MOST coefficients. Raises ValueError where kernel values are too large for float64."""
@@ -47,9 +42,11 @@ class HostFit:
     def settle(self, problem: Problem, **asked: Any) -> solvers.Solution:
         """As PreparedFit's. Raises ValueError for a problem that is too large."""
         began, size, options = perf_counter(), problem.q.size, self._options
-        if not host.takes(self.stream, problem):
+        if size > host.most(problem):
             words = f"dtype 'float64' needs a device with double precision for a problem of {size} coefficients"
-            raise ValueError(f"{words}, or a larger memory_limit; {self.stream.info} has none: use 'float32'")
+            raise ValueError(f"{words}, {self.stream.info} has none: use 'float32'")
+        if not host.takes(self.stream, problem):
+            raise ValueError(f"memory_limit is too small for a problem of {size} coefficients in float64 on the host")
         if self._values is None:
             args = self.stream, self._X, self._kernel, self.plan, problem, self._scale
             self._values = host.kernel_values(*args)

@@ -42,11 +42,15 @@ QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
 
+def most(problem: Problem) -> int:
+    """Coefficients of such a problem at most."""
+    return COUPLED if problem.constraint is Constraint.COUPLED else MOST
+
+
 def takes(stream: Stream, problem: Problem) -> bool:
     """Whether a problem is small enough, and memory_limit holds what it needs."""
     size = problem.q.size
-    most = COUPLED if problem.constraint is Constraint.COUPLED else MOST
-    return size <= most and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
+    return size <= most(problem) and 8 * (problem.n**2 + COPIES * size**2) <= stream.limit - stream.held
 
 
 def holds(stream: Stream, shape: tuple[int, int]) -> bool:

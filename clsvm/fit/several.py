@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.fit import alone, host, prepare
+from clsvm.fit import host, prepare
 from clsvm.fit.alone import HostFit
 from clsvm.fit.train import train_each
 from clsvm.gram import layouts
@@ -114,7 +114,7 @@ def _small(
     """The members that a device takes whole and that are not done; float64 is for those that float32 left."""
     with Stream(options.device, options.memory_limit) as stream:
         record.device = str(stream.info)
-        if alone.needed(stream, dtype):
+        if stream.profile.lacks(dtype):
             return []
         record.most = record.most or batch.largest(stream)
     small = [place for place, member in enumerate(members) if len(member.rows) <= record.most]

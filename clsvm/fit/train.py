@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from clsvm import solvers
-from clsvm.fit.alone import HostFit, needed
+from clsvm.fit.alone import HostFit
 from clsvm.fit.checkpoint import Checkpoint
 from clsvm.fit.prepare import PreparedFit, Vector
 from clsvm.gram.layouts.record import Plan
@@ -74,7 +74,7 @@ def train_each(
         ):
             ready: PreparedFit | HostFit = (
                 HostFit(stream, X, kernel, options)
-                if needed(stream, dtype)
+                if stream.profile.lacks(dtype)
                 else PreparedFit(stream, X, kernel, options, dtype)
             )
             seconds = {"layout": perf_counter() - began} | ({} if begun else {"check": began - since})

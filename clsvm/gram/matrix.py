@@ -62,7 +62,7 @@ def kernel_matrix(
         plan = layouts.choose(stream.profile, X, kernel.spec)
         found = np.concatenate([sizes(kernel, rows, plan) for rows in (X, Y)])
         dtype = _holding(kernel, found, (dtype, "float64"), X.shape[1])  # the result keeps its own
-        if dtype == "float64" and stream.profile.wide == "pair":
+        if stream.profile.lacks(dtype):
             return _on_host(kernel, X, Y, out)
         itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
         step = whole_tiles(min(CHUNK, budget) // row_bytes(plan, X, itemsize))

@@ -71,7 +71,7 @@ class Support:
 
     def _beyond(self, stream: Stream) -> bool:
         """Whether values are to be in float64 and the device has none: the host computes them then."""
-        return self.dtype == "float64" and stream.profile.wide == "pair"
+        return stream.profile.lacks(self.dtype)
 
     def _gathered(self, stream: Stream, piece: slice) -> _Piece:
         """A piece of them in a panel of its own."""

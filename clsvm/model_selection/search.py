@@ -87,10 +87,11 @@ class SVCSearchCV(GridSearchCV):
         Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
         GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
         """
-        if isinstance(self.estimator, Pipeline) and isinstance(self.estimator[-1], Machine):
+        if _by_itself(self.estimator):
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint is kept of folds alone: expected an estimator without steps before it, got Pipeline"
+                    "checkpoint is kept of folds alone: expected an estimator without steps before it and with clsvm's "
+                    f"own methods, got {type(self.estimator).__name__}"
                 )
             return super().fit(X, y, **params)
         if not isinstance(self.estimator, Machine):
@@ -141,6 +142,18 @@ class SVCSearchCV(GridSearchCV):
             words = f"{folds.unconverged} of {folds.seconds.size} fold fits did not converge"
             warn(words, ConvergenceWarning)
         return self
+
+
+def _by_itself(estimator: Any) -> bool:
+    """Whether fits of an estimator of ours share nothing: steps come before it, or a user's class has its own ways."""
+    if isinstance(estimator, Pipeline):
+        return isinstance(estimator[-1], Machine)
+    if not isinstance(estimator, Machine):
+        return False
+    made = type(estimator)
+    ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
+    names = ("fit", "predict", "decision_function", "score", "score_samples")
+    return any(getattr(made, name, None) is not getattr(ours, name, None) for name in names)
 
 
 class _Recalled(GridSearchCV):
@@ -199,6 +212,8 @@ class _Fold(BaseEstimator):
 
     @property
     def classes_(self) -> Any:
+        if self._known.answers.classes is None:
+            raise AttributeError("classes_")
         return self._known.answers.classes
 
     @property

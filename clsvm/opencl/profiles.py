@@ -56,6 +56,10 @@ class Profile:
     patience: int
     wide: str = "double"
 
+    def lacks(self, dtype: str) -> bool:
+        """Whether the device does not have numbers of that dtype."""
+        return dtype == "float64" and self.wide == "pair"
+
     @property
     def finest(self) -> str:
         """The dtype of the finest numbers that the device has."""

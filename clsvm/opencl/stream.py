@@ -299,7 +299,7 @@ class Kernel:
     of arguments (a NamedTuple, any tuple) as what it holds, in its order.
 
     The object behind it is the thread's, since making one takes longer than most of them run; each call sets all of its
-    arguments. Their types are those of the first call: told once, they are set twenty times as fast.
+    arguments. Their types are those of the thread's first call: told once, they are set twenty times as fast.
     """
 
     def __init__(self, stream: Stream, program: cl.Program, name: str) -> None:

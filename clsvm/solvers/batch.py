@@ -289,7 +289,8 @@ class _Batch:
         columns = -(-W // vectors) if stream.profile.shape == "vector" else W
         respond = stream.variant(programs.respond(stream.profile, self.gram.rows.dtype))
         respond((columns, B), None, W, self.Q, self.state.b, self.linear, self.state.f)
-        self.f = stream.read_wide(self.state.f, (B, W))
+        f = stream.read_wide(self.state.f, (B, W))
+        self.f = np.where(self.places >= 0, f, 0.0)  # (where there is no row, the kernel function may have no value)
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:

@@ -53,7 +53,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:
             raise ValueError(f"got {got!r}, expected one of {', '.join(known)}")
-    if dtype == "float64" and profile.wide == "pair":
+    if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "both" if back else product, kind, dtype, profile, d)

@@ -45,7 +45,7 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
     """Every program that no kernel function is in, for a profile."""
     yield Variant("zero", sources.cl("opencl/zero"), (), "zero")
     for dtype in dtypes:
-        if dtype == "float64" and profile.wide == "pair":
+        if profile.lacks(dtype):
             continue
         for constraint in Constraint:
             yield selection(profile, dtype, constraint)

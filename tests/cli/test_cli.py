@@ -446,7 +446,7 @@ USAGE = {
     "weight 0": (["train", "-w1", "0", "F"], "above 0"),
     "weight last": (["train", "F", "-w1"], "weight after it"),
     "gap_tol": (["train", "--gap-tol", "0", "F"], "gap_tol must be > 0 and finite, got 0"),
-    "max_iter": (["train", "--max-iter", "-2", "F"], "max_iter must be >= -1 and finite, got -2"),
+    "max_iter": (["train", "--max-iter", "-2", "F"], "max_iter must be >= -1, got -2"),
     "memory": (["train", "--memory-limit", "2XB", "F"], "2XB"),
     "working set": (["train", "--working-set-size", "1", "F"], "auto"),
     "dtype": (["train", "--dtype", "float16", "F"], "float64"),

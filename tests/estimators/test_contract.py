@@ -560,3 +560,23 @@ def test_a_subclass_that_fixes_parameters(device: str) -> None:
     assert model.fit_report_.dtype == "float64"
     with pytest.raises(ValueError, match="C must be > 0, got -1"):
         Fixed(C=-1).fit(X, y)
+
+
+def test_answers_are_of_the_fit(device: str) -> None:
+    """Another multi_class counts from the next fit on; a subclass's decision values count in predict."""
+    X, y = load_iris(return_X_y=True)
+    for now, later in (("ovo", "ovr"), ("ovr", "ovo"), ("crammer_singer", "ovo")):
+        model = SVC(multi_class=now, device=device).fit(X, y)
+        before = model.predict(X)
+        np.testing.assert_array_equal(model.set_params(multi_class=later).predict(X), before)
+
+    class Shifted(SVC):
+        def decision_function(self, X: Any) -> Any:
+            return super().decision_function(X) + 100
+
+    two = y < 2
+    assert (Shifted(device=device).fit(X[two], y[two]).predict(X[two]) == 1).all()
+
+
+def test_steps_without_an_end(device: str) -> None:
+    assert SVC(max_iter=10**400, device=device).fit(*load_iris(return_X_y=True)).fit_report_.converged

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.metrics.pairwise import cosine_similarity, pairwise_kernels
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from clsvm import SVC, SVR, OneClassSVM
+from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM
 from clsvm.fit import several, train
 from clsvm.models.model import pairs, votes
 from clsvm.opencl import devices
@@ -752,3 +752,17 @@ def test_abalone(data_folder: Path) -> None:
     inside, expected = OneClassSVM(nu=0.1).fit(X[::2]), sklearn.svm.OneClassSVM(nu=0.1).fit(X[::2])
     assert (inside.predict(X[1::2]) == expected.predict(X[1::2])).mean() >= 0.999
     assert len(inside.support_) == pytest.approx(len(expected.support_), rel=0.01)
+
+
+@pytest.mark.parametrize("estimator", [SVC, NuSVC])
+def test_kernel_functions_without_a_value_at_zero(device: str, profile: str, estimator: Any) -> None:
+    """Rows of padding are zero: what the function makes of them is nothing that counts."""
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(90, 4)) + 1, np.arange(90) % 4
+    X += np.eye(4)[y]
+    own = {"nu": 0.7} if estimator is NuSVC else {}
+    model = estimator(kernel=Kernel("dot/sqrt(xx*yy)"), device=device, **own).fit(X, y)
+    assert model.fit_report_.converged
+    K = cosine_similarity(X)
+    expected = getattr(sklearn.svm, estimator.__name__)(kernel="precomputed", **own).fit(K, y)
+    assert (model.predict(X) == expected.predict(K)).mean() > 0.9

@@ -54,7 +54,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
 
     Raises ValueError where the memory budget does not hold it, DeviceError where the device does not.
     """
-    if dtype == "float64" and stream.profile.wide == "pair":
+    if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):  # such a device has no doubles
