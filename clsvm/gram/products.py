@@ -3,7 +3,6 @@
     gather        working rows -> a panel (and their squared norms)
     tile          K(U, U) of a panel's rows, W x W
     accumulate    c += K(X, U) D for all rows X, keeping K(X, U) in the row cache where one is given
-    forward_back  out += K(X, U)' (w * (K(X, U) v)), a tile of rows at a time
 
 U are a panel's working vectors, D their weights for each of the problems. Every value K(x, u) is computed by the same
 chain of operations in column order, whatever the layout, tile or batch, so it has the same bits everywhere (of an
@@ -126,7 +125,7 @@ class Gram:
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel, in the rows' dtype."""
-        slot = self._slot(panel.capacity, tile.offset)
+        slot = self.slot(panel.capacity, tile.offset)
         store = Store((tile.out,), tile.offset + panel.capacity, panel.capacity, slot)
         product = "half tile" if tile.half and self.stream.profile.shape == "vector" else "tile"
         most = panel.capacity if tile.most is None else tile.most
@@ -142,7 +141,8 @@ class Gram:
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
-        self._over_rows(range(self.rows.n_pad // self.rows.lanes), 0, panel, count, store, update)
+        product = "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
+        self.over_rows(product, range(self.rows.n_pad // self.rows.lanes), 0, panel, count, store, update)
 
     def rows_of(self, panel: Panel, source: Gram) -> NDArray[Any]:
         """K(U, X) on the host, U the rows of ``source`` in the caller's order (at most the panel's capacity), X these,
@@ -151,45 +151,26 @@ class Gram:
         at, count = stream.upload(source.rows.position), stream.upload(np.array([n], np.int32))
         out = stream.buffer(itemsize * n * self.rows.n_pad)
         source.gather(panel, at, count)
-        self.accumulate(panel, count, Store((out,), n, self.rows.n_pad, self._slot(panel.capacity)), None)
+        self.accumulate(panel, count, Store((out,), n, self.rows.n_pad, self.slot(panel.capacity)), None)
         K = stream.read(out, self._real, (n, self.rows.n_pad))
         stream.free(at, count, out)
         return K
 
-    def forward_back(
-        self, panel: Panel, count: Buffer, w: Buffer, v: Buffer, out: Buffer, problems: int, tile_bytes: int = 64 << 20
+    def over_rows(
+        self,
+        product: str,
+        groups: range,
+        base: int,
+        panel: Panel,
+        count: Buffer,
+        store: Store | None,
+        update: Update | None,
     ) -> None:
-        """out += K(X, U)' (w * (K(X, U) v)) with w (n_pad,), v and out (problems, capacity), all wide.
-
-        K is computed once, a tile of rows within ``tile_bytes`` at a time; sums go in the order of the rows.
-        """
-        stream, profile, lanes = self.stream, self.stream.profile, self.rows.lanes
-        groups = self.rows.n_pad // lanes
-        step = max(1, min(groups, tile_bytes // (self._real.itemsize * lanes * panel.capacity)))
-        size = step * lanes
-        tile, t = stream.buffer(self._real.itemsize * size * panel.capacity), stream.buffer(8 * problems * size)
-        store = Store((tile,), panel.capacity, size, self._slot(panel.capacity))
-        update = Update(problems, size, t, v, panel.capacity)
-        group = profile.group if profile.shape == "group" else 1
-        back = stream.variant(programs.back(profile, self.rows.dtype))
-        for begin in range(0, groups, step):
-            here = min(step, groups - begin)
-            stream.clear(t, 8 * problems * size)
-            self._over_rows(range(begin, begin + here), begin * lanes, panel, count, store, update)
-            arguments = (tile, np.int64(size), begin * lanes, here * lanes, w, t, count, panel.capacity, out)
-            back((group * panel.capacity, problems), (group, 1), *arguments)
-        stream.finish()
-        stream.free(tile, t)
-
-    def _over_rows(
-        self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
-    ) -> None:
-        """The product over some lane groups of the rows; row ``base`` is the first of store and update."""
-        product = "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
+        """One of programs.PRODUCTS over some lane groups of the rows; row ``base`` is the first of store and update."""
         for one in self._reader.over_rows(groups.start, len(groups), panel, count):
             self._launch(product, panel.shape, one, base, store, update)
 
-    def _slot(self, capacity: int, offset: int = 0) -> Buffer:
+    def slot(self, capacity: int, offset: int = 0) -> Buffer:
         """offset, offset + 1, ...: working vector u is kept in row offset + u."""
         if (capacity, offset) not in self._slots:
             self._slots[capacity, offset] = self.stream.upload(np.arange(offset, offset + capacity, dtype=np.int32))

@@ -2,7 +2,8 @@
 
     rows     K(X, U) stored                         STORE
     update   c += K(X, U) D, nothing stored         UPDATE
-    both     the two in one pass                    STORE, UPDATE   (with ``back.cl``: forward and back)
+    both     the two in one pass                    STORE, UPDATE
+    sums     as update, by short sums               UPDATE, SHORT   (alone, or with rows: forward and back, back.cl)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
     half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
@@ -38,6 +39,8 @@ PRODUCTS = {
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
+    "sums": Product(("-DUPDATE", "-DSHORT")),
+    "rows, sums": Product(("-DSTORE", "-DUPDATE", "-DSHORT")),
     "tile": Product(("-DSTORE",), tile=True),
     "half tile": Product(("-DSTORE", "-DHALF"), tile=True, vector=True),
     "tile update": Product(("-DUPDATE",), tile=True),
@@ -81,7 +84,10 @@ def given(profile: Profile, dtype: str) -> Variant:
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
 
 
+OWN = 4  # working vectors that an item of back.cl takes at a time: divides every panel's capacity
+
+
 def back(profile: Profile, dtype: str) -> Variant:
-    """The way back of forward and back."""
-    made = *options(profile, dtype), f"-DWG={profile.group}"
+    """The way back of forward and back; ``entry`` is the last of two kernels."""
+    made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}"
     return Variant(f"back {dtype}", sources.cl("gram/back"), made, "back")

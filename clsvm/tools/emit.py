@@ -20,8 +20,9 @@ PRODUCTS = {
     "rows": "K[slot[u]][i - base] = K(x_i, u) for the rows i and the working vectors u",
     "update": "c[p][i - base] += sum_u D[p][u] K(x_i, u) for the rows i and the problems p; K is not stored",
     "both": "K[slot[u]][i - base] = K(x_i, u) and c[p][i - base] += sum_u D[p][u] K(x_i, u) in one pass",
-    "forward-back": "out[p][u] += sum_i K(x_i, u) w[i] t[p][i] with t[p][i] = sum_u D[p][u] K(x_i, u), in two kernels, "
-    "a tile of rows at a time: gram stores K0 (slot[u] = u) and adds to c, zero before; back takes K0 and c",
+    "forward-back": "out[p][u] += sum_i K(x_i, u) w[i] (t[p][i] - z[p][i]) with t[p][i] = sum_u D[p][u] K(x_i, u), in "
+    "three kernels, a tile of rows at a time: gram stores K0 (slot[u] = u) and adds to c, zero before; residual makes "
+    "r of c; back takes K0 and r",
     "tile": "K[slot[u]][v] = K(u, v) for the working vectors u and v",
 }
 _ARGUMENTS = {
@@ -56,7 +57,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
     back = programs.back(profile, dtype) if product == "forward-back" else None
-    variant = programs.gram(kernel.spec, "both" if back else product, kind, dtype, profile, d)
+    variant = programs.gram(kernel.spec, "rows, sums" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))
     options = dict(option.removeprefix("-D").partition("=")[::2] for option in made)
     head = [*_what(kernel, product, kind, dtype), ""]
@@ -76,27 +77,46 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
 
 
 def _back(options: dict[str, str], profile: Profile) -> Iterator[str]:
-    """The second kernel of forward and back."""
-    yield "The second kernel, back. Its arguments, in this order:"
+    """The second and the third kernel of forward and back."""
     real, wide = "double" if "REAL64" in options else "float", "float2" if "WIDE_PAIR" in options else "double"
-    arguments = (
-        (f"global const {real} *", "K", "K0 of the first kernel"),
-        ("long", "ld", "as there; also from one row of t to the next"),
-        ("int", "first", "base of the first kernel"),
-        ("int", "rows", "rows of the tile, a multiple of V"),
-        (f"global const {wide} *", "w", "[n_pad] weights of all rows, 0 for padding"),
-        (f"global const {wide} *", "t", "c of the first kernel, with n = ld"),
-        ("global const int *", "count", "as there"),
-        ("int", "capacity", "as there; also from one row of out to the next"),
-        (f"global {wide} *", "out", "[problems capacity] what is there is added to"),
-    )
-    for place, (type_, name, words) in enumerate(arguments):
-        yield f"  {place:2d}.  {type_:22s}  {name:10s}  {words}"
-    if profile.shape == "vector":
-        yield "Launch: two dimensions, global size (capacity, problems), local size (1, 1)."
-    else:
-        items = options["WG"]
-        yield f"Launch: two dimensions, global size (capacity * {items}, problems), local size ({items}, 1)."
+    kernels = {
+        "second": (
+            "residual",
+            (
+                (f"global const {wide} *", "t", "c of the first kernel, with n = ld"),
+                ("long", "ld", "ld of the first kernel"),
+                ("int", "first", "base of the first kernel"),
+                (f"global const {wide} *", "w", "[n_pad] weights of all rows, 0 for padding"),
+                (f"global const {wide} *", "z", "[problems n] what is taken from t; may be null"),
+                ("long", "n", "values from one row of z to the next"),
+                (f"global {real} *", "r", "output: [problems ld]"),
+            ),
+        ),
+        "third": (
+            "back",
+            (
+                (f"global const {real} *", "K", "K0 of the first kernel"),
+                ("long", "ld", "as there; also from one row of r to the next"),
+                ("int", "rows", "rows of the tile, a multiple of V"),
+                (f"global const {real} *", "r", "of the second kernel"),
+                ("global const int *", "count", "as in the first"),
+                ("int", "problems", "as in the first"),
+                ("int", "capacity", "as in the first; also from one row of out to the next"),
+                (f"global {wide} *", "out", "[problems capacity] what is there is added to"),
+            ),
+        ),
+    }
+    for place, (name, arguments) in kernels.items():
+        yield f"The {place} kernel, {name}. Its arguments, in this order:"
+        for number, (type_, argument, words) in enumerate(arguments):
+            yield f"  {number:2d}.  {type_:22s}  {argument:10s}  {words}"
+        if name == "residual":
+            yield "Launch: two dimensions, global size (rows, problems); any local size."
+        elif profile.shape == "vector":
+            yield f"Launch: one dimension, global size capacity / {options['OWN']}, local size 1."
+        else:
+            items = options["WG"]
+            yield f"Launch: one dimension, global size capacity / {options['OWN']} * {items}, local size {items}."
 
 
 def _wrapped(text: str) -> list[str]:
@@ -137,7 +157,8 @@ def _arguments(
         words["uu"] = own.get("uu", "[capacity] without effect for element-wise sums, but read")
     words |= {argument.name: "see below" for argument in kernel.spec.arguments}
     wide = "float2" if "WIDE_PAIR" in options else "double"
-    names = {"real": "double" if dtype == "float64" else "float", "wide": wide, "INDEX": options["INDEX"]}
+    real = "double" if dtype == "float64" else "float"
+    names = {"real": real, "wide": wide, "weight": real if "SHORT" in options else wide, "INDEX": options["INDEX"]}
     for place, (type_, name) in enumerate(signature(text, options)):
         typed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), type_)
         yield f"  {place:2d}  {typed:22s}  {name:10s}  {words[name]}"

@@ -21,6 +21,8 @@ from clsvm.estimators.classification import SVC
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.products import Gram
+from clsvm.gram.programs import OWN
+from clsvm.gram.sums import Sums
 from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
@@ -140,7 +142,7 @@ class Header:
         self.UB = int(re.search(r"blocks of UB = (\d+)", said)[1])  # type: ignore[index]
         self.arguments = re.findall(r"^ +\d+  (\S+(?: \S+)*)  +(\w+)  +\S.*$", said, re.MULTILINE)
         self.numbers = dict(re.findall(r"^  ([ef]\d+) = (\S+)$", said, re.MULTILINE))
-        self.options = re.search(r"Its options.*\n  (-D.*)\n", said)[1]  # type: ignore[index]
+        self.options = " ".join(re.search(r"Its options.*\n((?:  -D.*\n)+)", said)[1].split())  # type: ignore[index]
         launch = re.search(r"^Launch: (.*)$", said, re.MULTILINE)[1]  # type: ignore[index]
         flat = re.fullmatch(r"one dimension, global size groups(?: / (\d+), rounded up)?; local size 1\.", launch)
         grouped = re.fullmatch(
@@ -308,24 +310,26 @@ def test_an_emitted_text_runs_by_its_comment(
 
 
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_forward_and_back_by_two_kernels(device: str, profile: str) -> None:
-    """The second kernel as the comment describes it, on a stored tile and the sums of the first."""
+def test_forward_and_back_by_three_kernels(device: str, profile: str) -> None:
+    """The later kernels as the comment describes them, on a stored tile and the sums of the first."""
     text = emit.emit(Kernel("rbf", gamma=0.3), "forward-back", "dense", "float32", PROFILES[profile])
     said = re.findall(r"^// +\d+\.  \S+(?: \S+)*  +(\w+)  ", text, re.MULTILINE)
-    assert said == ["K", "ld", "first", "rows", "w", "t", "count", "capacity", "out"]
+    assert " ".join(said) == "t ld first w z n r K ld rows r count problems capacity out"
     rng = np.random.default_rng(0)
-    m, rows, capacity, ld, first = 5, 128, 64, 131, 64
-    K, w = rng.normal(size=(capacity, ld)).astype(np.float32), rng.random(first + rows)
-    t, out = rng.normal(size=(2, ld)), np.ones((2, capacity))
+    m, rows, capacity, ld, first, problems = 5, 128, 64, 131, 64, 6
+    n = first + rows
+    K, w = rng.normal(size=(capacity, ld)).astype(np.float32), rng.random(n)
+    t, z, out = rng.normal(size=(problems, ld)), rng.normal(size=(problems, n)), np.ones((problems, capacity))
     with Stream(device, profile=PROFILES[profile]) as stream:
-        buffers = [stream.upload(a) for a in (K, w, t, np.array([m], np.int32), out)]
-        back = stream.kernel(text, (), "back")
-        group = PROFILES[profile].group
-        arguments = (buffers[0], np.int64(ld), first, rows, *buffers[1:4], capacity, buffers[4])
-        back((capacity * group, 2), (group, 1), *arguments)
-        got = stream.read(buffers[4], np.float64, (2, capacity))
-    expected = 1 + (w[first:] * t[:, :rows]) @ K[:, :rows].T.astype(np.float64)
-    np.testing.assert_allclose(got[:, :m], expected[:, :m], rtol=1e-12)
+        K_, w_, t_, z_, count, out_ = (stream.upload(a) for a in (K, w, t, z, np.array([m], np.int32), out))
+        r = stream.zeros(4 * problems * ld)
+        residual, back = stream.kernel(text, (), "residual"), stream.kernel(text, (), "back")
+        residual((rows, problems), None, t_, np.int64(ld), first, w_, z_, np.int64(n), r)
+        group, own = PROFILES[profile].group, OWN
+        back((capacity // own * group,), (group,), K_, np.int64(ld), rows, r, count, problems, capacity, out_)
+        got = stream.read(out_, np.float64, out.shape)
+    expected = 1 + (w[first:] * (t[:, :rows] - z[:, first:])) @ K[:, :rows].T.astype(np.float64)
+    np.testing.assert_allclose(got[:, :m], expected[:, :m], rtol=0, atol=1e-4)
     assert (got[:, m:] == 1).all()
 
 
@@ -360,7 +364,7 @@ def test_arguments_are_the_compilers(device: str) -> None:
             plain = type_.removeprefix("global ").removeprefix("const ").replace(" ", "")
             assert kernel_.get_arg_info(place, info.NAME) == name
             said = kernel_.get_arg_info(place, info.TYPE_NAME).replace(" ", "")
-            assert re.sub("real|wide", "double", said) == plain
+            assert re.sub("real|wide|weight", "double", said) == plain
         groups = re.search(r"-DGROUPS=(\d+)", head.options)
         assert head.each == (0 if profile == "gpu" else int(groups[1]) if groups else 1)
 
@@ -604,8 +608,9 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
     with Stream(device) as stream:  # and of products that a binary fit has no use for
         rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernels.BUILTIN["rbf"]), dtype)
         gram = Gram(stream, rows, kernels.make("rbf"))
-        panel, wide = gram.panel(4), stream.wide(np.zeros(rows.n_pad))
-        gram.forward_back(panel, stream.zeros(4), wide, wide, stream.wide(np.zeros(panel.capacity)), 1)
+        panel = gram.panel(4)
+        gram.gather(panel, stream.zeros(16), stream.upload(np.array([4], np.int32)))
+        Sums(gram, panel, 4, 1).forward_back(np.zeros((1, 4)))
     profile = devices.default_profile(devices.find(device))
     known = {(v.text, v.options) for v in registry.fixed(profile)}
     known |= {(v.text, v.options) for v in [programs.subproblem(profile, dtype, fitted.fit_report_.working_set_size)]}

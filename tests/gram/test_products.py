@@ -137,33 +137,6 @@ def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
     assert "clustered" not in layouts.choose(stream.profile, np.eye(400), make("laplacian").spec).reason
 
 
-@pytest.mark.oclgrind
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
-def test_forward_and_back(device: str, profile: str, kind: str) -> None:
-    """out += K' (w * (K v)) over tiles of a few rows, also where buffers are split, against NumPy."""
-    rng, n = np.random.default_rng(9), 301
-    X = rng.normal(size=(n, 6)) * (rng.random((n, 6)) < 0.6)
-    centres, problems = rng.choice(n, 23, replace=False), 2
-    kernel = make("rbf")
-    with Stream(device) as stream:
-        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), "float32")
-        gram = Gram(stream, rows, kernel)
-        panel = gram.panel(len(centres))
-        at, count = stream.upload(rows.position[centres]), stream.upload(np.array([len(centres)], np.int32))
-        gram.gather(panel, at, count)
-        w, v = rng.random(n), np.zeros((problems, panel.capacity))
-        v[:, : len(centres)] = rng.normal(size=(problems, len(centres)))
-        padded = np.zeros(rows.n_pad)
-        padded[rows.position] = w
-        out = stream.wide(np.ones_like(v))
-        K = kernel(X, X[centres])
-        expected = 1 + (w * (v[:, : len(centres)] @ K.T)) @ K
-        tile = 4 * rows.lanes * panel.capacity * 3  # three lane groups at a time
-        gram.forward_back(panel, count, stream.wide(padded), stream.wide(v), out, problems, tile)
-        got = stream.read_wide(out, v.shape)[:, : len(centres)]
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
 def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:

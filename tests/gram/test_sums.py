@@ -1,0 +1,101 @@
+"""Products that are summed at once, forward, back and both, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clsvm.gram import layouts
+from clsvm.gram.products import Gram
+from clsvm.gram.sums import Sums
+from clsvm.kernels import Kernel, make
+from clsvm.opencl import devices
+from clsvm.opencl.stream import Stream
+
+
+@contextmanager
+def sums(
+    device: str, X: Any, centres: Any, kernel: Kernel, kind: str, dtype: str, k: int, **options: Any
+) -> Iterator[Sums]:
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+        rows = layouts.build(stream, X, plan, dtype)
+        gram = Gram(stream, rows, kernel)
+        panel = gram.panel(len(centres), square=True)
+        at, count = stream.upload(rows.position[centres]), stream.upload(np.array([len(centres)], np.int32))
+        gram.gather(panel, at, count)
+        made = Sums(gram, panel, len(centres), k, **options)
+        yield made
+        made.free()
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("k", [1, 2, 4, 7])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
+    """Over tiles of a few rows, for outputs in fours and alone."""
+    slow = devices.find(device).platform == "Oclgrind"
+    if slow and (k != 7 or (profile == "gpu-pair" and kind != "dense")):
+        pytest.skip("seven outputs go by fours and alone; pairs of floats differ in arithmetic alone")
+    rng, n = np.random.default_rng(9), 40 if slow else 301
+    X = rng.normal(size=(n, 6)) * (rng.random((n, 6)) < 0.6)
+    m = 9 if slow else 23
+    centres = rng.choice(n, m, replace=False)
+    kernel = make("rbf", gamma=0.4)
+    K = kernel(X, X[centres])
+    V, R, w, z = rng.normal(size=(k, m)), rng.normal(size=(k, n)), rng.random(n), rng.normal(size=(k, n))
+    with sums(device, X, centres, kernel, kind, "float32", k, tile_bytes=4 * 64 * 64 * 3) as made:
+        if not slow:
+            np.testing.assert_allclose(made.forward(V), V @ K.T, rtol=0, atol=2e-5)
+            np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
+            np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
+            made.weigh(w)
+            np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T)) @ K, rtol=0, atol=2e-3)
+        made.weigh(w, z)
+        both = made.forward_back(V)
+        np.testing.assert_allclose(both, (w * (V @ K.T - z)) @ K, rtol=0, atol=2e-3)
+        if not slow:
+            np.testing.assert_array_equal(made.forward_back(V), both)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_in_float64(device: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Every digit that sums of doubles have."""
+    rng, n = np.random.default_rng(3), 1500
+    X, centres = rng.normal(size=(n, 3)), np.arange(40)
+    for name in ("cpu", "gpu"):
+        monkeypatch.setenv("CLSVM_PROFILE", name)
+        for kernel in (make("rbf", gamma=0.2), make("laplacian", gamma=0.2)):
+            K, V = kernel(X, X[centres]), rng.normal(size=(3, 40))
+            with sums(device, X, centres, kernel, kind, "float64", 3) as made:
+                np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=1e-11, atol=1e-9)
+
+
+def test_sums_stay_accurate(device: str, profile: str) -> None:
+    """Of many rows in float32: short sums lose less than K itself."""
+    rng, n = np.random.default_rng(5), 60000
+    X, centres = rng.random((n, 2)), np.arange(30)
+    kernel = make("rbf", gamma=0.5)
+    V = rng.normal(size=(2, 30))
+    with sums(device, X, centres, kernel, "dense", "float32", 2) as made:
+        K = kernel(X, X[centres])
+        expected = (V @ K.T) @ K
+        found = made.forward_back(V)
+    assert np.abs(found - expected).max() <= 2e-6 * np.abs(np.abs(V @ K.T) @ K).max()
+
+
+def test_a_panel_of_two_is_refused(device: str) -> None:
+    X = np.eye(5)
+    with Stream(device) as stream:
+        gram = Gram(
+            stream,
+            layouts.build(stream, X, layouts.choose(stream.profile, X, make("rbf").spec), "float32"),
+            make("rbf"),
+        )
+        if (panel := gram.panel(2)).capacity % 4:
+            with pytest.raises(ValueError, match="a panel of 2 working vectors is not whole lane groups"):
+                Sums(gram, panel, 2, 1)
