@@ -86,11 +86,13 @@ def test_rows_of_half_a_pass(device: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.oclgrind
-def test_small_fit(device: str, profile: str) -> None:
+def test_small_fit(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel of a fit and a prediction, small enough for a simulator: choice, store, eviction and all."""
     X, y = noisy(70, 4)
     slow = devices.find(device).platform == "Oclgrind"
-    tol = 0.05 if slow else 1e-3
+    tol = 0.3 if slow else 1e-3
+    if slow:  # looks at the violation more often, and so ends sooner
+        monkeypatch.setitem(PROFILES, "gpu", replace(PROFILES["gpu"], sync=2))
     model = SVC(C=0.3, gamma=0.3, tol=tol, device=device, working_set_size=16, cache_size=0.03).fit(X, y)
     assert model.fit_report_.converged
     if not slow:
