@@ -26,6 +26,7 @@ from clsvm.solvers import certificate
 
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
+ROOM = 1e-3  # of the largest wide number, for targets: what is computed of them is larger
 
 
 class PreparedFit:
@@ -61,11 +62,18 @@ class PreparedFit:
         self.last = dtype == "float64" or stream.profile.wide == "pair"
         self._single = float(np.finfo(dtype).eps) * scale.own  # rounding error of f for a coefficient 1
         self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
+        self._size = max(scale.own, scale.double)
         self._solver: solvers.Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
         """Whether the dtype is too coarse for tol: the rounding of a single coefficient would hide it."""
         return certificate.hopeless(self._single, problem, tol)
+
+    def holds(self, problem: Problem, start: Vector | None) -> bool:
+        """Whether the device's wide numbers hold targets, and what a start makes of f."""
+        begun = problem.start if start is None else start
+        weight = 0.0 if begun is None else float(np.abs(begun).sum(axis=1).max()) * self._size
+        return max(float(np.abs(problem.q).max()), weight) < ROOM * self.stream.profile.largest
 
     def hopeless(self, problem: Problem, tol: float) -> bool:
         """The same, where there is a better dtype."""
@@ -87,7 +95,14 @@ class PreparedFit:
         problem is left to a better dtype."""
         asked, began, solution = replace(self.settings, **settings), perf_counter(), None
         small, most, aim = host.takes(self.stream, problem), asked.max_iter, 1.0
-        if not self.hopeless(problem, asked.tol):
+        held = self.holds(problem, asked.start)
+        if not (held or small):
+            words = f"targets or sums of weights beyond {ROOM * self.stream.profile.largest:.3g} for a problem of"
+            raise ValueError(
+                f"{words} {problem.q.size} coefficients need a device with double precision, {self.stream.info} has "
+                "none: scale y or sample_weight"
+            )
+        if held and not self.hopeless(problem, asked.tol):
             patience = self.stream.profile.patience * problem.q.size + host.LEAST
             given = min(patience, most) if most >= 0 else patience
             solution = self.solve(problem, **settings | ({"max_iter": given} if small else {}))

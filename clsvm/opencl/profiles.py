@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 # -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in the vector shape, COLUMNS, RX, RY, DEPTH in the group shape
 Tile = Mapping[str, int]
 
@@ -64,6 +66,11 @@ class Profile:
     def finest(self) -> str:
         """The dtype of the finest numbers that the device has."""
         return "float64" if self.wide == "double" else "float32"
+
+    @property
+    def largest(self) -> float:
+        """The largest number that wide numbers hold: pairs of float32 end where float32 does."""
+        return float(np.finfo(self.finest).max)
 
 
 def _tiles(**tiles: Tile) -> Mapping[str, Tile]:

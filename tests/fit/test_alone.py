@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import rbf_kernel
 
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.fit import host
@@ -67,3 +68,35 @@ def test_time_and_steps_are_the_hosts(device: str, monkeypatch: pytest.MonkeyPat
     assert stopped.fit_report_.steps <= 3
     assert not stopped.fit_report_.converged
     assert "max_iter" in stopped.fit_report_.status
+
+
+BEYOND = 1e39  # float32, and so pairs of float32, end at 3.4e38
+
+
+@pytest.mark.parametrize("machine", [SVR(C=2.0), NuSVR(C=2.0, nu=0.4)], ids=str)
+def test_targets_beyond_pairs_are_solved_on_the_host(
+    device: str, monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    y = X[:, 1] * BEYOND
+    report = machine.set_params(device=device, gamma=0.3).fit(X, y).fit_report_
+    assert report.converged
+    f = rbf_kernel(X, gamma=0.3)[:, machine.support_] @ machine.dual_coef_[0] + machine.intercept_[0]
+    assert np.abs(f - machine.predict(X)).max() <= 1e-12 * BEYOND
+    assert np.abs(machine.dual_coef_).max() == 2.0  # (all targets are that far from what C allows)
+
+
+def test_weights_beyond_pairs_end_with_a_report(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    with pytest.warns(ConvergenceWarning):
+        fitted = NuSVC(device=device, nu=0.3).fit(X, X[:, 0] > 0, sample_weight=np.full(len(X), BEYOND))
+    assert "rounding in float64" in fitted.fit_report_.status
+
+
+def test_what_is_beyond_pairs_and_too_large_for_the_host_is_refused(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    monkeypatch.setattr(host, "MOST", 100)
+    with pytest.raises(ValueError, match=r"targets or sums of weights beyond 3\.4e\+35 .* 120 .*scale y"):
+        SVR(device=device).fit(X, X[:, 1] * BEYOND)
