@@ -1,26 +1,56 @@
-// The way back of K' (w * (K v - z)) from a stored tile of K, for several outputs p:
-//   residual  r[p][i] = w[first + i] (t[p][i] - z[p][first + i]), wide to real
+// K v, what is made of it, and the way back, K' r, from a stored tile of K, for several outputs p:
+//   forth     t[p][i] = sum_u v[p][u] K[u][i]
+//   residual  r[p][i] = w[p][first + i] (t[p][i] - z[p][first + i]), wide to real
+//   coupled   r[p][i] = w[0][first + i] P[p] (t[p][i] - sum_q P[q] t[q][i]), with P[p] = shares[p][first + i]
 //   back      out[p][u] += sum_i K[u][i] r[p][i] over the rows i of the tile
-// Row u of the tile starts at K[u ld]. A work-item with explicit vectors (vector shape), or a work-group with consecutive
-// items on consecutive addresses and a tree in local memory (group shape), takes OWN rows u against OUT outputs at a time:
-// each value read meets OUT outputs, each r OWN rows. Sums of RUN vectors (of an item's numbers) are real, then wide;
-// their order does not depend on the device's. z may be null: 0.
-// Ranges: residual (rows, problems), back (capacity / OWN work-items or work-groups). OWN divides capacity.
+//   blank     K[u][i] = 0 for the listed rows i: padding, where the kernel function need not have a value
+// Row u of the tile starts at K[u ld]. One w serves all outputs where own is 0; z may be null: 0.
+// forth: a work-item takes FORTH vectors of rows (vector shape), or a row (group shape), and all u in turn, so that
+// neighbours read neighbours. back: a work-item with explicit vectors (vector shape), or a work-group with consecutive
+// items on consecutive addresses and a tree in local memory (group shape), takes OWN rows u. Both take OUT outputs at a
+// time: each value read meets OUT outputs. Sums of RUN terms (back: of RUN vectors, or of an item's numbers) are real,
+// then wide; their order does not depend on the device's.
+// Ranges: forth (vectors / FORTH work-items, or the rows in groups of WG), residual (rows, problems), coupled and blank
+// (rows), back (capacity / OWN work-items or work-groups). OWN divides capacity.
 #ifndef OWN
 #define OWN 4
 #endif
 #define OUT 4
 #define RUN 64
+#ifndef FORTH
+#define FORTH 4
+#endif
 #define ROWS_OF_OWN            \
   global const real *restrict k[OWN]; /* (beyond the last one it stands in: what comes of that is not kept) */ \
   for (int a = 0; a < OWN; ++a) k[a] = K + (size_t)min(u + a, count[0] - 1) * ld;
 
 kernel EXPLICIT void residual(global const wide *restrict t, const long ld, const int first, global const wide *restrict w,
-                              global const wide *restrict z, const long n, global real *restrict r) {
+                              const int own, global const wide *restrict z, const long n, global real *restrict r) {
   const size_t i = get_global_id(0), p = get_global_id(1);
+  const wide weight = w[own * p * n + first + i];
   wide one = t[p * ld + i];
   if (z) one = wide_sub(one, z[p * n + first + i]);
-  r[p * ld + i] = wide_real(wide_mul(one, w[first + i]));
+  // (padding rows have no weight, and perhaps no value)
+  r[p * ld + i] = wide_real(weight) == 0 ? (real)0 : wide_real(wide_mul(one, weight));
+}
+
+kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const int first, global const wide *restrict w,
+                             global const wide *restrict shares, const long n, const int problems,
+                             global real *restrict r) {
+  const size_t i = get_global_id(0);
+  const wide weight = w[first + i];
+  wide mean = wide_of(0);
+  for (int q = 0; q < problems; ++q) mean = wide_add(mean, wide_mul(shares[q * n + first + i], t[q * ld + i]));
+  for (int q = 0; q < problems; ++q) {
+    const wide one = wide_mul(shares[q * n + first + i], wide_sub(t[q * ld + i], mean));
+    r[q * ld + i] = wide_real(weight) == 0 ? (real)0 : wide_real(wide_mul(one, weight));
+  }
+}
+
+kernel EXPLICIT void blank(global const int *restrict listed, const int from, const int first, const int rows,
+                           global real *restrict K, const long ld) {
+  const int i = listed[from + get_global_id(0)] - first;
+  for (int u = 0; u < rows; ++u) K[u * ld + i] = 0;
 }
 
 #ifdef VECTOR
@@ -54,6 +84,38 @@ inline double added(const realv sum) {
         if (u + a < count[0]) out[(size_t)(p + q) * capacity + u + a] += total[a][q];                     \
   }
 
+#define FORWARD(outputs)                                                                                  \
+  {                                                                                                       \
+    widev total[outputs][FORTH];                                                                          \
+    for (int q = 0; q < outputs; ++q)                                                                     \
+      for (int a = 0; a < FORTH; ++a) total[q][a] = (widev)0.0;                                           \
+    for (int u0 = 0; u0 < count[0]; u0 += RUN) {                                                          \
+      realv sum[outputs][FORTH];                                                                          \
+      _Pragma("unroll") for (int q = 0; q < outputs; ++q)                                                 \
+        _Pragma("unroll") for (int a = 0; a < FORTH; ++a) sum[q][a] = (realv)(real)0;                     \
+      for (int u = u0; u < min(count[0], u0 + RUN); ++u)                                                  \
+        _Pragma("unroll") for (int a = 0; a < FORTH; ++a) {                                               \
+          const realv k = loadv(at[a], K + (size_t)u * ld);                                               \
+          _Pragma("unroll") for (int q = 0; q < outputs; ++q)                                             \
+            sum[q][a] = fma(k, (realv)v[(size_t)(p + q) * capacity + u], sum[q][a]);                      \
+        }                                                                                                 \
+      for (int q = 0; q < outputs; ++q)                                                                   \
+        for (int a = 0; a < FORTH; ++a) total[q][a] += to_widev(sum[q][a]);                               \
+    }                                                                                                     \
+    for (int q = 0; q < outputs; ++q)                                                                     \
+      for (int a = 0; a < FORTH; ++a) storev(total[q][a], at[a], t + (size_t)(p + q) * ld);               \
+  }
+
+kernel EXPLICIT void forth(global const real *restrict K, const long ld, const int rows, global const real *restrict v,
+                           global const int *restrict count, const int problems, const int capacity,
+                           global wide *restrict t) {
+  int at[FORTH];  // (beyond the last vector it is made again)
+  for (int a = 0; a < FORTH; ++a) at[a] = min((int)get_group_id(0) * FORTH + a, rows / V - 1);
+  int p = 0;
+  for (; p + OUT <= problems; p += OUT) FORWARD(OUT)
+  for (; p < problems; ++p) FORWARD(1)
+}
+
 kernel EXPLICIT void back(global const real *restrict K, const long ld, const int rows, global const real *restrict r,
                           global const int *restrict count, const int problems, const int capacity,
                           global wide *restrict out) {
@@ -65,6 +127,30 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
   for (; p < problems; ++p) BACK(1)
 }
 #else
+kernel void forth(global const real *restrict K, const long ld, const int rows, global const real *restrict v,
+                  global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
+  const int i = get_global_id(0);
+  if (i >= rows) return;
+  for (int p = 0; p < problems; p += OUT) {
+    const int here = min(OUT, problems - p);
+    wide total[OUT];
+    for (int q = 0; q < OUT; ++q) total[q] = wide_of(0);
+    for (int u0 = 0; u0 < count[0]; u0 += RUN) {
+      real sum[OUT];
+#pragma unroll
+      for (int q = 0; q < OUT; ++q) sum[q] = 0;
+      for (int u = u0; u < min(count[0], u0 + RUN); ++u) {
+        const real k = K[(size_t)u * ld + i];
+#pragma unroll
+        for (int q = 0; q < OUT; ++q) sum[q] = fma(k, v[(size_t)(p + min(q, here - 1)) * capacity + u], sum[q]);
+      }
+#pragma unroll
+      for (int q = 0; q < OUT; ++q) total[q] = wide_add(total[q], wide_of(sum[q]));
+    }
+    for (int q = 0; q < here; ++q) t[(size_t)(p + q) * ld + i] = total[q];
+  }
+}
+
 kernel void back(global const real *restrict K, const long ld, const int rows, global const real *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
   const int u = get_group_id(0) * OWN, lid = get_local_id(0);

@@ -84,10 +84,12 @@ def given(profile: Profile, dtype: str) -> Variant:
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
 
 
-OWN = 4  # working vectors that an item of back.cl takes at a time: divides every panel's capacity
+# Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, and
+# vectors of rows on the way forth.
+OWN, FORTH = 4, 4
 
 
 def back(profile: Profile, dtype: str) -> Variant:
-    """The way back of forward and back; ``entry`` is the last of two kernels."""
-    made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}"
+    """What forward and back make of stored tiles; ``entry`` is one of five kernels."""
+    made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}", f"-DFORTH={FORTH}"
     return Variant(f"back {dtype}", sources.cl("gram/back"), made, "back")

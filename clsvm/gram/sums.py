@@ -2,16 +2,17 @@
 
     forward       T = K(X, U) V
     back          out = K(X, U)' R
-    forward_back  out = K(X, U)' (w * (K(X, U) V - z))
+    forward_back  out = K(X, U)' H (K(X, U) V - z), H of each row: w, one for each output, or w (diag(P) - P P')
 
 U are the working vectors of a panel, m of them, X n rows, k outputs; arrays are the host's, float64, rows in the
-caller's order. A tile of K(X, U) is computed, used and forgotten. Sums of a few terms are in the dtype of K, and these
-are summed in wide numbers, in the order of the rows: the same bits each time.
+caller's order. A tile of K(X, U) is computed, used and forgotten, or kept for the passes to come. Sums of a few terms
+are in the dtype of K, and these are summed in wide numbers, in the order of the rows: the same bits each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,43 +20,67 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Gram, Store, Update
+from clsvm.opencl.stream import Buffer
 
 Vector = NDArray[np.float64]
 TILE = {"vector": 8 << 20, "group": 64 << 20}  # bytes of K at a time, by the profile's shape: caches read it back
 
 
-class Sums:
-    """Of one Gram and a gathered panel of ``m`` working vectors, for ``k`` outputs. tile_bytes: of K at a time.
+class Part(NamedTuple):
+    """A tile: its first lane group, how many there are, where its values stand."""
 
-    :meth:`weigh` sets w and z for the passes to come. Raises ValueError where memory_limit is too small, and for a
+    begin: int
+    groups: int
+    values: Buffer
+
+
+class Sums:
+    """Of one Gram and a gathered panel of ``m`` working vectors, for ``k`` outputs. tile_bytes: of K at a time. keep:
+    whether all of K is kept from the first pass on, in slabs of the process's pool.
+
+    :meth:`weigh` sets H and z for the passes to come. Raises ValueError where memory_limit is too small, and for a
     panel that is not whole lane groups (one made with ``square``).
     """
 
-    def __init__(self, gram: Gram, panel: Panel, m: int, k: int, tile_bytes: int | None = None) -> None:
-        self.gram, self.panel, self.m, self.k = gram, panel, m, k
+    def __init__(
+        self, gram: Gram, panel: Panel, m: int, k: int, tile_bytes: int | None = None, keep: bool = False
+    ) -> None:
+        self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
         stream, rows, real = gram.stream, gram.rows, np.dtype(gram.rows.dtype)
         if panel.capacity % programs.OWN:
             raise ValueError(f"a panel of {panel.capacity} working vectors is not whole lane groups: make it square")
         self._real, self._groups = real, rows.n_pad // rows.lanes
-        wanted = TILE[stream.profile.shape] if tile_bytes is None else tile_bytes
-        step = max(1, min(self._groups, wanted // (real.itemsize * rows.lanes * panel.capacity)))
-        self._step, size = step, step * rows.lanes
+        self._step, size = tile(gram, panel.capacity, tile_bytes)
         self._ld = size
-        self._tile = stream.buffer(real.itemsize * size * panel.capacity)
+        nbytes = real.itemsize * size * panel.capacity
+        count = -(-self._groups // self._step) if keep else 1
+        self._tiles = [stream.slab(nbytes) if keep else stream.buffer(nbytes) for _ in range(count)]
+        self._made = 0  # tiles whose values are there
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(real.itemsize * k * size)
         self._v, self._out = stream.buffer(real.itemsize * k * panel.capacity), stream.buffer(8 * k * panel.capacity)
         self._count = stream.upload(np.array([m], np.int32))
-        self._w, self._z = stream.wide(self._in_place(np.ones(rows.n))), None
         made = programs.back(stream.profile, rows.dtype)
-        self._residual, self._back = stream.variant(made, "residual"), stream.variant(made, "back")
+        names = "forth", "residual", "coupled", "back", "blank"
+        self._forth, self._residual, self._coupled, self._back, self._blank = (
+            stream.variant(made, name) for name in names
+        )
+        self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
+        self._listed = stream.upload(self._padding)
+        self._w: Buffer = None
+        self._z: Buffer = None
+        self._shares: Buffer = None
+        self.weigh(None)
 
-    def weigh(self, w: Vector | None, z: Vector | None = None) -> None:
-        """w (n,) and z (k, n) of :meth:`forward_back`; None is 1 and 0."""
+    def weigh(self, w: Vector | None, z: Vector | None = None, shares: Vector | None = None) -> None:
+        """H and z of :meth:`forward_back`: w (n,) or one for each output (k, n), z (k, n), P (k, n) of w (diag(P) -
+        P P'); None is 1 and 0."""
         stream = self.gram.stream
         stream.finish()
-        stream.free(*(buffer for buffer in (self._w, self._z) if buffer is not None))
-        self._w = stream.wide(self._in_place(np.ones(self.gram.rows.n) if w is None else w))  # (0 in padding rows)
-        self._z = None if z is None else stream.wide(self._in_place(z))
+        stream.free(*(buffer for buffer in (self._w, self._z, self._shares) if buffer is not None))
+        w = np.ones(self.gram.rows.n) if w is None else w
+        self._own = int(w.ndim > 1)
+        self._w = stream.wide(self._in_place(w))  # (0 in padding rows)
+        self._z, self._shares = (None if one is None else stream.wide(self._in_place(one)) for one in (z, shares))
 
     def _in_place(self, values: Vector) -> Vector:
         """(..., n) in the caller's order -> (..., n_pad) in device order, 0 in padding rows."""
@@ -68,10 +93,9 @@ class Sums:
         stream, rows = self.gram.stream, self.gram.rows
         self._weights(V)
         T = np.empty((self.k, rows.n_pad))
-        for begin, here in self._tiles():
-            self._forward(begin, here, None)
-            size = here * rows.lanes
-            first = begin * rows.lanes
+        for part in self._parts():
+            self._forward(part, self.keep)
+            first, size = part.begin * rows.lanes, part.groups * rows.lanes
             T[:, first : first + size] = stream.read_wide(self._t, (self.k, self._ld))[:, :size]
         return T[:, rows.position]
 
@@ -80,63 +104,107 @@ class Sums:
         stream, rows = self.gram.stream, self.gram.rows
         placed = self._in_place(R).astype(self._real)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
-        part = np.zeros((self.k, self._ld), self._real)
-        for begin, here in self._tiles():
-            groups, first, size = range(begin, begin + here), begin * rows.lanes, here * rows.lanes
-            self.gram.over_rows("rows", groups, first, self.panel, self._count, self._store(), None)
-            part[:, :size] = placed[:, first : first + size]
-            stream.write(self._r, part)
-            self._add(size)
+        part_of = np.zeros((self.k, self._ld), self._real)
+        for part in self._parts():
+            first, size = part.begin * rows.lanes, part.groups * rows.lanes
+            if not self._there(part):
+                self.gram.over_rows("rows", _groups(part), first, self.panel, self._count, self._store(part), None)
+                self._done(part)
+            part_of[:, :size] = placed[:, first : first + size]
+            stream.write(self._r, part_of)
+            self._add(part)
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """out = K(X, U)' (w * (K(X, U) V - z)): (k, m) of V (k, m), with w and z as :meth:`weigh` has them."""
-        rows = self.gram.rows
+        """out = K(X, U)' H (K(X, U) V - z): (k, m) of V (k, m), with H and z as :meth:`weigh` has them."""
+        rows, stream = self.gram.rows, self.gram.stream
         self._weights(V)
-        self.gram.stream.clear(self._out, 8 * self.k * self.panel.capacity)
-        for begin, here in self._tiles():
-            first, size = begin * rows.lanes, here * rows.lanes
-            self._forward(begin, here, self._store())
+        stream.clear(self._out, 8 * self.k * self.panel.capacity)
+        n = np.int64(rows.n_pad)
+        for part in self._parts():
+            first, size = part.begin * rows.lanes, part.groups * rows.lanes
+            self._forward(part, True)
             sizes = np.int64(self._ld), first
-            self._residual((size, self.k), None, self._t, sizes, self._w, self._z, np.int64(rows.n_pad), self._r)
-            self._add(size)
+            if self._shares is not None:
+                self._coupled((size,), None, self._t, sizes, self._w, self._shares, n, self.k, self._r)
+            else:
+                self._residual((size, self.k), None, self._t, sizes, self._w, self._own, self._z, n, self._r)
+            self._add(part)
         return self._read()
 
-    def _tiles(self) -> Iterator[tuple[int, int]]:
-        """(first lane group, lane groups) of each tile."""
-        for begin in range(0, self._groups, self._step):
-            yield begin, min(self._step, self._groups - begin)
+    def _parts(self) -> Iterator[Part]:
+        for number, begin in enumerate(range(0, self._groups, self._step)):
+            values = self._tiles[number if self.keep else 0]
+            yield Part(begin, min(self._step, self._groups - begin), values)
 
     def _weights(self, V: Vector) -> None:
         padded = np.zeros((self.k, self.panel.capacity), self._real)
         padded[:, : self.m] = V
         self.gram.stream.write(self._v, padded)
 
-    def _store(self) -> Store:
+    def _store(self, part: Part) -> Store:
         capacity = self.panel.capacity
-        return Store((self._tile,), capacity, self._ld, self.gram.slot(capacity))
+        return Store((part.values,), capacity, self._ld, self.gram.slot(capacity))
 
-    def _forward(self, begin: int, here: int, store: Store | None) -> None:
-        """T of a tile, and K into ``store``."""
+    def _there(self, part: Part) -> bool:
+        """Whether the values of a tile were kept."""
+        return self.keep and part.begin < self._made
+
+    def _forward(self, part: Part, stored: bool) -> None:
+        """T of a tile, from its values where they are there, else with them where they are to be stored."""
         stream, lanes = self.gram.stream, self.gram.rows.lanes
+        if self._there(part):
+            rows, group = part.groups * lanes, stream.profile.group
+            vectors = -(-rows // (lanes * programs.FORTH))
+            vector = stream.profile.shape == "vector"
+            size, local = ((vectors,), (1,)) if vector else ((-(-rows // group) * group,), (group,))
+            sizes = self.k, self.panel.capacity
+            self._forth(size, local, part.values, np.int64(self._ld), rows, self._v, self._count, *sizes, self._t)
+            return
         stream.clear(self._t, 8 * self.k * self._ld)
         update = Update(self.k, self._ld, self._t, self._v, self.panel.capacity)
-        product, groups = "rows, sums" if store else "sums", range(begin, begin + here)
-        self.gram.over_rows(product, groups, begin * lanes, self.panel, self._count, store, update)
+        product, store = ("rows, sums", self._store(part)) if stored else ("sums", None)
+        self.gram.over_rows(product, _groups(part), part.begin * lanes, self.panel, self._count, store, update)
+        if stored:
+            self._done(part)
 
-    def _add(self, rows: int) -> None:
+    def _done(self, part: Part) -> None:
+        """Note that a tile was made; padding rows of it become 0, for which the kernel function need not have a value."""
+        self._made = part.begin + 1
+        lanes = self.gram.rows.lanes
+        first, end = part.begin * lanes, (part.begin + part.groups) * lanes
+        begin, stop = np.searchsorted(self._padding, (first, end)).tolist()
+        if stop > begin:
+            where = self._listed, begin, first
+            self._blank((stop - begin,), None, where, self.panel.capacity, part.values, np.int64(self._ld))
+
+    def _add(self, part: Part) -> None:
         """out += K' R of the tile."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.shape == "group" else 1
-        sizes = (self.k, capacity, self._out)
-        size = (capacity // programs.OWN * group,), (group,)
-        self._back(*size, self._tile, np.int64(self._ld), rows, self._r, self._count, *sizes)
+        size, rows = (capacity // programs.OWN * group,), part.groups * self.gram.rows.lanes
+        sizes = np.int64(self._ld), rows, self._r, self._count, self.k, capacity, self._out
+        self._back(size, (group,), part.values, *sizes)
 
     def _read(self) -> Vector:
         shape = self.k, self.panel.capacity
         return self.gram.stream.read_wide(self._out, shape)[:, : self.m]
 
     def free(self) -> None:
-        """Give every buffer back but those of the rows and the panel."""
+        """Give every buffer back but those of the rows, the panel, and what is kept."""
         self.weigh(None)
-        self.gram.stream.free(self._w, self._tile, self._t, self._r, self._v, self._out, self._count)
+        tiles = () if self.keep else self._tiles
+        self.gram.stream.free(self._w, *tiles, self._t, self._r, self._v, self._out, self._count, self._listed)
+
+
+def tile(gram: Gram, capacity: int, tile_bytes: int | None = None) -> tuple[int, int]:
+    """(lane groups of a tile, its rows)."""
+    profile, rows = gram.stream.profile, gram.rows
+    wanted = TILE[profile.shape] if tile_bytes is None else tile_bytes
+    nbytes = np.dtype(rows.dtype).itemsize * rows.lanes * capacity
+    step = max(1, min(rows.n_pad // rows.lanes, wanted // nbytes))
+    return step, step * rows.lanes
+
+
+def _groups(part: Part) -> range:
+    return range(part.begin, part.begin + part.groups)

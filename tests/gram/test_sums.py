@@ -99,3 +99,46 @@ def test_a_panel_of_two_is_refused(device: str) -> None:
         if (panel := gram.panel(2)).capacity % 4:
             with pytest.raises(ValueError, match="a panel of 2 working vectors is not whole lane groups"):
                 Sums(gram, panel, 2, 1)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("k", [1, 5])
+def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep: bool, k: int) -> None:
+    """H of a row is a number, one for each output, or couples them; from values that are made or that were kept."""
+    slow = devices.find(device).platform == "Oclgrind"
+    if slow and (profile == "gpu-pair" or k == 1):
+        pytest.skip("enough of it is simulated without")
+    rng, n, m = np.random.default_rng(2), 70 if slow else 333, 7 if slow else 30
+    X = rng.normal(size=(n, 4))
+    kernel = make("rbf", gamma=0.3)
+    K, V, R = kernel(X, X[:m]), rng.normal(size=(k, m)), rng.normal(size=(k, n))
+    w, z, shares = rng.random((k, n)), rng.normal(size=(k, n)), rng.dirichlet(np.ones(k), n).T
+    with sums(device, X, np.arange(m), kernel, "dense", "float32", k, tile_bytes=4 * 64 * 64 * 3, keep=keep) as made:
+        made.weigh(w, z)
+        close = {"rtol": 0, "atol": 2e-3}
+        for _ in range(2):  # (the second time they are there)
+            np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T - z)) @ K, **close)
+        made.weigh(w[0], shares=shares)
+        T = V @ K.T
+        coupled = w[0] * shares * (T - (shares * T).sum(axis=0))
+        first = made.forward_back(V)
+        np.testing.assert_allclose(first, coupled @ K, **close)
+        if not slow:
+            np.testing.assert_array_equal(made.forward_back(V), first)
+            np.testing.assert_allclose(made.forward(V), T, rtol=0, atol=2e-5)
+            np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_no_value_at_zero_rows(device: str, profile: str, kind: str) -> None:
+    """Padding rows are zero, for which a kernel function need not have a value."""
+    rng = np.random.default_rng(4)
+    X = rng.random((77, 5)) + 0.1
+    kernel = Kernel("dot / sqrt(xx * yy)")
+    K, V = kernel(X, X[:11]), rng.normal(size=(2, 11))
+    for keep in (False, True):
+        with sums(device, X, np.arange(11), kernel, kind, "float32", 2, keep=keep) as made:
+            for _ in range(2):
+                np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
+            np.testing.assert_allclose(made.back(V @ K.T), (V @ K.T) @ K, rtol=0, atol=2e-3)
