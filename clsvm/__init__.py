@@ -11,7 +11,10 @@ __all__ = [
     "BuildError",
     "ClsvmError",
     "DeviceError",
+    "FalkonClassifier",
+    "FalkonRegressor",
     "Kernel",
+    "LogisticFalkonClassifier",
     "NuSVC",
     "NuSVR",
     "OneClassSVM",
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from clsvm.errors import BuildError, ClsvmError, DeviceError
     from clsvm.estimators.classification import SVC, NuSVC
     from clsvm.estimators.convert import from_sklearn, to_sklearn
+    from clsvm.estimators.falkon import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
     from clsvm.estimators.one_class import OneClassSVM
     from clsvm.estimators.regression import SVR, NuSVR
     from clsvm.gram.matrix import kernel_matrix
@@ -48,6 +52,9 @@ _HOMES = {
     "NuSVC": "estimators.classification",
     "NuSVR": "estimators.regression",
     "OneClassSVM": "estimators.one_class",
+    "FalkonRegressor": "estimators.falkon",
+    "FalkonClassifier": "estimators.falkon",
+    "LogisticFalkonClassifier": "estimators.falkon",
     "Kernel": "kernels",
     "kernel_matrix": "gram.matrix",
     "load_model": "models.npz",

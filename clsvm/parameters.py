@@ -313,11 +313,11 @@ _LISTED = (
 PARAMETERS: dict[str, Parameter] = {one.name: one for one in _LISTED}
 
 
-def check(given: Mapping[str, Any]) -> None:
+def check(given: Mapping[str, Any], table: Mapping[str, Parameter] = PARAMETERS) -> None:
     """Raises TypeError or ValueError for a parameter, by its name, that is outside of its limits. Names
     that are not the table's are left alone."""
-    for name in [name for name in PARAMETERS if name in given]:
-        PARAMETERS[name].limits.check(name, given[name])
+    for name in [name for name in table if name in given]:
+        table[name].limits.check(name, given[name])
 
 
 class Options:

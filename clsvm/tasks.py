@@ -12,12 +12,12 @@ CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # what is predi
 
 @dataclass(frozen=True)
 class Task:
-    """name: LIBSVM's svm_type, which model files hold. number: of svm-train's flag -s. words: for a help text.
-    estimator: the name of its class, here and in scikit-learn. kind: CLASSES, ONE_CLASS or NUMBERS. parameters: what
-    its problem asks for, of C, nu, epsilon and bias."""
+    """name: LIBSVM's svm_type, which model files hold, or ours. number: of svm-train's flag -s, None of a machine that
+    LIBSVM does not have. words: for a help text. estimator: the name of its class, here and in scikit-learn. kind:
+    CLASSES, ONE_CLASS or NUMBERS. parameters: what its problem asks for, of C, nu, epsilon and bias."""
 
     name: str
-    number: int
+    number: int | None
     words: str
     estimator: str
     kind: str
@@ -37,8 +37,12 @@ TASKS: dict[str, Task] = {
         Task("one_class", 2, "one-class", "OneClassSVM", ONE_CLASS, ("nu",)),
         Task("epsilon_svr", 3, "epsilon-SVR", "SVR", NUMBERS, ("C", "epsilon", "bias")),
         Task("nu_svr", 4, "nu-SVR", "NuSVR", NUMBERS, ("C", "nu")),
+        Task("nystrom_classes", None, "classes by centres", "FalkonClassifier", CLASSES, ()),
+        Task("nystrom_numbers", None, "numbers by centres", "FalkonRegressor", NUMBERS, ()),
     )
 }
+
+LIBSVM: tuple[str, ...] = tuple(task.name for task in TASKS.values() if task.number is not None)
 
 
 def of_number(number: int) -> Task | None:
@@ -48,5 +52,6 @@ def of_number(number: int) -> Task | None:
 
 def listed(joint: str = "or", *parameters: str) -> str:
     """The numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
-    *most, last = [f"{t.number} {t.words}" for t in TASKS.values() if set(parameters) <= set(t.parameters)]
+    theirs = map(TASKS.get, LIBSVM)
+    *most, last = [f"{t.number} {t.words}" for t in theirs if t and set(parameters) <= set(t.parameters)]
     return f"{', '.join(most)} {joint} {last}"

@@ -9,14 +9,20 @@
 // neighbours read neighbours. back: a work-item with explicit vectors (vector shape), or a work-group with consecutive
 // items on consecutive addresses and a tree in local memory (group shape), takes OWN rows u. Both take OUT outputs at a
 // time: each value read meets OUT outputs. Sums of RUN terms (back: of RUN vectors, or of an item's numbers) are real,
-// then wide; their order does not depend on the device's.
+// then wide; with EXACT v and r are wide, and so is every product and sum. Their order does not depend on the device's.
 // Ranges: forth (vectors / FORTH work-items, or the rows in groups of WG), residual (rows, problems), coupled and blank
 // (rows), back (capacity / OWN work-items or work-groups). OWN divides capacity.
 #ifndef OWN
 #define OWN 4
 #endif
-#define OUT 4
 #define RUN 64
+#ifdef EXACT
+#define OUT 1
+typedef wide term;
+#else
+#define OUT 4
+typedef real term;
+#endif
 #ifndef FORTH
 #define FORTH 4
 #endif
@@ -54,7 +60,15 @@ kernel EXPLICIT void blank(global const int *restrict listed, const int from, co
 }
 
 #ifdef VECTOR
-inline double added(const realv sum) {
+#ifdef EXACT
+typedef widev termv;
+#define TERMS(x) to_widev(x)
+#else
+typedef realv termv;
+#define TERMS(x) (x)
+#endif
+
+inline double added(const termv sum) {
   const widev wide_sum = to_widev(sum);
   double total = 0;
   for (int lane = 0; lane < V; ++lane) total += ((private const double *)&wide_sum)[lane];
@@ -67,14 +81,14 @@ inline double added(const realv sum) {
     for (int a = 0; a < OWN; ++a)                                                                         \
       for (int q = 0; q < outputs; ++q) total[a][q] = 0;                                                  \
     for (int v0 = 0; v0 < rows / V; v0 += RUN) {                                                          \
-      realv sum[OWN][outputs];                                                                            \
+      termv sum[OWN][outputs];                                                                            \
       _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                     \
-        _Pragma("unroll") for (int q = 0; q < outputs; ++q) sum[a][q] = (realv)(real)0;                   \
+        _Pragma("unroll") for (int q = 0; q < outputs; ++q) sum[a][q] = (termv)(term)0;                   \
       for (int v = v0; v < min(rows / V, v0 + RUN); ++v)                                                  \
         _Pragma("unroll") for (int q = 0; q < outputs; ++q) {                                             \
-          const realv rv = loadv(v, r + (size_t)(p + q) * ld);                                            \
+          const termv rv = loadv(v, r + (size_t)(p + q) * ld);                                            \
           _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                 \
-            sum[a][q] = fma(loadv(v, k[a]), rv, sum[a][q]);                                               \
+            sum[a][q] = fma(TERMS(loadv(v, k[a])), rv, sum[a][q]);                                        \
         }                                                                                                 \
       for (int a = 0; a < OWN; ++a)                                                                       \
         for (int q = 0; q < outputs; ++q) total[a][q] += added(sum[a][q]);                                \
@@ -90,14 +104,14 @@ inline double added(const realv sum) {
     for (int q = 0; q < outputs; ++q)                                                                     \
       for (int a = 0; a < FORTH; ++a) total[q][a] = (widev)0.0;                                           \
     for (int u0 = 0; u0 < count[0]; u0 += RUN) {                                                          \
-      realv sum[outputs][FORTH];                                                                          \
+      termv sum[outputs][FORTH];                                                                          \
       _Pragma("unroll") for (int q = 0; q < outputs; ++q)                                                 \
-        _Pragma("unroll") for (int a = 0; a < FORTH; ++a) sum[q][a] = (realv)(real)0;                     \
+        _Pragma("unroll") for (int a = 0; a < FORTH; ++a) sum[q][a] = (termv)(term)0;                     \
       for (int u = u0; u < min(count[0], u0 + RUN); ++u)                                                  \
         _Pragma("unroll") for (int a = 0; a < FORTH; ++a) {                                               \
-          const realv k = loadv(at[a], K + (size_t)u * ld);                                               \
+          const termv k = TERMS(loadv(at[a], K + (size_t)u * ld));                                        \
           _Pragma("unroll") for (int q = 0; q < outputs; ++q)                                             \
-            sum[q][a] = fma(k, (realv)v[(size_t)(p + q) * capacity + u], sum[q][a]);                      \
+            sum[q][a] = fma(k, (termv)v[(size_t)(p + q) * capacity + u], sum[q][a]);                      \
         }                                                                                                 \
       for (int q = 0; q < outputs; ++q)                                                                   \
         for (int a = 0; a < FORTH; ++a) total[q][a] += to_widev(sum[q][a]);                               \
@@ -106,7 +120,7 @@ inline double added(const realv sum) {
       for (int a = 0; a < FORTH; ++a) storev(total[q][a], at[a], t + (size_t)(p + q) * ld);               \
   }
 
-kernel EXPLICIT void forth(global const real *restrict K, const long ld, const int rows, global const real *restrict v,
+kernel EXPLICIT void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                            global const int *restrict count, const int problems, const int capacity,
                            global wide *restrict t) {
   int at[FORTH];  // (beyond the last vector it is made again)
@@ -116,7 +130,7 @@ kernel EXPLICIT void forth(global const real *restrict K, const long ld, const i
   for (; p < problems; ++p) FORWARD(1)
 }
 
-kernel EXPLICIT void back(global const real *restrict K, const long ld, const int rows, global const real *restrict r,
+kernel EXPLICIT void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                           global const int *restrict count, const int problems, const int capacity,
                           global wide *restrict out) {
   const int u = get_group_id(0) * OWN;
@@ -127,7 +141,17 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
   for (; p < problems; ++p) BACK(1)
 }
 #else
-kernel void forth(global const real *restrict K, const long ld, const int rows, global const real *restrict v,
+#ifdef EXACT
+#define PLUS(sum, k, other) wide_add(sum, wide_mul(wide_of(k), other))
+#define ZERO wide_of(0)
+#define WIDE(sum) (sum)
+#else
+#define PLUS(sum, k, other) fma(k, other, sum)
+#define ZERO 0
+#define WIDE(sum) wide_of(sum)
+#endif
+
+kernel void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                   global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
   const int i = get_global_id(0);
   if (i >= rows) return;
@@ -136,22 +160,22 @@ kernel void forth(global const real *restrict K, const long ld, const int rows, 
     wide total[OUT];
     for (int q = 0; q < OUT; ++q) total[q] = wide_of(0);
     for (int u0 = 0; u0 < count[0]; u0 += RUN) {
-      real sum[OUT];
+      term sum[OUT];
 #pragma unroll
-      for (int q = 0; q < OUT; ++q) sum[q] = 0;
+      for (int q = 0; q < OUT; ++q) sum[q] = ZERO;
       for (int u = u0; u < min(count[0], u0 + RUN); ++u) {
         const real k = K[(size_t)u * ld + i];
 #pragma unroll
-        for (int q = 0; q < OUT; ++q) sum[q] = fma(k, v[(size_t)(p + min(q, here - 1)) * capacity + u], sum[q]);
+        for (int q = 0; q < OUT; ++q) sum[q] = PLUS(sum[q], k, v[(size_t)(p + min(q, here - 1)) * capacity + u]);
       }
 #pragma unroll
-      for (int q = 0; q < OUT; ++q) total[q] = wide_add(total[q], wide_of(sum[q]));
+      for (int q = 0; q < OUT; ++q) total[q] = wide_add(total[q], WIDE(sum[q]));
     }
     for (int q = 0; q < here; ++q) t[(size_t)(p + q) * ld + i] = total[q];
   }
 }
 
-kernel void back(global const real *restrict K, const long ld, const int rows, global const real *restrict r,
+kernel void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
   const int u = get_group_id(0) * OWN, lid = get_local_id(0);
   if (u >= count[0]) return;  // (the whole group)
@@ -162,22 +186,22 @@ kernel void back(global const real *restrict K, const long ld, const int rows, g
     for (int a = 0; a < OWN; ++a)
       for (int q = 0; q < OUT; ++q) total[a][q] = wide_of(0);
     for (int i0 = lid; i0 < rows; i0 += WG * RUN) {
-      real sum[OWN][OUT];
+      term sum[OWN][OUT];
 #pragma unroll
       for (int a = 0; a < OWN; ++a)
 #pragma unroll
-        for (int q = 0; q < OUT; ++q) sum[a][q] = 0;
+        for (int q = 0; q < OUT; ++q) sum[a][q] = ZERO;
       for (int i = i0; i < min(rows, i0 + WG * RUN); i += WG)
 #pragma unroll
         for (int q = 0; q < OUT; ++q) {
-          const real ri = p + q < problems ? r[(size_t)(p + q) * ld + i] : (real)0;
+          const term ri = p + q < problems ? r[(size_t)(p + q) * ld + i] : ZERO;
 #pragma unroll
-          for (int a = 0; a < OWN; ++a) sum[a][q] = fma(k[a][i], ri, sum[a][q]);
+          for (int a = 0; a < OWN; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);
         }
 #pragma unroll
       for (int a = 0; a < OWN; ++a)
 #pragma unroll
-        for (int q = 0; q < OUT; ++q) total[a][q] = wide_add(total[a][q], wide_of(sum[a][q]));
+        for (int q = 0; q < OUT; ++q) total[a][q] = wide_add(total[a][q], WIDE(sum[a][q]));
     }
 #pragma unroll
     for (int a = 0; a < OWN; ++a)

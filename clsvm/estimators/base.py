@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from time import perf_counter
 from typing import Any, Self
@@ -30,8 +30,7 @@ from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
-from clsvm.parameters import PARAMETERS
-from clsvm.report import FitReport
+from clsvm.parameters import PARAMETERS, Parameter
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 _DTYPES = [np.float64, np.float32]
@@ -52,7 +51,8 @@ class KernelEstimator(BaseEstimator):
     memory_limit: Any
     support_vectors_: Any
     model_: KernelModel
-    fit_report_: FitReport
+    fit_report_: Any
+    _table: Mapping[str, Parameter] = PARAMETERS  # of what the constructor takes
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -108,7 +108,7 @@ class KernelEstimator(BaseEstimator):
 
     def _check_numbers(self) -> None:
         """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
-        parameters.check(self._asked())
+        parameters.check(self._asked(), self._table)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
         if isinstance(self.kernel, str) and not self._given and self.kernel not in BUILTIN:
@@ -124,7 +124,7 @@ class KernelEstimator(BaseEstimator):
         class takes beside ours is its own, whatever it is called, unless it is the solver's."""
         ours = next(one for one in type(self).__mro__ if one.__module__.startswith("clsvm."))
         named = inspect.signature(ours).parameters
-        known = (name for name, one in PARAMETERS.items() if name in named or one.solver)
+        known = (name for name, one in self._table.items() if name in named or one.solver)
         return {name: getattr(self, name) for name in known if hasattr(self, name)}
 
     @property

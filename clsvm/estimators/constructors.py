@@ -18,8 +18,9 @@ T = TypeVar("T")
 def documented(made: type[T]) -> type[T]:
     """The class, its docstring with a list of its parameters before that of its attributes."""
     if made.__doc__:  # (python -OO has none)
+        table = getattr(made, "_table", PARAMETERS)
         parameters = list(inspect.signature(made.__init__).parameters.values())[1:]
-        texts = (f"{one}: {PARAMETERS[one.name].words}." for one in map(_plain, parameters))
+        texts = (f"{one}: {table[one.name].words}." for one in map(_plain, parameters))
         listed = [textwrap.fill(text, 110, **_INDENTS) for text in texts]
         before, attributes, after = inspect.cleandoc(made.__doc__).partition("Attributes after fit:")
         made.__doc__ = "\n".join([f"{before}Parameters:", *listed, "", f"{attributes}{after}"])

@@ -20,6 +20,7 @@ from clsvm.fit import several, train
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
 from clsvm.parameters import Options
+from clsvm.report import FitReport
 from clsvm.solvers.batch import Member
 
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
@@ -41,6 +42,7 @@ class Machine(KernelEstimator):
     checkpoint: Any
     checkpoint_every: Any
     n_iter_: Any
+    fit_report_: FitReport
     _task: str  # of clsvm.tasks.TASKS
 
     def _options(self) -> Options:

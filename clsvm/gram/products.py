@@ -147,13 +147,27 @@ class Gram:
     def rows_of(self, panel: Panel, source: Gram) -> NDArray[Any]:
         """K(U, X) on the host, U the rows of ``source`` in the caller's order (at most the panel's capacity), X these,
         in device order: (source's n, n_pad)."""
-        stream, n, itemsize = self.stream, source.rows.n, self._real.itemsize
+        stream, n = self.stream, source.rows.n
         at, count = stream.upload(source.rows.position), stream.upload(np.array([n], np.int32))
-        out = stream.buffer(itemsize * n * self.rows.n_pad)
         source.gather(panel, at, count)
-        self.accumulate(panel, count, Store((out,), n, self.rows.n_pad, self.slot(panel.capacity)), None)
-        K = stream.read(out, self._real, (n, self.rows.n_pad))
-        stream.free(at, count, out)
+        K = self._read(panel, n, count)
+        stream.free(at, count)
+        return K
+
+    def values(self, panel: Panel, m: int) -> NDArray[Any]:
+        """K(X, U) (n, m) on the host, of the m working vectors of a gathered panel, rows in the caller's order."""
+        count = self.stream.upload(np.array([m], np.int32))
+        K = self._read(panel, m, count)
+        self.stream.free(count)
+        return np.asarray(K[:, self.rows.position].T)
+
+    def _read(self, panel: Panel, m: int, count: Buffer) -> NDArray[Any]:
+        """K(U, X) of the ``count`` = m working vectors, on the host: (m, n_pad)."""
+        stream = self.stream
+        out = stream.buffer(self._real.itemsize * m * self.rows.n_pad)
+        self.accumulate(panel, count, Store((out,), m, self.rows.n_pad, self.slot(panel.capacity)), None)
+        K = stream.read(out, self._real, (m, self.rows.n_pad))
+        stream.free(out)
         return K
 
     def over_rows(

@@ -3,7 +3,7 @@
     rows     K(X, U) stored                         STORE
     update   c += K(X, U) D, nothing stored         UPDATE
     both     the two in one pass                    STORE, UPDATE
-    sums     as update, by short sums               UPDATE, SHORT   (alone, or with rows: forward and back, back.cl)
+    rows, sums  both, by short sums                 STORE, UPDATE, SHORT   (forward and back, back.cl)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
     half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
@@ -39,7 +39,6 @@ PRODUCTS = {
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
-    "sums": Product(("-DUPDATE", "-DSHORT")),
     "rows, sums": Product(("-DSTORE", "-DUPDATE", "-DSHORT")),
     "tile": Product(("-DSTORE",), tile=True),
     "half tile": Product(("-DSTORE", "-DHALF"), tile=True, vector=True),
@@ -89,7 +88,7 @@ def given(profile: Profile, dtype: str) -> Variant:
 OWN, FORTH = 4, 4
 
 
-def back(profile: Profile, dtype: str) -> Variant:
-    """What forward and back make of stored tiles; ``entry`` is one of five kernels."""
+def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
+    """What forward and back make of stored tiles; ``entry`` is one of five kernels. exact: all sums are wide."""
     made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}", f"-DFORTH={FORTH}"
-    return Variant(f"back {dtype}", sources.cl("gram/back"), made, "back")
+    return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), (*made, *["-DEXACT"] * exact), "back")

@@ -6,12 +6,14 @@
 
 U are the working vectors of a panel, m of them, X n rows, k outputs; arrays are the host's, float64, rows in the
 caller's order. A tile of K(X, U) is computed, used and forgotten, or kept for the passes to come. Sums of a few terms
-are in the dtype of K, and these are summed in wide numbers, in the order of the rows: the same bits each time.
+of forward_back are in the dtype of K, and these are summed in wide numbers; forward and back alone have wide numbers
+throughout, for gradients. Their order is that of the rows: the same bits each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +26,9 @@ from clsvm.opencl.stream import Buffer
 
 Vector = NDArray[np.float64]
 TILE = {"vector": 8 << 20, "group": 64 << 20}  # bytes of K at a time, by the profile's shape: caches read it back
+
+
+_BETWEEN, _WAYS = ("residual", "coupled", "blank"), ("forth", "back")  # kernels of back.cl
 
 
 class Part(NamedTuple):
@@ -50,26 +55,30 @@ class Sums:
         if panel.capacity % programs.OWN:
             raise ValueError(f"a panel of {panel.capacity} working vectors is not whole lane groups: make it square")
         self._real, self._groups = real, rows.n_pad // rows.lanes
-        self._step, size = tile(gram, panel.capacity, tile_bytes)
-        self._ld = size
+        wanted = TILE[stream.profile.shape] if tile_bytes is None else tile_bytes
+        self._step = max(1, min(self._groups, wanted // (real.itemsize * rows.lanes * panel.capacity)))
+        self._ld = size = self._step * rows.lanes
         nbytes = real.itemsize * size * panel.capacity
         count = -(-self._groups // self._step) if keep else 1
         self._tiles = [stream.slab(nbytes) if keep else stream.buffer(nbytes) for _ in range(count)]
         self._made = 0  # tiles whose values are there
-        self._t, self._r = stream.buffer(8 * k * size), stream.buffer(real.itemsize * k * size)
-        self._v, self._out = stream.buffer(real.itemsize * k * panel.capacity), stream.buffer(8 * k * panel.capacity)
+        self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
+        self._v, self._out = stream.buffer(8 * k * panel.capacity), stream.buffer(8 * k * panel.capacity)
         self._count = stream.upload(np.array([m], np.int32))
-        made = programs.back(stream.profile, rows.dtype)
-        names = "forth", "residual", "coupled", "back", "blank"
-        self._forth, self._residual, self._coupled, self._back, self._blank = (
-            stream.variant(made, name) for name in names
-        )
+        short, exact = (programs.back(stream.profile, rows.dtype, one) for one in (False, True))
+        self._residual, self._coupled, self._blank = map(partial(stream.variant, short), _BETWEEN)
+        self._forths, self._backs = ([stream.variant(made, name) for made in (short, exact)] for name in _WAYS)
         self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
         self._listed = stream.upload(self._padding)
         self._w: Buffer = None
         self._z: Buffer = None
         self._shares: Buffer = None
         self.weigh(None)
+
+    def make(self) -> None:
+        """Make all that is kept: rows need not be there for passes to come."""
+        for part in self._parts():
+            self._filled(part)
 
     def weigh(self, w: Vector | None, z: Vector | None = None, shares: Vector | None = None) -> None:
         """H and z of :meth:`forward_back`: w (n,) or one for each output (k, n), z (k, n), P (k, n) of w (diag(P) -
@@ -91,10 +100,10 @@ class Sums:
     def forward(self, V: Vector) -> Vector:
         """T = K(X, U) V: (k, n) of V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
-        self._weights(V)
+        self._weights(V, exact=True)
         T = np.empty((self.k, rows.n_pad))
         for part in self._parts():
-            self._forward(part, self.keep)
+            self._forward(part, stored=self.keep, exact=True)
             first, size = part.begin * rows.lanes, part.groups * rows.lanes
             T[:, first : first + size] = stream.read_wide(self._t, (self.k, self._ld))[:, :size]
         return T[:, rows.position]
@@ -102,17 +111,15 @@ class Sums:
     def back(self, R: Vector) -> Vector:
         """out = K(X, U)' R: (k, m) of R (k, n)."""
         stream, rows = self.gram.stream, self.gram.rows
-        placed = self._in_place(R).astype(self._real)
+        placed = self._in_place(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
-        part_of = np.zeros((self.k, self._ld), self._real)
+        part_of = np.zeros((self.k, self._ld))
         for part in self._parts():
             first, size = part.begin * rows.lanes, part.groups * rows.lanes
-            if not self._there(part):
-                self.gram.over_rows("rows", _groups(part), first, self.panel, self._count, self._store(part), None)
-                self._done(part)
+            self._filled(part)
             part_of[:, :size] = placed[:, first : first + size]
-            stream.write(self._r, part_of)
-            self._add(part)
+            stream.write_wide(self._r, part_of)
+            self._add(part, exact=True)
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
@@ -123,7 +130,7 @@ class Sums:
         n = np.int64(rows.n_pad)
         for part in self._parts():
             first, size = part.begin * rows.lanes, part.groups * rows.lanes
-            self._forward(part, True)
+            self._forward(part, stored=True)
             sizes = np.int64(self._ld), first
             if self._shares is not None:
                 self._coupled((size,), None, self._t, sizes, self._w, self._shares, n, self.k, self._r)
@@ -137,10 +144,13 @@ class Sums:
             values = self._tiles[number if self.keep else 0]
             yield Part(begin, min(self._step, self._groups - begin), values)
 
-    def _weights(self, V: Vector) -> None:
-        padded = np.zeros((self.k, self.panel.capacity), self._real)
+    def _weights(self, V: Vector, exact: bool = False) -> None:
+        padded = np.zeros((self.k, self.panel.capacity))
         padded[:, : self.m] = V
-        self.gram.stream.write(self._v, padded)
+        if exact:
+            self.gram.stream.write_wide(self._v, padded)
+        else:
+            self.gram.stream.write(self._v, padded.astype(self._real))
 
     def _store(self, part: Part) -> Store:
         capacity = self.panel.capacity
@@ -150,7 +160,14 @@ class Sums:
         """Whether the values of a tile were kept."""
         return self.keep and part.begin < self._made
 
-    def _forward(self, part: Part, stored: bool) -> None:
+    def _filled(self, part: Part) -> None:
+        """The values of a tile, made where they are not there."""
+        if not self._there(part):
+            first = part.begin * self.gram.rows.lanes
+            self.gram.over_rows("rows", _groups(part), first, self.panel, self._count, self._store(part), None)
+            self._done(part)
+
+    def _forward(self, part: Part, stored: bool, exact: bool = False) -> None:
         """T of a tile, from its values where they are there, else with them where they are to be stored."""
         stream, lanes = self.gram.stream, self.gram.rows.lanes
         if self._there(part):
@@ -158,18 +175,19 @@ class Sums:
             vectors = -(-rows // (lanes * programs.FORTH))
             vector = stream.profile.shape == "vector"
             size, local = ((vectors,), (1,)) if vector else ((-(-rows // group) * group,), (group,))
-            sizes = self.k, self.panel.capacity
-            self._forth(size, local, part.values, np.int64(self._ld), rows, self._v, self._count, *sizes, self._t)
+            given = part.values, np.int64(self._ld), rows, self._v, self._count
+            self._forths[exact](size, local, *given, self.k, self.panel.capacity, self._t)
             return
         stream.clear(self._t, 8 * self.k * self._ld)
         update = Update(self.k, self._ld, self._t, self._v, self.panel.capacity)
-        product, store = ("rows, sums", self._store(part)) if stored else ("sums", None)
+        product = ("both" if exact else "rows, sums") if stored else "update"
+        store = self._store(part) if stored else None
         self.gram.over_rows(product, _groups(part), part.begin * lanes, self.panel, self._count, store, update)
         if stored:
             self._done(part)
 
     def _done(self, part: Part) -> None:
-        """Note that a tile was made; padding rows of it become 0, for which the kernel function need not have a value."""
+        """Note that a tile was made. Its padding rows become 0: the kernel function need not have a value there."""
         self._made = part.begin + 1
         lanes = self.gram.rows.lanes
         first, end = part.begin * lanes, (part.begin + part.groups) * lanes
@@ -178,13 +196,13 @@ class Sums:
             where = self._listed, begin, first
             self._blank((stop - begin,), None, where, self.panel.capacity, part.values, np.int64(self._ld))
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: Part, exact: bool = False) -> None:
         """out += K' R of the tile."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.shape == "group" else 1
         size, rows = (capacity // programs.OWN * group,), part.groups * self.gram.rows.lanes
         sizes = np.int64(self._ld), rows, self._r, self._count, self.k, capacity, self._out
-        self._back(size, (group,), part.values, *sizes)
+        self._backs[exact](size, (group,), part.values, *sizes)
 
     def _read(self) -> Vector:
         shape = self.k, self.panel.capacity
@@ -195,15 +213,6 @@ class Sums:
         self.weigh(None)
         tiles = () if self.keep else self._tiles
         self.gram.stream.free(self._w, *tiles, self._t, self._r, self._v, self._out, self._count, self._listed)
-
-
-def tile(gram: Gram, capacity: int, tile_bytes: int | None = None) -> tuple[int, int]:
-    """(lane groups of a tile, its rows)."""
-    profile, rows = gram.stream.profile, gram.rows
-    wanted = TILE[profile.shape] if tile_bytes is None else tile_bytes
-    nbytes = np.dtype(rows.dtype).itemsize * rows.lanes * capacity
-    step = max(1, min(rows.n_pad // rows.lanes, wanted // nbytes))
-    return step, step * rows.lanes
 
 
 def _groups(part: Part) -> range:

@@ -207,9 +207,21 @@ class Stream:
         try:
             yield
         except BaseException:
-            self.finish()
-            self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in before))
+            self._free_but(before)
             raise
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Buffers that are made inside are freed where it ends."""
+        before = set(self._buffers)
+        try:
+            yield
+        finally:
+            self._free_but(before)
+
+    def _free_but(self, kept: set[int]) -> None:
+        self.finish()
+        self.free(*(buffer for key, (buffer, _) in list(self._buffers.items()) if key not in kept))
 
     def zeros(self, nbytes: int) -> Buffer:
         buffer = self.buffer(nbytes)

@@ -84,11 +84,13 @@ class Display:
     """A context manager: what it gives is called with the solver's points and shows them; None where nothing is wanted.
 
     On a terminal that is a bar, which goes on a logarithmic scale from the first gap to ``gap_tol``, or without one
-    from the first violation to ``tol``. Elsewhere it is a line every ten seconds, and one at the end.
+    from the first violation to ``tol``. Elsewhere it is a line every ten seconds, and one at the end. violation: what
+    it is called.
     """
 
-    def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None) -> None:
-        self._on, self._name = bool(wanted), "violation" if gap_tol is None else "gap"
+    def __init__(self, wanted: Any, tol: float, gap_tol: float | None = None, violation: str = "violation") -> None:
+        self._on, self._field = bool(wanted), "violation" if gap_tol is None else "gap"
+        self._name = violation if gap_tol is None else "gap"
         self._course = Course(tol if gap_tol is None else gap_tol)
         self._label = f"{label}: " if (label := _label.get()) else ""
         self._value, self._last = math.nan, ""
@@ -111,7 +113,7 @@ class Display:
 
     def __call__(self, point: Point) -> None:
         """Show where the solver stands."""
-        seen = getattr(point, self._name)
+        seen = getattr(point, self._field)
         self._value = seen if math.isfinite(seen) else self._value
         self._course.add(point.seconds, seen)
         speed = point.rows / point.seconds if point.seconds > 0 else 0.0

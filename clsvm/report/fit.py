@@ -36,9 +36,26 @@ def by_part(seconds: Mapping[str, float]) -> dict[str, float]:
     return parts
 
 
+class Record:
+    """What the reports of all fits share: they are frozen dataclasses with ``seconds``, picklable, and JSON's."""
+
+    seconds: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        held = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return type(self), tuple(dict(value) if name == "seconds" else value for name, value in held.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class FitReport:
-    """The record of one fit; frozen and picklable.
+class FitReport(Record):
+    """The record of one fit of a support vector machine; frozen and picklable.
 
     primal, dual: objectives as in GTSVM, equations 1 and 2; the dual is maximised, and equal at the optimum.
     gap: 2 (primal - dual) / (primal + dual), or primal - dual where their sum is not positive.
@@ -70,23 +87,51 @@ class FitReport:
     trace: tuple[Point, ...] = ()
     selection: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        fields = [getattr(self, name) for name in self.__dataclass_fields__]
-        fields[list(self.__dataclass_fields__).index("seconds")] = dict(self.seconds)
-        return FitReport, tuple(fields)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-
     def __str__(self) -> str:
         gap = f"{self.gap:.3g}" if math.isfinite(self.gap) else str(self.gap)
         return (
             f"{self.status}; primal {self.primal:.9g}, dual {self.dual:.9g}, gap {gap}, "
             f"violation {self.violation:.3g}, {self.steps} steps, {self.rows_computed} rows, "
+            f"{self.seconds.get('total', 0):.2f} s on {self.device}"
+        )
+
+
+@dataclass(frozen=True)
+class NystromReport(Record):
+    """The record of one fit of a machine on centres; frozen and picklable.
+
+    objective: (1 / sum w) sum w l(f, y) + (penalty / 2) |f|^2. residual: the gradient's size over that at 0, in
+    coordinates in which the Hessian is near the identity (:mod:`clsvm.nystrom.newton`): at most tol where it converged.
+    The objective is then above its least by about (residual |gradient at 0|)^2 / 2, which is bound.
+    steps: of conjugate gradients, a pass over all rows each. newton_steps: how often the gradient was computed anew.
+    passes: over the rows, altogether. centers: how many there are, and why. sample: rows of which the preconditioner is
+    made. condition: at least so large is that of K among the centres; jitter: what its diagonal got.
+    bytes_held: the most that was held on the device at a time. seconds: by part, with "total". layout: where rows and
+    kernel values were, and why. trace: a :class:`Point` for each gradient, whose violation is the residual.
+    """
+
+    objective: float
+    residual: float
+    bound: float
+    status: str
+    converged: bool
+    steps: int
+    newton_steps: int
+    passes: int
+    centers: str
+    sample: int
+    condition: float
+    jitter: float
+    bytes_held: int
+    seconds: Mapping[str, float]
+    device: str
+    layout: str
+    dtype: str
+    trace: tuple[Point, ...] = ()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.status}; objective {self.objective:.9g}, residual {self.residual:.3g}, {self.steps} steps, "
             f"{self.seconds.get('total', 0):.2f} s on {self.device}"
         )
 

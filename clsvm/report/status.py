@@ -12,14 +12,16 @@ class Status(enum.Enum):
 
     TOLERANCE = "converged: the KKT violation is within tol"
     GAP = "converged: the relative duality gap is within gap_tol"
+    RESIDUAL = "converged: the residual is within tol"
     MAX_ITER = "not converged: max_iter was reached before the tolerance"
     MAX_TIME = "not converged: max_time was over before the tolerance was reached"
+    INTERRUPTED = "not converged: it was interrupted before the tolerance was reached"
     STALLED = "not converged: no further progress at the precision of the kernel values"
     PRECISION = "not converged: rounding in float64 itself can hide more than the tolerance"
 
     @property
     def converged(self) -> bool:
-        return self in (Status.TOLERANCE, Status.GAP)
+        return self in (Status.TOLERANCE, Status.GAP, Status.RESIDUAL)
 
 
 def relative_gap(primal: float, dual: float) -> float:

@@ -57,5 +57,6 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
         yield respond(profile, dtype)
         yield given(profile, dtype)
         yield back(profile, dtype)
+        yield back(profile, dtype, exact=True)
         for layout in LAYOUTS.values():
             yield from layout.programs(profile, dtype)

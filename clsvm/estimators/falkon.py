@@ -1,0 +1,334 @@
+"""Kernel machines on centres: regression, classification by least squares, logistic regression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+from clsvm.estimators import targets
+from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.checks import check_values
+from clsvm.estimators.constructors import documented
+from clsvm.kernels import Kernel
+from clsvm.losses import LOSSES
+from clsvm.models.model import KernelModel
+from clsvm.nystrom import fit as nystrom
+from clsvm.nystrom.centers import Centers, choose
+from clsvm.nystrom.parameters import TABLE
+
+Vector = NDArray[np.float64]
+_Callback = Callable[[int, Vector, float], Any] | None
+
+
+class _Falkon(KernelEstimator):
+    """f(x) = sum_j alpha_j K(x, c_j) + intercept, at the least of
+    (1 / sum w) sum_i w_i loss(f(x_i), y_i) + (penalty / 2) |f|^2 over the span of m centres."""
+
+    n_centers: Any
+    penalty: Any
+    fit_intercept: Any
+    center_selection: Any
+    max_iter: Any
+    tol: Any
+    random_state: Any
+    warm_start: Any
+    callback: Any
+    _table = TABLE
+    _task: str  # of clsvm.tasks.TASKS
+
+    def _loss(self, outputs: int) -> str:
+        """A name of LOSSES."""
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, and y; sample_weight (n,) multiplies the loss of each row.
+
+        X may be memory-mapped and larger than the device's memory. Raises ValueError or TypeError for bad input,
+        DeviceError and BuildError where the machine fails, and leaves the estimator as it was then; warns with
+        ConvergenceWarning where the tolerance was not reached. Ctrl-C leaves what was found until then, and goes on.
+        """
+        super().fit(X, y, sample_weight)
+        if nystrom.interrupted(self.fit_report_):
+            raise KeyboardInterrupt
+        return self
+
+    def _train(self, X: Any, y: Vector, weights: Vector, classes: NDArray[Any], started: float) -> None:
+        """Learn targets y (k, n) over rows as they were read; classes (c,) are empty where there are none."""
+        random = check_random_state(self.random_state)
+        kernel = self._kernel(X)
+        check_values(kernel, X)
+        loss = LOSSES[self._loss(len(y))]
+        offset = loss.constant(y, weights) if self.fit_intercept else np.zeros(len(y))
+        centers, start = self._centers(X, kernel, weights, random, len(y))
+        options = nystrom.Options(
+            float(self.tol),
+            int(self.max_iter),
+            self.dtype,
+            self.device,
+            self.memory_limit,
+            self.verbose,
+            self.callback,
+        )
+        trained = nystrom.train(
+            X, y, weights, loss, float(self.penalty), offset, kernel, centers, options, start, random, started
+        )
+        self.fit_report_ = trained.report
+        self.centers_, self.center_indices_ = centers.rows, centers.places
+        self.dual_coef_, self.intercept_ = trained.alpha, trained.offset
+        self.n_iter_ = trained.report.steps
+        count = np.zeros(max(1, len(classes)), np.int32)
+        count[0] = centers.rows.shape[0]  # (centres are of no class)
+        self.model_ = KernelModel(
+            kernel=kernel,
+            support_vectors=centers.rows,
+            dual_coef=trained.alpha,
+            intercept=trained.offset,
+            classes=classes,
+            n_support=count,
+            plan=trained.plan,
+            dtype=trained.report.dtype,
+            task=self._task,
+        )
+
+    def _centers(
+        self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState, k: int
+    ) -> tuple[Centers, Vector | None]:
+        """The centres, and coefficients (k, m) of the fit before where it is to go on."""
+        if self.warm_start and hasattr(self, "centers_"):
+            before = self.centers_
+            if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
+                was = f"{len(self.dual_coef_)} outputs of {before.shape[1]} features"
+                raise ValueError(f"warm_start: the fit before was of {was}, got {k} of {X.shape[1]}")
+            index = self.center_indices_
+            same = index is not None and index.max() < X.shape[0] and _equal(X[index], before)
+            return Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
+        how = self.center_selection
+        if not isinstance(how, str):
+            how = self._rows(how)
+            kernel.check_domain(how)
+        given = weights, random, kernel, float(self.penalty), self.device, self.memory_limit
+        return choose(X, how, self.n_centers, *given), None
+
+    def _check_numbers(self) -> None:
+        if self._given or self._own:
+            raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: centres need a function of rows")
+        super()._check_numbers()
+        check_random_state(self.random_state)
+
+    @property
+    def support_vectors_(self) -> Any:
+        """The centres (m, d)."""
+        return self.centers_
+
+
+def _equal(A: Any, B: Any) -> bool:
+    if sp.issparse(A) != sp.issparse(B):
+        return False
+    return bool((abs(A - B)).max() == 0) if sp.issparse(A) else np.array_equal(A, B)
+
+
+@documented
+class FalkonRegressor(RegressorMixin, _Falkon):
+    """Kernel regression on m centres, by Falkon: Nystroem, preconditioned conjugate gradients (Rudi, Carratino, Rosasco
+    2017), with any number of outputs at once; for n rows m of some thousand is enough for the error of all rows.
+
+    With all rows as centres and fit_intercept=False it is scikit-learn's KernelRidge of alpha = penalty n.
+
+    Attributes after fit: centers_ (m, d), center_indices_ (m,) of the rows that they are (None where they were given),
+    dual_coef_ (k, m) float64, intercept_ (k,), n_iter_, n_features_in_, fit_report_
+    (:class:`clsvm.report.NystromReport`), model_.
+    """
+
+    _task = "nystrom_numbers"
+
+    def __init__(
+        self,
+        *,
+        n_centers: int | str = "auto",
+        penalty: float = 1e-6,
+        loss: str = "squared",
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        fit_intercept: bool = True,
+        center_selection: Any = "uniform",
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        dtype: str = "float32",
+        device: Any = None,
+        memory_limit: int | str | None = None,
+        random_state: Any = None,
+        warm_start: bool = False,
+        callback: _Callback = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_centers = n_centers
+        self.penalty = penalty
+        self.loss = loss
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.fit_intercept = fit_intercept
+        self.center_selection = center_selection
+        self.max_iter = max_iter
+        self.tol = tol
+        self.dtype = dtype
+        self.device = device
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.callback = callback
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def _loss(self, outputs: int) -> str:
+        return str(self.loss)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True, y_numeric=True, multi_output=True)
+        self._flat = y.ndim == 1
+        y = np.asarray(y, np.float64).reshape(len(y), -1).T
+        self._train(X, np.ascontiguousarray(y), targets.weights_of(sample_weight, X), np.zeros(0), started)
+        return X
+
+    def predict(self, X: Any) -> Vector:
+        """The values (n,) or (n, k) float64 at each row of X, the same in any batch."""
+        values = self._decision_values(X)
+        return values if self._flat else values.reshape(len(values), -1)
+
+
+class _Classes(ClassifierMixin, _Falkon):
+    """What classifiers on centres share. Targets are one row of signs for two classes, else one for each class."""
+
+    class_weight: Any
+    _task = "nystrom_classes"
+
+    def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
+        """y (1 or k, n) of each row's class."""
+        signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
+        return signs[1:] if k == 2 else signs
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True)
+        classes, index = targets.classes_of(y)
+        by_class = np.asarray(compute_class_weight(self.class_weight, classes=classes, y=classes[index]), np.float64)
+        weights = targets.weights_of(sample_weight, X) * by_class[index]
+        left = np.unique(index[weights > 0])
+        if len(left) < 2:
+            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+        places = np.zeros(len(classes), np.intp)
+        places[left] = np.arange(len(left))
+        self.classes_ = classes[left]
+        self._train(X, self._targets(places[index], len(left)), weights, self.classes_, started)
+        return X
+
+    def decision_function(self, X: Any) -> Vector:
+        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
+        for classes_[1]; (n, k) for more."""
+        return self._decision_values(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
+        check_is_fitted(self)
+        values = self.decision_function(X)
+        chosen = values.argmax(axis=1) if values.ndim == 2 else np.asarray(values > 0, np.intp)
+        predicted: NDArray[Any] = self.classes_[chosen]
+        return predicted
+
+
+@documented
+class FalkonClassifier(_Classes):
+    """Classification by :class:`FalkonRegressor`'s least squares on signs: one machine for two classes, for more one
+    for each class against the rest, all at once.
+
+    Attributes after fit: classes_, and those of :class:`FalkonRegressor`.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_centers: int | str = "auto",
+        penalty: float = 1e-6,
+        kernel: str | Kernel = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        fit_intercept: bool = True,
+        center_selection: Any = "uniform",
+        class_weight: Any = None,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        dtype: str = "float32",
+        device: Any = None,
+        memory_limit: int | str | None = None,
+        random_state: Any = None,
+        warm_start: bool = False,
+        callback: _Callback = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_centers = n_centers
+        self.penalty = penalty
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.fit_intercept = fit_intercept
+        self.center_selection = center_selection
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.tol = tol
+        self.dtype = dtype
+        self.device = device
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.callback = callback
+        self.verbose = verbose
+
+    def _loss(self, outputs: int) -> str:
+        return "squared"
+
+
+@documented
+class LogisticFalkonClassifier(FalkonClassifier):
+    """Kernel logistic regression on m centres: of two classes, or of more by the softmax, with probabilities (Meanti et
+    al. 2020; Marteau-Ferey, Bach, Rudi 2019), by Newton's method with preconditioned conjugate gradients.
+
+    Attributes after fit: classes_, and those of :class:`FalkonRegressor`.
+    """
+
+    def _loss(self, outputs: int) -> str:
+        return "logistic" if outputs == 1 else "softmax"
+
+    def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
+        signs = super()._targets(index, k)
+        return signs if k == 2 else (signs > 0).astype(np.float64)
+
+    def predict_proba(self, X: Any) -> Vector:
+        """Probabilities (n, k) float64 of the classes in their order, for each row of X."""
+        values = self.decision_function(X)
+        if values.ndim == 2:
+            return np.asarray(softmax(values, axis=1))
+        return np.stack([expit(-values), expit(values)], axis=1)
+
+    def predict_log_proba(self, X: Any) -> Vector:
+        """Their logarithms."""
+        values = self.decision_function(X)
+        if values.ndim == 2:
+            return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))
+        return -np.logaddexp(0, np.stack([values, -values], axis=1))

@@ -1,0 +1,164 @@
+"""K(X, C) of rows X in the host's memory, of any number, and m centres C, as products that are summed at once.
+
+    rows      X is on the device, K(X, C) is made in every pass
+    kept      K(X, C) is on the device, and X no longer
+    streamed  X passes through the device in every pass, some rows at a time
+
+What fits and costs least is chosen: a value of K costs a row's cells to make and the profile's ``cache_cost`` to read.
+X may be memory-mapped. Results do not depend on which it is but for the order of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan
+from clsvm.gram.products import Gram
+from clsvm.gram.responses import buffers_of, row_bytes, whole_tiles
+from clsvm.gram.sums import Sums
+from clsvm.kernels import Kernel
+from clsvm.opencl.stream import Stream
+
+Vector = NDArray[np.float64]
+SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
+BLOCK, SOME = 256 << 20, 64 << 20  # bytes of rows that are streamed at a time, of values that the host is given
+
+
+class Cross:
+    """K(X, C) in ``dtype`` for ``k`` outputs. X (n, d), centres (m, d), dense or CSR.
+
+    way: one of the three above. reason: why. passes: how often K was made or read. cells: what a value costs. Raises
+    ValueError where memory_limit is too small.
+    """
+
+    def __init__(self, stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int) -> None:
+        self._stream, self._X, self._kernel, self._plan, self._dtype, self.k = stream, X, kernel, plan, dtype, k
+        self.n, self.m = X.shape[0], centres.shape[0]
+        self.passes = 0
+        source = Gram(stream, layouts.build(stream, centres, layouts.once(plan, centres), dtype), kernel)
+        self._panel = source.panel(self.m, square=True)
+        at, count = stream.upload(source.rows.position), stream.upload(np.array([self.m], np.int32))
+        source.gather(self._panel, at, count)
+        stream.finish()
+        if not self._panel.rows_stay:
+            stream.free(at, count, *buffers_of(source))
+        self._blocks: list[tuple[slice, Sums]] = []
+        self._weights: tuple[Vector | None, Vector | None] = (None, None)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Choose the way and, but of rows that are streamed, do what is done once."""
+        stream, itemsize = self._stream, np.dtype(self._dtype).itemsize
+        left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
+        self._step = min(self.n, whole_tiles(int(min(BLOCK, left // 4)) // row))
+        self.way = "streamed"
+        with stream.scratch():
+            cells = self._made(slice(0, self._step)).rows.cost
+        self.cells, reading = cells, stream.profile.cache_cost
+        words = f"making a value of K costs {cells:.0f} dense cells, reading it {reading:.0f}"
+        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
+        kept, held = self.n * (values + beside) + self._step * row, self.n * (row + beside)
+        if cells > reading and kept <= SHARE * left:
+            self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
+            self.cells = min(cells, reading)
+        else:
+            if cells > reading:
+                words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
+            self.way = "rows" if held <= SHARE * left else "streamed"
+            self._step = self.n if self.way == "rows" else self._step
+            passing = f"; rows pass through the device, {self._step} at a time" if self.way == "streamed" else ""
+            self.reason = f"{words}: K is made in every pass{passing}"
+        for rows in self._slices() if self.way != "streamed" else ():
+            gram = self._made(rows)
+            sums = Sums(gram, self._panel, self.m, self.k, keep=self.way == "kept")
+            self._blocks.append((rows, sums))
+            if self.way == "kept":
+                sums.make()
+                stream.finish()
+                stream.free(*buffers_of(gram))
+
+    def _slices(self) -> Iterator[slice]:
+        for first in range(0, self.n, self._step):
+            yield slice(first, min(first + self._step, self.n))
+
+    def _made(self, rows: slice) -> Gram:
+        """Some of the rows on the device."""
+        X = self._X if rows.stop - rows.start == self.n else self._X[rows]
+        plan = self._plan if self.way == "rows" else layouts.once(self._plan, X)
+        return Gram(self._stream, layouts.build(self._stream, X, plan, self._dtype), self._kernel)
+
+    def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
+        """K (s, m) of some rows, on the host."""
+        real, step = np.dtype(self._dtype), max(1, min(self._step, SOME // (self._panel.capacity * 8)))
+        K = np.empty((len(rows), self.m), real)
+        for first in range(0, len(rows), step):
+            with self._stream.scratch():
+                X = self._X[rows[first : first + step]]
+                plan = layouts.once(self._plan, X)
+                gram = Gram(self._stream, layouts.build(self._stream, X, plan, self._dtype), self._kernel)
+                K[first : first + step] = gram.values(self._panel, self.m)
+        return K
+
+    def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
+        """H of :meth:`forward_back`, as :meth:`Sums.weigh` has it, without z."""
+        self._weights = w, shares
+        for rows, sums in self._blocks:
+            sums.weigh(*_of(rows, w, None, shares))
+
+    def forward(self, V: Vector) -> Vector:
+        """T = K(X, C) V: (k, n) of V (k, m)."""
+        T = np.empty((self.k, self.n))
+
+        def one(rows: slice, sums: Sums) -> None:
+            T[:, rows] = sums.forward(V)
+
+        self._over(one)
+        return T
+
+    def back(self, R: Vector) -> Vector:
+        """K(X, C)' R: (k, m) of R (k, n)."""
+        out = np.zeros((self.k, self.m))
+
+        def one(rows: slice, sums: Sums) -> None:
+            out[:] += sums.back(R[:, rows])
+
+        self._over(one)
+        return out
+
+    def forward_back(self, V: Vector) -> Vector:
+        """K(X, C)' H K(X, C) V: (k, m) of V (k, m)."""
+        out = np.zeros((self.k, self.m))
+
+        def one(rows: slice, sums: Sums) -> None:
+            out[:] += sums.forward_back(V)
+
+        self._over(one, weighed=True)
+        return out
+
+    def _over(self, one: Callable[[slice, Sums], None], weighed: bool = False) -> None:
+        """``one`` of each block of rows in turn."""
+        self.passes += 1
+        for rows, sums in self._blocks:
+            one(rows, sums)
+        if self.way != "streamed":
+            return
+        w, shares = self._weights
+        for rows in self._slices():
+            with self._stream.scratch():
+                sums = Sums(self._made(rows), self._panel, self.m, self.k)
+                if weighed:
+                    sums.weigh(*_of(rows, w, None, shares))
+                one(rows, sums)
+
+    def describe(self) -> str:
+        """Where K is, and why."""
+        return f"{self._plan.kind}, {self.way}; {self.reason}"
+
+
+def _of(rows: slice, *given: Vector | None) -> tuple[Vector | None, ...]:
+    return tuple(None if one is None else one[..., rows] for one in given)

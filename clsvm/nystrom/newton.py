@@ -1,0 +1,232 @@
+"""Newton's method with conjugate gradients for machines on m centres.
+
+Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
+Given      products with K(X, C) (gram/cross.py), the preconditioner, a loss, y (k, n), w (n,)
+Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, P = T^-1 A^-1: near the optimum F - F* is about half its
+           square, since there P' (Hessian) P is about I
+Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
+
+    f <- K alpha + offset,  g <- P'(K' (w l'(f)) / N + penalty T' u)            until |g| <= tol |g(0)|
+    d <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g        conjugate gradients, one pass a step
+    alpha <- alpha + s P d, s = 1, 1/2, ... the first that lowers F enough
+
+For the squared loss that is Falkon, and what is repeated is refinement: g is computed anew from alpha, so that errors
+of float32 products do not add up. The papers go through decreasing penalties instead of shortening steps; see
+:func:`path`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram.cross import Cross
+from clsvm.losses import Loss
+from clsvm.nystrom.preconditioner import Preconditioner
+from clsvm.report import Point, Progress, Status
+
+Vector = NDArray[np.float64]
+INEXACT = 0.1  # how well a Newton step is solved at least, relative to g
+FINE = {"float32": 1e-3, "float64": 1e-9}  # the same at most: what products in that dtype allow before a look at g
+ENOUGH = 1e-4  # of the slope, that a step has to lower F by (Armijo)
+HALVINGS = 30
+STALL = 0.5  # g has to get lower by that factor, or F lower
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty. sample (s,): the rows of which the
+    preconditioner is made; None: centres that are no rows."""
+
+    loss: Loss
+    y: Vector
+    weights: Vector
+    offset: Vector
+    penalty: float
+    sample: NDArray[np.intp] | None = None
+
+
+@dataclass
+class Found:
+    """Where it ended: coefficients (k, m), F, |g| / |g(0)|, |g|^2 / 2, how, and what it took."""
+
+    alpha: Vector
+    objective: float
+    residual: float
+    bound: float
+    status: Status
+    steps: int
+    newton_steps: int
+    trace: list[Point] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+Callback = Callable[[int, Vector, float], Any]
+
+
+def solve(
+    cross: Cross,
+    preconditioner: Preconditioner,
+    task: Task,
+    start: Vector | None,
+    tol: float,
+    max_iter: int,
+    dtype: str,
+    progress: Progress | None = None,
+    callback: Callback | None = None,
+) -> Found:
+    """Minimise F from coefficients ``start`` (k, m), or from 0. max_iter: steps of conjugate gradients at most. An
+    interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds after each step."""
+    return _Newton(cross, preconditioner, task, tol, max_iter, dtype, progress, callback).run(start)
+
+
+class _Newton:
+    def __init__(
+        self,
+        cross: Cross,
+        preconditioner: Preconditioner,
+        task: Task,
+        tol: float,
+        max_iter: int,
+        dtype: str,
+        progress: Progress | None,
+        callback: Callback | None,
+    ) -> None:
+        self.cross, self.P, self.task, self.tol, self.max_iter = cross, preconditioner, task, tol, max_iter
+        self.progress, self.callback, self.fine = progress, callback, FINE[dtype]
+        self.shares = task.weights / task.weights.sum()
+        self.steps = self.newton_steps = 0
+        self.began, self.trace = perf_counter(), list[Point]()
+        self.objective, self.residual, self.bound = np.inf, np.inf, np.inf
+        self.seconds = {"preconditioner": 0.0}
+
+    def run(self, start: Vector | None) -> Found:
+        k, m = self.cross.k, self.cross.m
+        self.u, self.alpha, status = np.zeros((k, m)), np.zeros((k, m)), Status.STALLED
+        try:
+            status = self._run(start)
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+        numbers = self.objective, self.residual, self.bound
+        return Found(self.alpha, *numbers, status, self.steps, self.newton_steps, self.trace, self.seconds)
+
+    def _run(self, start: Vector | None) -> Status:
+        task, loss = self.task, self.task.loss
+        offset = task.offset[:, None]
+        f = np.broadcast_to(offset, task.y.shape).astype(np.float64)
+        self._weigh(f)
+        at_zero = self._gradient(f)
+        goal, g = self.tol * float(np.linalg.norm(at_zero)), at_zero
+        self.objective = self._value(f, self.u)
+        if start is not None:
+            self.alpha, self.u = start.copy(), self.P.of_coefficients(start)
+            f = self.cross.forward(self.alpha) + offset
+            self._weigh(f)
+            g, self.objective = self._gradient(f), self._value(f, self.u)
+        size = self._seen(g, goal)
+        while size > goal:
+            if self.steps >= self.max_iter:
+                return Status.MAX_ITER
+            eta = self.fine if loss.quadratic else min(INEXACT, float(np.sqrt(size / max(goal / self.tol, 1e-300))))
+            d = self._conjugate_gradients(-g, max(eta, 0.3 * goal / size, self.fine))
+            step = self.P.u(d)
+            change = self.P.alpha(step)
+            along = self.cross.forward(change)
+            s, objective = self._shortened(f, along, step, float((g * d).sum()))
+            if not s:
+                return Status.STALLED
+            self.u, self.alpha, f = self.u + s * step, self.alpha + s * change, f + s * along
+            lower = objective < self.objective
+            self.objective = objective
+            self.newton_steps += 1
+            if not loss.quadratic:
+                self._weigh(f)
+            g, before = self._gradient(f), size
+            size = self._seen(g, goal)
+            if size > goal and size > STALL * before and not lower:
+                return Status.STALLED
+        return Status.RESIDUAL
+
+    def _weigh(self, f: Vector) -> None:
+        """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
+        task, loss = self.task, self.task.loss
+        second = loss.second(f, task.y)
+        if loss.coupled:
+            self.cross.weigh(self.shares, second)
+        else:
+            self.cross.weigh(self.shares if loss.quadratic else self.shares * second)
+        D = (second * (1 - second) if loss.coupled else second).mean(axis=0) * self.shares
+        sample, total = task.sample, float(D.sum())
+        at = np.full(self.cross.m, total / self.cross.m) if sample is None else D[sample]
+        began = perf_counter()
+        self.P.weigh(at * (total / at.sum()) if at.any() else at, task.penalty)
+        self.seconds["preconditioner"] += perf_counter() - began
+
+    def _gradient(self, f: Vector) -> Vector:
+        slopes = self.shares * self.task.loss.derivative(f, self.task.y)
+        return self.P.from_u(self.P.from_alpha(self.cross.back(slopes)) + self.task.penalty * self.u)
+
+    def _value(self, f: Vector, u: Vector) -> float:
+        return float(self.shares @ self.task.loss.value(f, self.task.y) + self.task.penalty / 2 * np.square(u).sum())
+
+    def _hessian(self, d: Vector) -> Vector:
+        v = self.P.u(d)
+        c = self.cross.forward_back(self.P.alpha(v))
+        return self.P.from_u(self.P.from_alpha(c) + self.task.penalty * v)
+
+    def _conjugate_gradients(self, right: Vector, eta: float) -> Vector:
+        """d with |right - Hd| <= eta |right|, of each output by itself where they are not coupled."""
+
+        def dots(a: Vector, b: Vector) -> Vector:
+            return np.full((1, 1), (a * b).sum()) if self.task.loss.coupled else (a * b).sum(axis=1, keepdims=True)
+
+        d, r, p = np.zeros_like(right), right, right
+        rr = dots(r, r)
+        goal = eta**2 * rr
+        while (rr > goal).any() and self.steps < self.max_iter:
+            q = self._hessian(p)
+            self.steps += 1
+            curve = dots(p, q)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                t = np.where((rr > goal) & (curve > 0), rr / curve, 0.0)
+            if not t.any():
+                break
+            d, r = d + t * p, r - t * q
+            new = dots(r, r)
+            p = r + np.where(rr > goal, new / np.maximum(rr, 1e-300), 0.0) * p
+            rr = np.where(rr > goal, new, rr)
+            self._tell(d, float(np.sqrt(rr.sum())))
+        return d
+
+    def _shortened(self, f: Vector, along: Vector, step: Vector, slope: float) -> tuple[float, float]:
+        """(s, F there): the first of 1, 1/2, ... that lowers F enough; 0 where none does. What rounding does to F is
+        no reason to stop."""
+        s, noise = 1.0, 1e-14 * abs(self.objective)
+        for _ in range(HALVINGS):
+            value = self._value(f + s * along, self.u + s * step)
+            if value <= self.objective + ENOUGH * s * slope + noise:
+                return s, value
+            s /= 2
+        return 0.0, self.objective
+
+    def _seen(self, g: Vector, goal: float) -> float:
+        size = float(np.linalg.norm(g))
+        self.residual, self.bound = size * self.tol / goal if goal else 0.0, size**2 / 2
+        nan, now = float("nan"), perf_counter() - self.began
+        rows = self.cross.passes * self.cross.n
+        point = Point(now, self.steps, self.newton_steps, self.objective, nan, nan, self.residual, rows)
+        self.trace.append(point)
+        if self.progress:
+            self.progress(point)
+        return size
+
+    def _tell(self, d: Vector, size: float) -> None:
+        """What is shown and called after a step of conjugate gradients, d of them done."""
+        now = perf_counter() - self.began
+        if self.callback:
+            self.callback(self.steps, (self.alpha + self.P.alpha(self.P.u(d))).T, now)

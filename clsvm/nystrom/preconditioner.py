@@ -1,0 +1,156 @@
+"""The preconditioner: two Cholesky factors of m x m in one buffer, by LAPACK on the host.
+
+    T'T = K(C, C) + jitter I              T upper, made once
+    A'A = B' D B + penalty I, B = K_s T^-1    A upper, made for weights D (s,) of s sampled rows and each penalty
+    u = T alpha, b = A u                  so that |f|^2 = |u|^2, and in b the objective's Hessian is near the identity
+
+Falkon samples the centres alone, s = m (Rudi, Carratino, Rosasco 2017, section 3): then B = T', and no row of K is
+needed. Where the effective dimension is near m that is few: a sample of m rows in m dimensions has directions that it
+hardly sees, and conjugate gradients take hundreds of steps. With s = c m rows the condition number is about
+((sqrt c + 1) / (sqrt c - 1))^2, whatever the penalty (Marchenko and Pastur 1967), 9 for c = 4; :func:`sampled` says
+which c costs least.
+
+Coefficients are rows: alpha, u and b are (k, m). T stands above the diagonal, A' below it, and the diagonal is the one
+of whichever is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+Vector = NDArray[np.float64]
+JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
+MOST = 1e-4  # of the mean of the diagonal: what needs more is not positive definite
+_BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
+TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
+MANY = 150  # steps that are expected where the centres alone are the sample
+# In multiply-adds of a device's dense products, measured on a CPU: one of the host's float64 algebra; what a value of K
+# takes in a pass beside its cells, and for each output.
+HOST, VALUE, OUTPUT = 2.0, 25.0, 6.0
+SOLVES, MAKES = 3, 8  # of a loss that is not quadratic: steps over those of one solve, preconditioners
+STORED = 1 << 30  # bytes of B at most
+
+
+class Preconditioner:
+    """Of K(C, C) (m, m), symmetric, which is overwritten where ``dtype``, that of the factors, is its own.
+
+    jitter: what the diagonal got. condition: the ratio of T's diagonal, squared, which K's condition number is at
+    least. Raises ValueError where K is indefinite beyond rounding: then the function is no kernel for these centres.
+    """
+
+    def __init__(self, K: NDArray[np.float64], dtype: str = "float64") -> None:
+        self.m, self.dtype = len(K), dtype
+        letter = "s" if dtype == "float32" else "d"
+        self._potrf, self._lauum, self._trtrs = (getattr(lapack, letter + one) for one in ("potrf", "lauum", "trtrs"))
+        self._trsv, self._trmv, self._syrk = (getattr(blas, letter + one) for one in ("trsv", "trmv", "syrk"))
+        self._B: NDArray[np.floating] | None = None
+        diagonal = K.diagonal().astype(dtype)
+        size = float(np.abs(diagonal).mean()) or 1.0
+        self.jitter = JITTER * float(np.finfo(dtype).eps) * self.m * size
+        both = K.T.astype(dtype, order="F", copy=False)  # (symmetric: LAPACK's order without a copy)
+        np.fill_diagonal(both, diagonal + self.jitter)
+        both, failed = self._potrf(both, lower=0, clean=0, overwrite_a=1)
+        while failed:
+            if self.jitter > MOST * size:
+                words = f"K among the {self.m} centres is not positive definite (leading minor {failed})"
+                raise ValueError(f"{words}, even with {self.jitter:.2g} added to its diagonal of about {size:.2g}")
+            self.jitter *= GROWTH
+            for done, rest in _blocks(self.m):  # what failed above the diagonal stands below it still
+                both[done, rest] = both[rest, done].T
+                both[done, done] = np.tril(both[done, done]) + np.tril(both[done, done], -1).T
+            np.fill_diagonal(both, diagonal + self.jitter)
+            both, failed = self._potrf(both, lower=0, clean=0, overwrite_a=1)
+        self._both, self._of_T = both, both.diagonal().copy()
+        self._of_A = self._of_T
+        self.condition = float((self._of_T.max() / self._of_T.min()) ** 2)
+
+    def sample(self, K: NDArray[np.floating]) -> None:
+        """Take K (s, m) of the sampled rows in place of the centres."""
+        np.fill_diagonal(self._both, self._of_T)
+        self._B, _ = self._trtrs(self._both, K.T.astype(self.dtype, copy=False), lower=0, trans=1)  # (m, s)
+
+    def weigh(self, D: Vector, penalty: float) -> None:
+        """Make A of weights D (s,) of the sampled rows, or (m,) of the centres, and a penalty above 0."""
+        scale = np.sqrt(D).astype(self.dtype)
+        np.fill_diagonal(self._both, self._of_T)
+        both = self._of_centres(scale) if self._B is None else self._of_rows(self._B, scale)
+        np.fill_diagonal(both, both.diagonal() + np.dtype(self.dtype).type(penalty))
+        both, failed = self._potrf(both, lower=1, clean=0, overwrite_a=1)
+        if failed:
+            raise ValueError(f"penalty={penalty:g} is too small for {self.dtype} with these {self.m} centres")
+        self._both, self._of_A = both, both.diagonal().copy()
+
+    def _of_centres(self, scale: NDArray[np.floating]) -> NDArray[np.floating]:
+        """T D T' from the diagonal on down."""
+        both = self._both
+        for done, rest in _blocks(self.m):  # (T sqrt(D))' there
+            both[rest, done] = both[done, rest].T * scale[rest, None]
+            corner = both[done, done]
+            both[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
+        both, _ = self._lauum(both, lower=1, overwrite_c=1)
+        return both
+
+    def _of_rows(self, B: NDArray[np.floating], scale: NDArray[np.floating]) -> NDArray[np.floating]:
+        """B' D B there."""
+        both = self._both
+        for first in range(0, B.shape[1], _ROWS):
+            some = slice(first, first + _ROWS)
+            both = self._syrk(1.0, B[:, some] * scale[some], beta=float(first > 0), c=both, lower=1, overwrite_c=1)
+        return both
+
+    def alpha(self, u: Vector) -> Vector:
+        """T^-1 u: the coefficients."""
+        return self._solved(u, self._of_T, lower=0, trans=0)
+
+    def from_alpha(self, g: Vector) -> Vector:
+        """T^-T g: a gradient with respect to u from one with respect to the coefficients."""
+        return self._solved(g, self._of_T, lower=0, trans=1)
+
+    def u(self, b: Vector) -> Vector:
+        """A^-1 b."""
+        return self._solved(b, self._of_A, lower=1, trans=1)
+
+    def from_u(self, g: Vector) -> Vector:
+        """A^-T g: a gradient with respect to b from one with respect to u."""
+        return self._solved(g, self._of_A, lower=1, trans=0)
+
+    def of_coefficients(self, alpha: Vector) -> Vector:
+        """u = T alpha."""
+        np.fill_diagonal(self._both, self._of_T)
+        rows = np.asarray(alpha, self.dtype)
+        return np.stack([self._trmv(self._both, row) for row in rows]).astype(np.float64)
+
+    def _solved(self, rows: Vector, diagonal: NDArray[np.floating], lower: int, trans: int) -> Vector:
+        np.fill_diagonal(self._both, diagonal)
+        if len(rows) == 1:
+            found = self._trsv(self._both, rows[0], lower=lower, trans=trans)[None]
+        else:
+            found = self._trtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
+        return np.asarray(found, np.float64)
+
+
+def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
+    """(columns, those after them) of a matrix, some at a time."""
+    for first in range(0, m, _BLOCK):
+        end = min(first + _BLOCK, m)
+        yield slice(first, end), slice(end, m)
+
+
+def sampled(n: int, m: int, k: int, cells: float, tol: float, quadratic: bool = True) -> int:
+    """How many of n rows to sample for m centres and k outputs, where a value of K costs ``cells`` multiply-adds in a
+    pass: all where that is not more than what they save. quadratic: whether one solve is all."""
+    value, solves, makes = cells + VALUE + OUTPUT * k, 1 if quadratic else SOLVES, 1 if quadratic else MAKES
+
+    def cost(c: int) -> float:
+        if c == 1:
+            return HOST * m**2 / 3 * makes + MANY * n * value * solves
+        root = np.sqrt(c)
+        steps = (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
+        return float(HOST * min(c * m, n) * m * (1 + makes) / 2 + steps * n * value * solves)
+
+    best = min(TIMES, key=cost)
+    return m if best == 1 else min(n, best * m, max(m, STORED // (8 * m)))
