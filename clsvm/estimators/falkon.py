@@ -22,6 +22,7 @@ from clsvm.losses import LOSSES
 from clsvm.models.model import KernelModel
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.centers import Centers, choose
+from clsvm.nystrom.newton import Task
 from clsvm.nystrom.parameters import TABLE
 
 Vector = NDArray[np.float64]
@@ -56,7 +57,7 @@ class _Falkon(KernelEstimator):
         ConvergenceWarning where the tolerance was not reached. Ctrl-C leaves what was found until then, and goes on.
         """
         super().fit(X, y, sample_weight)
-        if nystrom.interrupted(self.fit_report_):
+        if nystrom.interrupted(self.fit_report_.status):
             raise KeyboardInterrupt
         return self
 
@@ -77,12 +78,11 @@ class _Falkon(KernelEstimator):
             self.verbose,
             self.callback,
         )
-        trained = nystrom.train(
-            X, y, weights, loss, float(self.penalty), offset, kernel, centers, options, start, random, started
-        )
+        task = Task(loss, y, weights, offset, float(self.penalty))
+        trained = nystrom.train(X, task, kernel, centers, options, start, random, started)
         self.fit_report_ = trained.report
         self.centers_, self.center_indices_ = centers.rows, centers.places
-        self.dual_coef_, self.intercept_ = trained.alpha, trained.offset
+        self.dual_coef_, self.intercept_ = trained.alpha, offset
         self.n_iter_ = trained.report.steps
         count = np.zeros(max(1, len(classes)), np.int32)
         count[0] = centers.rows.shape[0]  # (centres are of no class)
@@ -90,7 +90,7 @@ class _Falkon(KernelEstimator):
             kernel=kernel,
             support_vectors=centers.rows,
             dual_coef=trained.alpha,
-            intercept=trained.offset,
+            intercept=offset,
             classes=classes,
             n_support=count,
             plan=trained.plan,

@@ -20,7 +20,7 @@ from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
 from clsvm.gram.responses import buffers_of, row_bytes, whole_tiles
-from clsvm.gram.sums import Sums
+from clsvm.gram.sums import TILE, Sums
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 
@@ -55,13 +55,14 @@ class Cross:
         """Choose the way and, but of rows that are streamed, do what is done once."""
         stream, itemsize = self._stream, np.dtype(self._dtype).itemsize
         left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
-        self._step = min(self.n, whole_tiles(int(min(BLOCK, left // 4)) // row))
+        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
+        self._tile = min(TILE[stream.profile.shape], left // 8)
+        self._step = min(self.n, whole_tiles(int(min(BLOCK, left // 4)) // (row + beside)))
         self.way = "streamed"
         with stream.scratch():
             cells = self._made(slice(0, self._step)).rows.cost
         self.cells, reading = cells, stream.profile.cache_cost
         words = f"making a value of K costs {cells:.0f} dense cells, reading it {reading:.0f}"
-        values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
         kept, held = self.n * (values + beside) + self._step * row, self.n * (row + beside)
         if cells > reading and kept <= SHARE * left:
             self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
@@ -75,7 +76,7 @@ class Cross:
             self.reason = f"{words}: K is made in every pass{passing}"
         for rows in self._slices() if self.way != "streamed" else ():
             gram = self._made(rows)
-            sums = Sums(gram, self._panel, self.m, self.k, keep=self.way == "kept")
+            sums = Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "kept")
             self._blocks.append((rows, sums))
             if self.way == "kept":
                 sums.make()
@@ -94,7 +95,7 @@ class Cross:
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """K (s, m) of some rows, on the host."""
-        real, step = np.dtype(self._dtype), max(1, min(self._step, SOME // (self._panel.capacity * 8)))
+        real, step = np.dtype(self._dtype), max(1, min(self._step, min(SOME, self._tile) // (self._panel.capacity * 8)))
         K = np.empty((len(rows), self.m), real)
         for first in range(0, len(rows), step):
             with self._stream.scratch():
@@ -150,7 +151,7 @@ class Cross:
         w, shares = self._weights
         for rows in self._slices():
             with self._stream.scratch():
-                sums = Sums(self._made(rows), self._panel, self.m, self.k)
+                sums = Sums(self._made(rows), self._panel, self.m, self.k, self._tile)
                 if weighed:
                     sums.weigh(*_of(rows, w, None, shares))
                 one(rows, sums)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,18 +17,18 @@ from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.matrix import kernel_matrix
 from clsvm.kernels import Kernel
-from clsvm.losses import Loss
 from clsvm.nystrom import newton
 from clsvm.nystrom.centers import Centers
+from clsvm.nystrom.newton import Task
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
 from clsvm.opencl.stream import Stream
 from clsvm.report import NystromReport, Status
 from clsvm.report.display import Display
 
 Vector = NDArray[np.float64]
-COARSE = (
-    1e7  # a condition of K among the centres from which float32 products are too coarse: T^-1 enlarges their errors
-)
+COARSE = 1e7  # a condition of K among the centres beyond which float32 is too coarse: T^-1 enlarges its errors
+SINGLE = 1e-6  # of K's diagonal: the jitter that leaves T as well conditioned as float32 wants, where nothing is finer
+LOST = 2e-5  # of the largest target: a standard error of values by rounding of K from which float64 is taken
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Trained:
-    """Coefficients (k, m) and offsets (k,), the report, and what a model of it needs to know."""
+    """Coefficients (k, m), the report, and what a model of it needs to know."""
 
     alpha: Vector
-    offset: Vector
     report: NystromReport
     plan: Plan
 
 
 def train(
     X: Data,
-    y: Vector,
-    weights: Vector,
-    loss: Loss,
-    penalty: float,
-    offset: Vector,
+    task: Task,
     kernel: Kernel,
     centers: Centers,
     options: Options,
@@ -66,78 +63,111 @@ def train(
     random: np.random.RandomState,
     since: float,
 ) -> Trained:
-    """Fit targets y (k, n) over the rows of X (n, d), dense or CSR, with weights (n,) and offsets (k,), from
-    coefficients ``start`` (k, m) where they are given. random: what draws the sampled rows. since: perf_counter() at
-    which the fit began.
+    """Fit ``task`` over the rows of X (n, d), dense or CSR, from coefficients ``start`` (k, m) where they are given.
+    random: what draws the sampled rows. since: perf_counter() at which the fit began.
 
-    float64 is taken where K among the centres is too ill-conditioned for float32. Raises ValueError where memory is too
-    small or the kernel function is no kernel for these centres.
+    float64 is taken where float32 is too coarse: where K among the centres is ill-conditioned, or coefficients turn out
+    so large that rounding of K shows. Raises ValueError where memory is too small or the kernel function is no kernel
+    for these centres.
     """
-    seconds = {"check": perf_counter() - since}
+    clock = _Clock(since)
     with Stream(options.device, options.memory_limit) as stream:
-
-        def lap(part: str, began: float) -> None:
-            seconds[part] = seconds.get(part, 0.0) + perf_counter() - began
-
-        began = perf_counter()
         plan = layouts.choose(stream.profile, X, kernel.spec)
-        fine = stream.profile.finest
-        K = kernel_matrix(
-            centers.rows, kernel=kernel, device=options.device, dtype="float64", memory_limit=options.memory_limit
-        )
-        if not np.isfinite(K).all():
-            raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
-        preconditioner = Preconditioner(K)
-        lap("preconditioner", began)
-
-        began = perf_counter()
-        dtype = fine if preconditioner.condition > COARSE else options.dtype
-        cross = Cross(stream, X, centers.rows, kernel, plan, dtype, len(y))
-        lap("layout", began)
-
-        began = perf_counter()
-        n, m = X.shape[0], len(K)
-        s = sampled(n, m, len(y), cross.cells, options.tol, loss.quadratic)
-        sample = centers.places
-        if s > m or sample is None:
-            sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
-            preconditioner.sample(cross.values(sample))
-        lap("preconditioner", began)
-
-        began = perf_counter()
-        task = newton.Task(loss, y, weights, offset, penalty, sample)
-        with Display(options.verbose, options.tol, violation="residual") as progress:
-            found = newton.solve(
-                cross, preconditioner, task, start, options.tol, options.max_iter, dtype, progress, options.callback
-            )
-        lap("solve", began)
-        for part, spent in found.seconds.items():
-            seconds[part] = seconds.get(part, 0.0) + spent
-            seconds["solve"] -= spent
-        total = perf_counter() - since
-        report = NystromReport(
-            objective=found.objective,
-            residual=found.residual,
-            bound=found.bound,
-            status=found.status.value,
-            converged=found.status.converged,
-            steps=found.steps,
-            newton_steps=found.newton_steps,
-            passes=cross.passes,
-            centers=centers.words,
-            sample=len(sample),
-            condition=preconditioner.condition,
-            jitter=preconditioner.jitter,
-            bytes_held=stream.peak,
-            seconds={**seconds, "other": total - sum(seconds.values()), "total": total},
-            device=str(stream.info),
-            layout=cross.describe(),
-            dtype=dtype,
-            trace=tuple(found.trace),
-        )
-    return Trained(found.alpha, offset, report, plan)
+        finest, device = stream.profile.finest, str(stream.info)
+    clock.lap("check")
+    given = {"device": options.device, "memory_limit": options.memory_limit}
+    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)
+    if not np.isfinite(K).all():
+        raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
+    preconditioner = Preconditioner(K, least=SINGLE if finest == "float32" else 0.0)
+    clock.lap("preconditioner")
+    dtypes = dict.fromkeys((options.dtype, finest))
+    if preconditioner.condition > COARSE and finest in dtypes:
+        dtypes = dict.fromkeys((finest,))
+    found, peak, sample = None, 0, centers.places
+    for dtype in dtypes:
+        with Stream(options.device, options.memory_limit) as stream:
+            cross = Cross(stream, X, centers.rows, kernel, plan, dtype, len(task.y))
+            clock.lap("layout")
+            sample = _sampled(cross, preconditioner, centers, task, options.tol, random)
+            clock.lap("preconditioner")
+            most = options.max_iter - (found.steps if found else 0)
+            with Display(options.verbose, options.tol, violation="residual") as progress:
+                now = newton.solve(
+                    cross, preconditioner, task, sample, start, options.tol, most, dtype, progress, options.callback
+                )
+            clock.lap("solve", now.seconds)
+            found, start, peak = now.after(found), now.alpha, max(peak, stream.peak)
+        if found.steps >= options.max_iter or interrupted(found.status.value) or not _lost(found, task, dtype):
+            break
+    assert found is not None
+    report = NystromReport(
+        objective=found.objective,
+        residual=found.residual,
+        bound=found.bound,
+        status=found.status.value,
+        converged=found.status.converged,
+        steps=found.steps,
+        newton_steps=found.newton_steps,
+        passes=found.passes,
+        centers=centers.words,
+        sample=len(K) if sample is None else len(sample),
+        condition=preconditioner.condition,
+        jitter=preconditioner.jitter,
+        bytes_held=peak,
+        seconds=clock.seconds(),
+        device=device,
+        layout=cross.describe(),
+        dtype=dtype,
+        trace=tuple(found.trace),
+    )
+    return Trained(found.alpha, report, plan)
 
 
-def interrupted(report: NystromReport) -> bool:
+def _sampled(
+    cross: Cross,
+    preconditioner: Preconditioner,
+    centers: Centers,
+    task: Task,
+    tol: float,
+    random: np.random.RandomState,
+) -> NDArray[np.intp] | None:
+    """Make the preconditioner of some rows, and return which they are; None: of centres that are no rows."""
+    n, m = cross.n, cross.m
+    s = sampled(n, m, cross.k, cross.cells, tol, task.loss.quadratic)
+    if s <= m:
+        return centers.places
+    sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
+    preconditioner.sample(cross.values(sample))
+    return sample
+
+
+def _lost(found: newton.Found, task: Task, dtype: str) -> bool:
+    """Whether rounding of K, by errors of its last bit, shows in values, or kept the solver from its end."""
+    rounding = float(np.finfo(dtype).eps) * float(np.sqrt(np.square(found.alpha).sum(axis=1)).max())
+    largest = float(np.abs(task.y - task.offset[:, None]).max())
+    return found.status is Status.STALLED or rounding > LOST * largest
+
+
+class _Clock:
+    """Seconds by part."""
+
+    def __init__(self, since: float) -> None:
+        self._since = self._last = since
+        self._spent: dict[str, float] = {}
+
+    def lap(self, part: str, of_it: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Count the time since the last one as ``part``, but for ``of_it``."""
+        now = perf_counter()
+        for name, seconds in {part: now - self._last - sum(of_it.values()), **of_it}.items():
+            self._spent[name] = self._spent.get(name, 0.0) + seconds
+        self._last = now
+
+    def seconds(self) -> dict[str, float]:
+        total = perf_counter() - self._since
+        return {**self._spent, "other": total - sum(self._spent.values()), "total": total}
+
+
+def interrupted(status: str) -> bool:
     """Whether Ctrl-C ended a fit."""
-    return report.status == Status.INTERRUPTED.value
+    return status == Status.INTERRUPTED.value

@@ -18,7 +18,7 @@ of float32 products do not add up. The papers go through decreasing penalties in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -40,15 +40,13 @@ STALL = 0.5  # g has to get lower by that factor, or F lower
 
 @dataclass(frozen=True)
 class Task:
-    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty. sample (s,): the rows of which the
-    preconditioner is made; None: centres that are no rows."""
+    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty."""
 
     loss: Loss
     y: Vector
     weights: Vector
     offset: Vector
     penalty: float
-    sample: NDArray[np.intp] | None = None
 
 
 @dataclass
@@ -62,8 +60,26 @@ class Found:
     status: Status
     steps: int
     newton_steps: int
-    trace: list[Point] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    passes: int
+    trace: tuple[Point, ...]
+    seconds: dict[str, float]
+
+    def after(self, before: Found | None) -> Found:
+        """This one, which went on from another, with what that took."""
+        if before is None:
+            return self
+        last = before.trace[-1]
+        trace = tuple(
+            p._replace(seconds=p.seconds + last.seconds, steps=p.steps + before.steps, outer=p.outer + last.outer)
+            for p in self.trace
+        )
+        return replace(
+            self,
+            steps=self.steps + before.steps,
+            newton_steps=self.newton_steps + before.newton_steps,
+            passes=self.passes + before.passes,
+            trace=before.trace + trace,
+        )
 
 
 Callback = Callable[[int, Vector, float], Any]
@@ -73,6 +89,7 @@ def solve(
     cross: Cross,
     preconditioner: Preconditioner,
     task: Task,
+    sample: NDArray[np.intp] | None,
     start: Vector | None,
     tol: float,
     max_iter: int,
@@ -80,9 +97,10 @@ def solve(
     progress: Progress | None = None,
     callback: Callback | None = None,
 ) -> Found:
-    """Minimise F from coefficients ``start`` (k, m), or from 0. max_iter: steps of conjugate gradients at most. An
+    """Minimise F from coefficients ``start`` (k, m), or from 0. sample (s,): the rows of which the preconditioner is
+    made; None: of centres that are no rows. max_iter: steps of conjugate gradients at most. An
     interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds after each step."""
-    return _Newton(cross, preconditioner, task, tol, max_iter, dtype, progress, callback).run(start)
+    return _Newton(cross, preconditioner, task, sample, tol, max_iter, dtype, progress, callback).run(start)
 
 
 class _Newton:
@@ -91,13 +109,15 @@ class _Newton:
         cross: Cross,
         preconditioner: Preconditioner,
         task: Task,
+        sample: NDArray[np.intp] | None,
         tol: float,
         max_iter: int,
         dtype: str,
         progress: Progress | None,
         callback: Callback | None,
     ) -> None:
-        self.cross, self.P, self.task, self.tol, self.max_iter = cross, preconditioner, task, tol, max_iter
+        self.cross, self.P, self.task, self.sample = cross, preconditioner, task, sample
+        self.tol, self.max_iter = tol, max_iter
         self.progress, self.callback, self.fine = progress, callback, FINE[dtype]
         self.shares = task.weights / task.weights.sum()
         self.steps = self.newton_steps = 0
@@ -112,8 +132,18 @@ class _Newton:
             status = self._run(start)
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
-        numbers = self.objective, self.residual, self.bound
-        return Found(self.alpha, *numbers, status, self.steps, self.newton_steps, self.trace, self.seconds)
+        return Found(
+            alpha=self.alpha,
+            objective=self.objective,
+            residual=self.residual,
+            bound=self.bound,
+            status=status,
+            steps=self.steps,
+            newton_steps=self.newton_steps,
+            passes=self.cross.passes,
+            trace=tuple(self.trace),
+            seconds=self.seconds,
+        )
 
     def _run(self, start: Vector | None) -> Status:
         task, loss = self.task, self.task.loss
@@ -161,7 +191,7 @@ class _Newton:
         else:
             self.cross.weigh(self.shares if loss.quadratic else self.shares * second)
         D = (second * (1 - second) if loss.coupled else second).mean(axis=0) * self.shares
-        sample, total = task.sample, float(D.sum())
+        sample, total = self.sample, float(D.sum())
         at = np.full(self.cross.m, total / self.cross.m) if sample is None else D[sample]
         began = perf_counter()
         self.P.weigh(at * (total / at.sum()) if at.any() else at, task.penalty)

@@ -38,11 +38,11 @@ STORED = 1 << 30  # bytes of B at most
 class Preconditioner:
     """Of K(C, C) (m, m), symmetric, which is overwritten where ``dtype``, that of the factors, is its own.
 
-    jitter: what the diagonal got. condition: the ratio of T's diagonal, squared, which K's condition number is at
+    least: of the mean of the diagonal, at least added to it. jitter: what was. condition: the ratio of T's diagonal, squared, which K's condition number is at
     least. Raises ValueError where K is indefinite beyond rounding: then the function is no kernel for these centres.
     """
 
-    def __init__(self, K: NDArray[np.float64], dtype: str = "float64") -> None:
+    def __init__(self, K: NDArray[np.float64], dtype: str = "float64", least: float = 0.0) -> None:
         self.m, self.dtype = len(K), dtype
         letter = "s" if dtype == "float32" else "d"
         self._potrf, self._lauum, self._trtrs = (getattr(lapack, letter + one) for one in ("potrf", "lauum", "trtrs"))
@@ -50,7 +50,7 @@ class Preconditioner:
         self._B: NDArray[np.floating] | None = None
         diagonal = K.diagonal().astype(dtype)
         size = float(np.abs(diagonal).mean()) or 1.0
-        self.jitter = JITTER * float(np.finfo(dtype).eps) * self.m * size
+        self.jitter = max(JITTER * float(np.finfo(dtype).eps) * self.m, least) * size
         both = K.T.astype(dtype, order="F", copy=False)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
         both, failed = self._potrf(both, lower=0, clean=0, overwrite_a=1)

@@ -1,0 +1,384 @@
+"""Machines on centres against dense algebra in float64: scikit-learn's KernelRidge, least squares, Newton, SciPy."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import minimize
+from scipy.special import expit, softmax
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from clsvm import FalkonClassifier, FalkonRegressor, Kernel, LogisticFalkonClassifier, load_model, save_model
+from clsvm.kernels import make
+
+R = np.random.default_rng(7)
+X, X_TEST = R.normal(size=(700, 4)), R.normal(size=(90, 4))
+F = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+Y = F + 0.1 * R.normal(size=700)
+SIGNS = np.where(F + 0.5 * R.normal(size=700) > 0, 1.0, -1.0)
+CLASSES = np.digitize(F + 0.3 * R.normal(size=700), [-0.6, 0.6])
+CENTRES = X[:60] + 0.01
+G = 0.15
+FINE = {"maxiter": 9999, "maxfun": 99999, "gtol": 1e-10, "ftol": 1e-16, "maxcor": 50}  # of SciPy's minimiser
+_VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated ones too, as in scikit-learn's"
+
+
+@parametrize_with_checks(
+    [FalkonRegressor(), FalkonClassifier(), LogisticFalkonClassifier(), FalkonRegressor(loss="log_cosh")],
+    expected_failed_checks=lambda _: {
+        "check_sample_weight_equivalence_on_dense_data": _VARIANCE,
+        "check_sample_weight_equivalence_on_sparse_data": _VARIANCE,
+    },
+)
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def direct(kernel: Kernel, rows: Any, centres: Any, y: Any, w: Any, penalty: float) -> np.ndarray:
+    """(m, k) coefficients: the normal equations as least squares, which loses no digits."""
+    K, M = kernel(rows, centres), kernel(centres)
+    root = np.sqrt(w / w.sum())[:, None]
+    L = np.linalg.cholesky(M + 1e-13 * np.trace(M) * np.eye(len(M)))
+    A = np.concatenate([root * K, np.sqrt(penalty) * L.T])
+    b = np.concatenate([root * y, np.zeros((len(M), y.shape[1]))])
+    return np.linalg.lstsq(A, b, rcond=None)[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("penalty", [1e-2, 1e-5])
+def test_all_rows_as_centres_are_kernel_ridge(device: str, profile: str, dtype: str, penalty: float) -> None:
+    if (profile, dtype) == ("gpu-pair", "float64"):
+        pytest.skip("the profile has no double precision")
+    machine = FalkonRegressor(
+        n_centers=len(X), penalty=penalty, gamma=G, fit_intercept=False, dtype=dtype, device=device
+    ).fit(X, Y)
+    ridge = KernelRidge(alpha=penalty * len(X), kernel="rbf", gamma=G).fit(X, Y)
+    error = np.abs(machine.predict(X_TEST) - ridge.predict(X_TEST)).max() / np.abs(Y).max()
+    assert error <= (1e-3 if dtype == "float32" else 1e-4)
+    assert machine.fit_report_.converged
+    if dtype == "float64":
+        np.testing.assert_allclose(machine.predict(X_TEST), ridge.predict(X_TEST), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        make("rbf", gamma=G),
+        make("matern32", gamma=0.4),
+        make("laplacian", gamma=0.2),
+        make("poly", gamma=0.3, coef0=1.0, degree=2),
+        make("rbf", gamma=G) + 0.5,
+        Kernel("dot / sqrt(xx * yy) + exp(-sqdist)"),
+    ],
+    ids=lambda kernel: kernel.name,
+)
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "csr"])
+def test_centres_are_the_direct_solution(device: str, kernel: Kernel, form: Any) -> None:
+    """Three outputs at once, weights, an offset, any kernel function."""
+    y, w = np.stack([Y, Y**2, -F], axis=1), R.integers(0, 3, len(X)).astype(float)
+    machine = FalkonRegressor(
+        center_selection=form(CENTRES), kernel=kernel, penalty=1e-4, dtype="float64", tol=1e-6, device=device
+    ).fit(form(X), y, w)
+    mean = w @ y / w.sum()
+    alpha = direct(kernel, X, CENTRES, y - mean, w, 1e-4)
+    np.testing.assert_allclose(machine.intercept_, mean)
+    expected = kernel(X_TEST, CENTRES) @ alpha + mean
+    np.testing.assert_allclose(machine.predict(form(X_TEST)), expected, atol=1e-4 * np.abs(y).max())
+    if np.linalg.cond(kernel(CENTRES)) < 1e6:
+        np.testing.assert_allclose(machine.dual_coef_, alpha.T, atol=1e-4 * np.abs(alpha).max())
+    assert machine.fit_report_.residual <= 1e-6
+
+
+@pytest.mark.parametrize("way", ["rows", "kept", "streamed"])
+def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """K made, kept or of rows that stream by, dense and CSR, with fewer sampled rows than there are, two outputs."""
+    monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: 2 * m)
+    monkeypatch.setattr("clsvm.gram.cross.BLOCK", 1 if way == "streamed" else 1 << 28)
+    if way == "streamed":
+        monkeypatch.setattr("clsvm.gram.cross.SHARE", 0.0)
+    wide = np.concatenate([X, R.normal(size=(700, 60)) * 0.1], axis=1) if way == "kept" else X
+    kernel, y = make("rbf", gamma=G), np.stack([Y, F], axis=1)
+    expected = kernel(wide, wide[:50]) @ direct(kernel, wide, wide[:50], y, np.ones(700), 1e-4)
+    for form in (np.asarray, sp.csr_matrix):
+        machine = FalkonRegressor(
+            center_selection=form(wide[:50]), penalty=1e-4, gamma=G, fit_intercept=False, tol=1e-6, device=device
+        )
+        machine.fit(form(wide), y)
+        assert f", {way};" in machine.fit_report_.layout
+        assert machine.fit_report_.sample == 100
+        np.testing.assert_allclose(machine.predict(form(wide)), expected, atol=1e-3 * np.abs(y).max())
+
+
+def dense_newton(K: np.ndarray, M: np.ndarray, y: np.ndarray, w: np.ndarray, penalty: float) -> np.ndarray:
+    """(m, k) of the logistic loss (y (n,) signs) or the softmax (y (n, k) of 0 and 1): SciPy, with its gradient."""
+    L = np.linalg.cholesky(M + 1e-12 * np.eye(len(M)))
+    B, shares, k = np.linalg.solve(L, K.T).T, w / w.sum(), 1 if y.ndim == 1 else y.shape[1]
+
+    def value(u: np.ndarray) -> tuple[float, np.ndarray]:
+        u = u.reshape(len(M), k)
+        f = B @ u
+        if k == 1:
+            loss, slope = np.logaddexp(0, -y * f[:, 0]), (-y * expit(-y * f[:, 0]))[:, None]
+        else:
+            loss, slope = np.logaddexp.reduce(f, axis=1) - (f * y).sum(axis=1), softmax(f, axis=1) - y
+        return float(shares @ loss + penalty / 2 * (u**2).sum()), (
+            B.T @ (shares[:, None] * slope) + penalty * u
+        ).ravel()
+
+    found = minimize(
+        value,
+        np.zeros(len(M) * k),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 9999, "gtol": 1e-10, "ftol": 1e-16, "maxcor": 50},
+    )
+    return np.linalg.solve(L.T, found.x.reshape(len(M), k))
+
+
+@pytest.mark.parametrize("penalty", [1e-2, 1e-4])
+@pytest.mark.parametrize("k", [2, 3])
+def test_logistic_probabilities(device: str, profile: str, penalty: float, k: int) -> None:
+    y = SIGNS if k == 2 else CLASSES
+    w = R.integers(0, 3, len(X)).astype(float)
+    machine = LogisticFalkonClassifier(
+        center_selection=CENTRES, penalty=penalty, gamma=G, fit_intercept=False, device=device, tol=1e-6
+    ).fit(X, y, w)
+    kernel = make("rbf", gamma=G)
+    target = SIGNS if k == 2 else (CLASSES[:, None] == np.arange(3)).astype(float)
+    f = kernel(X_TEST, CENTRES) @ dense_newton(kernel(X, CENTRES), kernel(CENTRES), target, w, penalty)
+    expected = np.concatenate([expit(-f), expit(f)], axis=1) if k == 2 else softmax(f, axis=1)
+    np.testing.assert_allclose(machine.predict_proba(X_TEST), expected, atol=1e-4)
+    np.testing.assert_allclose(np.log(machine.predict_proba(X_TEST)), machine.predict_log_proba(X_TEST), atol=1e-12)
+    np.testing.assert_array_equal(machine.predict(X_TEST), machine.classes_[expected.argmax(axis=1)])
+
+
+def test_log_cosh(device: str) -> None:
+    """Against SciPy's minimiser; an outlier moves it less than least squares."""
+    y, kernel, penalty = 3 * Y, make("rbf", gamma=G), 1e-3
+    y[::50] += 40
+    L = np.linalg.cholesky(kernel(CENTRES) + 1e-12 * np.eye(60))
+    B = np.linalg.solve(L, kernel(X, CENTRES).T).T
+
+    def value(u: np.ndarray) -> tuple[float, np.ndarray]:
+        e = B @ u - y
+        loss = np.abs(e) + np.log1p(np.exp(-2 * np.abs(e))) - np.log(2)
+        return float(loss.mean() + penalty / 2 * u @ u), B.T @ np.tanh(e) / len(X) + penalty * u
+
+    found = minimize(
+        value, np.zeros(60), jac=True, method="L-BFGS-B", options={"gtol": 1e-10, "ftol": 1e-16, "maxiter": 9999}
+    )
+    given: dict[str, Any] = {"center_selection": CENTRES, "penalty": penalty, "gamma": G, "device": device}
+    robust = FalkonRegressor(loss="log_cosh", fit_intercept=False, tol=1e-7, **given).fit(X, y)
+    np.testing.assert_allclose(robust.predict(X), B @ found.x, atol=1e-4 * np.abs(found.x @ B.T).max())
+    assert robust.fit_report_.objective == pytest.approx(found.fun, rel=1e-6)
+    squared = FalkonRegressor(**given).fit(X, y)
+    assert np.abs(robust.predict(X) - 3 * F).mean() < np.abs(squared.predict(X) - 3 * F).mean()
+
+
+@pytest.mark.parametrize("made", [FalkonRegressor, FalkonClassifier, LogisticFalkonClassifier])
+def test_weights_are_repeated_rows(device: str, made: Any) -> None:
+    w = R.integers(0, 4, len(X))
+    machine = made(center_selection=CENTRES, penalty=1e-3, gamma=G, tol=1e-8, dtype="float64", device=device)
+    y = Y if made is FalkonRegressor else CLASSES
+    one, other = clone(machine).fit(X, y, w), clone(machine).fit(np.repeat(X, w, axis=0), np.repeat(y, w))
+    np.testing.assert_allclose(one.dual_coef_, other.dual_coef_, atol=1e-6 * np.abs(one.dual_coef_).max())
+    assert one.fit_report_.objective == pytest.approx(other.fit_report_.objective, rel=1e-9)
+
+
+def test_class_weights(device: str) -> None:
+    y = (X[:, 0] > 1.0).astype(int)
+    given: dict[str, Any] = {"gamma": G, "device": device, "center_selection": CENTRES, "penalty": 1e-3}
+    balanced = LogisticFalkonClassifier(class_weight="balanced", **given).fit(X, y)
+    by_hand = LogisticFalkonClassifier(**given).fit(X, y, len(y) / (2 * np.bincount(y))[y])
+    np.testing.assert_allclose(balanced.decision_function(X), by_hand.decision_function(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["uniform", "k-means++", "leverage"])
+def test_selections(device: str, how: str) -> None:
+    """Rows, all different, none that weighs nothing; as good as one another here; the same for the same seed."""
+    w = np.ones(len(X))
+    w[:300] = 0
+    machine = FalkonRegressor(n_centers=80, center_selection=how, random_state=3, gamma=G, penalty=1e-5, device=device)
+    machine.fit(X, Y, w)
+    index = machine.center_indices_
+    assert len(np.unique(index)) == 80
+    assert index.min() >= 300
+    np.testing.assert_array_equal(X[index], machine.centers_)
+    assert machine.score(X_TEST, np.sin(2 * X_TEST[:, 0]) + X_TEST[:, 1] * X_TEST[:, 2]) > 0.85
+    again = clone(machine).fit(X, Y, w)
+    np.testing.assert_array_equal(again.dual_coef_, machine.dual_coef_)
+
+
+def test_the_same_bits_twice(device: str, profile: str) -> None:
+    machine = LogisticFalkonClassifier(n_centers=50, random_state=0, gamma=G, device=device)
+    first = machine.fit(X, CLASSES).dual_coef_.copy()
+    np.testing.assert_array_equal(machine.fit(X, CLASSES).dual_coef_, first)
+
+
+def test_rows_in_a_file(device: str, tmp_path: Path) -> None:
+    """Memory-mapped rows pass through a small budget, which is kept."""
+    rows = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(60000, 18))
+    rows[:] = R.normal(size=rows.shape)
+    y = rows[:, 0] * rows[:, 1]
+    limit = 3_500_000
+    given: dict[str, Any] = {"n_centers": 40, "random_state": 0, "gamma": 0.05, "device": device, "penalty": 1e-4}
+    small = FalkonRegressor(memory_limit=limit, **given).fit(rows, y)
+    assert ", streamed;" in small.fit_report_.layout
+    assert small.fit_report_.bytes_held <= limit
+    large = FalkonRegressor(**given).fit(rows, y)
+    assert ", rows;" in large.fit_report_.layout
+    np.testing.assert_allclose(small.predict(rows[:500]), large.predict(rows[:500]), atol=1e-4)
+
+
+def test_an_interrupt_keeps_what_was_found(device: str) -> None:
+    seen: list[tuple[int, np.ndarray, float]] = []
+
+    def callback(step: int, coefficients: np.ndarray, seconds: float) -> None:
+        seen.append((step, coefficients.copy(), seconds))
+        if step == 6:
+            raise KeyboardInterrupt
+
+    machine = LogisticFalkonClassifier(
+        center_selection=CENTRES, gamma=G, penalty=1e-7, device=device, callback=callback, tol=1e-9
+    )
+    with pytest.raises(KeyboardInterrupt):
+        machine.fit(X, SIGNS)
+    assert [step for step, *_ in seen] == [1, 2, 3, 4, 5, 6]
+    assert seen[0][1].shape == (60, 1)
+    assert "interrupted" in machine.fit_report_.status
+    assert not machine.fit_report_.converged
+    assert machine.score(X, SIGNS) > 0.7
+    whole = clone(machine).set_params(callback=None, warm_start=True, tol=1e-4).fit(X, SIGNS)
+    assert whole.fit_report_.converged
+
+
+def test_warm_starts(device: str) -> None:
+    """Another penalty from the coefficients before, over the same centres."""
+    machine = FalkonRegressor(n_centers=60, gamma=G, penalty=1e-3, random_state=0, warm_start=True, device=device)
+    machine.fit(X, Y)
+    centres, first = machine.centers_, machine.fit_report_
+    machine.fit(X, Y)
+    assert machine.fit_report_.steps == 0
+    assert first.steps > 0
+    machine.set_params(penalty=1e-4).fit(X, Y)
+    assert machine.centers_ is centres
+    cold = clone(machine).set_params(warm_start=False, center_selection=centres).fit(X, Y)
+    np.testing.assert_allclose(machine.predict(X), cold.predict(X), atol=1e-3)
+    with pytest.raises(ValueError, match="warm_start: the fit before was of 1 outputs of 4 features, got 1 of 3"):
+        machine.fit(X[:, :3], Y)
+
+
+BAD = (
+    ({"penalty": 0.0}, ValueError, "penalty must be > 0"),
+    ({"n_centers": 0}, ValueError, "n_centers must be >= 1 or 'auto', got 0"),
+    ({"n_centers": 2.5}, TypeError, "n_centers must be an integer"),
+    (
+        {"center_selection": "best"},
+        ValueError,
+        "center_selection must be 'uniform', 'k-means\\+\\+', 'leverage' or rows",
+    ),
+    ({"center_selection": None}, TypeError, "center_selection must be .* got None"),
+    ({"center_selection": np.zeros((3, 9))}, ValueError, "X has 9 features, but FalkonRegressor is expecting 4"),
+    ({"kernel": "precomputed"}, ValueError, "kernel must be a name or a Kernel"),
+    ({"kernel": "sigmoid", "gamma": 3.0, "coef0": -2.0}, ValueError, "is not positive definite"),
+    ({"loss": "hinge"}, ValueError, "loss must be 'squared' or 'log_cosh'"),
+    ({"callback": 3}, TypeError, "callback must be a function or None"),
+    ({"tol": -1.0}, ValueError, "tol must be > 0"),
+    ({"max_iter": 0}, ValueError, "max_iter must be >= 1"),
+    ({"memory_limit": 9000}, ValueError, "memory_limit of 9000 bytes is too small"),
+)
+
+
+@pytest.mark.parametrize(("given", "error", "words"), BAD, ids=[str(given)[:40] for given, *_ in BAD])
+def test_bad_input_is_refused(device: str, given: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        FalkonRegressor(device=device, **given).fit(X, Y)
+
+
+def test_odd_input(device: str) -> None:
+    """More centres than rows, one centre, equal centres, constant targets, one row, one class, nan."""
+    given: dict[str, Any] = {"gamma": G, "device": device, "penalty": 1e-3}
+    many = FalkonRegressor(n_centers=10**6, **given).fit(X[:50], Y[:50])
+    assert many.fit_report_.centers == "50 of 50 rows (1000000 were asked for): every row"
+    one = FalkonRegressor(n_centers=1, fit_intercept=False, **given).fit(X, Y)
+    k = make("rbf", gamma=G)(X, one.centers_)[:, 0]
+    assert one.dual_coef_[0, 0] == pytest.approx(k @ Y / (k @ k + 1e-3 * len(X)), rel=1e-4)
+    equal = FalkonRegressor(center_selection=np.repeat(CENTRES[:20], 3, axis=0), **given).fit(X, Y)
+    single = FalkonRegressor(center_selection=CENTRES[:20], **given).fit(X, Y)
+    np.testing.assert_allclose(equal.predict(X), single.predict(X), atol=1e-4)
+    constant = FalkonRegressor(**given).fit(X, np.full(len(X), 7.25))
+    np.testing.assert_array_equal(constant.predict(X), 7.25)
+    assert constant.fit_report_.converged
+    np.testing.assert_allclose(FalkonRegressor(**given).fit(X[:1], Y[:1]).predict(X[:1]), Y[:1])
+    for machine in (FalkonClassifier(**given), LogisticFalkonClassifier(**given)):
+        with pytest.raises(ValueError, match="number of classes has to be greater than one"):
+            machine.fit(X, np.ones(len(X)))
+        with pytest.raises(ValueError, match="all samples with positive weights belong to the same class"):
+            machine.fit(X, SIGNS, (SIGNS > 0).astype(float))
+    with pytest.raises(ValueError, match="NaN"):
+        FalkonRegressor(**given).fit(X, np.where(np.arange(700) == 3, np.nan, Y))
+    with pytest.warns(ConvergenceWarning, match="max_iter was reached"):
+        LogisticFalkonClassifier(max_iter=1, tol=1e-12, **given).fit(X, SIGNS)
+
+
+def test_coarse_kernel_values_are_made_in_float64(device: str) -> None:
+    """Nearly equal centres, by far: K is as good as singular, and T^-1 enlarges what float32 rounds."""
+    given: dict[str, Any] = {"penalty": 1e-9, "gamma": 0.01, "center_selection": CENTRES, "fit_intercept": False}
+    machine = FalkonRegressor(device=device, **given).fit(X, Y)
+    assert machine.fit_report_.dtype == "float64"
+    assert machine.fit_report_.converged
+    kernel = make("rbf", gamma=0.01)
+    alpha = direct(kernel, X, CENTRES, Y[:, None], np.ones(700), 1e-9)
+    np.testing.assert_allclose(machine.predict(X), (kernel(X, CENTRES) @ alpha)[:, 0], atol=1e-3)
+
+
+def test_reports(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = FalkonClassifier(n_centers=100, random_state=0, device=device, verbose=True).fit(
+        *load_digits(return_X_y=True)
+    )
+    report = machine.fit_report_
+    assert "residual" in capsys.readouterr().err
+    assert pickle.loads(pickle.dumps(report)).to_dict() == report.to_dict()
+    assert json.loads(json.dumps(report.to_dict()))["steps"] == report.steps == machine.n_iter_
+    assert [point.violation for point in report.trace][-1] == report.residual <= 1e-5
+    assert report.objective < report.trace[0].primal
+    assert sum(value for name, value in report.seconds.items() if name != "total") == pytest.approx(
+        report.seconds["total"]
+    )
+    assert "converged: the residual is within tol" in str(report)
+
+
+@pytest.mark.parametrize("made", [FalkonRegressor, FalkonClassifier, LogisticFalkonClassifier])
+def test_files_and_pickles(device: str, tmp_path: Path, made: Any) -> None:
+    rows, labels = load_iris(return_X_y=True)
+    machine = made(n_centers=40, random_state=0, device=device, penalty=1e-4).fit(rows, labels)
+    save_model(machine.model_, tmp_path / "m.npz")
+    np.testing.assert_array_equal(load_model(tmp_path / "m.npz").predict(rows, device), machine.predict(rows))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(machine)).predict(rows), machine.predict(rows))
+    assert cross_val_score(machine, rows, labels, cv=3).shape == (3,)
+
+
+@pytest.mark.full
+def test_real_data(device: str, data_folder: Path) -> None:
+    """Errors of kin40k within 1 % of the direct solution's at equal centres."""
+    z = np.load(data_folder / "kin40k.npz")
+    rows, y = z["X"].astype(np.float32), z["y"].ravel()
+    machine = FalkonRegressor(n_centers=300, penalty=1e-6, gamma=0.125, random_state=0, device=device)
+    machine.fit(rows[:30000], y[:30000])
+    kernel = make("rbf", gamma=0.125)
+    mean = y[:30000].mean()
+    alpha = direct(kernel, rows[:30000], machine.centers_, y[:30000, None] - mean, np.ones(30000), 1e-6)
+    expected = (kernel(rows[30000:], machine.centers_) @ alpha)[:, 0] + mean
+    ours, theirs = (np.sqrt(np.mean((f - y[30000:]) ** 2)) for f in (machine.predict(rows[30000:]), expected))
+    assert ours <= 1.01 * theirs
