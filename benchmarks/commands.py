@@ -11,12 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gtsvm, ladder, ladder_plot, layouts, pairs, search, table, tasks, tasks_table
+from benchmarks import (
+    falkon,
+    falkon_product,
+    gtsvm,
+    ladder,
+    ladder_plot,
+    layouts,
+    pairs,
+    search,
+    table,
+    tasks,
+    tasks_table,
+)
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
 from clsvm.opencl import devices
 
 PEERS = ("libsvm", "onedal")
+FALKON_PEERS = ("nystroem", "keops", "numpy")
 Asked = argparse.Namespace
 Parser = argparse.ArgumentParser
 Result = dict[str, Any]
@@ -205,6 +218,23 @@ def _layouts(asked: Asked) -> Result:
     return _on_device(asked, layouts.run(asked.sets, asked.data, asked.device, asked.repeats))
 
 
+def _falkon_arguments(parser: Parser) -> None:
+    _add_sets(parser, tuple(falkon.FALKON_SETS), ["synthetic"])
+    parser.add_argument("--peers", type=_names(FALKON_PEERS), default=[], help=f"of {', '.join(FALKON_PEERS)}")
+    parser.add_argument("--centers", type=int, default=2000, help="m (2000)")
+    parser.add_argument("--rows", type=int, help="rows of a set at most (all)")
+    parser.add_argument("--product", action="store_true", help="the product alone, for features 3 to 784")
+    _add_repeats(parser, 3, "fits of each solver")
+    _add_data(parser, "none needed for synthetic")
+
+
+def _falkon(asked: Asked) -> Result:
+    if asked.product:
+        return _on_device(asked, falkon_product.run(asked.peers, asked.device, asked.repeats))
+    given = asked.sets, asked.peers, asked.data, asked.device, asked.repeats, asked.centers, asked.rows
+    return _on_device(asked, falkon.run(*given))
+
+
 _LISTED = (
     Command(
         "fit",
@@ -265,6 +295,14 @@ _LISTED = (
         _layouts,
         layouts.show,
         lambda result: all(row["agrees"] for row in _rows(result)),
+    ),
+    Command(
+        "falkon",
+        "machines on centres against the direct solution, or their product against KeOps and NumPy",
+        _falkon_arguments,
+        _falkon,
+        lambda result: falkon.show(result) if "sets" in result else falkon_product.show(result),
+        lambda result: "sets" not in result or falkon.holds(result),
     ),
 )
 COMMANDS: dict[str, Command] = {one.name: one for one in _LISTED}

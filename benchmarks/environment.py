@@ -16,6 +16,7 @@ PACKAGES = (
     "scikit-learn-intelex",
     "daal",
     "intel-opencl-rt",
+    "pykeops",
 )
 
 

@@ -42,7 +42,10 @@ TASKS: dict[str, Task] = {
     )
 }
 
-LIBSVM: tuple[str, ...] = tuple(task.name for task in TASKS.values() if task.number is not None)
+
+def of_libsvm() -> tuple[str, ...]:
+    """The names of those that LIBSVM has."""
+    return tuple(task.name for task in TASKS.values() if task.number is not None)
 
 
 def of_number(number: int) -> Task | None:
@@ -52,6 +55,6 @@ def of_number(number: int) -> Task | None:
 
 def listed(joint: str = "or", *parameters: str) -> str:
     """The numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
-    theirs = map(TASKS.get, LIBSVM)
+    theirs = map(TASKS.get, of_libsvm())
     *most, last = [f"{t.number} {t.words}" for t in theirs if t and set(parameters) <= set(t.parameters)]
     return f"{', '.join(most)} {joint} {last}"

@@ -22,7 +22,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.models.model import KernelModel
 from clsvm.models.svmlight import HIGHEST, WORD, T, diagnose, load, shown
-from clsvm.tasks import CLASSES, LIBSVM, ONE_CLASS, TASKS
+from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
@@ -51,7 +51,7 @@ def check_savable(model: KernelModel) -> None:
         raise ValueError(f"LIBSVM's model format has no kernel {model.kernel.name!r}; it holds {held}")
     labels, problems = np.asarray(model.classes), len(model.dual_coef)
     k = len(labels)
-    if model.task not in LIBSVM or (TASKS[model.task].kind == CLASSES) != (k >= 2):
+    if model.task not in of_libsvm() or (TASKS[model.task].kind == CLASSES) != (k >= 2):
         raise ValueError(f"LIBSVM's model format holds no model of {k} classes whose task is {model.task!r}")
     if problems != max(1, k - 1):
         raise ValueError(f"LIBSVM's model format holds pairs of classes, got {k} classes in one machine")
@@ -165,8 +165,8 @@ def load_model(path: PathLike) -> KernelModel:
     with open(path, "rb") as stream:
         header = _Header(path, stream)
         task = header.word("svm_type")
-        if task not in LIBSVM:
-            header.fault("svm_type", f"svm_type {task}", ", ".join(LIBSVM))
+        if task not in of_libsvm():
+            header.fault("svm_type", f"svm_type {task}", ", ".join(of_libsvm()))
         name = header.word("kernel_type")
         given = name == PRECOMPUTED.name
         if not (given or name in _KERNELS):

@@ -28,7 +28,8 @@ from clsvm.report.display import Display
 Vector = NDArray[np.float64]
 COARSE = 1e7  # a condition of K among the centres beyond which float32 is too coarse: T^-1 enlarges its errors
 SINGLE = 1e-6  # of K's diagonal: the jitter that leaves T as well conditioned as float32 wants, where nothing is finer
-LOST = 2e-5  # of the largest target: a standard error of values by rounding of K from which float64 is taken
+LOST = 2e-4  # of the largest target: what rounding of K may do to values before float64 is taken
+FEW = 9.0  # how much more it does with as many rows as centres than with many more
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ def _lost(found: newton.Found, task: Task, dtype: str) -> bool:
     """Whether rounding of K, by errors of its last bit, shows in values, or kept the solver from its end."""
     rounding = float(np.finfo(dtype).eps) * float(np.sqrt(np.square(found.alpha).sum(axis=1)).max())
     largest = float(np.abs(task.y - task.offset[:, None]).max())
-    return found.status is Status.STALLED or rounding > LOST * largest
+    shown = rounding * (1 + FEW * found.alpha.shape[1] / task.y.shape[1])
+    return found.status is Status.STALLED or shown > LOST * largest
 
 
 class _Clock:

@@ -38,8 +38,9 @@ STORED = 1 << 30  # bytes of B at most
 class Preconditioner:
     """Of K(C, C) (m, m), symmetric, which is overwritten where ``dtype``, that of the factors, is its own.
 
-    least: of the mean of the diagonal, at least added to it. jitter: what was. condition: the ratio of T's diagonal, squared, which K's condition number is at
-    least. Raises ValueError where K is indefinite beyond rounding: then the function is no kernel for these centres.
+    least: of the mean of the diagonal, at least added to it. jitter: what was. condition: the ratio of T's diagonal,
+    squared, which K's condition number is at least. Raises ValueError where K is indefinite beyond rounding: then the
+    function is no kernel for these centres.
     """
 
     def __init__(self, K: NDArray[np.float64], dtype: str = "float64", least: float = 0.0) -> None:

@@ -23,10 +23,10 @@ PACKAGE = ROOT / "clsvm"
 
 # A package imports only from those to its left; what stands together in a group, from those before it in the group.
 ORDER = [
-    ["errors", "files", "arrays", "tasks", "parameters", "problem", "kernels", "report"],
+    ["errors", "files", "arrays", "tasks", "parameters", "losses", "problem", "kernels", "report"],
     ["opencl"],
     ["gram"],
-    ["solvers", "models"],
+    ["solvers", "nystrom", "models"],
     ["fit"],
     ["tools", "estimators"],
     ["model_selection", "plots"],
