@@ -41,7 +41,7 @@ SMALL = APART  # rows of the smallest member that work-groups take
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
-AT_ONCE, ROWS = 2, 4096  # members for each compute unit at least, and members of so many rows together
+AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
