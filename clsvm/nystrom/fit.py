@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -28,8 +29,6 @@ from clsvm.report.display import Display
 Vector = NDArray[np.float64]
 COARSE = 1e7  # a condition of K among the centres beyond which float32 is too coarse: T^-1 enlarges its errors
 SINGLE = 1e-6  # of K's diagonal: the jitter that leaves T as well conditioned as float32 wants, where nothing is finer
-LOST = 2e-4  # of the largest target: what rounding of K may do to values before float64 is taken
-FEW = 9.0  # how much more it does with as many rows as centres than with many more
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,15 @@ def train(
             sample = _sampled(cross, preconditioner, centers, task, options.tol, random)
             clock.lap("preconditioner")
             most = options.max_iter - (found.steps if found else 0)
+            exact = (
+                partial(Cross, stream, X, centers.rows, kernel, plan, finest, len(task.y)) if dtype != finest else None
+            )
             with Display(options.verbose, options.tol, violation="residual") as progress:
-                now = newton.solve(
-                    cross, preconditioner, task, sample, start, options.tol, most, dtype, progress, options.callback
-                )
+                given_it = start, options.tol, most, dtype, progress, options.callback, exact
+                now = newton.solve(cross, preconditioner, task, sample, *given_it)
             clock.lap("solve", now.seconds)
             found, start, peak = now.after(found), now.alpha, max(peak, stream.peak)
-        if found.steps >= options.max_iter or interrupted(found.status.value) or not _lost(found, task, dtype):
+        if found.status is not Status.STALLED:
             break
     assert found is not None
     report = NystromReport(
@@ -119,7 +120,7 @@ def train(
         seconds=clock.seconds(),
         device=device,
         layout=cross.describe(),
-        dtype=dtype,
+        dtype=finest if found.exact else dtype,
         trace=tuple(found.trace),
     )
     return Trained(found.alpha, report, plan)
@@ -139,16 +140,8 @@ def _sampled(
     if s <= m:
         return centers.places
     sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
-    preconditioner.sample(cross.values(sample))
+    preconditioner.sample(cross.values(sample), task.penalty)
     return sample
-
-
-def _lost(found: newton.Found, task: Task, dtype: str) -> bool:
-    """Whether rounding of K, by errors of its last bit, shows in values, or kept the solver from its end."""
-    rounding = float(np.finfo(dtype).eps) * float(np.sqrt(np.square(found.alpha).sum(axis=1)).max())
-    largest = float(np.abs(task.y - task.offset[:, None]).max())
-    shown = rounding * (1 + FEW * found.alpha.shape[1] / task.y.shape[1])
-    return found.status is Status.STALLED or shown > LOST * largest
 
 
 class _Clock:

@@ -35,6 +35,9 @@ INEXACT = 0.1  # how well a Newton step is solved at least, relative to g
 FINE = {"float32": 1e-3, "float64": 1e-9}  # the same at most: what products in that dtype allow before a look at g
 ENOUGH = 1e-4  # of the slope, that a step has to lower F by (Armijo)
 HALVINGS = 30
+EPS32 = float(np.finfo(np.float32).eps)
+LOST = 2e-4  # of the largest target: what rounding of K may do to f before gradients are of values in float64
+FEW = 9.0  # how much more it does with as many rows as centres than with many more
 STALL = 0.5  # g has to get lower by that factor, or F lower
 
 
@@ -51,7 +54,8 @@ class Task:
 
 @dataclass
 class Found:
-    """Where it ended: coefficients (k, m), F, |g| / |g(0)|, |g|^2 / 2, how, and what it took."""
+    """Where it ended: coefficients (k, m), F, |g| / |g(0)|, |g|^2 / 2, how, and what it took. exact: whether gradients
+    were of products in float64."""
 
     alpha: Vector
     objective: float
@@ -61,6 +65,7 @@ class Found:
     steps: int
     newton_steps: int
     passes: int
+    exact: bool
     trace: tuple[Point, ...]
     seconds: dict[str, float]
 
@@ -96,11 +101,13 @@ def solve(
     dtype: str,
     progress: Progress | None = None,
     callback: Callback | None = None,
+    exact: Callable[[], Cross] | None = None,
 ) -> Found:
     """Minimise F from coefficients ``start`` (k, m), or from 0. sample (s,): the rows of which the preconditioner is
     made; None: of centres that are no rows. max_iter: steps of conjugate gradients at most. An
-    interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds after each step."""
-    return _Newton(cross, preconditioner, task, sample, tol, max_iter, dtype, progress, callback).run(start)
+    interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds after each step. exact:
+    makes products in float64 for the gradients, for when rounding of K turns out to show in f."""
+    return _Newton(cross, preconditioner, task, sample, tol, max_iter, dtype, progress, callback, exact).run(start)
 
 
 class _Newton:
@@ -115,9 +122,10 @@ class _Newton:
         dtype: str,
         progress: Progress | None,
         callback: Callback | None,
+        exact: Callable[[], Cross] | None,
     ) -> None:
         self.cross, self.P, self.task, self.sample = cross, preconditioner, task, sample
-        self.tol, self.max_iter = tol, max_iter
+        self.tol, self.max_iter, self.exact, self.of_gradients = tol, max_iter, exact, cross
         self.progress, self.callback, self.fine = progress, callback, FINE[dtype]
         self.shares = task.weights / task.weights.sum()
         self.steps = self.newton_steps = 0
@@ -140,7 +148,8 @@ class _Newton:
             status=status,
             steps=self.steps,
             newton_steps=self.newton_steps,
-            passes=self.cross.passes,
+            passes=self.cross.passes + (self.of_gradients.passes if self.of_gradients is not self.cross else 0),
+            exact=self.of_gradients is not self.cross,
             trace=tuple(self.trace),
             seconds=self.seconds,
         )
@@ -155,7 +164,7 @@ class _Newton:
         self.objective = self._value(f, self.u)
         if start is not None:
             self.alpha, self.u = start.copy(), self.P.of_coefficients(start)
-            f = self.cross.forward(self.alpha) + offset
+            f = self.of_gradients.forward(self.alpha) + offset
             self._weigh(f)
             g, self.objective = self._gradient(f), self._value(f, self.u)
         size = self._seen(g, goal)
@@ -166,7 +175,7 @@ class _Newton:
             d = self._conjugate_gradients(-g, max(eta, 0.3 * goal / size, self.fine))
             step = self.P.u(d)
             change = self.P.alpha(step)
-            along = self.cross.forward(change)
+            along = self.of_gradients.forward(change)
             s, objective = self._shortened(f, along, step, float((g * d).sum()))
             if not s:
                 return Status.STALLED
@@ -174,6 +183,9 @@ class _Newton:
             lower = objective < self.objective
             self.objective = objective
             self.newton_steps += 1
+            if self.exact and self._lost():
+                self.of_gradients, self.exact = self.exact(), None
+                f, size = self.of_gradients.forward(self.alpha) + offset, np.inf
             if not loss.quadratic:
                 self._weigh(f)
             g, before = self._gradient(f), size
@@ -181,6 +193,12 @@ class _Newton:
             if size > goal and size > STALL * before and not lower:
                 return Status.STALLED
         return Status.RESIDUAL
+
+    def _lost(self) -> bool:
+        """Whether rounding of K in float32, by errors of its last bit, shows in f."""
+        task, (_, m) = self.task, self.alpha.shape
+        rounding = EPS32 * float(np.sqrt(np.square(self.alpha).sum(axis=1)).max())
+        return rounding * (1 + FEW * m / task.y.shape[1]) > LOST * float(np.abs(task.y - task.offset[:, None]).max())
 
     def _weigh(self, f: Vector) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
@@ -199,7 +217,7 @@ class _Newton:
 
     def _gradient(self, f: Vector) -> Vector:
         slopes = self.shares * self.task.loss.derivative(f, self.task.y)
-        return self.P.from_u(self.P.from_alpha(self.cross.back(slopes)) + self.task.penalty * self.u)
+        return self.P.from_u(self.P.from_alpha(self.of_gradients.back(slopes)) + self.task.penalty * self.u)
 
     def _value(self, f: Vector, u: Vector) -> float:
         return float(self.shares @ self.task.loss.value(f, self.task.y) + self.task.penalty / 2 * np.square(u).sum())

@@ -26,7 +26,7 @@ def test_against_numpy(m: int, k: int, of_rows: bool) -> None:
     for _ in range(2):  # (T serves every A)
         if of_rows:
             D, across = rng.random(len(X)) / len(X), kernel(X, C)
-            made.sample(across)
+            made.sample(across, 0.0)
             B = linalg.solve_triangular(T, across.T, trans=1).T
             H = (B.T * D) @ B
         else:
