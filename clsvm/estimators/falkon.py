@@ -113,6 +113,8 @@ class _Falkon(KernelEstimator):
         how = self.center_selection
         if not isinstance(how, str):
             how = self._rows(how)
+            if sp.issparse(how) != sp.issparse(X):
+                how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
             kernel.check_domain(how)
         given = weights, random, kernel, float(self.penalty), self.device, self.memory_limit
         return choose(X, how, self.n_centers, *given), None
@@ -202,7 +204,7 @@ class FalkonRegressor(RegressorMixin, _Falkon):
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True, y_numeric=True, multi_output=True)
         self._flat = y.ndim == 1
-        y = np.asarray(y, np.float64).reshape(len(y), -1).T
+        y = targets.within(np.asarray(y, np.float64)).reshape(len(y), -1).T
         self._train(X, np.ascontiguousarray(y), targets.weights_of(sample_weight, X), np.zeros(0), started)
         return X
 

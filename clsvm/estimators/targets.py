@@ -29,8 +29,12 @@ def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Targets (n,) as float64. Raises ValueError where their squares are beyond it."""
-    y = np.asarray(column_or_1d(y, warn=True), np.float64)
+    """Targets (n,) as float64. Raises ValueError as :func:`within`."""
+    return within(np.asarray(column_or_1d(y, warn=True), np.float64))
+
+
+def within(y: Vector) -> Vector:
+    """Targets themselves. Raises ValueError where their squares are beyond float64."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _MOST:
         raise ValueError(f"y must be numbers of at most {_MOST:g}, got {largest:g}")
     return y

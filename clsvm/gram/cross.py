@@ -26,6 +26,7 @@ from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
+PROBE = 4096  # rows that say what a value of K costs
 BLOCK, SOME = 256 << 20, 64 << 20  # bytes of rows that are streamed at a time, of values that the host is given
 
 
@@ -60,7 +61,7 @@ class Cross:
         self._step = min(self.n, whole_tiles(int(min(BLOCK, left // 4)) // (row + beside)))
         self.way = "streamed"
         with stream.scratch():
-            cells = self._made(slice(0, self._step)).rows.cost
+            cells = self._made(slice(0, min(self._step, PROBE))).rows.cost
         self.cells, reading = cells, stream.profile.cache_cost
         words = f"making a value of K costs {cells:.0f} dense cells, reading it {reading:.0f}"
         kept, held = self.n * (values + beside) + self._step * row, self.n * (row + beside)

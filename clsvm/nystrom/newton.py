@@ -129,6 +129,7 @@ class _Newton:
         self.progress, self.callback, self.fine = progress, callback, FINE[dtype]
         self.shares = task.weights / task.weights.sum()
         self.steps = self.newton_steps = 0
+        self.interrupted = False
         self.began, self.trace = perf_counter(), list[Point]()
         self.objective, self.residual, self.bound = np.inf, np.inf, np.inf
         self.seconds = {"preconditioner": 0.0}
@@ -190,6 +191,8 @@ class _Newton:
                 self._weigh(f)
             g, before = self._gradient(f), size
             size = self._seen(g, goal)
+            if self.interrupted:
+                return Status.INTERRUPTED
             if size > goal and size > STALL * before and not lower:
                 return Status.STALLED
         return Status.RESIDUAL
@@ -236,8 +239,12 @@ class _Newton:
         d, r, p = np.zeros_like(right), right, right
         rr = dots(r, r)
         goal = eta**2 * rr
-        while (rr > goal).any() and self.steps < self.max_iter:
-            q = self._hessian(p)
+        while (rr > goal).any() and self.steps < self.max_iter and not self.interrupted:
+            try:
+                q = self._hessian(p)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                break
             self.steps += 1
             curve = dots(p, q)
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -248,7 +255,7 @@ class _Newton:
             new = dots(r, r)
             p = r + np.where(rr > goal, new / np.maximum(rr, 1e-300), 0.0) * p
             rr = np.where(rr > goal, new, rr)
-            self._tell(d, float(np.sqrt(rr.sum())))
+            self._tell(d)
         return d
 
     def _shortened(self, f: Vector, along: Vector, step: Vector, slope: float) -> tuple[float, float]:
@@ -273,8 +280,11 @@ class _Newton:
             self.progress(point)
         return size
 
-    def _tell(self, d: Vector, size: float) -> None:
-        """What is shown and called after a step of conjugate gradients, d of them done."""
-        now = perf_counter() - self.began
+    def _tell(self, d: Vector) -> None:
+        """Call back after a step of conjugate gradients that has come to d; by an interrupt it ends the solve."""
         if self.callback:
-            self.callback(self.steps, (self.alpha + self.P.alpha(self.P.u(d))).T, now)
+            now = perf_counter() - self.began
+            try:
+                self.callback(self.steps, (self.alpha + self.P.alpha(self.P.u(d))).T, now)
+            except KeyboardInterrupt:
+                self.interrupted = True

@@ -241,7 +241,7 @@ def test_rows_in_a_file(device: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(small.predict(rows[:500]), large.predict(rows[:500]), atol=1e-4)
 
 
-def test_an_interrupt_keeps_what_was_found(device: str) -> None:
+def test_an_interrupt_keeps_what_was_found(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, np.ndarray, float]] = []
 
     def callback(step: int, coefficients: np.ndarray, seconds: float) -> None:
@@ -259,6 +259,12 @@ def test_an_interrupt_keeps_what_was_found(device: str) -> None:
     assert "interrupted" in machine.fit_report_.status
     assert not machine.fit_report_.converged
     assert machine.score(X, SIGNS) > 0.7
+    squared = FalkonRegressor(center_selection=CENTRES, gamma=G, penalty=1e-7, device=device, callback=callback)
+    monkeypatch.setattr("clsvm.nystrom.fit.sampled", lambda n, m, *_: m)  # (so that one solve takes many steps)
+    with pytest.raises(KeyboardInterrupt):
+        squared.fit(X, Y)
+    assert squared.n_iter_ == 6
+    assert squared.score(X, Y) > 0.3
     whole = clone(machine).set_params(callback=None, warm_start=True, tol=1e-4).fit(X, SIGNS)
     assert whole.fit_report_.converged
 
@@ -326,6 +332,14 @@ def test_odd_input(device: str) -> None:
             machine.fit(X, np.ones(len(X)))
         with pytest.raises(ValueError, match="all samples with positive weights belong to the same class"):
             machine.fit(X, SIGNS, (SIGNS > 0).astype(float))
+    mixed = FalkonRegressor(center_selection=CENTRES, **given).fit(sp.csr_matrix(X), Y)
+    np.testing.assert_allclose(
+        mixed.predict(sp.csr_matrix(X)),
+        FalkonRegressor(center_selection=sp.csr_matrix(CENTRES), **given).fit(X, Y).predict(X),
+        atol=1e-4,
+    )
+    with pytest.raises(ValueError, match="y must be numbers of at most 1e"):
+        FalkonRegressor(**given).fit(X, Y * 1e150)
     with pytest.raises(ValueError, match="NaN"):
         FalkonRegressor(**given).fit(X, np.where(np.arange(700) == 3, np.nan, Y))
     with pytest.warns(ConvergenceWarning, match="max_iter was reached"):
