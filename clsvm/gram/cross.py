@@ -33,11 +33,21 @@ BLOCK, SOME = 256 << 20, 64 << 20  # bytes of rows that are streamed at a time, 
 class Cross:
     """K(X, C) in ``dtype`` for ``k`` outputs. X (n, d), centres (m, d), dense or CSR.
 
-    way: one of the three above. reason: why. passes: how often K was made or read. cells: what a value costs. Raises
-    ValueError where memory_limit is too small.
+    way: one of the three above. reason: why. passes: how often K was made or read. cells: what a value costs. keep:
+    whether K may be kept. Raises ValueError where memory_limit is too small.
     """
 
-    def __init__(self, stream: Stream, X: Data, centres: Data, kernel: Kernel, plan: Plan, dtype: str, k: int) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        X: Data,
+        centres: Data,
+        kernel: Kernel,
+        plan: Plan,
+        dtype: str,
+        k: int,
+        keep: bool = True,
+    ) -> None:
         self._stream, self._X, self._kernel, self._plan, self._dtype, self.k = stream, X, kernel, plan, dtype, k
         self.n, self.m = X.shape[0], centres.shape[0]
         self.passes = 0
@@ -50,9 +60,9 @@ class Cross:
             stream.free(at, count, *buffers_of(source))
         self._blocks: list[tuple[slice, Sums]] = []
         self._weights: tuple[Vector | None, Vector | None] = (None, None)
-        self._lay_out()
+        self._lay_out(keep)
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, keep: bool) -> None:
         """Choose the way and, but of rows that are streamed, do what is done once."""
         stream, itemsize = self._stream, np.dtype(self._dtype).itemsize
         left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
@@ -65,11 +75,13 @@ class Cross:
         self.cells, reading = cells, stream.profile.cache_cost
         words = f"making a value of K costs {cells:.0f} dense cells, reading it {reading:.0f}"
         kept, held = self.n * (values + beside) + self._step * row, self.n * (row + beside)
-        if cells > reading and kept <= SHARE * left:
+        if keep and cells > reading and kept <= SHARE * left:
             self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
             self.cells = min(cells, reading)
         else:
-            if cells > reading:
+            if not keep:
+                words = "few passes are to come"
+            elif cells > reading:
                 words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
             self.way = "rows" if held <= SHARE * left else "streamed"
             self._step = self.n if self.way == "rows" else self._step

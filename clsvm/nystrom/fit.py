@@ -92,11 +92,17 @@ def train(
             sample = _sampled(cross, preconditioner, centers, task, options.tol, random)
             clock.lap("preconditioner")
             most = options.max_iter - (found.steps if found else 0)
-            exact = (
-                partial(Cross, stream, X, centers.rows, kernel, plan, finest, len(task.y)) if dtype != finest else None
-            )
+            finer = partial(Cross, stream, X, centers.rows, kernel, plan, finest, len(task.y), keep=False)
             with Display(options.verbose, options.tol, violation="residual") as progress:
-                given_it = start, options.tol, most, dtype, progress, options.callback, exact
+                given_it = (
+                    start,
+                    options.tol,
+                    most,
+                    dtype,
+                    progress,
+                    options.callback,
+                    None if dtype == finest else finer,
+                )
                 now = newton.solve(cross, preconditioner, task, sample, *given_it)
             clock.lap("solve", now.seconds)
             found, start, peak = now.after(found), now.alpha, max(peak, stream.peak)

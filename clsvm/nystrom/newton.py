@@ -11,8 +11,8 @@ Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 201
     alpha <- alpha + s P d, s = 1, 1/2, ... the first that lowers F enough
 
 For the squared loss that is Falkon, and what is repeated is refinement: g is computed anew from alpha, so that errors
-of float32 products do not add up. The papers go through decreasing penalties instead of shortening steps; see
-:func:`path`.
+of float32 products do not add up. The papers go through decreasing penalties, so that each step is a good one; here
+steps are shortened where they have to be, which needs no schedule and ends at the penalty that was asked for.
 """
 
 from __future__ import annotations
