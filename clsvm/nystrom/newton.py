@@ -200,7 +200,7 @@ class _Newton:
     def _lost(self) -> bool:
         """Whether rounding of K in float32, by errors of its last bit, shows in f."""
         task, (_, m) = self.task, self.alpha.shape
-        rounding = EPS32 * float(np.sqrt(np.square(self.alpha).sum(axis=1)).max())
+        rounding = EPS32 * self.P.size * float(np.sqrt(np.square(self.alpha).sum(axis=1)).max())
         return rounding * (1 + FEW * m / task.y.shape[1]) > LOST * float(np.abs(task.y - task.offset[:, None]).max())
 
     def _weigh(self, f: Vector) -> None:

@@ -40,8 +40,8 @@ class Preconditioner:
     """Of K(C, C) (m, m), symmetric, which is overwritten where ``dtype``, that of the factors, is its own.
 
     least: of the mean of the diagonal, at least added to it. jitter: what was. condition: the ratio of T's diagonal,
-    squared, which K's condition number is at least. Raises ValueError where K is indefinite beyond rounding: then the
-    function is no kernel for these centres.
+    squared, which K's condition number is at least. size: the mean of K's diagonal. Raises ValueError where K is
+    indefinite beyond rounding: then the function is no kernel for these centres.
     """
 
     def __init__(self, K: NDArray[np.float64], dtype: str = "float64", least: float = 0.0) -> None:
@@ -51,7 +51,7 @@ class Preconditioner:
         self._trsv, self._trmv = (getattr(blas, letter + one) for one in ("trsv", "trmv"))
         self._B: NDArray[np.floating] | None = None
         diagonal = K.diagonal().astype(dtype)
-        size = self._size = float(np.abs(diagonal).mean()) or 1.0
+        size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(dtype).eps) * self.m, least) * size
         both = K.T.astype(dtype, order="F", copy=False)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
@@ -73,7 +73,7 @@ class Preconditioner:
     def sample(self, K: NDArray[np.floating], penalty: float) -> None:
         """Take K (s, m) of the sampled rows in place of the centres. B is in float32, twice as fast, where its rounding
         is small beside the penalties to come, ``penalty`` or more."""
-        single = penalty >= SMALL * self._size and self.condition <= STEEP
+        single = penalty >= SMALL * self.size and self.condition <= STEEP
         dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
         np.fill_diagonal(self._both, self._of_T)
         T = self._both.astype(dtype, copy=False)

@@ -357,6 +357,15 @@ def test_coarse_kernel_values_are_made_in_float64(device: str) -> None:
     np.testing.assert_allclose(machine.predict(X), (kernel(X, CENTRES) @ alpha)[:, 0], atol=1e-3)
 
 
+def test_large_kernel_values_are_made_in_float64(device: str) -> None:
+    """Of which the last bit of float32 is more than what tells rows apart."""
+    rows, kernel = X + 300, make("linear")
+    machine = FalkonRegressor(kernel="linear", center_selection=rows[:3], penalty=1e-5, device=device).fit(rows, Y)
+    alpha = direct(kernel, rows, rows[:3], Y[:, None] - Y.mean(), np.ones(700), 1e-5)
+    expected = (kernel(rows, rows[:3]) @ alpha)[:, 0] + Y.mean()
+    np.testing.assert_allclose(machine.predict(rows), expected, atol=1e-3 * np.abs(Y).max())
+
+
 def test_reports(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     machine = FalkonClassifier(n_centers=100, random_state=0, device=device, verbose=True).fit(
         *load_digits(return_X_y=True)
