@@ -96,7 +96,12 @@ class _Falkon(KernelEstimator):
             plan=trained.plan,
             dtype=trained.report.dtype,
             task=self._task,
+            **self._estimates(len(y)),
         )
+
+    def _estimates(self, outputs: int) -> dict[str, Any]:
+        """What a model needs for probabilities: none."""
+        return {}
 
     def _centers(
         self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState, k: int
@@ -320,6 +325,10 @@ class LogisticFalkonClassifier(FalkonClassifier):
     def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
         signs = super()._targets(index, k)
         return signs if k == 2 else (signs > 0).astype(np.float64)
+
+    def _estimates(self, outputs: int) -> dict[str, Any]:
+        """Of two classes 1 / (1 + exp(-f)); models have no softmax."""
+        return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
     def predict_proba(self, X: Any) -> Vector:
         """Probabilities (n, k) float64 of the classes in their order, for each row of X."""

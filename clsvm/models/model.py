@@ -43,7 +43,7 @@ def votes(values: Vector, k: int) -> NDArray[np.intp]:
 @dataclass(frozen=True)
 class KernelModel:
     """A kernel machine: of two classes with one problem, of k classes with a problem each or one for each pair, or one
-    without classes (regression, one-class).
+    without classes (regression, one-class; on centres, which are its support vectors, of any number of outputs).
 
     support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
     (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;

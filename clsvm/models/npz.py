@@ -8,7 +8,8 @@ version 1:
     dtype                 of kernel values, "float32" or "float64"
     task                  what it is for, a name of clsvm.tasks.TASKS
     dual_coef (p, n_SV), intercept (p,), classes (k,), n_support (k,): p = 1 and k = 2, or p = k; or one for each pair
-                          of k > 2 classes: (k - 1, n_SV), (k (k - 1) / 2,); or without classes p = 1, k = 0, (1,)
+                          of k > 2 classes: (k - 1, n_SV), (k (k - 1) / 2,); or without classes p = 1, k = 0, (1,);
+                          on centres p outputs, k = 0, (1,)
     probA, probB (offsets,)               where it gives probabilities: of classes both, of regression probA (1,), of
     prob_density_marks (10,)              one_class these
     support_vectors (n_SV, d)             dense, or
@@ -233,6 +234,8 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     problems = offsets = k
     if of_pairs := k > 2 and dual_coef.shape[:1] == (k - 1,):
         problems, offsets = k - 1, k * (k - 1) // 2
+    elif k == 0 and TASKS[task].number is None:
+        problems = offsets = max(1, *dual_coef.shape[:1])  # (outputs)
     elif k == 0 or (k == 2 and dual_coef.shape[:1] == (1,)):
         problems = offsets = 1
     fits = len(np.unique(classes)) == k if of_pairs else bool((classes[:-1] < classes[1:]).all())

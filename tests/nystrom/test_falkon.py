@@ -392,6 +392,17 @@ def test_files_and_pickles(device: str, tmp_path: Path, made: Any) -> None:
     assert cross_val_score(machine, rows, labels, cv=3).shape == (3,)
 
 
+def test_files_of_several_outputs_and_of_probabilities(device: str, tmp_path: Path) -> None:
+    several = FalkonRegressor(n_centers=30, random_state=0, device=device).fit(X, np.stack([Y, F], axis=1))
+    save_model(several, tmp_path / "several.npz")
+    np.testing.assert_array_equal(load_model(tmp_path / "several.npz").predict(X, device), several.predict(X))
+    two = LogisticFalkonClassifier(n_centers=30, random_state=0, device=device).fit(X, SIGNS)
+    save_model(two, tmp_path / "two.npz")
+    np.testing.assert_allclose(
+        load_model(tmp_path / "two.npz").predict_proba(X, device), two.predict_proba(X), rtol=1e-12
+    )
+
+
 @pytest.mark.full
 def test_real_data(device: str, data_folder: Path) -> None:
     """Errors of kin40k within 1 % of the direct solution's at equal centres."""
