@@ -1,4 +1,5 @@
-"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; kernels; tune; sample; devices.
+"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; falkon; kernels; tune; sample;
+devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
 files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. What a
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clsvm.cli import devices, kernels, predict, sample, scale, train, tune
+from clsvm.cli import devices, falkon, kernels, predict, sample, scale, train, tune
 from clsvm.cli.common import (
     LibsvmCommand,
 )
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(kernels.app, name="kernels")
+app.add_typer(falkon.app, name="falkon")
 app.command(
     cls=LibsvmCommand, help="Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."
 )(scale.scale)

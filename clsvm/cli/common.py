@@ -138,8 +138,10 @@ def dtype_name(text: str) -> str:
     return text
 
 
-def flagged(short: str, long: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with the flags of the table of parameters, LIBSVM's in front of its parameter ``short`` and the others
+def flagged(
+    short: str, long: str, table: Mapping[str, Parameter] = PARAMETERS
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with the flags of a table of parameters, LIBSVM's in front of its parameter ``short`` and the others
     in front of ``long``; it takes their values by the parameters' names."""
 
     def made(command: Callable[..., None]) -> Callable[..., None]:
@@ -151,7 +153,7 @@ def flagged(short: str, long: str) -> Callable[[Callable[..., None]], Callable[.
         for one in inspect.signature(command, eval_str=True).parameters.values():
             for place, letters in ((short, True), (long, False)):
                 if one.name == place:
-                    flags = ((p, p.flag) for p in PARAMETERS.values() if p.flag)
+                    flags = ((p, p.flag) for p in table.values() if p.flag)
                     listed += [_flag(p, flag) for p, flag in flags if flag.name.startswith("--") != letters]
             if one.kind is not one.VAR_KEYWORD:
                 listed.append(one)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clsvm.parameters import PARAMETERS, Choice, Limits, Number, Parameter, Truth
+from clsvm.parameters import PARAMETERS, Choice, Flag, Limits, Number, Parameter, Truth
 
 SELECTIONS = ("uniform", "k-means++", "leverage")
 
@@ -42,12 +42,14 @@ _OWN = (
         "auto",
         "centres of the machine, m; 'auto': sqrt(n) log2(n), from 100 to 5000; at most the rows",
         Number(least=1, whole=True, or_else=("auto",)),
+        flag=Flag("--centers", "How many, or 'auto': sqrt(n) log2(n), from 100 to 5000.", "M"),
     ),
     Parameter(
         "penalty",
         1e-6,
         "lambda of (1 / n) sum loss + (lambda / 2) |f|^2, above 0; scikit-learn's KernelRidge has alpha = lambda n",
         Number(above=0),
+        flag=Flag("--penalty", "lambda of (1 / n) sum loss + (lambda / 2) |f|^2."),
     ),
     Parameter(
         "loss",
@@ -67,18 +69,21 @@ _OWN = (
         "how centres are drawn from the rows: 'uniform'; 'k-means++', far from one another; 'leverage', by how little "
         "other rows say of them; or rows (m, d) that are the centres",
         Selection(),
+        flag=Flag("--selection", "How centres are drawn: uniform, k-means++ or leverage.", "HOW"),
     ),
     Parameter(
         "max_iter",
         500,
         "the most steps of conjugate gradients, each of which is a pass over all rows",
         Number(least=1, whole=True),
+        flag=Flag("--max-iter", "Stop after so many steps."),
     ),
     Parameter(
         "tol",
         1e-5,
         "the residual at which the fit ends: the gradient's size, preconditioned, over that at f = 0",
         Number(above=0),
+        flag=Flag("--tol", "Stop where the residual is at most this."),
     ),
     Parameter("random_state", None, "a seed or generator: what centres and sampled rows are drawn by"),
     Parameter(

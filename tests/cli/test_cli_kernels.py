@@ -314,7 +314,7 @@ def test_forward_and_back_by_three_kernels(device: str, profile: str) -> None:
     """The later kernels as the comment describes them, on a stored tile and the sums of the first."""
     text = emit.emit(Kernel("rbf", gamma=0.3), "forward-back", "dense", "float32", PROFILES[profile])
     said = re.findall(r"^// +\d+\.  \S+(?: \S+)*  +(\w+)  ", text, re.MULTILINE)
-    assert " ".join(said) == "t ld first w z n r K ld rows r count problems capacity out"
+    assert " ".join(said) == "t ld first w own z n r K ld rows r count problems capacity out"
     rng = np.random.default_rng(0)
     m, rows, capacity, ld, first, problems = 5, 128, 64, 131, 64, 6
     n = first + rows
@@ -324,7 +324,7 @@ def test_forward_and_back_by_three_kernels(device: str, profile: str) -> None:
         K_, w_, t_, z_, count, out_ = (stream.upload(a) for a in (K, w, t, z, np.array([m], np.int32), out))
         r = stream.zeros(4 * problems * ld)
         residual, back = stream.kernel(text, (), "residual"), stream.kernel(text, (), "back")
-        residual((rows, problems), None, t_, np.int64(ld), first, w_, z_, np.int64(n), r)
+        residual((rows, problems), None, t_, np.int64(ld), first, w_, 0, z_, np.int64(n), r)
         group, own = PROFILES[profile].group, OWN
         back((capacity // own * group,), (group,), K_, np.int64(ld), rows, r, count, problems, capacity, out_)
         got = stream.read(out_, np.float64, out.shape)
