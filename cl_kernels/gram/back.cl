@@ -171,7 +171,9 @@ kernel void forth(global const real *restrict K, const long ld, const int rows, 
 #pragma unroll
       for (int q = 0; q < OUT; ++q) total[q] = wide_add(total[q], WIDE(sum[q]));
     }
-    for (int q = 0; q < here; ++q) t[(size_t)(p + q) * ld + i] = total[q];
+#pragma unroll
+    for (int q = 0; q < OUT; ++q)
+      if (q < here) t[(size_t)(p + q) * ld + i] = total[q];
   }
 }
 
