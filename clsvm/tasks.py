@@ -55,6 +55,6 @@ def of_number(number: int) -> Task | None:
 
 def listed(joint: str = "or", *parameters: str) -> str:
     """The numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
-    theirs = map(TASKS.get, of_libsvm())
-    *most, last = [f"{t.number} {t.words}" for t in theirs if t and set(parameters) <= set(t.parameters)]
+    theirs = (TASKS[name] for name in of_libsvm())
+    *most, last = [f"{t.number} {t.words}" for t in theirs if set(parameters) <= set(t.parameters)]
     return f"{', '.join(most)} {joint} {last}"

@@ -6,6 +6,7 @@ What is slow to import is imported where it is used.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import os
 import re
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
     from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
+    from clsvm.report import FitReport, NystromReport
 
 FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
 _DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # of an expression's parameters of these names
-_INTERRUPTED = 130  # the exit code of Ctrl-C: as a shell gives it for SIGINT
+INTERRUPTED = 130  # the exit code of Ctrl-C: as a shell gives it for SIGINT
 _PIPE = 1 << 14  # characters of a line where no terminal sets its width
 
 
@@ -74,7 +76,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
             yield
             return
         except KeyboardInterrupt:
-            code, message = _INTERRUPTED, f"interrupted; {_left(checkpoint)}"
+            code, message = INTERRUPTED, f"interrupted; {_left(checkpoint)}"
         except (BrokenPipeError, typer.Exit):
             raise  # the reader of stdout has gone: typer ends quietly
         except OSError as error:
@@ -284,6 +286,21 @@ MemoryLimit = Annotated[
     typer.Option("--memory-limit", callback=_memory, help="Device memory to use, such as 2GB. Default: a share of it."),
 ]
 Quiet = Annotated[bool, typer.Option("-q", help="Print warnings and errors only.")]
+
+
+def spent(report: FitReport | NystromReport) -> str:
+    """The seconds of a fit in words: all, and what a hundredth of them or more went to."""
+    total = report.seconds["total"]
+    parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
+    return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
+
+
+def write_report(report: FitReport | NystromReport, path: str) -> None:
+    """A fit's report as JSON, whole or not at all. Raises OSError."""
+    from clsvm import files
+
+    with files.atomic_write(path) as stream:
+        stream.write(f"{json.dumps(report.to_dict(), indent=1, allow_nan=False)}\n".encode())
 
 
 def errors(model: KernelModel) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clsvm.cli.common import (
+    INTERRUPTED,
     Device,
     Element,
     MemoryLimit,
@@ -24,7 +24,9 @@ from clsvm.cli.common import (
     numbers,
     reporting,
     require,
+    spent,
     warn,
+    write_report,
 )
 from clsvm.cli.predict import predict
 from clsvm.nystrom.parameters import TABLE
@@ -32,7 +34,6 @@ from clsvm.nystrom.parameters import TABLE
 if TYPE_CHECKING:
     from clsvm.report import NystromReport
 
-_INTERRUPTED = 130
 _MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators and what they are told
     "classes": ("FalkonClassifier", {}),
     "logistic": ("LogisticFalkonClassifier", {}),
@@ -129,24 +130,21 @@ def train(
             warn(fitted.status)
         npz.save_model(estimator.model_, target)
         if report is not None:
-            with files.atomic_write(report) as stream:
-                stream.write(f"{json.dumps(fitted.to_dict(), indent=1, allow_nan=False)}\n".encode())
+            write_report(fitted, report)
         if not quiet:
             for line in _lines(fitted):
                 typer.echo(line)
             typer.echo(f"model            {target}: clsvm's format")
         if stopped:
-            raise typer.Exit(_INTERRUPTED)
+            raise typer.Exit(INTERRUPTED)
 
 
 def _lines(report: NystromReport) -> Iterator[str]:
-    total = report.seconds["total"]
-    parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     yield f"objective        {report.objective:.9g}, at most {report.bound:.2g} above its least"
     yield f"residual         {report.residual:.3g}"
     yield f"steps            {report.steps} of conjugate gradients, {report.newton_steps} of Newton's method"
     yield f"centers          {report.centers}"
-    yield f"seconds          {total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
+    yield f"seconds          {spent(report)}"
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"
     yield f"preconditioner   of {report.sample} rows, condition {report.condition:.1g}, jitter {report.jitter:.1g}"

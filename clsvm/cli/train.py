@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -25,7 +24,9 @@ from clsvm.cli.common import (
     regression_scores,
     reporting,
     require,
+    spent,
     warn,
+    write_report,
 )
 from clsvm.parameters import PARAMETERS
 from clsvm.tasks import CLASSES, NUMBERS, ONE_CLASS, TASKS, listed, of_number
@@ -239,8 +240,7 @@ def train(
             fitted = replace(fitted, support_vectors=columns[fitted.support_vectors])
         form = _write(fitted, target)
         if report is not None:
-            with files.atomic_write(report) as stream:
-                stream.write(f"{json.dumps(estimator.fit_report_.to_dict(), indent=1, allow_nan=False)}\n".encode())
+            write_report(estimator.fit_report_, report)
         if plot is not None:
             plots.convergence(estimator.fit_report_, figure.subplots())
             with files.atomic_write(plot) as stream:
@@ -334,14 +334,12 @@ def _training_lines(
         yield f"Total nSV = {len(alpha)}"
     elif model.has_probabilities and task.kind != ONE_CLASS:
         yield errors(model)
-    total = report.seconds["total"]
-    parts = ((part, value) for part, value in report.seconds.items() if part != "total" and value > 0.01 * total)
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
     yield f"gap              {report.gap:.3g} (relative)"
     yield f"violation        {report.violation:.3g}"
     yield f"support vectors  {len(alpha)} of {rows} rows"
-    yield f"seconds          {total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
+    yield f"seconds          {spent(report)}"
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"
     yield f"working set      {report.working_set_size} ({report.selection})"

@@ -14,6 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm.estimators import targets
+from clsvm.estimators.answers import Classes
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.constructors import documented
@@ -252,10 +253,7 @@ class _Classes(ClassifierMixin, _Falkon):
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
         check_is_fitted(self)
-        values = self.decision_function(X)
-        chosen = values.argmax(axis=1) if values.ndim == 2 else np.asarray(values > 0, np.intp)
-        predicted: NDArray[Any] = self.classes_[chosen]
-        return predicted
+        return Classes(self.classes_, False, "ovr", False).by_value(self.decision_function(X))
 
 
 @documented

@@ -166,7 +166,8 @@ class _Newton:
         if start is not None:
             self.alpha, self.u = start.copy(), self.P.of_coefficients(start)
             f = self.of_gradients.forward(self.alpha) + offset
-            self._weigh(f)
+            if not loss.quadratic:
+                self._weigh(f)
             g, self.objective = self._gradient(f), self._value(f, self.u)
         size = self._seen(g, goal)
         while size > goal:

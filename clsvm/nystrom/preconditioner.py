@@ -37,25 +37,22 @@ SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the larges
 
 
 class Preconditioner:
-    """Of K(C, C) (m, m), symmetric, which is overwritten where ``dtype``, that of the factors, is its own.
+    """Of K(C, C) (m, m), symmetric, in float64; its memory becomes the factors'.
 
     least: of the mean of the diagonal, at least added to it. jitter: what was. condition: the ratio of T's diagonal,
     squared, which K's condition number is at least. size: the mean of K's diagonal. Raises ValueError where K is
     indefinite beyond rounding: then the function is no kernel for these centres.
     """
 
-    def __init__(self, K: NDArray[np.float64], dtype: str = "float64", least: float = 0.0) -> None:
-        self.m, self.dtype = len(K), dtype
-        letter = "s" if dtype == "float32" else "d"
-        self._potrf, self._lauum, self._trtrs = (getattr(lapack, letter + one) for one in ("potrf", "lauum", "trtrs"))
-        self._trsv, self._trmv = (getattr(blas, letter + one) for one in ("trsv", "trmv"))
+    def __init__(self, K: NDArray[np.float64], least: float = 0.0) -> None:
+        self.m = len(K)
         self._B: NDArray[np.floating] | None = None
-        diagonal = K.diagonal().astype(dtype)
+        diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
-        self.jitter = max(JITTER * float(np.finfo(dtype).eps) * self.m, least) * size
-        both = K.T.astype(dtype, order="F", copy=False)  # (symmetric: LAPACK's order without a copy)
+        self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
+        both = np.asfortranarray(K.T)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
-        both, failed = self._potrf(both, lower=0, clean=0, overwrite_a=1)
+        both, failed = lapack.dpotrf(both, lower=0, clean=0, overwrite_a=1)
         while failed:
             if self.jitter > MOST * size:
                 words = f"K among the {self.m} centres is not positive definite (leading minor {failed})"
@@ -65,7 +62,7 @@ class Preconditioner:
                 both[done, rest] = both[rest, done].T
                 both[done, done] = np.tril(both[done, done]) + np.tril(both[done, done], -1).T
             np.fill_diagonal(both, diagonal + self.jitter)
-            both, failed = self._potrf(both, lower=0, clean=0, overwrite_a=1)
+            both, failed = lapack.dpotrf(both, lower=0, clean=0, overwrite_a=1)
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
         self.condition = float((self._of_T.max() / self._of_T.min()) ** 2)
@@ -81,30 +78,30 @@ class Preconditioner:
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Make A of weights D (s,) of the sampled rows, or (m,) of the centres, and a penalty above 0."""
-        scale = np.sqrt(D).astype(self.dtype)
+        scale = np.sqrt(D)
         np.fill_diagonal(self._both, self._of_T)
         both = self._of_centres(scale) if self._B is None else self._of_rows(self._B, scale)
-        np.fill_diagonal(both, both.diagonal() + np.dtype(self.dtype).type(penalty))
-        both, failed = self._potrf(both, lower=1, clean=0, overwrite_a=1)
+        np.fill_diagonal(both, both.diagonal() + penalty)
+        both, failed = lapack.dpotrf(both, lower=1, clean=0, overwrite_a=1)
         if failed:
-            raise ValueError(f"penalty={penalty:g} is too small for {self.dtype} with these {self.m} centres")
+            raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} centres")
         self._both, self._of_A = both, both.diagonal().copy()
 
-    def _of_centres(self, scale: NDArray[np.floating]) -> NDArray[np.floating]:
+    def _of_centres(self, scale: Vector) -> Vector:
         """T D T' from the diagonal on down."""
         both = self._both
         for done, rest in _blocks(self.m):  # (T sqrt(D))' there
             both[rest, done] = both[done, rest].T * scale[rest, None]
             corner = both[done, done]
             both[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
-        both, _ = self._lauum(both, lower=1, overwrite_c=1)
+        both, _ = lapack.dlauum(both, lower=1, overwrite_c=1)
         return both
 
-    def _of_rows(self, B: NDArray[np.floating], scale: NDArray[np.floating]) -> NDArray[np.floating]:
+    def _of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
         """B' D B there."""
         both = self._both
-        own = B.dtype == both.dtype
-        syrk = blas.ssyrk if B.dtype == np.float32 else blas.dsyrk
+        own = B.dtype == np.float64
+        syrk = blas.dsyrk if own else blas.ssyrk
         sums = both if own else np.zeros(both.shape, B.dtype, order="F")
         for first in range(0, B.shape[1], _ROWS):
             some = slice(first, first + _ROWS)
@@ -135,15 +132,14 @@ class Preconditioner:
     def of_coefficients(self, alpha: Vector) -> Vector:
         """u = T alpha."""
         np.fill_diagonal(self._both, self._of_T)
-        rows = np.asarray(alpha, self.dtype)
-        return np.stack([self._trmv(self._both, row) for row in rows]).astype(np.float64)
+        return np.stack([blas.dtrmv(self._both, row) for row in alpha])
 
-    def _solved(self, rows: Vector, diagonal: NDArray[np.floating], lower: int, trans: int) -> Vector:
+    def _solved(self, rows: Vector, diagonal: Vector, lower: int, trans: int) -> Vector:
         np.fill_diagonal(self._both, diagonal)
         if len(rows) == 1:
-            found = self._trsv(self._both, rows[0], lower=lower, trans=trans)[None]
+            found = blas.dtrsv(self._both, rows[0], lower=lower, trans=trans)[None]
         else:
-            found = self._trtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
+            found = lapack.dtrtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
         return np.asarray(found, np.float64)
 
 
