@@ -21,9 +21,10 @@ Function = Callable[[Vector, Vector], Vector]
 
 @dataclass(frozen=True)
 class Loss:
-    """value: l of each row, (n,). derivative, second: dl/df and d2l/df2 (k, n); of a coupled loss, whose second
-    derivative is diag(p) - p p', second is p. constant: the f (k,) that is best where it is the same for all rows, of y
-    and weights (n,). quadratic: whether ``second`` does not depend on f. words: for documentation."""
+    """value: l of each row, (k, n) by output, or (1, n) of a coupled loss. derivative, second: dl/df and d2l/df2
+    (k, n); of a coupled loss, whose second derivative is diag(p) - p p', second is p. constant: the f (k,) that is best
+    where it is the same for all rows, of y and weights (n,). quadratic: whether ``second`` does not depend on f. words:
+    for documentation."""
 
     name: str
     words: str
@@ -37,7 +38,7 @@ class Loss:
 
 def _log_cosh(f: Vector, y: Vector) -> Vector:
     u = np.abs(f - y)
-    return np.asarray((u + np.log1p(np.exp(-2 * u)) - np.log(2)).sum(axis=0))
+    return np.asarray(u + np.log1p(np.exp(-2 * u)) - np.log(2))
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
@@ -59,8 +60,8 @@ def _shares(y: Vector, w: Vector) -> Vector:
 _LOSSES = (
     Loss(
         "squared",
-        "(f - y)^2 / 2, added up over outputs",
-        lambda f, y: np.asarray(np.square(f - y).sum(axis=0) / 2),
+        "(f - y)^2 / 2",
+        lambda f, y: np.asarray(np.square(f - y) / 2),
         lambda f, y: f - y,
         lambda f, y: np.ones_like(f),
         lambda y, w: np.asarray(y @ w / w.sum()),
@@ -77,7 +78,7 @@ _LOSSES = (
     Loss(
         "logistic",
         "log(1 + exp(-y f)), y = +1 or -1",
-        lambda f, y: np.asarray(np.logaddexp(0, -y * f).sum(axis=0)),
+        lambda f, y: np.asarray(np.logaddexp(0, -y * f)),
         lambda f, y: -y * expit(-y * f),
         lambda f, y: expit(f) * expit(-f),
         _odds,
@@ -85,7 +86,7 @@ _LOSSES = (
     Loss(
         "softmax",
         "log sum_c exp(f_c) - f_y",
-        lambda f, y: np.asarray(logsumexp(f, axis=0) - (f * y).sum(axis=0)),
+        lambda f, y: np.asarray(logsumexp(f, axis=0, keepdims=True) - (f * y).sum(axis=0, keepdims=True)),
         lambda f, y: softmax(f, axis=0) - y,
         lambda f, y: softmax(f, axis=0),
         _shares,

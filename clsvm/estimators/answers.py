@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 from sklearn.utils.multiclass import _ovr_decision_function
 
 from clsvm.models.model import votes
@@ -72,3 +73,22 @@ class Classes(Answers):
         chosen = values.argmax(axis=1) if values.ndim == 2 else np.asarray(values > 0, np.intp)
         predicted: NDArray[Any] = self.classes[chosen]
         return predicted
+
+
+class Probable(Classes):
+    """Of classes by logistic regression, with probabilities; decision values are (n,) of two, (n, k) of more."""
+
+    def __init__(self, classes: NDArray[Any]) -> None:
+        super().__init__(classes, False, "ovr", False)
+
+    def probabilities(self, values: Vector) -> Vector:
+        """What predict_proba returns, (n, k)."""
+        if values.ndim == 2:
+            return np.asarray(softmax(values, axis=1))
+        return np.stack([expit(-values), expit(values)], axis=1)
+
+    def log_probabilities(self, values: Vector) -> Vector:
+        """Their logarithms."""
+        if values.ndim == 2:
+            return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))
+        return -np.logaddexp(0, np.stack([values, -values], axis=1))

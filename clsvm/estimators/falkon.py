@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm.estimators import targets
-from clsvm.estimators.answers import Classes
+from clsvm.estimators.answers import Answers, Classes, Probable
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.constructors import documented
@@ -28,6 +28,14 @@ from clsvm.nystrom.parameters import TABLE
 
 Vector = NDArray[np.float64]
 _Callback = Callable[[int, Vector, float], Any] | None
+
+
+class Posed(NamedTuple):
+    """What is to be learnt: targets y (k, n), weights (n,) of the rows; classes (c,), none of numbers."""
+
+    classes: NDArray[Any]
+    y: Vector
+    weights: Vector
 
 
 class _Falkon(KernelEstimator):
@@ -45,10 +53,15 @@ class _Falkon(KernelEstimator):
     callback: Any
     _table = TABLE
     _task: str  # of clsvm.tasks.TASKS
+    _checks: Mapping[str, Any] = MappingProxyType({})  # of y, beside scikit-learn's own
 
     def _loss(self, outputs: int) -> str:
         """A name of LOSSES."""
         raise NotImplementedError
+
+    def _answers(self, classes: NDArray[Any]) -> Answers:
+        """How it answers from decision values."""
+        return Answers()
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, and y; sample_weight (n,) multiplies the loss of each row.
@@ -62,15 +75,23 @@ class _Falkon(KernelEstimator):
             raise KeyboardInterrupt
         return self
 
-    def _train(self, X: Any, y: Vector, weights: Vector, classes: NDArray[Any], started: float) -> None:
-        """Learn targets y (k, n) over rows as they were read; classes (c,) are empty where there are none."""
-        random = check_random_state(self.random_state)
-        kernel = self._kernel(X)
-        check_values(kernel, X)
-        loss = LOSSES[self._loss(len(y))]
-        offset = loss.constant(y, weights) if self.fit_intercept else np.zeros(len(y))
-        centers, start = self._centers(X, kernel, weights, random, len(y))
-        options = nystrom.Options(
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True, **self._checks)
+        self._flat = y.ndim == 1
+        self._train(X, self._posed(y, sample_weight), started)
+        return X
+
+    def _posed(self, y: Any, sample_weight: Any) -> Posed:
+        """What is to be learnt of y (n,) or (n, k). Raises ValueError or TypeError for bad targets or weights."""
+        raise NotImplementedError
+
+    def _problem(self, posed: Posed) -> Task:
+        loss = LOSSES[self._loss(len(posed.y))]
+        offset = loss.constant(posed.y, posed.weights) if self.fit_intercept else np.zeros(len(posed.y))
+        return Task(loss, posed.y, posed.weights, offset, float(self.penalty))
+
+    def _options(self) -> nystrom.Options:
+        return nystrom.Options(
             float(self.tol),
             int(self.max_iter),
             self.dtype,
@@ -79,11 +100,18 @@ class _Falkon(KernelEstimator):
             self.verbose,
             self.callback,
         )
-        task = Task(loss, y, weights, offset, float(self.penalty))
-        trained = nystrom.train(X, task, kernel, centers, options, start, random, started)
+
+    def _train(self, X: Any, posed: Posed, started: float) -> None:
+        """Learn targets over rows as they were read."""
+        random = check_random_state(self.random_state)
+        kernel = self._kernel(X)
+        check_values(kernel, X)
+        task, k, classes = self._problem(posed), len(posed.y), posed.classes
+        centers, start = self._centers(X, kernel, posed.weights, random, k)
+        trained = nystrom.train(X, task, kernel, centers, self._options(), start, random, started)
         self.fit_report_ = trained.report
         self.centers_, self.center_indices_ = centers.rows, centers.places
-        self.dual_coef_, self.intercept_ = trained.alpha, offset
+        self.dual_coef_, self.intercept_ = trained.alpha, task.offset
         self.n_iter_ = trained.report.steps
         count = np.zeros(max(1, len(classes)), np.int32)
         count[0] = centers.rows.shape[0]  # (centres are of no class)
@@ -91,13 +119,13 @@ class _Falkon(KernelEstimator):
             kernel=kernel,
             support_vectors=centers.rows,
             dual_coef=trained.alpha,
-            intercept=offset,
+            intercept=task.offset,
             classes=classes,
             n_support=count,
             plan=trained.plan,
             dtype=trained.report.dtype,
             task=self._task,
-            **self._estimates(len(y)),
+            **self._estimates(k),
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
@@ -116,6 +144,9 @@ class _Falkon(KernelEstimator):
             index = self.center_indices_
             same = index is not None and index.max() < X.shape[0] and _equal(X[index], before)
             return Centers(before, index if same else None, f"{before.shape[0]} of the fit before"), self.dual_coef_
+        return self._chosen(X, kernel, weights, random), None
+
+    def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> Centers:
         how = self.center_selection
         if not isinstance(how, str):
             how = self._rows(how)
@@ -123,7 +154,7 @@ class _Falkon(KernelEstimator):
                 how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
             kernel.check_domain(how)
         given = weights, random, kernel, float(self.penalty), self.device, self.memory_limit
-        return choose(X, how, self.n_centers, *given), None
+        return choose(X, how, self.n_centers, *given)
 
     def _check_numbers(self) -> None:
         if self._given or self._own:
@@ -156,6 +187,7 @@ class FalkonRegressor(RegressorMixin, _Falkon):
     """
 
     _task = "nystrom_numbers"
+    _checks = MappingProxyType({"y_numeric": True, "multi_output": True})
 
     def __init__(
         self,
@@ -207,12 +239,10 @@ class FalkonRegressor(RegressorMixin, _Falkon):
     def _loss(self, outputs: int) -> str:
         return str(self.loss)
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        X, y = self._rows(X, y, reset=True, y_numeric=True, multi_output=True)
-        self._flat = y.ndim == 1
-        y = targets.within(np.asarray(y, np.float64)).reshape(len(y), -1).T
-        self._train(X, np.ascontiguousarray(y), targets.weights_of(sample_weight, X), np.zeros(0), started)
-        return X
+    def _posed(self, y: Any, sample_weight: Any) -> Posed:
+        y = targets.within(np.asarray(y, np.float64))
+        weights = targets.weights_of(sample_weight, y)
+        return Posed(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
 
     def predict(self, X: Any) -> Vector:
         """The values (n,) or (n, k) float64 at each row of X, the same in any batch."""
@@ -231,19 +261,23 @@ class _Classes(ClassifierMixin, _Falkon):
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        X, y = self._rows(X, y, reset=True)
+    def _posed(self, y: Any, sample_weight: Any) -> Posed:
         classes, index = targets.classes_of(y)
         by_class = np.asarray(compute_class_weight(self.class_weight, classes=classes, y=classes[index]), np.float64)
-        weights = targets.weights_of(sample_weight, X) * by_class[index]
+        weights = targets.weights_of(sample_weight, index) * by_class[index]
         left = np.unique(index[weights > 0])
         if len(left) < 2:
             raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
         places = np.zeros(len(classes), np.intp)
         places[left] = np.arange(len(left))
-        self.classes_ = classes[left]
-        self._train(X, self._targets(places[index], len(left)), weights, self.classes_, started)
-        return X
+        return Posed(classes[left], self._targets(places[index], len(left)), weights)
+
+    def _train(self, X: Any, posed: Posed, started: float) -> None:
+        self.classes_ = posed.classes
+        super()._train(X, posed, started)
+
+    def _answers(self, classes: NDArray[Any]) -> Classes:
+        return Classes(classes, False, "ovr", False)
 
     def decision_function(self, X: Any) -> Vector:
         """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
@@ -253,7 +287,7 @@ class _Classes(ClassifierMixin, _Falkon):
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
         check_is_fitted(self)
-        return Classes(self.classes_, False, "ovr", False).by_value(self.decision_function(X))
+        return self._answers(self.classes_).by_value(self.decision_function(X))
 
 
 @documented
@@ -328,16 +362,15 @@ class LogisticFalkonClassifier(FalkonClassifier):
         """Of two classes 1 / (1 + exp(-f)); models have no softmax."""
         return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
+    def _answers(self, classes: NDArray[Any]) -> Probable:
+        return Probable(classes)
+
     def predict_proba(self, X: Any) -> Vector:
         """Probabilities (n, k) float64 of the classes in their order, for each row of X."""
         values = self.decision_function(X)
-        if values.ndim == 2:
-            return np.asarray(softmax(values, axis=1))
-        return np.stack([expit(-values), expit(values)], axis=1)
+        return self._answers(self.classes_).probabilities(values)
 
     def predict_log_proba(self, X: Any) -> Vector:
         """Their logarithms."""
         values = self.decision_function(X)
-        if values.ndim == 2:
-            return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))
-        return -np.logaddexp(0, np.stack([values, -values], axis=1))
+        return self._answers(self.classes_).log_probabilities(values)

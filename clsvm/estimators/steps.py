@@ -1,4 +1,4 @@
-"""The steps of a machine's fit and of its answers, one by one: what a search relies on that shares them among fits."""
+"""The steps of a fit and of its answers, one by one: what a search relies on that shares them among fits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.estimators.answers import Answers
+from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.dual import Machine
+from clsvm.estimators.falkon import Posed, _Falkon
 from clsvm.kernels import Kernel, Precomputed
+from clsvm.nystrom.centers import Centers
+from clsvm.nystrom.fit import Options as NystromOptions
+from clsvm.nystrom.newton import Task
 from clsvm.parameters import Options
 from clsvm.solvers.batch import Member
 
@@ -17,17 +22,14 @@ Vector = NDArray[np.float64]
 
 
 class Steps:
-    """Of one machine with its parameters. given, own: whether X holds kernel values, and whether the kernel is a
+    """Of one estimator with its parameters. given, own: whether X holds kernel values, and whether the kernel is a
     function of the caller's."""
 
-    def __init__(self, machine: Machine) -> None:
+    machine: KernelEstimator
+
+    def __init__(self, machine: KernelEstimator) -> None:
         self.machine = machine
         self.given, self.own = machine._given, machine._own
-
-    def options(self) -> Options:
-        """What a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""
-        self.machine._check_numbers()
-        return self.machine._options()
 
     def rows(self, X: Any) -> Any:
         """X as a solver reads it. Raises as a fit does."""
@@ -37,9 +39,28 @@ class Steps:
         """The kernel function, whose gamma may be by these rows."""
         return self.machine._kernel(rows)
 
+    def decision_values(self, X: Any) -> Vector:
+        """Of the machine, which is fitted."""
+        return self.machine._decision_values(X)
+
+
+class DualSteps(Steps):
+    """Of a machine that solves dual problems."""
+
+    machine: Machine
+
+    def options(self) -> Options:
+        """What a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""
+        self.machine._check_numbers()
+        return self.machine._options()
+
     def trained_on(self, rows: Any) -> tuple[Any, Kernel | Precomputed]:
         """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows."""
         return self.machine._trained_on(rows)
+
+    def answers(self, y: Any, sample_weight: Any) -> Answers:
+        """How a fit to y answers from decision values."""
+        return self.machine._answers(y, sample_weight)
 
     def posed(self, y: Any, sample_weight: Any) -> list[Member]:
         """The problem of each machine of a fit to y (n,). Raises NotImplementedError where they share no rows."""
@@ -50,10 +71,29 @@ class Steps:
         its problem."""
         return self.machine._scaled(b, rho)
 
-    def answers(self, y: Any, sample_weight: Any) -> Answers:
-        """How a fit to y answers from decision values."""
-        return self.machine._answers(y, sample_weight)
 
-    def decision_values(self, X: Any) -> Vector:
-        """Of the machine, which is fitted."""
-        return self.machine._decision_values(X)
+class NystromSteps(Steps):
+    """Of a machine on centres."""
+
+    machine: _Falkon
+
+    def options(self) -> NystromOptions:
+        """What a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""
+        self.machine._check_numbers()
+        return self.machine._options()
+
+    def posed(self, y: Any, sample_weight: Any) -> Posed:
+        """The targets and weights of a fit to y. Raises ValueError as a fit does."""
+        return self.machine._posed(y, sample_weight)
+
+    def answers(self, posed: Posed) -> Answers:
+        """How a fit to them answers from decision values."""
+        return self.machine._answers(posed.classes)
+
+    def task(self, posed: Posed) -> Task:
+        """What a fit to them minimises."""
+        return self.machine._problem(posed)
+
+    def centers(self, rows: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> Centers:
+        """The centres that a fit to these rows draws."""
+        return self.machine._chosen(rows, kernel, weights, random)

@@ -25,7 +25,7 @@ from clsvm.estimators import targets
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.dual import Machine
-from clsvm.estimators.steps import Steps
+from clsvm.estimators.steps import DualSteps
 from clsvm.fit import prepare
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel
@@ -75,8 +75,8 @@ class Job(NamedTuple):
     machine: Machine
 
     @property
-    def steps(self) -> Steps:
-        return Steps(self.machine)
+    def steps(self) -> DualSteps:
+        return DualSteps(self.machine)
 
 
 class Group(NamedTuple):
@@ -103,7 +103,7 @@ class Folds:
         self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
         self.kept = [self._kept(train, trained_too) for train, _ in splits]
         self.found: dict[tuple[int, int], Found | Exception] = {}
-        self.rows = Steps(clone(machine)).rows(X)  # as a solver reads them
+        self.rows = DualSteps(clone(machine)).rows(X)  # as a solver reads them
         self.n = _num_samples(X)
         self._digest = ""
 
@@ -184,7 +184,7 @@ class Folds:
     def _key(self, job: Job) -> tuple[Any, ...]:
         """What jobs of a group have in common. Raises NotImplementedError where a job shares nothing: it is not of the
         rows as they were read, or counts some of them twice, or has a past."""
-        machine, train, of_all = job.machine, self.splits[job.fold][0], Steps(self.machine)
+        machine, train, of_all = job.machine, self.splits[job.fold][0], DualSteps(self.machine)
         options = job.steps.options()
         read_alike = (job.steps.given, job.steps.own) == (of_all.given, of_all.own)
         if not read_alike or len(np.unique(train)) < len(train) or machine.warm_start or machine.checkpoint is not None:
@@ -283,7 +283,7 @@ class Folds:
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 machine.fit(X, y, **weights)
             seconds = perf_counter() - began
-            values = Steps(machine).decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
+            values = DualSteps(machine).decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
         except Exception as error:
             return error
         return Found(values, seconds, machine.fit_report_.converged)
@@ -297,7 +297,7 @@ class Folds:
         found = self.found[candidate, fold]
         if isinstance(found, Exception):
             raise found
-        return Recalled(Steps(machine).answers(*self._targets(fold)), self.kept[fold], found.values)
+        return Recalled(DualSteps(machine).answers(*self._targets(fold)), self.kept[fold], found.values)
 
     def _read(self, file: Path) -> None:
         try:
@@ -345,12 +345,12 @@ class _Solved(NamedTuple):
         guess = np.where(f + problem.kink < rho, problem.hi, np.where(f - problem.kink > rho, problem.lo, 0))
         return {"start": problem.settled(np.where(new, guess, b), f, rho), "known": (b, f)}
 
-    def moved(self, steps: Steps) -> float:
+    def moved(self, steps: DualSteps) -> float:
         """How far the rounding of kernel values can have moved a decision value."""
         bound, _ = steps.scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
-    def decision_values(self, steps: Steps) -> Vector:
+    def decision_values(self, steps: DualSteps) -> Vector:
         """Of every row, (n,). Rounded, so that equal rows, whose f is made by other sums, tie as they should."""
         values, rho = steps.scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10)

@@ -23,7 +23,7 @@ from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.newton import Task
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
 from clsvm.opencl.stream import Stream
-from clsvm.report import NystromReport, Status
+from clsvm.report import NystromReport, Progress, Status
 from clsvm.report.display import Display
 
 Vector = NDArray[np.float64]
@@ -53,6 +53,77 @@ class Trained:
     plan: Plan
 
 
+@dataclass(frozen=True)
+class Posed:
+    """A kernel function on centres: the preconditioner, the rows' layout, and the dtypes to be tried in turn, the last
+    of which is the finest that the device has."""
+
+    kernel: Kernel
+    centers: Centers
+    preconditioner: Preconditioner
+    plan: Plan
+    dtypes: tuple[str, ...]
+    finest: str
+    device: str
+
+
+def pose(X: Data, kernel: Kernel, centers: Centers, options: Options) -> Posed:
+    """What is the same for all tasks over the rows of X (n, d) with these centres. float64 is first where float32 is
+    too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel function is no kernel
+    for these centres."""
+    with Stream(options.device, options.memory_limit) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec)
+        finest, device = stream.profile.finest, str(stream.info)
+    given = {"device": options.device, "memory_limit": options.memory_limit}
+    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)
+    if not np.isfinite(K).all():
+        raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
+    preconditioner = Preconditioner(K, least=SINGLE if finest == "float32" else 0.0)
+    dtypes = dict.fromkeys((options.dtype, finest))
+    if preconditioner.condition > COARSE and finest in dtypes:
+        dtypes = dict.fromkeys((finest,))
+    return Posed(kernel, centers, preconditioner, plan, tuple(dtypes), finest, device)
+
+
+class Ready:
+    """Rows and centres on a device in one dtype, for any number of tasks of ``k`` outputs: :meth:`draw`, then
+    :meth:`solve`.
+
+    sample (s,): the rows of which the preconditioner is made; None: of centres that are no rows. Raises ValueError
+    where memory_limit is too small.
+    """
+
+    def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
+        self._posed, self._dtype, self.sample = posed, dtype, posed.centers.places
+        given = stream, X, posed.centers.rows, posed.kernel, posed.plan
+        self.cross = Cross(*given, dtype, k)
+        self._finer = None if dtype == posed.finest else partial(Cross, *given, posed.finest, k, keep=False)
+
+    def draw(
+        self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
+    ) -> None:
+        """Draw the rows of which the preconditioner is made, for so many tasks with this penalty or larger ones."""
+        cross, values, self.sample = self.cross, None, self._posed.centers.places
+        s = sampled(cross.n, cross.m, cross.k, cross.cells, tol, quadratic, tasks)
+        if s > cross.m:
+            self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
+            values = cross.values(self.sample)
+        self._posed.preconditioner.sample(values, penalty)
+
+    def solve(
+        self,
+        task: Task,
+        start: Vector | None,
+        tol: float,
+        max_iter: int,
+        progress: Progress | None = None,
+        callback: newton.Callback | None = None,
+    ) -> newton.Found:
+        """As :func:`clsvm.nystrom.newton.solve`."""
+        given = start, tol, max_iter, self._dtype, progress, callback, self._finer
+        return newton.solve(self.cross, self._posed.preconditioner, task, self.sample, *given)
+
+
 def train(
     X: Data,
     task: Task,
@@ -71,39 +142,19 @@ def train(
     for these centres.
     """
     clock = _Clock(since)
-    with Stream(options.device, options.memory_limit) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec)
-        finest, device = stream.profile.finest, str(stream.info)
     clock.lap("check")
-    given = {"device": options.device, "memory_limit": options.memory_limit}
-    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)
-    if not np.isfinite(K).all():
-        raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
-    preconditioner = Preconditioner(K, least=SINGLE if finest == "float32" else 0.0)
+    posed = pose(X, kernel, centers, options)
     clock.lap("preconditioner")
-    dtypes = dict.fromkeys((options.dtype, finest))
-    if preconditioner.condition > COARSE and finest in dtypes:
-        dtypes = dict.fromkeys((finest,))
-    found, peak, sample = None, 0, centers.places
-    for dtype in dtypes:
+    found, peak = None, 0
+    for dtype in posed.dtypes:
         with Stream(options.device, options.memory_limit) as stream:
-            cross = Cross(stream, X, centers.rows, kernel, plan, dtype, len(task.y))
+            ready = Ready(stream, X, posed, dtype, len(task.y))
             clock.lap("layout")
-            sample = _sampled(cross, preconditioner, centers, task, options.tol, random)
+            ready.draw(random, task.penalty, options.tol, task.loss.quadratic)
             clock.lap("preconditioner")
             most = options.max_iter - (found.steps if found else 0)
-            finer = partial(Cross, stream, X, centers.rows, kernel, plan, finest, len(task.y), keep=False)
             with Display(options.verbose, options.tol, violation="residual") as progress:
-                given_it = (
-                    start,
-                    options.tol,
-                    most,
-                    dtype,
-                    progress,
-                    options.callback,
-                    None if dtype == finest else finer,
-                )
-                now = newton.solve(cross, preconditioner, task, sample, *given_it)
+                now = ready.solve(task, start, options.tol, most, progress, options.callback)
             clock.lap("solve", now.seconds)
             found, start, peak = now.after(found), now.alpha, max(peak, stream.peak)
         if found.status is not Status.STALLED:
@@ -119,35 +170,17 @@ def train(
         newton_steps=found.newton_steps,
         passes=found.passes,
         centers=centers.words,
-        sample=len(K) if sample is None else len(sample),
-        condition=preconditioner.condition,
-        jitter=preconditioner.jitter,
+        sample=posed.preconditioner.m if ready.sample is None else len(ready.sample),
+        condition=posed.preconditioner.condition,
+        jitter=posed.preconditioner.jitter,
         bytes_held=peak,
         seconds=clock.seconds(),
-        device=device,
-        layout=cross.describe(),
-        dtype=finest if found.exact else dtype,
+        device=posed.device,
+        layout=ready.cross.describe(),
+        dtype=posed.finest if found.exact else dtype,
         trace=tuple(found.trace),
     )
-    return Trained(found.alpha, report, plan)
-
-
-def _sampled(
-    cross: Cross,
-    preconditioner: Preconditioner,
-    centers: Centers,
-    task: Task,
-    tol: float,
-    random: np.random.RandomState,
-) -> NDArray[np.intp] | None:
-    """Make the preconditioner of some rows, and return which they are; None: of centres that are no rows."""
-    n, m = cross.n, cross.m
-    s = sampled(n, m, cross.k, cross.cells, tol, task.loss.quadratic)
-    if s <= m:
-        return centers.places
-    sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
-    preconditioner.sample(cross.values(sample), task.penalty)
-    return sample
+    return Trained(found.alpha, report, posed.plan)
 
 
 class _Clock:

@@ -1,7 +1,7 @@
 """Newton's method with conjugate gradients for machines on m centres.
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
-Given      products with K(X, C) (gram/cross.py), the preconditioner, a loss, y (k, n), w (n,)
+Given      products with K(X, C) (gram/cross.py), the preconditioner, a loss, y (k, n), w (n,) or (k, n)
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, P = T^-1 A^-1: near the optimum F - F* is about half its
            square, since there P' (Hessian) P is about I
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
@@ -43,7 +43,8 @@ STALL = 0.5  # g has to get lower by that factor, or F lower
 
 @dataclass(frozen=True)
 class Task:
-    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty."""
+    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty. weights (k, n) make outputs tasks
+    of their own, over other rows, say, with one penalty; not of a coupled loss."""
 
     loss: Loss
     y: Vector
@@ -127,7 +128,7 @@ class _Newton:
         self.cross, self.P, self.task, self.sample = cross, preconditioner, task, sample
         self.tol, self.max_iter, self.exact, self.of_gradients = tol, max_iter, exact, cross
         self.progress, self.callback, self.fine = progress, callback, FINE[dtype]
-        self.shares = task.weights / task.weights.sum()
+        self.shares = task.weights / task.weights.sum(axis=-1, keepdims=True)
         self.steps = self.newton_steps = 0
         self.interrupted = False
         self.began, self.trace = perf_counter(), list[Point]()
@@ -212,7 +213,7 @@ class _Newton:
             self.cross.weigh(self.shares, second)
         else:
             self.cross.weigh(self.shares if loss.quadratic else self.shares * second)
-        D = (second * (1 - second) if loss.coupled else second).mean(axis=0) * self.shares
+        D = ((second * (1 - second) if loss.coupled else second) * self.shares).mean(axis=0)
         sample, total = self.sample, float(D.sum())
         at = np.full(self.cross.m, total / self.cross.m) if sample is None else D[sample]
         began = perf_counter()
@@ -224,7 +225,8 @@ class _Newton:
         return self.P.from_u(self.P.from_alpha(self.of_gradients.back(slopes)) + self.task.penalty * self.u)
 
     def _value(self, f: Vector, u: Vector) -> float:
-        return float(self.shares @ self.task.loss.value(f, self.task.y) + self.task.penalty / 2 * np.square(u).sum())
+        loss = (self.shares * self.task.loss.value(f, self.task.y)).sum()
+        return float(loss + self.task.penalty / 2 * np.square(u).sum())
 
     def _hessian(self, d: Vector) -> Vector:
         v = self.P.u(d)

@@ -67,9 +67,12 @@ class Preconditioner:
         self._of_A = self._of_T
         self.condition = float((self._of_T.max() / self._of_T.min()) ** 2)
 
-    def sample(self, K: NDArray[np.floating], penalty: float) -> None:
-        """Take K (s, m) of the sampled rows in place of the centres. B is in float32, twice as fast, where its rounding
-        is small beside the penalties to come, ``penalty`` or more."""
+    def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
+        """Take K (s, m) of the sampled rows in place of the centres; None: the centres again. B is in float32, twice as
+        fast, where its rounding is small beside the penalties to come, ``penalty`` or more."""
+        self._B = None
+        if K is None:
+            return
         single = penalty >= SMALL * self.size and self.condition <= STEEP
         dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
         np.fill_diagonal(self._both, self._of_T)
@@ -150,10 +153,11 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
         yield slice(first, end), slice(end, m)
 
 
-def sampled(n: int, m: int, k: int, cells: float, tol: float, quadratic: bool = True) -> int:
+def sampled(n: int, m: int, k: int, cells: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
     """How many of n rows to sample for m centres and k outputs, where a value of K costs ``cells`` multiply-adds in a
-    pass: all where that is not more than what they save. quadratic: whether one solve is all."""
-    value, solves, makes = cells + VALUE + OUTPUT * k, 1 if quadratic else SOLVES, 1 if quadratic else MAKES
+    pass: all where that is not more than what they save. quadratic: whether one solve is all of a task."""
+    value = cells + VALUE + OUTPUT * k
+    solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
 
     def cost(c: int) -> float:
         if c == 1:
