@@ -81,13 +81,13 @@ class Probable(Classes):
     def __init__(self, classes: NDArray[Any]) -> None:
         super().__init__(classes, False, "ovr", False)
 
-    def probabilities(self, values: Vector) -> Vector:
+    def predict_proba(self, values: Vector) -> Vector:
         """What predict_proba returns, (n, k)."""
         if values.ndim == 2:
             return np.asarray(softmax(values, axis=1))
         return np.stack([expit(-values), expit(values)], axis=1)
 
-    def log_probabilities(self, values: Vector) -> Vector:
+    def predict_log_proba(self, values: Vector) -> Vector:
         """Their logarithms."""
         if values.ndim == 2:
             return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))

@@ -38,7 +38,7 @@ class Posed(NamedTuple):
     weights: Vector
 
 
-class _Falkon(KernelEstimator):
+class Falkon(KernelEstimator):
     """f(x) = sum_j alpha_j K(x, c_j) + intercept, at the least of
     (1 / sum w) sum_i w_i loss(f(x_i), y_i) + (penalty / 2) |f|^2 over the span of m centres."""
 
@@ -175,7 +175,7 @@ def _equal(A: Any, B: Any) -> bool:
 
 
 @documented
-class FalkonRegressor(RegressorMixin, _Falkon):
+class FalkonRegressor(RegressorMixin, Falkon):
     """Kernel regression on m centres, by Falkon: Nystroem, preconditioned conjugate gradients (Rudi, Carratino, Rosasco
     2017), with any number of outputs at once; for n rows m of some thousand is enough for the error of all rows.
 
@@ -250,7 +250,7 @@ class FalkonRegressor(RegressorMixin, _Falkon):
         return values if self._flat else values.reshape(len(values), -1)
 
 
-class _Classes(ClassifierMixin, _Falkon):
+class _Classes(ClassifierMixin, Falkon):
     """What classifiers on centres share. Targets are one row of signs for two classes, else one for each class."""
 
     class_weight: Any
@@ -368,9 +368,9 @@ class LogisticFalkonClassifier(FalkonClassifier):
     def predict_proba(self, X: Any) -> Vector:
         """Probabilities (n, k) float64 of the classes in their order, for each row of X."""
         values = self.decision_function(X)
-        return self._answers(self.classes_).probabilities(values)
+        return self._answers(self.classes_).predict_proba(values)
 
     def predict_log_proba(self, X: Any) -> Vector:
         """Their logarithms."""
         values = self.decision_function(X)
-        return self._answers(self.classes_).log_probabilities(values)
+        return self._answers(self.classes_).predict_log_proba(values)

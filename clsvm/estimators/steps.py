@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.dual import Machine
-from clsvm.estimators.falkon import Posed, _Falkon
+from clsvm.estimators.falkon import Falkon, Posed
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.fit import Options as NystromOptions
@@ -75,7 +75,7 @@ class DualSteps(Steps):
 class NystromSteps(Steps):
     """Of a machine on centres."""
 
-    machine: _Falkon
+    machine: Falkon
 
     def options(self) -> NystromOptions:
         """What a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""

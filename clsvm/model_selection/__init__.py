@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from clsvm.model_selection.search import SVCSearchCV
+from clsvm.model_selection.search import FalkonSearchCV, SVCSearchCV
 
-__all__ = ["SVCSearchCV"]
+__all__ = ["FalkonSearchCV", "SVCSearchCV"]

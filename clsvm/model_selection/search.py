@@ -25,32 +25,22 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
+from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.dual import Machine
-from clsvm.model_selection.folds import Folds, Recalled, Rows
+from clsvm.estimators.falkon import Falkon
+from clsvm.model_selection.fits import Fits, Recalled, Rows
+from clsvm.model_selection.folds import Folds
+from clsvm.model_selection.nystrom import NystromFolds
 
 Vector = NDArray[np.float64]
 
 
-class SVCSearchCV(GridSearchCV):
-    """scikit-learn's GridSearchCV for clsvm's estimators: the same parameters, splits, scores and attributes, at the
-    price of a few fits.
+class _SearchCV(GridSearchCV):
+    """What searches share that share what their fits have in common."""
 
-    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds of the first three share their work, unless all machines of
-        more than two classes are small enough to be solved side by side as it is; others are fitted one by one.
-        Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
-        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint
-    param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
-        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
-        where stderr is no terminal
-    n_jobs, pre_dispatch : taken, and without effect: the device is the parallel part
-    checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
-        end; one of another search is refused with a CheckpointError
-
-    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64: rounding of these values may
-    hide more than a small tol. Where it could move a decision value by more than 0.005, or the fit stalls, a fold is
-    fitted as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
-    cv_results_ a fit's time is that of its solve and has no part of what is shared.
-    """
+    _machine: type[KernelEstimator]
+    _words: str  # which estimators these are
+    _folds: type[Fits]
 
     def __init__(
         self,
@@ -87,15 +77,15 @@ class SVCSearchCV(GridSearchCV):
         Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
         GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
         """
-        if _by_itself(self.estimator):
+        if self._by_itself():
             if self.checkpoint is not None:
                 raise ValueError(
                     "checkpoint is kept of folds alone: expected an estimator without steps before it and with clsvm's "
                     f"own methods, got {type(self.estimator).__name__}"
                 )
             return super().fit(X, y, **params)
-        if not isinstance(self.estimator, Machine):
-            raise TypeError(f"estimator must be one of clsvm's, or a Pipeline that ends in one, got {self.estimator!r}")
+        if not isinstance(self.estimator, self._machine):
+            raise TypeError(f"estimator must be {self._words}, or a Pipeline that ends in one, got {self.estimator!r}")
         if others := params.keys() - {"sample_weight", "groups"}:
             raise TypeError(f"fit: expected sample_weight or groups, got {', '.join(sorted(others))}")
         X, y = indexable(X, y)
@@ -103,7 +93,7 @@ class SVCSearchCV(GridSearchCV):
         groups = params.pop("groups", None)
         numbers = np.arange(_num_samples(X))
         splits = [(numbers[train], numbers[test]) for train, test in splitter.split(X, y, groups)]
-        folds = Folds(
+        folds = self._folds(
             clone(self.estimator),
             X,
             y,
@@ -143,17 +133,64 @@ class SVCSearchCV(GridSearchCV):
             warn(words, ConvergenceWarning)
         return self
 
+    def _by_itself(self) -> bool:
+        """Whether fits of an estimator of ours share nothing: steps come before it, or a user's class has its own
+        ways."""
+        estimator = self.estimator
+        if isinstance(estimator, Pipeline):
+            return isinstance(estimator[-1], self._machine)
+        if not isinstance(estimator, self._machine):
+            return False
+        made = type(estimator)
+        ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
+        names = ("fit", "predict", "predict_proba", "decision_function", "score", "score_samples")
+        return any(getattr(made, name, None) is not getattr(ours, name, None) for name in names)
 
-def _by_itself(estimator: Any) -> bool:
-    """Whether fits of an estimator of ours share nothing: steps come before it, or a user's class has its own ways."""
-    if isinstance(estimator, Pipeline):
-        return isinstance(estimator[-1], Machine)
-    if not isinstance(estimator, Machine):
-        return False
-    made = type(estimator)
-    ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
-    names = ("fit", "predict", "decision_function", "score", "score_samples")
-    return any(getattr(made, name, None) is not getattr(ours, name, None) for name in names)
+
+class SVCSearchCV(_SearchCV):
+    """scikit-learn's GridSearchCV for clsvm's estimators: the same parameters, splits, scores and attributes, at the
+    price of a few fits.
+
+    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds of the first three share their work, unless all machines of
+        more than two classes are small enough to be solved side by side as it is; others are fitted one by one.
+        Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
+        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint
+    param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
+        given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
+        where stderr is no terminal
+    n_jobs, pre_dispatch : taken, and without effect: the device is the parallel part
+    checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
+        end; one of another search is refused with a CheckpointError
+
+    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64: rounding of these values may
+    hide more than a small tol. Where it could move a decision value by more than 0.005, or the fit stalls, a fold is
+    fitted as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
+    cv_results_ a fit's time is that of its solve and has no part of what is shared.
+    """
+
+    _machine, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
+
+
+class FalkonSearchCV(_SearchCV):
+    """scikit-learn's GridSearchCV for machines on centres: the same parameters, splits, scores and attributes, at the
+    price of a fit for each kernel function and penalty.
+
+    estimator : FalkonRegressor, FalkonClassifier or LogisticFalkonClassifier. For one kernel function all folds are
+        outputs of one problem, with weights 0 for the rows that they leave out: K(X, C) is made once, or where memory
+        does not hold it once a step, for all folds, and penalties go on from one another, from the largest down. More
+        than two classes by softmax are a fold after the other, over the same K.
+        Or a Pipeline that ends in one of them: then the search is GridSearchCV's own, with its n_jobs, pre_dispatch and
+        verbose, and without a checkpoint
+    param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint : as
+        :class:`SVCSearchCV` has them
+
+    Unlike GridSearchCV's, fits of all folds have the same centres, drawn from all rows, and a gamma by the variance of
+    all rows: of the rows that a fold is tested on these see the features, never y. Where a fit stalls in ``dtype`` it
+    is done as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
+    cv_results_ a fit's time is its share of what it has in common with others.
+    """
+
+    _machine, _words, _folds = Falkon, "one of clsvm's machines on centres", NystromFolds
 
 
 class _Recalled(GridSearchCV):
@@ -226,6 +263,10 @@ class _Fold(BaseEstimator):
 
     def decision_function(self, numbers: Rows) -> Any:
         return self._known.decision_function(np.asarray(numbers)[:, 0])
+
+    @available_if(lambda self: hasattr(self.machine, "predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, numbers: Rows) -> Any:
+        return self._known.predict_proba(np.asarray(numbers)[:, 0])
 
     @available_if(lambda self: hasattr(self.machine, "score"))  # type: ignore[untyped-decorator]
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:

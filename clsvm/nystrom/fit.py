@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -89,15 +88,21 @@ class Ready:
     """Rows and centres on a device in one dtype, for any number of tasks of ``k`` outputs: :meth:`draw`, then
     :meth:`solve`.
 
-    sample (s,): the rows of which the preconditioner is made; None: of centres that are no rows. Raises ValueError
-    where memory_limit is too small.
+    sample (s,): the rows of which the preconditioner is made; None: of centres that are no rows. coarse: whether the
+    device has a finer dtype. Raises ValueError where memory_limit is too small.
     """
 
     def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
         self._posed, self._dtype, self.sample = posed, dtype, posed.centers.places
-        given = stream, X, posed.centers.rows, posed.kernel, posed.plan
-        self.cross = Cross(*given, dtype, k)
-        self._finer = None if dtype == posed.finest else partial(Cross, *given, posed.finest, k, keep=False)
+        self._given = stream, X, posed.centers.rows, posed.kernel, posed.plan
+        self.cross, self.coarse = Cross(*self._given, dtype, k), dtype != posed.finest
+        self._finest: Cross | None = None
+
+    def _finer(self) -> Cross:
+        """Products in the finest dtype, made once."""
+        if self._finest is None:
+            self._finest = Cross(*self._given, self._posed.finest, self.cross.k, keep=False)
+        return self._finest
 
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
@@ -120,8 +125,13 @@ class Ready:
         callback: newton.Callback | None = None,
     ) -> newton.Found:
         """As :func:`clsvm.nystrom.newton.solve`."""
-        given = start, tol, max_iter, self._dtype, progress, callback, self._finer
+        given = start, tol, max_iter, self._dtype, progress, callback, self._finer if self.coarse else None
         return newton.solve(self.cross, self._posed.preconditioner, task, self.sample, *given)
+
+    def decision_values(self, task: Task, found: newton.Found) -> Vector:
+        """f (k, n) of every row, by products as the solve's gradients had them."""
+        cross = self._finest if found.exact and self._finest else self.cross
+        return cross.forward(found.alpha) + task.offset[:, None]
 
 
 def train(

@@ -173,7 +173,7 @@ def test_failed_fits(device: str) -> None:
     assert search.best_params_ == {"C": 1}
     with pytest.raises(ValueError, match="C must be > 0, got -1"):
         search.set_params(error_score="raise").fit(X, y)
-    with pytest.raises(TypeError, match="one of clsvm's, or a Pipeline that ends in one, got SVC"):
+    with pytest.raises(TypeError, match="support vector machines, or a Pipeline that ends in one, got SVC"):
         SVCSearchCV(svm.SVC(), {"C": [1]}).fit(X, y)
     with pytest.raises(ValueError, match="NaN"):
         SVCSearchCV(SVC(device=device), {"C": [1]}).fit(np.full_like(X, np.nan), y)
@@ -232,7 +232,7 @@ def test_refused_before_the_work(device: str, monkeypatch: pytest.MonkeyPatch) -
     scaled = make_pipeline(StandardScaler(), SVC(device=device))
     with pytest.raises(ValueError, match=r"checkpoint .* without steps before it .*, got Pipeline"):
         SVCSearchCV(scaled, {"svc__C": [1]}, checkpoint="file").fit(X, y)
-    with pytest.raises(TypeError, match=r"one of clsvm's, or a Pipeline that ends in one, got Pipeline"):
+    with pytest.raises(TypeError, match=r"support vector machines, or a Pipeline that ends in one, got Pipeline"):
         SVCSearchCV(make_pipeline(StandardScaler(), svm.SVC()), {"svc__C": [1]}).fit(X, y)
 
 

@@ -1,0 +1,251 @@
+"""The fits of a search, by candidates and folds: what they share, what they came to, and a checkpoint of it."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _num_samples
+
+from clsvm import files
+from clsvm.errors import CheckpointError, ClsvmError
+from clsvm.estimators import targets
+from clsvm.estimators.answers import Answers, Probable
+from clsvm.estimators.steps import Steps
+from clsvm.model_selection.shown import shown_fits
+
+Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
+_WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
+SAID = (ValueError, TypeError, NotImplementedError, ClsvmError)  # what a fit of its own says once more, or can do
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a fit to a fold came to: decision values of ``rows`` (rising numbers), (rows,) or (rows, machines)."""
+
+    values: Vector
+    seconds: float
+    converged: bool
+
+
+class Recalled(NamedTuple):
+    """How a fit answers, and its decision values of some ``rows`` (rising numbers)."""
+
+    answers: Answers
+    rows: Rows
+    values: Vector
+
+    def decision_function(self, numbers: Rows) -> Vector:
+        """As the fitted machine's, for the rows of these numbers."""
+        return self.answers.decision_function(self.values[np.searchsorted(self.rows, numbers)])
+
+    def predict(self, numbers: Rows) -> NDArray[Any]:
+        """As the fitted machine's, for the rows of these numbers."""
+        return self.answers.predict(self.values[np.searchsorted(self.rows, numbers)])
+
+    def predict_proba(self, numbers: Rows) -> Vector:
+        """As the fitted machine's, which has probabilities, for the rows of these numbers."""
+        assert isinstance(self.answers, Probable)
+        return self.answers.predict_proba(self.values[np.searchsorted(self.rows, numbers)])
+
+
+class Job(NamedTuple):
+    """A fit: its candidate, its fold, and the machine with its parameters."""
+
+    candidate: int
+    fold: int
+    machine: Any
+
+
+class Group(NamedTuple):
+    """Jobs that share their work: those of one key."""
+
+    key: tuple[Any, ...]
+    jobs: list[Job]
+
+
+class Fits:
+    """Every fit of a search: candidates by folds. machine: with the parameters that are not searched. Subclasses say
+    what fits of their machines share."""
+
+    steps: type[Steps]
+
+    def __init__(
+        self,
+        machine: Any,
+        X: Any,
+        y: Any,
+        splits: Sequence[tuple[Rows, Rows]],
+        candidates: Sequence[Mapping[str, Any]],
+        sample_weight: Any,
+        trained_too: bool,
+    ) -> None:
+        self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
+        self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
+        self.kept = [self._kept(train, trained_too) for train, _ in splits]
+        self.found: dict[tuple[int, int], Found | Exception] = {}
+        self.rows = self.steps(clone(machine)).rows(X)  # as a solver reads them
+        self.n = _num_samples(X)
+        self._digest = ""
+
+    def key(self, job: Job) -> tuple[Any, ...]:
+        """What jobs have in common that share their work. Raises NotImplementedError, or what the fit would raise,
+        where a job shares nothing."""
+        raise NotImplementedError
+
+    def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
+        """The jobs of a group, a yield whenever some are found; what has to go alone is added to ``apart``."""
+        raise NotImplementedError
+
+    def answers(self, machine: Any, fold: int) -> Answers:
+        """How a machine answers that was fitted to a fold."""
+        raise NotImplementedError
+
+    def __sklearn_clone__(self) -> Fits:
+        return self
+
+    def _kept(self, train: Rows, trained_too: bool) -> Rows:
+        """The rows, rising, whose decision values are wanted of a fit to ``train``: those of all folds that have it."""
+        tests = [test for same, test in self.splits if np.array_equal(same, train)]
+        return np.unique(np.concatenate([*tests, train] if trained_too else tests))
+
+    @property
+    def seconds(self) -> Vector:
+        """Of each fit, (candidates, folds); nan where it failed."""
+        out = np.full((len(self.candidates), len(self.splits)), np.nan)
+        for (candidate, fold), found in self.found.items():
+            if isinstance(found, Found):
+                out[candidate, fold] = found.seconds
+        return out
+
+    @property
+    def unconverged(self) -> int:
+        return sum(isinstance(found, Found) and not found.converged for found in self.found.values())
+
+    def run(self, checkpoint: Any, shown: bool) -> None:
+        """Do what is not done yet; errors of a fit are kept, for scikit-learn to deal with."""
+        file = None if checkpoint is None else Path(checkpoint)
+        if file is not None:
+            asked = self.splits, self.candidates, self.kept
+            self._digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
+            if file.exists():
+                self._read(file)
+        started = perf_counter()
+        try:
+            with shown_fits(shown, len(self.found), len(self.candidates) * len(self.splits)) as show:
+                for _ in self._each():
+                    show(len(self.found))
+                    if file is not None and perf_counter() - started > _WRITE_EVERY:
+                        self._write(file)
+                        started = perf_counter()
+        finally:
+            if file is not None:
+                self._write(file)
+
+    def _each(self) -> Iterator[None]:
+        """Fit by fit."""
+        groups, apart = self._groups()
+        for group in groups:
+            try:
+                yield from self.shared(group, apart)
+            except SAID:  # of these numbers, on this device
+                apart += [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
+        for job in apart:
+            self.found[job.candidate, job.fold] = self._alone(job)
+            yield
+
+    def _groups(self) -> tuple[list[Group], list[Job]]:
+        """What shares its work, and what does not."""
+        groups: list[Group] = []
+        apart: list[Job] = []
+        for candidate, values in enumerate(self.candidates):
+            machine = clone(self.machine).set_params(**clone(dict(values), safe=False))
+            for fold in range(len(self.splits)):
+                job = Job(candidate, fold, machine)
+                if (candidate, fold) in self.found:
+                    continue
+                try:
+                    key = self.key(job)
+                except SAID:
+                    apart.append(job)
+                    continue
+                same = next((group for group in groups if group.key == key), None)
+                if same is None:
+                    groups.append(same := Group(key, []))
+                same.jobs.append(job)
+        return groups, apart
+
+    def by_rows(self, job: Job) -> bool:
+        """Whether a job is of the rows as they are: it counts none of them twice, and has no past."""
+        train = self.splits[job.fold][0]
+        return len(np.unique(train)) == len(train) and not job.machine.warm_start
+
+    def targets(self, fold: int) -> tuple[Any, Any]:
+        """y and sample_weight of the rows that a fold is fitted to."""
+        train = self.splits[fold][0]
+        y = None if self.y is None else np.asarray(self.y)[train]
+        return y, None if self.weights is None else self.weights[train]
+
+    def _alone(self, job: Job) -> Found | Exception:
+        """A fit as the estimator has it, of the fold's rows; scikit-learn's error_score says what becomes of errors."""
+        machine: Any = clone(job.machine)
+        train, kept = self.splits[job.fold][0], self.kept[job.fold]
+        began = perf_counter()
+        X, y = _safe_split(machine, self.X, self.y, train)
+        weights = {} if self.weights is None else {"sample_weight": self.weights[train]}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                machine.fit(X, y, **weights)
+            seconds = perf_counter() - began
+            values = self.steps(machine).decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
+        except Exception as error:
+            return error
+        return Found(values, seconds, machine.fit_report_.converged)
+
+    def recall(self, machine: Any, candidate: int, train: Rows) -> Recalled | None:
+        """What a fit of the machine, with the parameters of a candidate, to ``train`` came to; None where those are no
+        fold. Raises what the fit raised."""
+        fold = next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
+        if fold is None:
+            return None
+        found = self.found[candidate, fold]
+        if isinstance(found, Exception):
+            raise found
+        return Recalled(self.answers(machine, fold), self.kept[fold], found.values)
+
+    def _read(self, file: Path) -> None:
+        try:
+            with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
+                digest, found = str(content["clsvm_search"]), {}
+                for name in content.files:
+                    if name[0].isdigit():
+                        candidate, fold = map(int, name.split("_"))
+                        seconds, converged = content[f"of_{name}"]
+                        found[candidate, fold] = Found(content[name], float(seconds), bool(converged))
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise CheckpointError(f"{file} is no checkpoint of a search ({error})") from None
+        if digest != self._digest:
+            raise CheckpointError(f"{file} is of another search: other data, splits or parameters; delete it")
+        self.found.update(found)
+
+    def _write(self, file: Path) -> None:
+        content: dict[str, Any] = {"clsvm_search": np.str_(self._digest)}
+        for (candidate, fold), found in self.found.items():
+            if isinstance(found, Found):
+                content[f"{candidate}_{fold}"] = found.values
+                content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged])
+        with files.atomic_write(file) as stream:
+            np.savez(stream, **content)

@@ -1,0 +1,127 @@
+"""The fits of a search of machines on centres: K(X, C) once for all folds and penalties of a kernel function.
+
+A fold is a few outputs of one problem over all rows, with weights 0 for the rows that it leaves out: each value of K
+that is made or read meets all folds, and their decision values of the rows left out are at hand. One preconditioner, of
+rows of all folds, serves them all, since it is of a sample of rows in any case.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_random_state
+
+from clsvm.estimators.answers import Answers
+from clsvm.estimators.checks import check_values
+from clsvm.estimators.steps import NystromSteps
+from clsvm.model_selection.fits import Fits, Found, Group, Job
+from clsvm.nystrom import fit as nystrom
+from clsvm.nystrom.newton import Task
+from clsvm.opencl.stream import Stream
+from clsvm.report import Status
+
+Vector = NDArray[np.float64]
+OUTPUTS = 64  # at once at most: beyond that K is a small part of the work
+
+
+class Part(NamedTuple):
+    """Jobs of one candidate that are solved at once, and the one for each place: the last one fills up."""
+
+    jobs: list[Job]
+    places: list[int]
+
+
+class NystromFolds(Fits):
+    """Of :class:`clsvm.estimators.falkon.Falkon`. Jobs of a group have one kernel function, the same centres and as
+    many outputs."""
+
+    steps = NystromSteps
+
+    def key(self, job: Job) -> tuple[Any, ...]:
+        machine, steps = job.machine, self.steps(job.machine)
+        options, how = steps.options(), machine.center_selection
+        if not self.by_rows(job) or options.callback is not None:
+            raise NotImplementedError
+        by_penalty = isinstance(how, str) and how == "leverage"
+        drawn = joblib.hash((how, machine.n_centers, machine.random_state, machine.penalty if by_penalty else None))
+        k = len(steps.posed(*self.targets(job.fold)).y)
+        return steps.kernel(self.rows), k, drawn, options.dtype, options.device, options.memory_limit
+
+    def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
+        (kernel, k, *_), first = group.key, group.jobs[0].machine
+        options, random = self.steps(first).options(), check_random_state(first.random_state)
+        check_values(kernel, self.rows)
+        weights = np.ones(self.n) if self.weights is None else self.weights
+        posed = nystrom.pose(self.rows, kernel, self.steps(first).centers(self.rows, kernel, weights, random), options)
+        losses = [self._of_fold(job).loss for job in group.jobs]
+        parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, min(len(self.splits), OUTPUTS // k)))
+        with Stream(options.device, options.memory_limit) as stream:
+            ready = nystrom.Ready(stream, self.rows, posed, posed.dtypes[0], k * len(parts[0].places))
+            least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
+            ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
+            last: dict[int, Vector] = {}  # coefficients (k, m) by fold
+            for part in parts:
+                if not self._solved(part, ready, last):
+                    apart += part.jobs
+                yield
+
+    def _solved(self, part: Part, ready: nystrom.Ready, last: dict[int, Vector]) -> bool:
+        """Solve a part from where the one before of the same folds ended, and note what was found; or not, where it
+        stalls and the device has finer numbers."""
+        began, machine, task = perf_counter(), part.jobs[0].machine, self._task(part)
+        folds = [part.jobs[place].fold for place in part.places]
+        start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
+        found = ready.solve(task, start, float(machine.tol), int(machine.max_iter))
+        if found.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        if found.status is Status.STALLED and ready.coarse:
+            return False
+        f = ready.decision_values(task, found).reshape(len(folds), -1, self.n)
+        seconds = (perf_counter() - began) / len(part.jobs)
+        for place, job in enumerate(part.jobs):
+            last[job.fold] = found.alpha.reshape(len(folds), -1, found.alpha.shape[1])[place]
+            values = f[place][:, self.kept[job.fold]].T
+            values = values[:, 0] if values.shape[1] == 1 else values
+            self.found[job.candidate, job.fold] = Found(values, seconds, found.status.converged)
+        return True
+
+    def _task(self, part: Part) -> Task:
+        """Outputs of a task for each fold; of a single one with the weights of rows, not of outputs."""
+        tasks = [self._of_fold(part.jobs[place]) for place in part.places]
+        if len(tasks) == 1:
+            return tasks[0]
+        y, offset = (np.concatenate([getattr(task, name) for task in tasks]) for name in ("y", "offset"))
+        weights = np.concatenate([np.broadcast_to(task.weights, task.y.shape) for task in tasks])
+        return replace(tasks[0], y=y, weights=weights, offset=offset)
+
+    def _of_fold(self, job: Job) -> Task:
+        """Over all rows, with weights 0 where the fold leaves them out."""
+        train, steps = self.splits[job.fold][0], self.steps(job.machine)
+        task = steps.task(steps.posed(*self.targets(job.fold)))
+        y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
+        y[:, train], weights[train] = task.y, task.weights
+        return replace(task, y=y, weights=weights)
+
+    def answers(self, machine: Any, fold: int) -> Answers:
+        steps = self.steps(machine)
+        return steps.answers(steps.posed(*self.targets(fold)))
+
+
+def _parts(jobs: list[Job], most: int) -> list[Part]:
+    """Jobs of a candidate, ``most`` at a time, from the largest penalty down."""
+    by_candidate: dict[int, list[Job]] = defaultdict(list)
+    for job in jobs:
+        by_candidate[job.candidate].append(job)
+    parts = []
+    for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].machine.penalty)):
+        for first in range(0, len(same), most):
+            some = same[first : first + most]
+            parts.append(Part(some, [min(place, len(some) - 1) for place in range(most)]))
+    return parts

@@ -1,0 +1,198 @@
+"""The search that shares K(X, C) among folds and penalties: against scikit-learn's over the same estimators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from clsvm import SVC, FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
+from clsvm.errors import CheckpointError
+from clsvm.gram.cross import Cross
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, fits
+from clsvm.nystrom import newton
+from clsvm.report import Status
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(400, 4))
+Y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * RANDOM.normal(size=400)
+THREE = np.array(["low", "middle", "top"])[np.digitize(Y, [-0.5, 0.5])]
+GRID = {"penalty": [1e-5, 1e-2, 1e-3], "gamma": [0.1, 0.4]}
+CENTERS = X[::8]
+SETTINGS: dict[str, Any] = {"center_selection": CENTERS, "tol": 1e-7, "dtype": "float64"}
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the fits that are not shared."""
+    seen: list[int] = []
+    real = fits.Fits._alone
+    monkeypatch.setattr(fits.Fits, "_alone", lambda self, job: seen.append(1) or real(self, job))
+    return seen
+
+
+def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-5, **options: Any) -> tuple[Any, Any]:
+    """Our search and scikit-learn's, whose scores are the same."""
+    params = options.pop("params", {})
+    ours = FalkonSearchCV(clone(estimator), grid, error_score="raise", **options).fit(X, y, **params)
+    theirs = GridSearchCV(clone(estimator), grid, error_score="raise", **options).fit(X, y, **params)
+    assert ours.cv_results_.keys() == theirs.cv_results_.keys()
+    for name in theirs.cv_results_:
+        if name.startswith(("split", "mean_test", "mean_train")):
+            np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=atol, err_msg=name)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", ["squared", "log_cosh"])
+def test_regression(device: str, alone: list[int], loss: str, sparse: bool) -> None:
+    rows = sp.csr_matrix(X) if sparse else X
+    centers = sp.csr_matrix(CENTERS) if sparse else CENTERS
+    machine = FalkonRegressor(**SETTINGS | {"center_selection": centers}, loss=loss, device=device)
+    ours, theirs = both(machine, GRID, rows, Y, cv=4, return_train_score=True)
+    assert not alone
+    assert ours.best_params_ == theirs.best_params_
+    np.testing.assert_allclose(ours.predict(rows), theirs.predict(rows), atol=1e-5)
+    assert (ours.cv_results_["mean_fit_time"] > 0).all()
+
+
+def test_outputs_and_weights(device: str, alone: list[int]) -> None:
+    """Several targets, weights with zeros, and a grid of another loss and without the intercept."""
+    y = np.stack([Y, -2 * Y + 3, Y**2], axis=1)
+    weights = RANDOM.choice([0.0, 0.5, 2.0], 400)
+    grid = [GRID, {"loss": ["log_cosh"], "penalty": [1e-3]}, {"fit_intercept": [False], "penalty": [1e-3]}]
+    machine = FalkonRegressor(**SETTINGS, gamma=0.2, device=device)
+    both(machine, grid, X, y, cv=3, params={"sample_weight": weights})
+    assert not alone
+
+
+@pytest.mark.parametrize("machine", [FalkonClassifier, LogisticFalkonClassifier])
+@pytest.mark.parametrize("k", [2, 3])
+def test_classes(device: str, alone: list[int], machine: Any, k: int) -> None:
+    y = THREE if k == 3 else THREE == "top"
+    grid = {"gamma": [0.2], "penalty": [1e-3, 1e-2], "class_weight": [None, "balanced"]}
+    scoring = ["accuracy"] + (["neg_log_loss"] if machine is LogisticFalkonClassifier else [])
+    ours, _ = both(
+        machine(**SETTINGS | {"tol": 1e-6}, device=device), grid, X, y, cv=3, scoring=scoring, refit="accuracy"
+    )
+    assert not alone
+    assert ours.best_score_ > 0.6
+    assert set(ours.predict(X)) == set(y)
+
+
+def test_one_kernel_matrix_for_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds and penalties of a kernel function meet the same products."""
+    made: list[int] = []
+    real = Cross.__init__
+    monkeypatch.setattr(Cross, "__init__", lambda self, *a, **k: made.append(1) or real(self, *a, **k))
+    FalkonSearchCV(FalkonRegressor(**SETTINGS, device=device), GRID, cv=4, refit=False).fit(X, Y)
+    assert len(made) == len(GRID["gamma"])
+
+
+def test_centres_are_those_of_the_refit(device: str) -> None:
+    """Drawn from all rows by the same seed, as many as of all rows."""
+    drawn: list[Any] = []
+    machine = FalkonRegressor(n_centers=50, random_state=3, gamma=0.2, device=device)
+    real = type(machine)._chosen
+
+    class Seen(FalkonRegressor):
+        def _chosen(self, *given: Any) -> Any:
+            drawn.append(real(self, *given))
+            return drawn[-1]
+
+    search = FalkonSearchCV(Seen(**machine.get_params()), {"penalty": [1e-3, 1e-4]}, cv=3).fit(X, Y)
+    assert len(drawn) == 2
+    np.testing.assert_array_equal(drawn[0].places, drawn[1].places)
+    np.testing.assert_array_equal(search.best_estimator_.center_indices_, drawn[0].places)
+
+
+def test_what_goes_alone(device: str, alone: list[int]) -> None:
+    machine = FalkonRegressor(**SETTINGS, gamma=0.2, device=device)
+    twice = [(np.r_[0:300, 0:50], np.r_[300:400])]
+    both(machine, {"penalty": [1e-3]}, X, Y, cv=twice)
+    both(machine.set_params(warm_start=True), {"penalty": [1e-3]}, X, Y, cv=3)
+    both(machine.set_params(warm_start=False, callback=lambda *given: None), {"penalty": [1e-3]}, X, Y, cv=3)
+    assert len(alone) == 1 + 3 + 3
+
+
+def test_folds_without_a_class(device: str, alone: list[int]) -> None:
+    """Fewer outputs: by themselves over the same rows."""
+    order = np.argsort(THREE)
+    both(
+        FalkonClassifier(**SETTINGS, gamma=0.2, device=device), {"penalty": [1e-3]}, X[order], THREE[order], cv=KFold(4)
+    )
+    assert not alone
+
+
+def test_more_folds_than_outputs_at_once(device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clsvm.model_selection.nystrom.OUTPUTS", 4)
+    splits = ShuffleSplit(6, random_state=0)
+    both(FalkonRegressor(**SETTINGS, gamma=0.2, device=device), {"penalty": [1e-3, 1e-4]}, X, Y, cv=splits)
+    assert not alone
+
+
+def test_stalled_fits_are_done_again(device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = newton._Newton._run
+
+    def stalled(self: Any, start: Any) -> Status:
+        found = real(self, start)
+        return Status.STALLED if self.exact and len(self.task.y) > 1 else found
+
+    monkeypatch.setattr(newton._Newton, "_run", stalled)
+    machine = FalkonRegressor(center_selection=CENTERS, gamma=0.2, device=device, tol=1e-4)
+    search = FalkonSearchCV(machine, {"penalty": [1e-3]}, cv=3, refit=False).fit(X, Y)
+    info = machine.fit(X, Y).fit_report_
+    assert len(alone) == (3 if info.dtype == "float32" else 0)
+    assert search.best_score_ > 0.5
+
+
+def test_failures(device: str) -> None:
+    machine = FalkonRegressor(gamma=0.2, device=device)
+    with pytest.raises(TypeError, match=r"machines on centres, .*SVC"):
+        FalkonSearchCV(SVC(device=device), {"C": [1]}).fit(X, Y)
+    with pytest.raises(TypeError, match=r"vector machines, .*Falkon"):
+        SVCSearchCV(machine, {"penalty": [1e-3]}).fit(X, Y)
+    with pytest.raises(ValueError, match="penalty must be"):
+        FalkonSearchCV(machine, {"penalty": [1e-3, -1]}, cv=3, refit=False, error_score="raise").fit(X, Y)
+    with pytest.warns(FitFailedWarning, match="3 fits failed"):
+        search = FalkonSearchCV(machine, {"penalty": [1e-3, -1]}, cv=3, refit=False).fit(X, Y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+    with pytest.warns(UserWarning, match="6 of 6 fold fits did not converge"):
+        FalkonSearchCV(machine, {"max_iter": [1], "penalty": [1e-8, 1e-9]}, cv=3, refit=False).fit(X, Y)
+
+
+def test_pipeline(device: str) -> None:
+    machine = make_pipeline(StandardScaler(), FalkonRegressor(n_centers=40, random_state=0, device=device))
+    both(machine, {"falkonregressor__penalty": [1e-3, 1e-2]}, X, Y, cv=3)
+
+
+def test_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted search goes on with what it had."""
+    file, solves, real = tmp_path / "search.npz", [0], newton.solve
+
+    def interrupted(*given: Any) -> Any:
+        solves[0] += 1
+        found = real(*given)
+        if solves[0] == 3:
+            found.status = Status.INTERRUPTED
+        return found
+
+    monkeypatch.setattr(newton, "solve", interrupted)
+    search = FalkonSearchCV(FalkonRegressor(**SETTINGS, device=device), GRID, cv=3, refit=False, checkpoint=file)
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(X, Y)
+    assert file.exists()
+    search.fit(X, Y)
+    assert solves[0] == 3 + 4  # two of six candidates were there
+    whole = FalkonSearchCV(FalkonRegressor(**SETTINGS, device=device), GRID, cv=3, refit=False).fit(X, Y)
+    np.testing.assert_allclose(search.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"], atol=1e-6)
+    with pytest.raises(CheckpointError, match="another search"):
+        search.set_params(cv=4).fit(X, Y)
