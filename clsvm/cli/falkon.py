@@ -147,7 +147,8 @@ def _lines(report: NystromReport) -> Iterator[str]:
     yield f"seconds          {spent(report)}"
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"
-    yield f"preconditioner   of {report.sample} rows, condition {report.condition:.1g}, jitter {report.jitter:.1g}"
+    numbers = f"rank {report.rank}, condition {report.condition:.1g}, jitter {report.jitter:.1g}"
+    yield f"preconditioner   of {report.sample} rows, {numbers}"
     yield f"status           {report.status}"
 
 

@@ -48,7 +48,7 @@ class Cross:
         k: int,
         keep: bool = True,
     ) -> None:
-        self._stream, self._X, self._kernel, self._plan, self._dtype, self.k = stream, X, kernel, plan, dtype, k
+        self._stream, self._X, self._kernel, self._plan, self.dtype, self.k = stream, X, kernel, plan, dtype, k
         self.n, self.m = X.shape[0], centres.shape[0]
         self.passes = 0
         source = Gram(stream, layouts.build(stream, centres, layouts.once(plan, centres), dtype), kernel)
@@ -64,7 +64,7 @@ class Cross:
 
     def _lay_out(self, keep: bool) -> None:
         """Choose the way and, but of rows that are streamed, do what is done once."""
-        stream, itemsize = self._stream, np.dtype(self._dtype).itemsize
+        stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
         self._tile = min(TILE[stream.profile.shape], left // 8)
@@ -104,17 +104,17 @@ class Cross:
         """Some of the rows on the device."""
         X = self._X if rows.stop - rows.start == self.n else self._X[rows]
         plan = self._plan if self.way == "rows" else layouts.once(self._plan, X)
-        return Gram(self._stream, layouts.build(self._stream, X, plan, self._dtype), self._kernel)
+        return Gram(self._stream, layouts.build(self._stream, X, plan, self.dtype), self._kernel)
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """K (s, m) of some rows, on the host."""
-        real, step = np.dtype(self._dtype), max(1, min(self._step, min(SOME, self._tile) // (self._panel.capacity * 8)))
+        real, step = np.dtype(self.dtype), max(1, min(self._step, min(SOME, self._tile) // (self._panel.capacity * 8)))
         K = np.empty((len(rows), self.m), real)
         for first in range(0, len(rows), step):
             with self._stream.scratch():
                 X = self._X[rows[first : first + step]]
                 plan = layouts.once(self._plan, X)
-                gram = Gram(self._stream, layouts.build(self._stream, X, plan, self._dtype), self._kernel)
+                gram = Gram(self._stream, layouts.build(self._stream, X, plan, self.dtype), self._kernel)
                 K[first : first + step] = gram.values(self._panel, self.m)
         return K
 

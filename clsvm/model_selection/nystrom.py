@@ -59,12 +59,13 @@ class NystromFolds(Fits):
         options, random = self.steps(first).options(), check_random_state(first.random_state)
         check_values(kernel, self.rows)
         weights = np.ones(self.n) if self.weights is None else self.weights
-        posed = nystrom.pose(self.rows, kernel, self.steps(first).centers(self.rows, kernel, weights, random), options)
+        centers = self.steps(first).centers(self.rows, kernel, weights, random)
+        least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
+        posed = nystrom.pose(self.rows, kernel, centers, options, least)
         losses = [self._of_fold(job).loss for job in group.jobs]
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, min(len(self.splits), OUTPUTS // k)))
         with Stream(options.device, options.memory_limit) as stream:
             ready = nystrom.Ready(stream, self.rows, posed, posed.dtypes[0], k * len(parts[0].places))
-            least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # coefficients (k, m) by fold
             for part in parts:

@@ -27,7 +27,10 @@ from clsvm.report.display import Display
 
 Vector = NDArray[np.float64]
 COARSE = 1e7  # a condition of K among the centres beyond which float32 is too coarse: T^-1 enlarges its errors
-SINGLE = 1e-6  # of K's diagonal: the jitter that leaves T as well conditioned as float32 wants, where nothing is finer
+# Of K's diagonal, the jitter where nothing is finer than float32: at most the first, and the second over the penalty.
+# T^-1 enlarges the rounding of K(X, C); what that does to the Hessian, its square over the jitter, is then small beside
+# the penalty.
+SINGLE, SQUARES = 1e-6, 1e-12
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,10 @@ class Posed:
     device: str
 
 
-def pose(X: Data, kernel: Kernel, centers: Centers, options: Options) -> Posed:
-    """What is the same for all tasks over the rows of X (n, d) with these centres. float64 is first where float32 is
-    too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel function is no kernel
-    for these centres."""
+def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> Posed:
+    """What is the same for all tasks over the rows of X (n, d) with these centres and this penalty or more. float64 is
+    first where float32 is too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel
+    function is no kernel for these centres."""
     with Stream(options.device, options.memory_limit) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec)
         finest, device = stream.profile.finest, str(stream.info)
@@ -77,7 +80,7 @@ def pose(X: Data, kernel: Kernel, centers: Centers, options: Options) -> Posed:
     K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)
     if not np.isfinite(K).all():
         raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
-    preconditioner = Preconditioner(K, least=SINGLE if finest == "float32" else 0.0)
+    preconditioner = Preconditioner(K, least=min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0)
     dtypes = dict.fromkeys((options.dtype, finest))
     if preconditioner.condition > COARSE and finest in dtypes:
         dtypes = dict.fromkeys((finest,))
@@ -109,7 +112,7 @@ class Ready:
     ) -> None:
         """Draw the rows of which the preconditioner is made, for so many tasks with this penalty or larger ones."""
         cross, values, self.sample = self.cross, None, self._posed.centers.places
-        s = sampled(cross.n, cross.m, cross.k, cross.cells, tol, quadratic, tasks)
+        s = sampled(cross.n, self._posed.preconditioner.rank, cross.k, cross.cells, tol, quadratic, tasks)
         if s > cross.m:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)
@@ -153,7 +156,7 @@ def train(
     """
     clock = _Clock(since)
     clock.lap("check")
-    posed = pose(X, kernel, centers, options)
+    posed = pose(X, kernel, centers, options, task.penalty)
     clock.lap("preconditioner")
     found, peak = None, 0
     for dtype in posed.dtypes:
@@ -164,7 +167,7 @@ def train(
             clock.lap("preconditioner")
             most = options.max_iter - (found.steps if found else 0)
             with Display(options.verbose, options.tol, violation="residual") as progress:
-                now = ready.solve(task, start, options.tol, most, progress, options.callback)
+                now = ready.solve(task, start, options.tol, most, progress, _going_on(options.callback, found))
             clock.lap("solve", now.seconds)
             found, start, peak = now.after(found), now.alpha, max(peak, stream.peak)
         if found.status is not Status.STALLED:
@@ -183,6 +186,7 @@ def train(
         sample=posed.preconditioner.m if ready.sample is None else len(ready.sample),
         condition=posed.preconditioner.condition,
         jitter=posed.preconditioner.jitter,
+        rank=posed.preconditioner.rank,
         bytes_held=peak,
         seconds=clock.seconds(),
         device=posed.device,
@@ -191,6 +195,14 @@ def train(
         trace=tuple(found.trace),
     )
     return Trained(found.alpha, report, posed.plan)
+
+
+def _going_on(callback: newton.Callback | None, before: newton.Found | None) -> newton.Callback | None:
+    """A callback whose steps and seconds go on from those of the solve before."""
+    if callback is None or before is None:
+        return callback
+    last = before.trace[-1]
+    return lambda step, coefficients, seconds: callback(step + before.steps, coefficients, seconds + last.seconds)
 
 
 class _Clock:

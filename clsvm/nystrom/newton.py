@@ -35,8 +35,8 @@ INEXACT = 0.1  # how well a Newton step is solved at least, relative to g
 FINE = {"float32": 1e-3, "float64": 1e-9}  # the same at most: what products in that dtype allow before a look at g
 ENOUGH = 1e-4  # of the slope, that a step has to lower F by (Armijo)
 HALVINGS = 30
-EPS32 = float(np.finfo(np.float32).eps)
 LOST = 2e-4  # of the largest target: what rounding of K may do to f before gradients are of values in float64
+HIDDEN = 1e-3  # what it may do at most where a tolerance is claimed
 FEW = 9.0  # how much more it does with as many rows as centres than with many more
 STALL = 0.5  # g has to get lower by that factor, or F lower
 
@@ -137,9 +137,11 @@ class _Newton:
 
     def run(self, start: Vector | None) -> Found:
         k, m = self.cross.k, self.cross.m
-        self.u, self.alpha, status = np.zeros((k, m)), np.zeros((k, m)), Status.STALLED
+        self.u, self.alpha, status = np.zeros((k, self.P.rank)), np.zeros((k, m)), Status.STALLED
         try:
             status = self._run(start)
+            if status is Status.RESIDUAL and self._lost() > HIDDEN:
+                status = Status.PRECISION if self.of_gradients.dtype == "float64" else Status.COARSE
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
         return Found(
@@ -165,7 +167,8 @@ class _Newton:
         goal, g = self.tol * float(np.linalg.norm(at_zero)), at_zero
         self.objective = self._value(f, self.u)
         if start is not None:
-            self.alpha, self.u = start.copy(), self.P.of_coefficients(start)
+            self.u = self.P.of_coefficients(start)
+            self.alpha = start.copy() if self.P.kept is None else self.P.alpha(self.u)
             f = self.of_gradients.forward(self.alpha) + offset
             if not loss.quadratic:
                 self._weigh(f)
@@ -186,7 +189,7 @@ class _Newton:
             lower = objective < self.objective
             self.objective = objective
             self.newton_steps += 1
-            if self.exact and self._lost():
+            if self.exact and self._lost() > LOST:
                 self.of_gradients, self.exact = self.exact(), None
                 f, size = self.of_gradients.forward(self.alpha) + offset, np.inf
             if not loss.quadratic:
@@ -199,11 +202,12 @@ class _Newton:
                 return Status.STALLED
         return Status.RESIDUAL
 
-    def _lost(self) -> bool:
-        """Whether rounding of K in float32, by errors of its last bit, shows in f."""
+    def _lost(self) -> float:
+        """What rounding of K, by errors of its last bit, may do to f, over the largest target."""
         task, (_, m) = self.task, self.alpha.shape
-        rounding = EPS32 * self.P.size * float(np.sqrt(np.square(self.alpha).sum(axis=1)).max())
-        return rounding * (1 + FEW * m / task.y.shape[1]) > LOST * float(np.abs(task.y - task.offset[:, None]).max())
+        rounding = float(np.finfo(self.of_gradients.dtype).eps) * self.P.size
+        rounding *= float(np.sqrt(np.square(self.alpha).sum(axis=1)).max()) * (1 + FEW * m / task.y.shape[1])
+        return rounding / max(float(np.abs(task.y - task.offset[:, None]).max()), 1e-300)
 
     def _weigh(self, f: Vector) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""

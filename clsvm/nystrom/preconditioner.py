@@ -1,6 +1,6 @@
 """The preconditioner: two Cholesky factors of m x m in one buffer, by LAPACK on the host.
 
-    T'T = K(C, C) + jitter I              T upper, made once
+    T'T = K(C, C) + jitter I              T upper, made once; of r centres that span the others where K is singular
     A'A = B' D B + penalty I, B = K_s T^-1    A upper, made for weights D (s,) of s sampled rows and each penalty
     u = T alpha, b = A u                  so that |f|^2 = |u|^2, and in b the objective's Hessian is near the identity
 
@@ -10,8 +10,13 @@ hardly sees, and conjugate gradients take hundreds of steps. With s = c m rows t
 ((sqrt c + 1) / (sqrt c - 1))^2, whatever the penalty (Marchenko and Pastur 1967), 9 for c = 4; :func:`sampled` says
 which c costs least.
 
-Coefficients are rows: alpha, u and b are (k, m). T stands above the diagonal, A' below it, and the diagonal is the one
-of whichever is used.
+Where K among the centres is singular to rounding (more centres than features under a linear kernel, equal centres, a
+wide kernel), a jitter would leave directions in which rounding is all that there is, and the residual stands still. A
+Cholesky factorisation with pivots takes the centres that span the others, r of them: K = R'R, R (r, m), up to what
+rounding hides; the other coefficients are 0.
+
+Coefficients are rows: alpha is (k, m), u and b are (k, r), where r = m but for singular K. T stands above the diagonal,
+A' below it, and the diagonal is the one of whichever is used.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from scipy.linalg import blas, lapack
 Vector = NDArray[np.float64]
 JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
 MOST = 1e-4  # of the mean of the diagonal: what needs more is not positive definite
+SINGULAR = 1e10  # the condition from which on centres are left out
 _BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
 MANY = 150  # steps that are expected where the centres alone are the sample
@@ -39,40 +45,56 @@ SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the larges
 class Preconditioner:
     """Of K(C, C) (m, m), symmetric, in float64; its memory becomes the factors'.
 
-    least: of the mean of the diagonal, at least added to it. jitter: what was. condition: the ratio of T's diagonal,
-    squared, which K's condition number is at least. size: the mean of K's diagonal. Raises ValueError where K is
+    least: of the mean of the diagonal, at least added to it. jitter: what was. rank: of K, r; kept (r,): the centres
+    that span the others where r < m, else None. condition: the ratio of T's diagonal, squared, which the condition
+    number of K among the centres kept is at least. size: the mean of K's diagonal. Raises ValueError where K is
     indefinite beyond rounding: then the function is no kernel for these centres.
     """
 
     def __init__(self, K: NDArray[np.float64], least: float = 0.0) -> None:
-        self.m = len(K)
-        self._B: NDArray[np.floating] | None = None
+        self.m = self.rank = len(K)
+        self.kept: NDArray[np.intp] | None = None
         diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
         both = np.asfortranarray(K.T)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
         both, failed = lapack.dpotrf(both, lower=0, clean=0, overwrite_a=1)
-        while failed:
-            if self.jitter > MOST * size:
-                words = f"K among the {self.m} centres is not positive definite (leading minor {failed})"
-                raise ValueError(f"{words}, even with {self.jitter:.2g} added to its diagonal of about {size:.2g}")
-            self.jitter *= GROWTH
-            for done, rest in _blocks(self.m):  # what failed above the diagonal stands below it still
-                both[done, rest] = both[rest, done].T
-                both[done, done] = np.tril(both[done, done]) + np.tril(both[done, done], -1).T
-            np.fill_diagonal(both, diagonal + self.jitter)
-            both, failed = lapack.dpotrf(both, lower=0, clean=0, overwrite_a=1)
+        self._R: Vector | None = None
+        if failed or _condition(both) > SINGULAR:
+            np.fill_diagonal(both, diagonal)
+            both = self._reduced(both)  # (below the diagonal K stands still)
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
-        self.condition = float((self._of_T.max() / self._of_T.min()) ** 2)
+        self._B: NDArray[np.floating] | None = self._R
+        self.condition = _condition(both)
+
+    def _reduced(self, K: Vector) -> Vector:
+        """T (r, r) of K, which stands in its lower triangle. What is left without the pivots is looked at: where that
+        is more than the tolerance, or negative, K is indefinite by so much at least, and the tolerance grows."""
+        signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
+        across, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
+        while tol <= MOST * self.size:
+            L, pivots, rank, _ = lapack.dpstrf(K, tol=tol, lower=1)
+            order, L = pivots - 1, np.tril(L[:, :rank])
+            left = K.diagonal()[order] - np.square(L).sum(axis=1)
+            rest = np.abs(across[order] - L @ (L.T @ signs[order])).max()
+            if rank and np.isfinite(L).all() and left.min() >= -GROWTH * tol and rest <= GROWTH * self.m * tol:
+                self._R = np.empty((rank, self.m), order="F")
+                self._R[:, order] = L.T
+                self.rank, self.kept, self.jitter = int(rank), order[:rank], 0.0
+                return np.asfortranarray(L[:rank].T)
+            tol *= GROWTH
+        words = f"K among the {self.m} centres is not positive definite: without {rank} pivots {left.min():.2g} is left"
+        raise ValueError(f"{words} of a diagonal of about {self.size:.2g}")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
         """Take K (s, m) of the sampled rows in place of the centres; None: the centres again. B is in float32, twice as
         fast, where its rounding is small beside the penalties to come, ``penalty`` or more."""
-        self._B = None
+        self._B = self._R
         if K is None:
             return
+        K = K if self.kept is None else K[:, self.kept]
         single = penalty >= SMALL * self.size and self.condition <= STEEP
         dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
         np.fill_diagonal(self._both, self._of_T)
@@ -93,7 +115,7 @@ class Preconditioner:
     def _of_centres(self, scale: Vector) -> Vector:
         """T D T' from the diagonal on down."""
         both = self._both
-        for done, rest in _blocks(self.m):  # (T sqrt(D))' there
+        for done, rest in _blocks(self.rank):  # (T sqrt(D))' there
             both[rest, done] = both[done, rest].T * scale[rest, None]
             corner = both[done, done]
             both[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
@@ -111,18 +133,23 @@ class Preconditioner:
             weighed = B[:, some] * scale[some].astype(B.dtype)
             sums = syrk(1.0, weighed, beta=float(first > 0), c=sums, lower=1, overwrite_c=1)
         if not own:
-            for done, rest in _blocks(self.m):
+            for done, rest in _blocks(self.rank):
                 both[rest, done] = sums[rest, done]
                 both[done, done] = np.triu(both[done, done], 1) + np.tril(sums[done, done])
         return sums if own else both
 
     def alpha(self, u: Vector) -> Vector:
-        """T^-1 u: the coefficients."""
-        return self._solved(u, self._of_T, lower=0, trans=0)
+        """The coefficients (k, m): T^-1 u, 0 for centres that are not kept."""
+        found = self._solved(u, self._of_T, lower=0, trans=0)
+        if self.kept is None:
+            return found
+        alpha = np.zeros((len(u), self.m))
+        alpha[:, self.kept] = found
+        return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
         """T^-T g: a gradient with respect to u from one with respect to the coefficients."""
-        return self._solved(g, self._of_T, lower=0, trans=1)
+        return self._solved(g if self.kept is None else g[:, self.kept], self._of_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
         """A^-1 b."""
@@ -133,7 +160,9 @@ class Preconditioner:
         return self._solved(g, self._of_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """u = T alpha."""
+        """u = T alpha, R alpha where K is singular."""
+        if self._R is not None:
+            return np.asarray(alpha @ self._R.T)
         np.fill_diagonal(self._both, self._of_T)
         return np.stack([blas.dtrmv(self._both, row) for row in alpha])
 
@@ -144,6 +173,11 @@ class Preconditioner:
         else:
             found = lapack.dtrtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
         return np.asarray(found, np.float64)
+
+
+def _condition(T: Vector) -> float:
+    diagonal = np.abs(T.diagonal())
+    return float((diagonal.max() / diagonal.min()) ** 2)
 
 
 def _blocks(m: int) -> Iterator[tuple[slice, slice]]:

@@ -106,7 +106,8 @@ class NystromReport(Record):
     The objective is then above its least by about (residual |gradient at 0|)^2 / 2, which is bound.
     steps: of conjugate gradients, a pass over all rows each. newton_steps: how often the gradient was computed anew.
     passes: over the rows, altogether. centers: how many there are, and why. sample: rows of which the preconditioner is
-    made. condition: at least so large is that of K among the centres; jitter: what its diagonal got.
+    made. rank: of K among the centres, by float64: coefficients of the others are 0. condition: at least so large is
+    that of K among these; jitter: what its diagonal got.
     bytes_held: the most that was held on the device at a time. seconds: by part, with "total". layout: where rows and
     kernel values were, and why. trace: a :class:`Point` for each gradient, whose violation is the residual.
     """
@@ -123,6 +124,7 @@ class NystromReport(Record):
     sample: int
     condition: float
     jitter: float
+    rank: int
     bytes_held: int
     seconds: Mapping[str, float]
     device: str

@@ -17,6 +17,7 @@ class Status(enum.Enum):
     MAX_TIME = "not converged: max_time was over before the tolerance was reached"
     INTERRUPTED = "not converged: it was interrupted before the tolerance was reached"
     STALLED = "not converged: no further progress at the precision of the kernel values"
+    COARSE = "not converged: rounding in float32 can hide more than the tolerance, and the device has nothing finer"
     PRECISION = "not converged: rounding in float64 itself can hide more than the tolerance"
 
     @property

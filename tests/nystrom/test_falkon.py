@@ -21,6 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from clsvm import FalkonClassifier, FalkonRegressor, Kernel, LogisticFalkonClassifier, load_model, save_model
 from clsvm.kernels import make
+from clsvm.nystrom import newton
+from clsvm.report import Status
 
 R = np.random.default_rng(7)
 X, X_TEST = R.normal(size=(700, 4)), R.normal(size=(90, 4))
@@ -283,6 +285,52 @@ def test_warm_starts(device: str) -> None:
     np.testing.assert_allclose(machine.predict(X), cold.predict(X), atol=1e-3)
     with pytest.raises(ValueError, match="warm_start: the fit before was of 1 outputs of 4 features, got 1 of 3"):
         machine.fit(X[:, :3], Y)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "poly"])
+@pytest.mark.parametrize("penalty", [1e-3, 1e-7])
+def test_more_centres_than_the_kernel_has_dimensions(device: str, kernel: str, penalty: float) -> None:
+    """K among the centres is singular: the ridge regression on the features, by as many centres as there are."""
+    rows = 30 * X + 5
+    given: dict[str, Any] = {"kernel": kernel, "degree": 2, "gamma": 1e-3, "coef0": 1.0}
+    machine = FalkonRegressor(n_centers=200, penalty=penalty, tol=1e-7, random_state=0, device=device, **given)
+    report = machine.fit(rows, Y).fit_report_
+    assert report.converged
+    assert report.rank == {"linear": 4, "poly": 15}[kernel]
+    K = rows @ rows.T if kernel == "linear" else (1e-3 * rows @ rows.T + 1) ** 2
+    alpha = np.linalg.solve(K + penalty * len(X) * np.eye(len(X)), Y - Y.mean())
+    np.testing.assert_allclose(machine.predict(rows), K @ alpha + Y.mean(), atol=1e-3 * np.abs(Y).max())
+
+
+def test_rounding_that_shows_is_said(device: str, profile: str) -> None:
+    """Products of rows far from 0: in float64 where the device has it, else no tolerance is claimed."""
+    machine = FalkonRegressor(kernel="linear", n_centers=3, penalty=1e-4, random_state=0, device=device)
+    report = machine.fit(X + 1000, Y).fit_report_
+    assert report.converged == (report.dtype == "float64")
+    assert report.converged or "rounding in float32" in report.status
+    machine.set_params(kernel="rbf", gamma=G, penalty=1e-2)
+    assert machine.fit(X + 1000, Y).fit_report_.converged
+
+
+def test_steps_go_on_in_finer_numbers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where float32 stalls and float64 takes over, a callback's steps and seconds go on."""
+    real, solves = newton._Newton._run, []
+
+    def stalled(self: Any, start: Any) -> Any:
+        found = real(self, start)
+        solves.append(1)
+        return Status.STALLED if len(solves) == 1 else found
+
+    monkeypatch.setattr(newton._Newton, "_run", stalled)
+    seen: list[tuple[int, float]] = []
+    machine = LogisticFalkonClassifier(
+        center_selection=CENTRES, gamma=G, device=device, callback=lambda step, _, seconds: seen.append((step, seconds))
+    )
+    report = machine.fit(X, CLASSES).fit_report_
+    steps, seconds = zip(*seen, strict=True)
+    assert [*steps] == [*range(1, report.steps + 1)]
+    assert [*seconds] == sorted(seconds)
+    assert len(solves) == (2 if report.dtype == "float64" else 1)
 
 
 BAD = (

@@ -42,23 +42,51 @@ def test_against_numpy(m: int, k: int, of_rows: bool) -> None:
         np.testing.assert_allclose(made.of_coefficients(b), (T @ b.T).T, **close)
 
 
-def test_equal_centres_get_a_jitter() -> None:
-    made = Preconditioner(np.ones((700, 700)))
-    assert 0 < made.jitter < 1e-9
-    made.weigh(np.full(700, 1 / 700), 1e-3)
-    assert np.isfinite(made.alpha(made.u(np.ones((1, 700))))).all()
+@pytest.mark.parametrize("of_rows", [False, True])
+@pytest.mark.parametrize("rank", [1, 5, 40])
+def test_singular_values(rank: int, of_rows: bool) -> None:
+    """Centres that span the others: the same f by as many numbers, whatever is asked."""
+    rng, m, n = np.random.default_rng(rank), 700, 900
+    C, X = rng.normal(size=(m, rank)), rng.normal(size=(n, rank))
+    made = Preconditioner(C @ C.T)
+    assert (made.rank, made.jitter, len(made.kept)) == (rank, 0.0, rank)
+    assert made.condition < 1e5
+    rows, D = (X, rng.random(n) / n) if of_rows else (C, rng.random(m) / m)
+    if of_rows:
+        made.sample(X @ C.T, 0.0)
+    made.weigh(D, 1e-2)
+    u, g = rng.normal(size=(2, rank)), rng.normal(size=(2, m))
+    alpha = made.alpha(u)
+    assert (np.flatnonzero(alpha.any(axis=0)) == np.sort(made.kept)).all()
+    np.testing.assert_allclose(np.square(alpha @ C).sum(axis=1), np.square(u).sum(axis=1), rtol=1e-8)  # |f|
+    np.testing.assert_allclose(made.of_coefficients(alpha), u, atol=1e-8)
+    np.testing.assert_allclose(made.from_alpha(g), g @ made.alpha(np.eye(rank)).T, atol=1e-8)
+    full = rng.normal(size=(1, m))  # coefficients of all centres: the same function of those that are kept
+    np.testing.assert_allclose(made.alpha(made.of_coefficients(full)) @ C, full @ C, atol=1e-7)
+    F = rows @ C.T @ made.alpha(np.eye(rank)).T  # f at the sampled rows, by each direction of u
+    H = (F.T * D) @ F + 1e-2 * np.eye(rank)
+    A = made.u(np.eye(rank)).T  # A^-1 by columns
+    np.testing.assert_allclose(A.T @ H @ A, np.eye(rank), atol=1e-7)
+    np.testing.assert_allclose(made.from_u(np.eye(rank)).T, A.T, atol=1e-10)
+
+
+def test_zero_and_equal_centres_are_left_out() -> None:
+    C = np.r_[np.zeros((3, 2)), np.ones((300, 2)), [[1.0, 2.0]]]
+    made = Preconditioner(C @ C.T)
+    assert made.rank == 2
+    assert Preconditioner(np.ones((700, 700))).rank == 1
+    assert Preconditioner(np.zeros((5, 5))).rank == 5  # (a jitter is all that there is)
 
 
 def test_what_fails_is_tried_again_with_more() -> None:
-    """Values that rounding has left slightly indefinite, beyond the first jitter."""
+    """Values that rounding has left slightly indefinite, beyond the first tolerance."""
     rng = np.random.default_rng(1)
     V = rng.normal(size=(600, 5))
     noise = rng.normal(size=(600, 600)) * 1e-9
-    K = V @ V.T + noise + noise.T
-    made = Preconditioner(K.copy())
-    T = linalg.cholesky(K + made.jitter * np.eye(600))
+    made = Preconditioner(V @ V.T + noise + noise.T)
+    assert 5 <= made.rank < 30
     b = rng.normal(size=(1, 600))
-    np.testing.assert_allclose(made.of_coefficients(b), (T @ b.T).T, atol=1e-9)
+    np.testing.assert_allclose(np.square(made.of_coefficients(b)).sum(), np.square(b @ V).sum(), rtol=1e-5)
 
 
 def test_indefinite_values_are_refused() -> None:
