@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -24,12 +25,14 @@ from benchmarks import (
     tasks,
     tasks_table,
 )
+from benchmarks.falkon_studies import shared, studies
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
 from clsvm.opencl import devices
 
 PEERS = ("libsvm", "onedal")
 FALKON_PEERS = ("nystroem", "keops", "numpy")
+STUDY_PEERS = ("keops", "libsvm")
 Asked = argparse.Namespace
 Parser = argparse.ArgumentParser
 Result = dict[str, Any]
@@ -235,6 +238,40 @@ def _falkon(asked: Asked) -> Result:
     return _on_device(asked, falkon.run(*given))
 
 
+def _study_arguments(parser: Parser) -> None:
+    words = "; ".join(f"{name}: {one.words}" for name, one in studies.STUDIES.items())
+    parser.add_argument("study", choices=tuple(studies.STUDIES), help=words)
+    _add_sets(parser, studies.SETS, None, "; the study's own")
+    names = ", ".join(STUDY_PEERS)
+    parser.add_argument("--peers", type=_names(STUDY_PEERS), default=list(STUDY_PEERS), help=f"of {names} (all)")
+    parser.add_argument("--centers", type=int, help="m, the largest of them in curves (the study's own, mostly 2000)")
+    parser.add_argument("--rows", type=int, help="n at most, the largest of them in growth (the study's own)")
+    parser.add_argument("--libsvm-rows", type=int, default=5000, help="that LIBSVM is fitted on, table5 (5000)")
+    parser.add_argument(
+        "--limit", type=float, default=60, metavar="S", help="of a fit or a pass, curves, features (60)"
+    )
+    parser.add_argument("--memory-limit", default="400MB", help="of the device in growth (400MB)")
+    parser.add_argument("--repeats", type=int, default=3, help="of a product in features, after the cold one (3)")
+    parser.add_argument("--plot", type=Path, help="a picture to draw, .png; needs matplotlib")
+    _add_data(parser, "none needed for synthetic, features and growth")
+
+
+def _study(asked: Asked) -> Result:
+    if asked.plot:
+        ladder_plot.library()  # better missed now than after minutes of measuring
+    given = {field.name: getattr(asked, field.name) for field in dataclasses.fields(shared.Options)}
+    measured = studies.STUDIES[asked.study].measure(shared.Options(**given))
+    return _on_device(asked, {"study": asked.study} | measured)
+
+
+def _draw_study(asked: Asked, result: Result) -> str | None:
+    draw = studies.STUDIES[asked.study].draw
+    if not asked.plot or draw is None:
+        return None
+    draw(result, asked.plot)
+    return f"drawn to {asked.plot}"
+
+
 _LISTED = (
     Command(
         "fit",
@@ -303,6 +340,15 @@ _LISTED = (
         _falkon,
         lambda result: falkon.show(result) if "sets" in result else falkon_product.show(result),
         lambda result: "sets" not in result or falkon.holds(result),
+    ),
+    Command(
+        "study",
+        "studies of machines on centres: beside SVMs and KeOps, what each part gains, growth with the rows",
+        _study_arguments,
+        _study,
+        lambda result: studies.STUDIES[result["study"]].show(result),
+        lambda result: studies.STUDIES[result["study"]].holds(result),
+        after=_draw_study,
     ),
 )
 COMMANDS: dict[str, Command] = {one.name: one for one in _LISTED}

@@ -38,9 +38,9 @@ def run(peers: Sequence[str], device: Any, repeats: int, n: int = 100_000, m: in
             seconds = {"clsvm": best(_ours(X, C, V, make("rbf", gamma=gamma), device), repeats)}
             linear = best(_ours(X, C, V, make("linear"), device), repeats)
             if "numpy" in peers:
-                seconds["numpy"] = best(partial(_numpy, X, C, V, gamma), max(2, repeats // 2))
+                seconds["numpy"] = best(partial(by_blocks, X, C, V, gamma), max(2, repeats // 2))
             if "keops" in peers and d <= KEOPS:
-                seconds["keops"] = best(_keops(X, C, V, gamma), max(2, repeats // 2))
+                seconds["keops"] = best(keops(X, C, V, gamma), max(2, repeats // 2))
             c = max(0.0, seconds["clsvm"] - linear) * rate / (n * m)
             floor = max(n * m * (d + c + 2 * k) / rate, X.nbytes / copied)
             rows.append({"d": d, "k": k, "seconds": seconds, "c": c, "floor": floor, "fma": rate, "copy": copied})
@@ -81,16 +81,22 @@ def _ours(X: Any, C: Any, V: Any, kernel: Kernel, device: Any) -> Callable[[], A
     return lambda: sums.forward_back(V)
 
 
-def _numpy(X: Any, C: Any, V: Any, gamma: float) -> Any:
+def by_blocks(X: Any, C: Any, V: Any, gamma: float) -> Any:
+    """The product (m, k) of X (n, d), C (m, d) and V (k, m) in NumPy."""
     cc, weights, out = np.square(C).sum(axis=1), V.T.astype(np.float32), 0.0
     for first in range(0, len(X), BLOCK):
-        x = X[first : first + BLOCK]
-        K = np.exp(-gamma * (np.square(x).sum(axis=1)[:, None] + cc - 2 * (x @ C.T)))
+        K = rbf(X[first : first + BLOCK], C, cc, gamma)
         out = out + K.T @ (K @ weights)
     return out
 
 
-def _keops(X: Any, C: Any, V: Any, gamma: float) -> Callable[[], Any]:
+def rbf(x: Any, C: Any, cc: Any, gamma: float) -> Any:
+    """K(x, C) in NumPy. cc: the squared lengths of the rows of C."""
+    return np.exp(-gamma * (np.square(x).sum(axis=1)[:, None] + cc - 2 * (x @ C.T)))
+
+
+def keops(X: Any, C: Any, V: Any, gamma: float) -> Callable[[], Any]:
+    """A call of the product of X (n, d), C (m, d) and V (k, m) in float32."""
     from pykeops.numpy import LazyTensor
 
     x, c, weights = LazyTensor(X[:, None, :]), LazyTensor(C[None, :, :]), np.ascontiguousarray(V.T, np.float32)

@@ -1,0 +1,251 @@
+"""What each part gains (Meanti et al. 2020, appendix A.1): from plain NumPy on, one part added at a time.
+
+All solve the same problem from the same centres by :func:`clsvm.nystrom.newton.solve` to the same residual, whose norm
+is the preconditioner's: the objectives, compared with the least of them, say that the solutions are as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from benchmarks.falkon import FALKON_SETS, TOL
+from benchmarks.falkon_product import BLOCK, rbf
+from benchmarks.falkon_studies.shared import WARM, Options, named
+from clsvm.gram import layouts
+from clsvm.gram.cross import Cross
+from clsvm.gram.matrix import kernel_matrix
+from clsvm.kernels import make
+from clsvm.losses import LOSSES
+from clsvm.nystrom import newton
+from clsvm.nystrom.preconditioner import Preconditioner, sampled
+from clsvm.opencl.stream import Stream
+
+Vector = NDArray[np.float64]
+ROWS = 116_000  # of covtype: a quarter of those that are trained on
+MOST = 1000  # steps
+TWO_CLASSES = tuple(name for name in FALKON_SETS if name in ("synthetic", "ijcnn1", "covtype"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a row of the table has: products in a dtype, ours or NumPy's; a preconditioner of more rows than centres; K
+    kept where memory holds it."""
+
+    name: str
+    dtype: str = "float32"
+    ours: bool = True
+    more: bool = False
+    keep: bool = False
+
+
+PARTS = (
+    Part("NumPy, float64", "float64", ours=False),
+    Part("+ float32 products", ours=False),
+    Part("+ generated OpenCL products"),
+    Part("+ preconditioner of more rows than centres", more=True),
+    Part("+ K kept where that is faster", more=True, keep=True),
+)
+
+
+@dataclass(frozen=True)
+class Posed:
+    """Rows (n, d), signs y (n,), centres (m, d), and which rows they are."""
+
+    X: Any
+    y: Vector
+    C: Any
+    places: NDArray[np.intp] | None
+    gamma: float
+    penalty: float
+    device: Any
+
+    def first(self, n: int) -> Posed:
+        """The same of fewer rows, of which centres are none."""
+        return replace(self, X=self.X[:n], y=self.y[:n], places=None)
+
+
+class Blocks:
+    """K(X, C) of an rbf kernel in NumPy, made in every pass: what the solver asks of a Cross. Sums over rows are in
+    float64."""
+
+    def __init__(self, X: Any, C: Any, gamma: float, dtype: str) -> None:
+        self._X, self._C, self._gamma, self._real = X.astype(dtype), C.astype(dtype), gamma, np.dtype(dtype)
+        self._cc = np.square(self._C).sum(axis=1)
+        self.n, self.m, self.k, self.passes = len(X), len(C), 1, 0
+        self._w: Vector = np.ones(self.n)
+
+    def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
+        """w (n,) of :meth:`forward_back`; losses that couple outputs there are none."""
+        self._w = np.ones(self.n) if w is None else w.reshape(self.n)
+
+    def forward(self, V: Vector) -> Vector:
+        """K V: (1, n) of V (1, m)."""
+        T, v = np.empty(self.n), V[0].astype(self._real)
+        self._over(lambda rows, K: T.__setitem__(rows, K @ v))
+        return T[None]
+
+    def back(self, R: Vector) -> Vector:
+        """K' R: (1, m) of R (1, n)."""
+        return self._summed(lambda rows, K: R[0, rows])
+
+    def forward_back(self, V: Vector) -> Vector:
+        """K' (w * (K V)): (1, m) of V (1, m)."""
+        v = V[0].astype(self._real)
+        return self._summed(lambda rows, K: self._w[rows] * (K @ v))
+
+    def _summed(self, values: Callable[[slice, Any], Vector]) -> Vector:
+        out = np.zeros((1, self.m))
+
+        def one(rows: slice, K: Any) -> None:
+            out[0] += K.T @ values(rows, K).astype(self._real)
+
+        self._over(one)
+        return out
+
+    def _over(self, one: Callable[[slice, Any], None]) -> None:
+        self.passes += 1
+        for first in range(0, self.n, BLOCK):
+            rows = slice(first, first + BLOCK)
+            one(rows, rbf(self._X[rows], self._C, self._cc, self._gamma))
+
+
+def run(options: Options) -> dict[str, Any]:
+    """A row for each part, of one set."""
+    (name,) = named(options, TWO_CLASSES, ("covtype",))[:1]
+    recipe = FALKON_SETS[name]
+    X, y, X_test, y_test = recipe.make(options.data)
+    n = min(len(y), options.rows or ROWS)
+    places = np.sort(np.random.default_rng(0).permutation(n)[: options.centers or 2000])
+    posed = Posed(X[:n], y[:n].astype(np.float64), X[places], places, recipe.gamma, recipe.penalty, options.device)
+    rows = [_row(part, posed, X_test, y_test) for part in PARTS]
+    least = min(row["objective"] for row in rows)
+    for before, row in zip([rows[0], *rows], rows, strict=False):
+        row["above_least"] = row["objective"] / least - 1
+        row["gain"] = before["seconds"]["total"] / row["seconds"]["total"]
+    numbers = {"gamma": recipe.gamma, "penalty": recipe.penalty, "tol": TOL}
+    return {"set": name, "n": n, "d": X.shape[1], "centers": len(places), **numbers, "rows": rows}
+
+
+def _row(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, Any]:
+    _solve(part, posed.first(WARM), most=2)  # builds programs, starts threads
+    found, seconds, words = _solve(part, posed, MOST)
+    return {
+        "part": part.name,
+        "seconds": seconds,
+        "steps": found.steps,
+        "newton_steps": found.newton_steps,
+        "passes": found.passes,
+        "residual": found.residual,
+        "objective": found.objective,
+        "converged": found.status.converged,
+        "exact": found.exact,
+        "error": _error(found.alpha, posed, X_test, y_test),
+        **words,
+    }
+
+
+def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Found, dict[str, float], dict[str, Any]]:
+    """What was found, seconds by what they were spent on, the sample's size and where K was."""
+    with ExitStack() as stack:
+        times = [perf_counter()]
+        cross, exact = _products(part, posed, stack)
+        times.append(perf_counter())
+        P = Preconditioner(_among(part, posed))
+        sample = _sampled(cross, P, posed) if part.more else posed.places
+        times.append(perf_counter())
+        task = newton.Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
+        # (float32 for all: it is how well steps are solved before the residual is computed anew)
+        found = newton.solve(cross, P, task, sample, None, TOL, most, "float32", exact=exact)
+        times.append(perf_counter())
+    layout, made, solved = np.diff(times).tolist()
+    weighed = found.seconds["preconditioner"]
+    seconds = {"layout": layout, "preconditioner": made + weighed, "conjugate gradients": solved - weighed}
+    where = cross.describe() if part.ours else f"NumPy, blocks of {BLOCK} rows"
+    return found, seconds | {"total": sum(seconds.values())}, {"sample": _size(sample, P), "layout": where}
+
+
+def _products(part: Part, posed: Posed, stack: ExitStack) -> tuple[Any, Callable[[], Any] | None]:
+    """K(X, C) as the solver takes it, and what makes the same in float64."""
+    if not part.ours:
+        plain = partial(Blocks, posed.X, posed.C, posed.gamma)
+        return plain(part.dtype), None if part.dtype == "float64" else partial(plain, "float64")
+    stream = stack.enter_context(Stream(posed.device))
+    kernel = make("rbf", gamma=posed.gamma)
+    given = stream, posed.X, posed.C, kernel, layouts.choose(stream.profile, posed.X, kernel.spec)
+    finest = stream.profile.finest
+    finer = None if finest == part.dtype else partial(Cross, *given, finest, 1, keep=False)
+    return Cross(*given, part.dtype, 1, keep=part.keep), finer
+
+
+def _among(part: Part, posed: Posed) -> Vector:
+    """K(C, C) in float64."""
+    if part.ours:
+        return kernel_matrix(posed.C, kernel="rbf", gamma=posed.gamma, dtype="float64", device=posed.device)
+    C = posed.C.astype(np.float64)
+    K = rbf(C, C, np.square(C).sum(axis=1), posed.gamma)
+    return np.asarray((K + K.T) / 2)
+
+
+def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] | None:
+    """The rows of which the preconditioner is made, as a fit draws them."""
+    s = sampled(cross.n, cross.m, 1, cross.cells, TOL)
+    if s <= cross.m:
+        return posed.places
+    sample = np.sort(np.random.default_rng(1).permutation(cross.n)[:s])
+    P.sample(cross.values(sample), posed.penalty)
+    return sample
+
+
+def _size(sample: NDArray[np.intp] | None, P: Preconditioner) -> int:
+    return P.m if sample is None else len(sample)
+
+
+def _error(alpha: Vector, posed: Posed, X: Any, y: Any) -> float:
+    """The share of test rows of the wrong sign."""
+    with Stream(posed.device) as stream:
+        kernel = make("rbf", gamma=posed.gamma)
+        plan = layouts.choose(stream.profile, X, kernel.spec)
+        values = Cross(stream, X, posed.C, kernel, plan, "float32", 1, keep=False).forward(alpha)[0]
+    return float(np.mean((values > 0) != (y > 0)))
+
+
+def holds(result: dict[str, Any]) -> bool:
+    """Whether all converged, to objectives within 0.1 % of the least."""
+    return all(row["converged"] and row["above_least"] <= 1e-3 for row in result["rows"])
+
+
+def show(result: dict[str, Any]) -> Table:
+    """A row for each part that is added."""
+    table = Table(
+        title=f"{result['set']} {result['n']}x{result['d']}, m = {result['centers']}, residual {result['tol']:g}: "
+        "seconds, and how many times those of the row before"
+    )
+    titles = (
+        "preconditioner of rows",
+        "s of it",
+        "steps",
+        "s of them",
+        "s in all",
+        "gain",
+        "F above the least",
+        "test %",
+    )
+    table.add_column("what")
+    for title in titles:
+        table.add_column(title, justify="right")
+    for row in result["rows"]:
+        spent = row["seconds"]
+        figures = f"{spent['conjugate gradients']:.3g}", f"{spent['total']:.3g}", f"{row['gain']:.2f}"
+        rest = f"{row['above_least']:.1e}", f"{100 * row['error']:.2f}"
+        own = str(row["sample"]), f"{spent['preconditioner']:.3g}", str(row["steps"])
+        table.add_row(row["part"], *own, *figures, *rest)
+    return table
