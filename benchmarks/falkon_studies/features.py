@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks.falkon_product import keops
@@ -45,19 +46,19 @@ def _row(d: int, n: int, m: int, options: Options) -> dict[str, Any]:
         if "keops" in options.peers:
             rows["keops"] = _rows_of_keops(X, C, V, gamma, options.limit)
             calls["keops"] = keops(X[: rows["keops"]], C, V, gamma)
-        spent = in_turns(calls, options.repeats)
-        answers = {name: np.asarray(call()).reshape(-1) for name, call in calls.items()} if "keops" in calls else {}
-    apart = _apart(answers) if answers and rows["keops"] == n else None
+        answers, spent = in_turns(calls, options.repeats)
+    apart = _apart(answers) if rows.get("keops") == n else None
     seconds = {name: statistics.median(times) * n / rows[name] for name, times in spent.items()}
     return {"d": d, "seconds": seconds, "all_seconds": spent, "rows": rows, "way": cross.way, "apart": apart}
 
 
-def in_turns(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of some calls of each, after a first that does not count."""
-    for call in calls.values():
-        call()
+def in_turns(
+    calls: dict[str, Callable[[], Any]], repeats: int
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, list[float]]]:
+    """What a first call of each gives, flat, and the seconds of some more."""
+    answers = {name: np.asarray(call(), np.float64).reshape(-1) for name, call in calls.items()}
     turns = [{name: seconds_of(call) for name, call in calls.items()} for _ in range(repeats)]
-    return {name: [turn[name] for turn in turns] for name in calls}
+    return answers, {name: [turn[name] for turn in turns] for name in calls}
 
 
 def _rows_of_keops(X: Any, C: Any, V: Any, gamma: float, limit: float) -> int:
@@ -65,7 +66,8 @@ def _rows_of_keops(X: Any, C: Any, V: Any, gamma: float, limit: float) -> int:
     probe = min(PROBE, len(X))
     call = keops(X[:probe], C, V, gamma)
     call()
-    return int(min(len(X), max(probe, probe * limit / seconds_of(call))))
+    least = min(seconds_of(call) for _ in range(2))
+    return int(min(len(X), max(probe, probe * limit / least)))
 
 
 def _apart(answers: dict[str, Any]) -> float:
