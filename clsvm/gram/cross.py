@@ -2,7 +2,7 @@
 
     rows      X is on the device, K(X, C) is made in every pass
     kept      K(X, C) is on the device, and X no longer
-    streamed  X passes through the device in every pass, some rows at a time
+    streamed  X passes through the device in every pass, some rows at a time (gram/streamed.py)
 
 What fits and costs least is chosen: a value of K costs a row's cells to make and the profile's ``cache_cost`` to read.
 X may be memory-mapped. Results do not depend on which it is but for the order of sums.
@@ -10,7 +10,7 @@ X may be memory-mapped. Results do not depend on which it is but for the order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from clsvm.arrays import Data
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
-from clsvm.gram.responses import buffers_of, row_bytes, whole_tiles
+from clsvm.gram.responses import buffers_of, row_bytes
+from clsvm.gram.streamed import Streamed
 from clsvm.gram.sums import TILE, Sums
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
@@ -27,7 +28,7 @@ from clsvm.opencl.stream import Stream
 Vector = NDArray[np.float64]
 SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
 PROBE = 4096  # rows that say what a value of K costs
-BLOCK, SOME = 256 << 20, 64 << 20  # bytes of rows that are streamed at a time, of values that the host is given
+SOME = 64 << 20  # bytes of values that the host is given at a time
 
 
 class Cross:
@@ -68,13 +69,12 @@ class Cross:
         left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
         self._tile = min(TILE[stream.profile.shape], left // 8)
-        self._step = min(self.n, whole_tiles(int(min(BLOCK, left // 4)) // (row + beside)))
-        self.way = "streamed"
+        self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
-            cells = self._made(slice(0, min(self._step, PROBE))).rows.cost
+            cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
         self.cells, reading = cells, stream.profile.cache_cost
         words = f"making a value of K costs {cells:.0f} dense cells, reading it {reading:.0f}"
-        kept, held = self.n * (values + beside) + self._step * row, self.n * (row + beside)
+        kept, held = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
         if keep and cells > reading and kept <= SHARE * left:
             self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
             self.cells = min(cells, reading)
@@ -84,31 +84,26 @@ class Cross:
             elif cells > reading:
                 words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
             self.way = "rows" if held <= SHARE * left else "streamed"
-            self._step = self.n if self.way == "rows" else self._step
-            passing = f"; rows pass through the device, {self._step} at a time" if self.way == "streamed" else ""
-            self.reason = f"{words}: K is made in every pass{passing}"
-        for rows in self._slices() if self.way != "streamed" else ():
-            gram = self._made(rows)
-            sums = Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "kept")
+            by = f"; rows pass through the device, {passing.step} at a time" if self.way == "streamed" else ""
+            self.reason = f"{words}: K is made in every pass{by}"
+        if self.way == "rows":
+            made = layouts.build(stream, self._X, self._plan, self.dtype)
+            self._blocks.append((slice(0, self.n), self._sums(Gram(stream, made, self._kernel))))
+        for rows in passing.slices if self.way == "kept" else ():
+            gram = Gram(stream, passing.laid(stream, rows), self._kernel)
+            sums = self._sums(gram)
             self._blocks.append((rows, sums))
-            if self.way == "kept":
-                sums.make()
-                stream.finish()
-                stream.free(*buffers_of(gram))
+            sums.make()
+            stream.finish()
+            stream.free(*buffers_of(gram))
 
-    def _slices(self) -> Iterator[slice]:
-        for first in range(0, self.n, self._step):
-            yield slice(first, min(first + self._step, self.n))
-
-    def _made(self, rows: slice) -> Gram:
-        """Some of the rows on the device."""
-        X = self._X if rows.stop - rows.start == self.n else self._X[rows]
-        plan = self._plan if self.way == "rows" else layouts.once(self._plan, X)
-        return Gram(self._stream, layouts.build(self._stream, X, plan, self.dtype), self._kernel)
+    def _sums(self, gram: Gram) -> Sums:
+        return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "kept")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """K (s, m) of some rows, on the host."""
-        real, step = np.dtype(self.dtype), max(1, min(self._step, min(SOME, self._tile) // (self._panel.capacity * 8)))
+        real, some = np.dtype(self.dtype), min(SOME, self._tile) // (self._panel.capacity * 8)
+        step = max(1, min(self._streamed.step, some))
         K = np.empty((len(rows), self.m), real)
         for first in range(0, len(rows), step):
             with self._stream.scratch():
@@ -162,12 +157,13 @@ class Cross:
         if self.way != "streamed":
             return
         w, shares = self._weights
-        for rows in self._slices():
-            with self._stream.scratch():
-                sums = Sums(self._made(rows), self._panel, self.m, self.k, self._tile)
-                if weighed:
-                    sums.weigh(*_of(rows, w, None, shares))
-                one(rows, sums)
+        with self._streamed.passing() as blocks:
+            for rows, laid in blocks:
+                with self._stream.scratch():
+                    sums = self._sums(Gram(self._stream, laid, self._kernel))
+                    if weighed:
+                        sums.weigh(*_of(rows, w, None, shares))
+                    one(rows, sums)
 
     def describe(self) -> str:
         """Where K is, and why."""

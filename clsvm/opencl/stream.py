@@ -40,7 +40,7 @@ class Stream:
     """A device as one thread works with it: queue, programs, memory within a budget.
 
     Use as a context manager: leaving it gives every buffer back. ``limit`` in bytes. lock: held in every call of the
-    runtime.
+    runtime. unified: whether kernels read the host's memory in place. simulated: whether the device is Oclgrind.
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
@@ -67,8 +67,8 @@ class Stream:
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
         # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
         # released one whose place it takes, for uninitialised: under it rows are copied and no buffer is released.
-        self._simulated = self.info.platform == "Oclgrind"
-        self.unified = self.info.kind == "cpu" and not self._simulated
+        self.simulated = self.info.platform == "Oclgrind"
+        self.unified = self.info.kind == "cpu" and not self.simulated
         self._zero: Kernel | None = None
         self.lock = threading.RLock()
         with context_lock:
@@ -85,6 +85,29 @@ class Stream:
             self.give_slabs_back()
             with context_lock:
                 streams.discard(self)
+
+    @contextlib.contextmanager
+    def beside(self, nbytes: int) -> Iterator[Stream]:
+        """A stream of the same context and profile with a queue of its own, for one other thread: the device copies or
+        computes for both at once. Buffers of either may be read by the other once the queue they are written in is
+        finished.
+
+        ``nbytes`` of this one's budget are the other's alone meanwhile. Raises ValueError where so much is not left.
+        """
+        if self.held + nbytes > self.limit:
+            raise ValueError(f"memory_limit of {self.limit} bytes is too small for {nbytes} more")
+        self._make_room(nbytes)
+        before, start = self.peak, self.limit - nbytes
+        self.held = self.peak = self.held + nbytes
+        other = Stream(cl.CommandQueue(self._context, self._device), self.limit, self.profile)
+        other.held = other.peak = start  # all but its share is taken: its errors name the limit that a user knows
+        other.reads = all_kept()  # they were counted when room was made
+        try:
+            with other:
+                yield other
+        finally:
+            self.held -= nbytes
+            self.peak = max(before, self.peak - nbytes + other.peak - start)  # of both together, at most
 
     def give_slabs_back(self) -> None:
         """Return this stream's slabs to the pool."""
@@ -154,7 +177,7 @@ class Stream:
         for buffer in buffers:
             kept, nbytes = self._buffers.pop(buffer.int_ptr)
             self.held -= nbytes
-            if self._simulated:
+            if self.simulated:
                 never_released.append(kept)
                 continue
             with self.lock:
@@ -162,7 +185,7 @@ class Stream:
 
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
         """Leave buffers to whoever keeps them from here on; how many bytes they are."""
-        if self._simulated:
+        if self.simulated:
             never_released.extend(buffers)
         return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
 
@@ -298,7 +321,7 @@ class Stream:
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """A kernel object of the caller's own, from a program built once per context, text and options."""
         # PoCL counts its warnings aloud on stderr; Oclgrind 21.10 does not know the fetch instruction
-        quirks = ("-DNO_FETCH",) if self._simulated else ("-w",)
+        quirks = ("-DNO_FETCH",) if self.simulated else ("-w",)
         return Kernel(self, built(os.getpid(), self._context, self._device, text, (*options, *quirks)), name)
 
     def variant(self, variant: Any, name: str | None = None) -> Kernel:

@@ -1,0 +1,149 @@
+"""Rows X in the host's memory that pass through a device block by block, as often as one likes.
+
+While the caller computes with one block, a thread lays out the next one on a queue of its own, so that reading a file,
+copying to the device and packing into lanes take no time of their own. Two blocks are on the device at most: the one
+before is freed when the next one is there. Results are the same bits as of blocks that are laid out in turn.
+
+On a device that shares the host's memory rows are packed from where they stand, without a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from clsvm.arrays import Data
+from clsvm.errors import DeviceError
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan, Rows
+from clsvm.gram.responses import row_bytes, whole_tiles
+from clsvm.opencl.stream import Stream
+
+Block = tuple[slice, Rows]  # which rows of X, and these on the device
+BLOCK = 256 << 20  # bytes of a block at most
+SHARE = 0.5  # of what is left of the budget: for the blocks, and for what laying one out takes
+IN_PLACE, COPIED = 3, 5  # blocks that the share holds: two, some room, and a copy of a block's rows as float64
+OWN = 16  # bytes of a row's norm and places
+UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
+
+
+class Streamed:
+    """X (n, d), dense or CSR, in memory or memory-mapped, laid out by ``plan`` in ``dtype``, some rows at a time.
+
+    beside: bytes that the caller will hold for each row of a block while it has it. step: rows of a block, at most.
+    slices: the blocks. ahead: whether the next one is laid out meanwhile; it is not where there is one alone, where
+    memory holds no two, and in the simulator.
+    """
+
+    def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0) -> None:
+        self._stream, self._X, self._dtype, self._plan = stream, X, dtype, layouts.once(plan, X)
+        self._share = int(SHARE * (stream.limit - stream.held))
+        room = self._share // (IN_PLACE if stream.unified else COPIED)
+        row = row_bytes(self._plan, X, np.dtype(dtype).itemsize) + OWN
+        self.step = min(X.shape[0], whole_tiles(min(BLOCK, room) // (row + beside)))
+        self.slices = [*_cut(X, self.step)]
+        self.ahead = len(self.slices) > 1 and self.step * row <= room and not stream.simulated
+        self._files = {file: file.size() for file in _mapped(X)}
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[Iterator[Block]]:
+        """One pass over all blocks, in order. A block is there until the next one is asked for, and the caller's queue
+        is finished then. Leaving it early, by an error or Ctrl-C, leaves no thread and no buffer.
+
+        Iterating raises ValueError where memory_limit is too small or a file became shorter, DeviceError, MemoryError:
+        whatever laying out a block raises.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.ahead:
+                other = stack.enter_context(self._stream.beside(self._share))
+                worker = ThreadPoolExecutor(1, "clsvm rows")
+                stack.callback(worker.shutdown)
+                for _ in range(2):  # again where Ctrl-C comes again: it works with buffers of the other stream
+                    stack.callback(_wait, worker, os.getpid())
+            blocks = self._laid_ahead(other, worker) if self.ahead else self._laid_in_turn()
+            yield stack.enter_context(contextlib.closing(blocks))
+
+    def _laid_in_turn(self) -> Generator[Block, None, None]:
+        for rows in self.slices:
+            with self._stream.scratch():
+                yield rows, self.laid(self._stream, rows)
+
+    def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
+        """The worker alone uses the other stream while it works, and the caller's thread where it has nothing to do."""
+        process, used = os.getpid(), None
+        coming = worker.submit(self._fetched, other, self.slices[0])
+        for rows, following in zip(self.slices, [*self.slices[1:], None], strict=True):
+            if os.getpid() != process:
+                raise DeviceError("a forked process began amid rows that stream by: their thread is its parent's")
+            made = coming.result()
+            if used is not None:
+                other.free(*used.buffers())
+            if following is not None:
+                coming = worker.submit(self._fetched, other, following)
+            try:
+                yield rows, made
+            finally:
+                self._stream.finish()
+            used = made
+
+    def _fetched(self, stream: Stream, rows: slice) -> Rows:
+        """Of the thread: a block that is there for other queues."""
+        for file, size in self._files.items():
+            if file.size() < size:
+                raise ValueError(f"the file that X is mapped from had {size} bytes and now has {file.size()}")
+        if stream.unified and not sp.issparse(self._X):
+            _touch(self._X[rows])
+        made = self.laid(stream, rows)
+        stream.finish()
+        return made
+
+    def laid(self, stream: Stream, rows: slice) -> Rows:
+        """Some of the rows, laid out on ``stream`` as a block is; the caller frees them."""
+        X = self._X if rows.stop - rows.start == self._X.shape[0] else self._X[rows]
+        return layouts.build(stream, X, self._plan, self._dtype)
+
+
+def _wait(worker: ThreadPoolExecutor, process: int) -> None:
+    """Wait until the thread has nothing to do; a forked process has no such thread.
+
+    Ctrl-C while a thread is joined leaves Python before 3.13 believing that it ended.
+    """
+    if os.getpid() == process:
+        worker.submit(int).result()
+
+
+def _cut(X: Data, step: int) -> Iterator[slice]:
+    """Consecutive rows, ``step`` at most and fewer where these would have far more entries than others."""
+    n, first = X.shape[0], 0
+    most = int(UNEVEN * step * X.nnz / n) if sp.issparse(X) else 0
+    while first < n:
+        last = min(first + step, n)
+        if sp.issparse(X) and X.indptr[last] - X.indptr[first] > most:
+            fit = int(np.searchsorted(X.indptr[first : last + 1], X.indptr[first] + most, "right")) - 1
+            last = min(last, first + whole_tiles(fit))
+        yield slice(first, last)
+        first = last
+
+
+def _mapped(X: Data) -> Iterator[mmap.mmap]:
+    """The files that X is mapped from. Reading beyond the end of one ends the process."""
+    for array in (X.data, X.indices) if sp.issparse(X) else (X,):
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap):
+            with contextlib.suppress(OSError):  # of memory without a file
+                base.size()
+                yield base
+
+
+def _touch(X: Data) -> None:
+    """Read a byte of every page, so that waiting for a disk is this thread's and no kernel's."""
+    X.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max(initial=0)
