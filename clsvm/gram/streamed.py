@@ -65,8 +65,7 @@ class Streamed:
                 other = stack.enter_context(self._stream.beside(self._share))
                 worker = ThreadPoolExecutor(1, "clsvm rows")
                 stack.callback(worker.shutdown)
-                for _ in range(2):  # again where Ctrl-C comes again: it works with buffers of the other stream
-                    stack.callback(_wait, worker, os.getpid())
+                stack.callback(_wait, worker, os.getpid())
             blocks = self._laid_ahead(other, worker) if self.ahead else self._laid_in_turn()
             yield stack.enter_context(contextlib.closing(blocks))
 
@@ -111,9 +110,11 @@ class Streamed:
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:
-    """Wait until the thread has nothing to do; a forked process has no such thread.
+    """Wait until the thread has nothing to do, since it works with buffers that are freed next. A forked process has no
+    such thread.
 
-    Ctrl-C while a thread is joined leaves Python before 3.13 believing that it ended.
+    Its shutdown, which waits once more where Ctrl-C comes here, is no place to wait alone: a thread that is joined when
+    Ctrl-C comes counts as ended in Python before 3.13.
     """
     if os.getpid() == process:
         worker.submit(int).result()
@@ -134,7 +135,7 @@ def _cut(X: Data, step: int) -> Iterator[slice]:
 
 def _mapped(X: Data) -> Iterator[mmap.mmap]:
     """The files that X is mapped from. Reading beyond the end of one ends the process."""
-    for array in (X.data, X.indices) if sp.issparse(X) else (X,):
+    for array in (X.data, X.indices, X.indptr) if sp.issparse(X) else (X,):
         base: Any = array
         while isinstance(base, np.ndarray):
             base = base.base

@@ -136,7 +136,7 @@ def test_the_next_block_is_laid_out_meanwhile(
     (first, thread), *others = seen
     assert len(seen) == len(rows.slices)
     assert first == 0
-    assert 0 < max(nbytes for nbytes, _ in others) <= STEP * (8 * 8 + 64)  # one block's bytes
+    assert 0 < max(nbytes for nbytes, _ in others) <= rows.step * (8 * 4 + 24)  # one block's bytes
     assert {other for _, other in seen} == {thread}
     assert thread is not threading.current_thread()
 
