@@ -80,7 +80,7 @@ class Blocks:
     def __init__(self, X: Any, C: Any, gamma: float, dtype: str) -> None:
         self._X, self._C, self._gamma, self._real = X.astype(dtype), C.astype(dtype), gamma, np.dtype(dtype)
         self._cc = np.square(self._C).sum(axis=1)
-        self.n, self.m, self.k, self.passes = len(X), len(C), 1, 0
+        self.n, self.m, self.k, self.passes, self.dtype = len(X), len(C), 1, 0, dtype
         self._w: Vector = np.ones(self.n)
 
     def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
