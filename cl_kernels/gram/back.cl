@@ -15,7 +15,9 @@
 #ifndef OWN
 #define OWN 4
 #endif
-#define RUN 64
+#ifndef RUN
+#define RUN 128
+#endif
 #ifdef EXACT
 #define OUT 1
 typedef wide term;
@@ -68,11 +70,19 @@ typedef realv termv;
 #define TERMS(x) (x)
 #endif
 
+// The sum of a vector's terms, wide, half by half.
 inline double added(const termv sum) {
-  const widev wide_sum = to_widev(sum);
-  double total = 0;
-  for (int lane = 0; lane < V; ++lane) total += ((private const double *)&wide_sum)[lane];
-  return total;
+  const widev all = to_widev(sum);
+#if V == 16
+  const double8 eight = all.lo + all.hi;
+  const double4 four = eight.lo + eight.hi;
+#elif V == 8
+  const double4 four = all.lo + all.hi;
+#else
+  const double4 four = all;
+#endif
+  const double2 two = four.lo + four.hi;
+  return two.lo + two.hi;
 }
 
 #define BACK(outputs)                                                                                     \
@@ -127,6 +137,7 @@ kernel EXPLICIT void forth(global const real *restrict K, const long ld, const i
   for (int a = 0; a < FORTH; ++a) at[a] = min((int)get_group_id(0) * FORTH + a, rows / V - 1);
   int p = 0;
   for (; p + OUT <= problems; p += OUT) FORWARD(OUT)
+  for (; p + 2 <= problems; p += 2) FORWARD(2)
   for (; p < problems; ++p) FORWARD(1)
 }
 
@@ -138,6 +149,7 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
   ROWS_OF_OWN
   int p = 0;
   for (; p + OUT <= problems; p += OUT) BACK(OUT)
+  for (; p + 2 <= problems; p += 2) BACK(2)
   for (; p < problems; ++p) BACK(1)
 }
 #else

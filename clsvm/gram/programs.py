@@ -3,7 +3,6 @@
     rows     K(X, U) stored                         STORE
     update   c += K(X, U) D, nothing stored         UPDATE
     both     the two in one pass                    STORE, UPDATE
-    rows, sums  both, by short sums                 STORE, UPDATE, SHORT   (forward and back, back.cl)
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
     half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
@@ -39,7 +38,6 @@ PRODUCTS = {
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
-    "rows, sums": Product(("-DSTORE", "-DUPDATE", "-DSHORT")),
     "tile": Product(("-DSTORE",), tile=True),
     "half tile": Product(("-DSTORE", "-DHALF"), tile=True, vector=True),
     "tile update": Product(("-DUPDATE",), tile=True),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.products import Gram, Store
 from clsvm.opencl.stream import Buffer
 
 Vector = NDArray[np.float64]
@@ -103,7 +103,7 @@ class Sums:
         self._weights(V, exact=True)
         T = np.empty((self.k, rows.n_pad))
         for part in self._parts():
-            self._forward(part, stored=self.keep, exact=True)
+            self._forward(part, exact=True)
             first, size = part.begin * rows.lanes, part.groups * rows.lanes
             T[:, first : first + size] = stream.read_wide(self._t, (self.k, self._ld))[:, :size]
         return T[:, rows.position]
@@ -130,7 +130,7 @@ class Sums:
         n = np.int64(rows.n_pad)
         for part in self._parts():
             first, size = part.begin * rows.lanes, part.groups * rows.lanes
-            self._forward(part, stored=True)
+            self._forward(part)
             sizes = np.int64(self._ld), first
             if self._shares is not None:
                 self._coupled((size,), None, self._t, sizes, self._w, self._shares, n, self.k, self._r)
@@ -167,24 +167,17 @@ class Sums:
             self.gram.over_rows("rows", _groups(part), first, self.panel, self._count, self._store(part), None)
             self._done(part)
 
-    def _forward(self, part: Part, stored: bool, exact: bool = False) -> None:
-        """T of a tile, from its values where they are there, else with them where they are to be stored."""
-        stream, lanes = self.gram.stream, self.gram.rows.lanes
-        if self._there(part):
-            rows, group = part.groups * lanes, stream.profile.group
-            vectors = -(-rows // (lanes * programs.FORTH))
-            vector = stream.profile.shape == "vector"
-            size, local = ((vectors,), (1,)) if vector else ((-(-rows // group) * group,), (group,))
-            given = part.values, np.int64(self._ld), rows, self._v, self._count
-            self._forths[exact](size, local, *given, self.k, self.panel.capacity, self._t)
-            return
-        stream.clear(self._t, 8 * self.k * self._ld)
-        update = Update(self.k, self._ld, self._t, self._v, self.panel.capacity)
-        product = ("both" if exact else "rows, sums") if stored else "update"
-        store = self._store(part) if stored else None
-        self.gram.over_rows(product, _groups(part), part.begin * lanes, self.panel, self._count, store, update)
-        if stored:
-            self._done(part)
+    def _forward(self, part: Part, exact: bool = False) -> None:
+        """T of a tile, from its values."""
+        stream, rows = self.gram.stream, part.groups * self.gram.rows.lanes
+        self._filled(part)
+        if stream.profile.shape == "vector":
+            size, local = -(-rows // (self.gram.rows.lanes * programs.FORTH)), 1
+        else:
+            local = stream.profile.group
+            size = -(-rows // local) * local
+        given = part.values, np.int64(self._ld), rows, self._v, self._count
+        self._forths[exact]((size,), (local,), *given, self.k, self.panel.capacity, self._t)
 
     def _done(self, part: Part) -> None:
         """Note that a tile was made. Its padding rows become 0: the kernel function need not have a value there."""

@@ -20,9 +20,9 @@ PRODUCTS = {
     "rows": "K[slot[u]][i - base] = K(x_i, u) for the rows i and the working vectors u",
     "update": "c[p][i - base] += sum_u D[p][u] K(x_i, u) for the rows i and the problems p; K is not stored",
     "both": "K[slot[u]][i - base] = K(x_i, u) and c[p][i - base] += sum_u D[p][u] K(x_i, u) in one pass",
-    "forward-back": "out[p][u] += sum_i K(x_i, u) w[i] (t[p][i] - z[p][i]) with t[p][i] = sum_u D[p][u] K(x_i, u), in "
-    "three kernels, a tile of rows at a time: gram stores K0 (slot[u] = u) and adds to c, zero before; residual makes "
-    "r of c; back takes K0 and r",
+    "forward-back": "out[p][u] += sum_i K(x_i, u) w[i] (t[p][i] - z[p][i]) with t[p][i] = sum_u v[p][u] K(x_i, u), in "
+    "four kernels, a tile of rows at a time: gram stores K0 (slot[u] = u); forth makes t of K0 and v; residual makes r "
+    "of t; back takes K0 and r",
     "tile": "K[slot[u]][v] = K(u, v) for the working vectors u and v",
 }
 _ARGUMENTS = {
@@ -57,7 +57,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
     back = programs.back(profile, dtype) if product == "forward-back" else None
-    variant = programs.gram(kernel.spec, "rows, sums" if back else product, kind, dtype, profile, d)
+    variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))
     options = dict(option.removeprefix("-D").partition("=")[::2] for option in made)
     head = [*_what(kernel, product, kind, dtype), ""]
@@ -77,14 +77,27 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
 
 
 def _back(options: dict[str, str], profile: Profile) -> Iterator[str]:
-    """The second and the third kernel of forward and back."""
+    """The later kernels of forward and back."""
     real, wide = "double" if "REAL64" in options else "float", "float2" if "WIDE_PAIR" in options else "double"
     kernels = {
         "second": (
+            "forth",
+            (
+                (f"global const {real} *", "K", "K0 of the first kernel"),
+                ("long", "ld", "as there; also from one row of t to the next"),
+                ("int", "rows", "rows of the tile, a multiple of V"),
+                (f"global const {real} *", "v", "[problems capacity] weights of the working vectors"),
+                ("global const int *", "count", "as in the first"),
+                ("int", "problems", "rows of v, t and r"),
+                ("int", "capacity", "as in the first; also from one row of v to the next"),
+                (f"global {wide} *", "t", "output: [problems ld]"),
+            ),
+        ),
+        "third": (
             "residual",
             (
-                (f"global const {wide} *", "t", "c of the first kernel, with n = ld"),
-                ("long", "ld", "ld of the first kernel"),
+                (f"global const {wide} *", "t", "of the second kernel"),
+                ("long", "ld", "as there"),
                 ("int", "first", "base of the first kernel"),
                 (f"global const {wide} *", "w", "[n_pad] weights of all rows, 0 for padding; or [problems n]"),
                 ("int", "own", "0 where one w serves all problems, 1 where each has its own"),
@@ -93,15 +106,15 @@ def _back(options: dict[str, str], profile: Profile) -> Iterator[str]:
                 (f"global {real} *", "r", "output: [problems ld]"),
             ),
         ),
-        "third": (
+        "fourth": (
             "back",
             (
                 (f"global const {real} *", "K", "K0 of the first kernel"),
                 ("long", "ld", "as there; also from one row of r to the next"),
-                ("int", "rows", "rows of the tile, a multiple of V"),
-                (f"global const {real} *", "r", "of the second kernel"),
+                ("int", "rows", "as in the second"),
+                (f"global const {real} *", "r", "of the third kernel"),
                 ("global const int *", "count", "as in the first"),
-                ("int", "problems", "as in the first"),
+                ("int", "problems", "as in the second"),
                 ("int", "capacity", "as in the first; also from one row of out to the next"),
                 (f"global {wide} *", "out", "[problems capacity] what is there is added to"),
             ),
@@ -113,6 +126,11 @@ def _back(options: dict[str, str], profile: Profile) -> Iterator[str]:
             yield f"  {number:2d}.  {type_:22s}  {argument:10s}  {words}"
         if name == "residual":
             yield "Launch: two dimensions, global size (rows, problems); any local size."
+        elif name == "forth" and profile.shape == "vector":
+            each = f"rows / (V * {options['FORTH']})"
+            yield f"Launch: one dimension, global size {each}, rounded up; local size 1."
+        elif name == "forth":
+            yield f"Launch: one dimension, global size rows, rounded up to {options['WG']}; local size {options['WG']}."
         elif profile.shape == "vector":
             yield f"Launch: one dimension, global size capacity / {options['OWN']}, local size 1."
         else:
@@ -159,7 +177,7 @@ def _arguments(
     words |= {argument.name: "see below" for argument in kernel.spec.arguments}
     wide = "float2" if "WIDE_PAIR" in options else "double"
     real = "double" if dtype == "float64" else "float"
-    names = {"real": real, "wide": wide, "weight": real if "SHORT" in options else wide, "INDEX": options["INDEX"]}
+    names = {"real": real, "wide": wide, "INDEX": options["INDEX"]}
     for place, (type_, name) in enumerate(signature(text, options)):
         typed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), type_)
         yield f"  {place:2d}  {typed:22s}  {name:10s}  {words[name]}"

@@ -11,16 +11,9 @@
 #ifdef UPDATE
       for (int p = 0; p < problems; ++p) {
         wide sum = c[(size_t)p * n + out + r0 + r];
-#ifdef SHORT
-        real part = 0;
-#pragma unroll 1
-        for (int u = 0; u < here; ++u) part = fma(tile[r * (UB + 1) + u], D[(size_t)p * capacity + u0 + u], part);
-        sum = wide_add(sum, wide_of(part));
-#else
 #pragma unroll 1
         for (int u = 0; u < here; ++u)
           sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
-#endif
         c[(size_t)p * n + out + r0 + r] = sum;
       }
 #endif

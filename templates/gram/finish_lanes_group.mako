@@ -22,20 +22,13 @@
 #endif
 #ifdef UPDATE
     for (int p = 0; p < problems; ++p) {
-      global const weight *restrict Dp = D + (size_t)p * capacity + u0;
+      global const wide *restrict Dp = D + (size_t)p * capacity + u0;
 #pragma unroll
       for (int i = 0; i < RX; ++i) {
-#ifdef SHORT
-        real sum = 0;
-#pragma unroll
-        for (int q = 0; q < RY; ++q) sum = fma(k[i][q], Dp[ty * RY + q], sum);
-        partial[ty * V + tx * RX + i] = wide_of(sum);
-#else
         wide sum = wide_of(0);
 #pragma unroll
         for (int q = 0; q < RY; ++q) sum = wide_add(sum, wide_mul(wide_of(k[i][q]), Dp[ty * RY + q]));
         partial[ty * V + tx * RX + i] = sum;
-#endif
       }
       barrier(CLK_LOCAL_MEM_FENCE);
       for (uint lane = lid; lane < V; lane += NX * NY) {

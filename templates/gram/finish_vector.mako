@@ -7,29 +7,7 @@
       storev(value[u], 0, STORED_ROW(s) + to);
 #endif
     }
-#ifdef SHORT
-    int p = 0;
-    for (; p + 4 <= problems; p += 4) {  // (a value is loaded once for four of them)
-      global const real *restrict Dp = D + (size_t)p * capacity + u0;
-      realv part[4] = {(realv)(real)0, (realv)(real)0, (realv)(real)0, (realv)(real)0};
-      for (int u = 0; u < here; ++u) {
-#pragma unroll
-        for (int q = 0; q < 4; ++q) part[q] = fma(value[u], (realv)Dp[(size_t)q * capacity + u], part[q]);
-      }
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {
-        global wide *restrict cp = c + (size_t)(p + q) * n + to;
-        storev(loadv(0, cp) + to_widev(part[q]), 0, cp);
-      }
-    }
-    for (; p < problems; ++p) {
-      global wide *restrict cp = c + (size_t)p * n + to;
-      global const real *restrict Dp = D + (size_t)p * capacity + u0;
-      realv part = (realv)(real)0;
-      for (int u = 0; u < here; ++u) part = fma(value[u], (realv)Dp[u], part);
-      storev(loadv(0, cp) + to_widev(part), 0, cp);
-    }
-#elif defined(UPDATE)
+#ifdef UPDATE
     for (int p = 0; p < problems; ++p) {
       global wide *restrict cp = c + (size_t)p * n + to;
       global const wide *restrict Dp = D + (size_t)p * capacity + u0;
