@@ -15,7 +15,7 @@ from clsvm import arrays
 from clsvm.errors import install
 from clsvm.gram import cluster
 from clsvm.opencl.stream import Stream
-from clsvm.report import PARTS, FitReport, by_part
+from clsvm.report import Record, by_part
 
 _TICKS = 12  # labels of an axis, at most
 _VALUES = 10  # cells side by side that have room for their values
@@ -28,49 +28,51 @@ def figure() -> Figure:
     return _matplotlib("figure").Figure(layout="constrained")
 
 
-def convergence(report: FitReport, ax: Axes = None) -> Axes:
-    """Gap and violation over the solver's seconds, on a logarithmic scale, from ``report.trace``.
+def convergence(report: Record, ax: Axes = None) -> Axes:
+    """Gap and violation, or the residual, over the solver's seconds, on a logarithmic scale, from ``report.trace``.
 
     Values that were not evaluated, or are not above 0, are left out. Without a trace the picture says so and shows
     the values of the end. ax: where to draw, by default a new figure. Raises ImportError without matplotlib.
     """
     ax, label = _axes(ax), "seconds"
-    if report.trace:
-        seconds = [point.seconds for point in report.trace]
-        gap, violation = ([getattr(point, name) for point in report.trace] for name in ("gap", "violation"))
-    else:
-        seconds, gap, violation = [report.seconds["total"]], [report.gap], [report.violation]
+    if not report.trace:
         label = "seconds (no trace was kept: the end alone)"
-    for name, values in (("relative duality gap", gap), ("KKT violation", violation)):
-        shown = [(x, y) for x, y in zip(seconds, values, strict=True) if np.isfinite(y) and y > 0]
+    for name, (traced, ended) in report.curves.items():
+        points = [(point.seconds, getattr(point, traced)) for point in report.trace]
+        points = points or [(report.seconds["total"], getattr(report, ended))]
+        shown = [(x, y) for x, y in points if np.isfinite(y) and y > 0]
         if shown:
             ax.plot(*zip(*shown, strict=True), marker=".", label=name)
-    ax.set(yscale="log", xlabel=label, ylabel="gap, violation")
+    ax.set(yscale="log", xlabel=label, ylabel=", ".join(end for _, end in report.curves.values()))
     ax.set_title(report.status, fontsize="medium")
     if ax.lines:
         ax.legend()
     return ax
 
 
-def breakdown(reports: Mapping[str, FitReport], ax: Axes = None) -> Axes:
+def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
     """Shares of the time by part, a bar for each of ``reports`` by its name, the first on top (GTSVM's figure 2).
 
-    The parts are those of :data:`clsvm.report.PARTS`; the legend says which seconds of the reports each of them sums.
-    ax: where to draw, by default a new figure. Raises ValueError where there is no report, ImportError without
-    matplotlib.
+    The parts are those of :data:`clsvm.report.PARTS`, of machines on centres their own; the legend says which seconds
+    of the reports each of them sums. ax: where to draw, by default a new figure. Raises ValueError where there is no
+    report, or reports of both kinds, ImportError without matplotlib.
     """
     if not isinstance(reports, Mapping) or not reports:
         raise ValueError(
             f"got {reports!r}, expected at least one FitReport by name, such as {{'a9a': model.fit_report_}}"
         )
+    kinds = {type(report).__name__: report.parts for report in reports.values()}
+    if len(kinds) > 1:
+        raise ValueError(f"got reports of {' and '.join(kinds)}, expected one kind: their parts differ")
+    ((_, kind),) = kinds.items()
     ax = _axes(ax)
-    parts = [by_part(report.seconds) for report in reports.values()]
+    parts = [by_part(report.seconds, kind) for report in reports.values()]
     totals = np.array([sum(one.values()) for one in parts])
     names = [f"{name} ({total:.3g} s)" for name, total in zip(reports, totals, strict=True)]
     left = np.zeros(len(parts))
     used = {key: None for report in reports.values() for key in report.seconds if key != "total"}
-    named = {key for keys in PARTS.values() for key in keys}
-    for part, keys in PARTS.items():
+    named = {key for keys in kind.values() for key in keys}
+    for part, keys in kind.items():
         summed = [key for key in used if key in keys or (part == "other" and key not in named)]
         share = np.array([one[part] for one in parts]) / np.maximum(totals, np.finfo(float).tiny)
         label = f"{part}: {' + '.join(summed)}" if summed not in ([], [part]) else part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.report.fit import PARTS, FitReport, NystromReport, by_part
+from clsvm.report.fit import PARTS, FitReport, NystromReport, Record, by_part
 from clsvm.report.status import Point, Progress, Status, relative_gap
 
-__all__ = ["PARTS", "FitReport", "NystromReport", "Point", "Progress", "Status", "by_part", "relative_gap"]
+__all__ = ["PARTS", "FitReport", "NystromReport", "Point", "Progress", "Record", "Status", "by_part", "relative_gap"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from clsvm.report.status import Point
 
@@ -24,22 +24,30 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def by_part(seconds: Mapping[str, float]) -> dict[str, float]:
-    """``FitReport.seconds`` as the parts of :data:`PARTS`, which sum to its "total" (without one: to all seconds).
+def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
+    """A report's seconds as parts, by default of :data:`PARTS`, which sum to its "total" (without one: to all seconds).
 
     Clustering is all that it takes to lay the rows out on the device; gram is K among the working set; update is kernel
     rows, computed or stored, and what they add to f. Source: Cotter, Srebro, Keshet 2011, figure 2.
     """
-    parts = {part: sum(seconds.get(key, 0.0) for key in keys) for part, keys in PARTS.items()}
+    parts = {part: sum(seconds.get(key, 0.0) for key in keys) for part, keys in of.items()}
     total = seconds.get("total", sum(seconds.values()))
     parts["other"] = max(0.0, total - sum(parts.values()))
     return parts
 
 
 class Record:
-    """What the reports of all fits share: they are frozen dataclasses with ``seconds``, picklable, and JSON's."""
+    """What the reports of all fits share: they are frozen dataclasses with ``seconds``, picklable, and JSON's.
 
+    parts: of seconds, as :data:`PARTS`. curves: what falls until a fit converges, by its name in words: what a
+    :class:`Point` of the trace calls it, and what the report does.
+    """
+
+    parts: ClassVar[Mapping[str, tuple[str, ...]]]
+    curves: ClassVar[Mapping[str, tuple[str, str]]]
+    status: str
     seconds: Mapping[str, float]
+    trace: tuple[Point, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -67,6 +75,8 @@ class FitReport(Record):
     trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
     """
 
+    parts = PARTS
+    curves = MappingProxyType({"relative duality gap": ("gap", "gap"), "KKT violation": ("violation", "violation")})
     primal: float
     dual: float
     gap: float
@@ -112,6 +122,8 @@ class NystromReport(Record):
     kernel values were, and why. trace: a :class:`Point` for each gradient, whose violation is the residual.
     """
 
+    parts = MappingProxyType({name: (name,) for name in ("layout", "preconditioner", "solve")} | {"other": ()})
+    curves = MappingProxyType({"residual": ("violation", "residual")})
     objective: float
     residual: float
     bound: float

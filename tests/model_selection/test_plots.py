@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import scipy.sparse as sp
 
 import clsvm
 from clsvm import plots
-from clsvm.report import PARTS, Point, by_part
+from clsvm.report import PARTS, NystromReport, Point, by_part
 from tests.estimators.test_report import TRACE, made
 
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need matplotlib")
@@ -64,6 +65,29 @@ def test_convergence_without_a_trace_says_so_and_shows_the_end() -> None:
     assert ax.get_xlabel() == "seconds (no trace was kept: the end alone)"
     ax = plots.convergence(made(gap=math.nan, violation=0.0))
     assert (lines(ax), ax.get_legend()) == ({}, None)
+
+
+def on_centres() -> Any:
+    points = tuple(Point(t, 2, 1, 0.5, math.nan, math.nan, r) for t, r in ((0.1, 1.0), (0.4, 1e-3), (0.9, 1e-6)))
+    numbers = {field.name: 1 for field in fields(NystromReport)}
+    words = dict.fromkeys(("status", "centers", "device", "layout", "dtype"), "words")
+    seconds = {"check": 0.1, "layout": 0.2, "preconditioner": 0.3, "solve": 0.3, "other": 0.1, "total": 1.0}
+    return NystromReport(**numbers | words | {"seconds": seconds, "trace": points, "residual": 1e-6})
+
+
+def test_pictures_of_machines_on_centres() -> None:
+    """Their residual, and their own parts; not beside those of other machines."""
+    report = on_centres()
+    ax = plots.convergence(report)
+    assert lines(ax) == {"residual": [(0.1, 1.0), (0.4, 1e-3), (0.9, 1e-6)]}
+    assert ax.get_ylabel() == "residual"
+    assert lines(plots.convergence(replace(report, trace=()))) == {"residual": [(1.0, 1e-6)]}
+    bars = plots.breakdown({"kin40k": report})
+    texts = [text.get_text() for text in bars.get_legend().get_texts()]
+    assert texts == ["layout", "preconditioner", "solve", "other: check + other"]
+    assert [round(one.get_width(), 9) for box in bars.containers for one in box] == [0.2, 0.3, 0.3, 0.2]
+    with pytest.raises(ValueError, match="FitReport and NystromReport, expected one kind"):
+        plots.breakdown({"one": made(), "other": report})
 
 
 def test_pictures_go_where_they_are_told() -> None:
