@@ -150,6 +150,8 @@ class Falkon(KernelEstimator):
         how = self.center_selection
         if not isinstance(how, str):
             how = self._rows(how)
+            if how.shape[1] != X.shape[1]:
+                raise ValueError(f"center_selection has {how.shape[1]} features, expected the {X.shape[1]} of X")
             if sp.issparse(how) != sp.issparse(X):
                 how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
             kernel.check_domain(how)

@@ -36,6 +36,9 @@ FINE = {"float32": 1e-3, "float64": 1e-9}  # the same at most: what products in 
 ENOUGH = 1e-4  # of the slope, that a step has to lower F by (Armijo)
 HALVINGS = 30
 LOST = 2e-4  # of the largest target: what rounding of K may do to f before gradients are of values in float64
+EPS = float(np.finfo(np.float64).eps)
+SAFE = 4.0  # times what rounding makes of a gradient: where it is no more at the start, nothing is to be learnt
+NEAR = 1e3 * EPS  # of the largest target: targets that are nearer to the offset count as that far from it
 HIDDEN = 1e-3  # what it may do at most where a tolerance is claimed
 FEW = 9.0  # how much more it does with as many rows as centres than with many more
 STALL = 0.5  # g has to get lower by that factor, or F lower
@@ -166,6 +169,9 @@ class _Newton:
         at_zero = self._gradient(f)
         goal, g = self.tol * float(np.linalg.norm(at_zero)), at_zero
         self.objective = self._value(f, self.u)
+        if goal <= self.tol * self._noise(f):  # nothing is to be learnt: the offset is all
+            self._seen(np.zeros_like(g), goal)
+            return Status.RESIDUAL
         if start is not None:
             self.u = self.P.of_coefficients(start)
             self.alpha = start.copy() if self.P.kept is None else self.P.alpha(self.u)
@@ -203,11 +209,22 @@ class _Newton:
         return Status.RESIDUAL
 
     def _lost(self) -> float:
-        """What rounding of K, by errors of its last bit, may do to f, over the largest target."""
+        """What rounding of K, by errors of its last bit, may do to f, over the largest target, of the worst output."""
         task, (_, m) = self.task, self.alpha.shape
-        rounding = float(np.finfo(self.of_gradients.dtype).eps) * self.P.size
-        rounding *= float(np.sqrt(np.square(self.alpha).sum(axis=1)).max()) * (1 + FEW * m / task.y.shape[1])
-        return rounding / max(float(np.abs(task.y - task.offset[:, None]).max()), 1e-300)
+        rounding = float(np.finfo(self.of_gradients.dtype).eps) * self.P.size * (1 + FEW * m / task.y.shape[1])
+        counted = np.where(task.weights > 0, task.y, task.offset[:, None])  # (what weighs nothing has any target)
+        largest = np.abs(counted - task.offset[:, None]).max(axis=1)
+        largest = np.maximum(largest, np.abs(counted).max(axis=1) * NEAR)
+        sizes = np.sqrt(np.square(self.alpha).sum(axis=1))
+        return float((rounding * sizes / np.maximum(largest, 1e-300)).max())
+
+    def _noise(self, f: Vector) -> float:
+        """What rounding of targets and of f, and of sums over rows, makes of a gradient, about."""
+        task = self.task
+        terms = np.abs(task.loss.derivative(f, task.y)) + np.abs(task.y) + np.abs(f)
+        signs = np.random.RandomState(0).choice([-1.0, 1.0], self.cross.m)
+        errors = EPS * self.P.size * (self.shares * terms).sum(axis=1, keepdims=True) * signs
+        return SAFE * float(np.linalg.norm(self.P.from_u(self.P.from_alpha(errors))))
 
     def _weigh(self, f: Vector) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""

@@ -29,7 +29,7 @@ from scipy.linalg import blas, lapack
 
 Vector = NDArray[np.float64]
 JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
-MOST = 1e-4  # of the mean of the diagonal: what needs more is not positive definite
+MOST, EXACT = 1e-4, 1e-8  # of the mean of the diagonal: what needs more is not positive definite; of values in float64
 SINGULAR = 1e10  # the condition from which on centres are left out
 _BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
@@ -63,18 +63,18 @@ class Preconditioner:
         self._R: Vector | None = None
         if failed or _condition(both) > SINGULAR:
             np.fill_diagonal(both, diagonal)
-            both = self._reduced(both)  # (below the diagonal K stands still)
+            both = self._reduced(both, MOST if least else EXACT)  # (below the diagonal K stands still)
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
         self._B: NDArray[np.floating] | None = self._R
         self.condition = _condition(both)
 
-    def _reduced(self, K: Vector) -> Vector:
+    def _reduced(self, K: Vector, most: float) -> Vector:
         """T (r, r) of K, which stands in its lower triangle. What is left without the pivots is looked at: where that
         is more than the tolerance, or negative, K is indefinite by so much at least, and the tolerance grows."""
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         across, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
-        while tol <= MOST * self.size:
+        while tol <= most * self.size:
             L, pivots, rank, _ = lapack.dpstrf(K, tol=tol, lower=1)
             order, L = pivots - 1, np.tril(L[:, :rank])
             left = K.diagonal()[order] - np.square(L).sum(axis=1)

@@ -169,6 +169,23 @@ def test_failures(device: str) -> None:
         FalkonSearchCV(machine, {"max_iter": [1], "penalty": [1e-8, 1e-9]}, cv=3, refit=False).fit(X, Y)
 
 
+@pytest.mark.parametrize("columns", [3, 5])
+def test_centres_of_other_columns(device: str, columns: int) -> None:
+    """Refused as the estimator does, by scikit-learn's error_score."""
+    centers = np.hstack([CENTERS, CENTERS])[:, :columns]
+    search = FalkonSearchCV(FalkonRegressor(device=device), {"center_selection": [CENTERS, centers]}, cv=3, refit=False)
+    with pytest.warns(FitFailedWarning, match="3 fits failed"):
+        search.fit(X, Y)
+    assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
+
+
+def test_folds_of_targets_far_from_0(device: str) -> None:
+    """What a fold leaves out is no target: rounding is held against those that it has."""
+    machine = FalkonRegressor(center_selection=CENTERS, gamma=2.0, penalty=1e-10, device=device)
+    y = np.sign(Y) + 1e4
+    both(machine, {"penalty": [1e-10]}, X, y, cv=4, refit=False, scoring="neg_max_error", atol=0.01)
+
+
 def test_pipeline(device: str) -> None:
     machine = make_pipeline(StandardScaler(), FalkonRegressor(n_centers=40, random_state=0, device=device))
     both(machine, {"falkonregressor__penalty": [1e-3, 1e-2]}, X, Y, cv=3)

@@ -312,6 +312,34 @@ def test_rounding_that_shows_is_said(device: str, profile: str) -> None:
     assert machine.fit(X + 1000, Y).fit_report_.converged
 
 
+def test_targets_that_weigh_nothing_hide_no_rounding(device: str) -> None:
+    """What rounding does to f is held against the targets that count, and each output's own."""
+    signs, weights = np.sign(R.normal(size=200)), np.ones(200)
+    weights[-1] = 0
+    masked = np.where(weights > 0, signs, 1e6)
+    machine = FalkonRegressor(center_selection=X[:60], gamma=2.0, penalty=1e-10, device=device)
+    seen = [clone(machine).fit(X[:200], masked, weights), clone(machine).fit(X[:199], signs[:199])]
+    assert seen[0].fit_report_.status == seen[1].fit_report_.status
+    assert seen[0].fit_report_.dtype == seen[1].fit_report_.dtype
+    if seen[0].fit_report_.converged:
+        np.testing.assert_allclose(seen[0].predict(X[:199]), seen[1].predict(X[:199]), atol=1e-4)
+    both = clone(machine).fit(X[:200], np.stack([signs, 1e7 * np.sin(X[:200, 0])], axis=1))
+    assert both.fit_report_.dtype == seen[1].fit_report_.dtype
+
+
+def test_where_nothing_is_to_be_learnt(device: str) -> None:
+    """Targets that are their mean, up to rounding, and rows that are all the same: done before the first step."""
+    given: dict[str, Any] = {"device": device, "random_state": 0, "n_centers": 40}
+    constant = FalkonRegressor(gamma=0.5, **given).fit(X, np.full(len(X), 0.1))
+    assert constant.fit_report_.converged
+    assert constant.n_iter_ == 0
+    np.testing.assert_allclose(constant.predict(X), 0.1, rtol=1e-14)
+    for kernel in ("linear", "rbf"):
+        same = FalkonRegressor(kernel=kernel, **given).fit(np.full((50, 1), 3.0), Y[:50])
+        assert same.fit_report_.converged
+        np.testing.assert_allclose(same.predict([[3.0]]), Y[:50].mean(), rtol=1e-9)
+
+
 def test_steps_go_on_in_finer_numbers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float32 stalls and float64 takes over, a callback's steps and seconds go on."""
     real, solves = newton._Newton._run, []
@@ -344,6 +372,7 @@ BAD = (
     ),
     ({"center_selection": None}, TypeError, "center_selection must be .* got None"),
     ({"center_selection": np.zeros((3, 9))}, ValueError, "X has 9 features, but FalkonRegressor is expecting 4"),
+    ({"kernel": "sigmoid", "gamma": 1e-4, "coef0": 1.0}, ValueError, "is not positive definite"),
     ({"kernel": "precomputed"}, ValueError, "kernel must be a name or a Kernel"),
     ({"kernel": "sigmoid", "gamma": 3.0, "coef0": -2.0}, ValueError, "is not positive definite"),
     ({"loss": "hinge"}, ValueError, "loss must be 'squared' or 'log_cosh'"),
