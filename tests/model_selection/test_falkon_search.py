@@ -169,7 +169,7 @@ def test_failures(device: str) -> None:
         FalkonSearchCV(machine, {"max_iter": [1], "penalty": [1e-8, 1e-9]}, cv=3, refit=False).fit(X, Y)
 
 
-@pytest.mark.parametrize("columns", [3, 5])
+@pytest.mark.parametrize("columns", [1, 5])
 def test_centres_of_other_columns(device: str, columns: int) -> None:
     """Refused as the estimator does, by scikit-learn's error_score."""
     centers = np.hstack([CENTERS, CENTERS])[:, :columns]
@@ -181,9 +181,10 @@ def test_centres_of_other_columns(device: str, columns: int) -> None:
 
 def test_folds_of_targets_far_from_0(device: str) -> None:
     """What a fold leaves out is no target: rounding is held against those that it has."""
-    machine = FalkonRegressor(center_selection=CENTERS, gamma=2.0, penalty=1e-10, device=device)
-    y = np.sign(Y) + 1e4
-    both(machine, {"penalty": [1e-10]}, X, y, cv=4, refit=False, scoring="neg_max_error", atol=0.01)
+    random = np.random.RandomState(0)
+    rows, y = random.randn(200, 2), np.sign(random.randn(200)) + 1e4
+    machine = FalkonRegressor(center_selection=rows[:60], gamma=2.0, penalty=1e-10, device=device)
+    both(machine, {"penalty": [1e-10]}, rows, y, cv=KFold(4), refit=False, scoring="neg_max_error", atol=1e-3)
 
 
 def test_pipeline(device: str) -> None:

@@ -314,16 +314,16 @@ def test_rounding_that_shows_is_said(device: str, profile: str) -> None:
 
 def test_targets_that_weigh_nothing_hide_no_rounding(device: str) -> None:
     """What rounding does to f is held against the targets that count, and each output's own."""
-    signs, weights = np.sign(R.normal(size=200)), np.ones(200)
+    rows, signs, weights = X[:200, :2], np.sign(R.normal(size=200)), np.ones(200)
     weights[-1] = 0
     masked = np.where(weights > 0, signs, 1e6)
-    machine = FalkonRegressor(center_selection=X[:60], gamma=2.0, penalty=1e-10, device=device)
-    seen = [clone(machine).fit(X[:200], masked, weights), clone(machine).fit(X[:199], signs[:199])]
+    machine = FalkonRegressor(center_selection=rows[:60], gamma=2.0, penalty=1e-10, device=device)
+    seen = [clone(machine).fit(rows, masked, weights), clone(machine).fit(rows[:199], signs[:199])]
     assert seen[0].fit_report_.status == seen[1].fit_report_.status
     assert seen[0].fit_report_.dtype == seen[1].fit_report_.dtype
     if seen[0].fit_report_.converged:
-        np.testing.assert_allclose(seen[0].predict(X[:199]), seen[1].predict(X[:199]), atol=1e-4)
-    both = clone(machine).fit(X[:200], np.stack([signs, 1e7 * np.sin(X[:200, 0])], axis=1))
+        np.testing.assert_allclose(seen[0].predict(rows), seen[1].predict(rows), atol=1e-4)
+    both = clone(machine).fit(rows, np.stack([signs, 1e7 * np.sin(rows[:, 0])], axis=1))
     assert both.fit_report_.dtype == seen[1].fit_report_.dtype
 
 
