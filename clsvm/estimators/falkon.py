@@ -243,6 +243,8 @@ class FalkonRegressor(RegressorMixin, Falkon):
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
         y = targets.within(np.asarray(y, np.float64))
+        if not np.isfinite(y).all():
+            raise ValueError("Input y contains NaN or infinity.")
         weights = targets.weights_of(sample_weight, y)
         return Posed(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
 

@@ -55,6 +55,11 @@ class Recalled(NamedTuple):
         """As the fitted machine's, for the rows of these numbers."""
         return self.answers.predict(self.values[np.searchsorted(self.rows, numbers)])
 
+    def predict_log_proba(self, numbers: Rows) -> Vector:
+        """As the fitted machine's, which has probabilities, for the rows of these numbers."""
+        assert isinstance(self.answers, Probable)
+        return self.answers.predict_log_proba(self.values[np.searchsorted(self.rows, numbers)])
+
     def predict_proba(self, numbers: Rows) -> Vector:
         """As the fitted machine's, which has probabilities, for the rows of these numbers."""
         assert isinstance(self.answers, Probable)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.utils.validation import check_random_state
 
-from clsvm.estimators.answers import Answers
+from clsvm.estimators.answers import Answers, Columns
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.steps import NystromSteps
 from clsvm.model_selection.fits import Fits, Found, Group, Job
@@ -56,14 +57,14 @@ class NystromFolds(Fits):
 
     def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
         (kernel, k, *_), first = group.key, group.jobs[0].machine
-        options, random = self.steps(first).options(), check_random_state(first.random_state)
+        options, random = self.steps(first).options(), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
-        weights = np.ones(self.n) if self.weights is None else self.weights
+        weights = self.steps(first).posed(np.asarray(self.y), self.weights).weights
         centers = self.steps(first).centers(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
         posed = nystrom.pose(self.rows, kernel, centers, options, least)
         losses = [self._of_fold(job).loss for job in group.jobs]
-        parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, min(len(self.splits), OUTPUTS // k)))
+        parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, OUTPUTS // k))
         with Stream(options.device, options.memory_limit) as stream:
             ready = nystrom.Ready(stream, self.rows, posed, posed.dtypes[0], k * len(parts[0].places))
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
@@ -112,14 +113,17 @@ class NystromFolds(Fits):
 
     def answers(self, machine: Any, fold: int) -> Answers:
         steps = self.steps(machine)
-        return steps.answers(steps.posed(*self.targets(fold)))
+        answers = steps.answers(steps.posed(*self.targets(fold)))
+        return Columns() if answers.classes is None and np.ndim(self.y) > 1 else answers
 
 
 def _parts(jobs: list[Job], most: int) -> list[Part]:
-    """Jobs of a candidate, ``most`` at a time, from the largest penalty down."""
+    """Jobs of a candidate, ``most`` at a time and as evenly as can be, from the largest penalty down."""
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:
         by_candidate[job.candidate].append(job)
+    fullest = max(map(len, by_candidate.values()))
+    most = -(-fullest // -(-fullest // most))
     parts = []
     for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].machine.penalty)):
         for first in range(0, len(same), most):

@@ -187,7 +187,7 @@ class FalkonSearchCV(_SearchCV):
     Unlike GridSearchCV's, fits of all folds have the same centres, drawn from all rows, and a gamma by the variance of
     all rows: of the rows that a fold is tested on these see the features, never y. Where a fit stalls in ``dtype`` it
     is done as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
-    cv_results_ a fit's time is its share of what it has in common with others.
+    cv_results_ a fit's time is its share of its solve, and has no part of what all of a kernel function share.
     """
 
     _machine, _words, _folds = Falkon, "one of clsvm's machines on centres", NystromFolds
@@ -267,6 +267,10 @@ class _Fold(BaseEstimator):
     @available_if(lambda self: hasattr(self.machine, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, numbers: Rows) -> Any:
         return self._known.predict_proba(np.asarray(numbers)[:, 0])
+
+    @available_if(lambda self: hasattr(self.machine, "predict_log_proba"))  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, numbers: Rows) -> Any:
+        return self._known.predict_log_proba(np.asarray(numbers)[:, 0])
 
     @available_if(lambda self: hasattr(self.machine, "score"))  # type: ignore[untyped-decorator]
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:

@@ -166,19 +166,22 @@ class _Newton:
         offset = task.offset[:, None]
         f = np.broadcast_to(offset, task.y.shape).astype(np.float64)
         self._weigh(f)
-        at_zero = self._gradient(f)
-        goal, g = self.tol * float(np.linalg.norm(at_zero)), at_zero
+        slope = self._slope(f)
+        g = self._gradient(slope)
+        goal = self.tol * float(np.linalg.norm(g))
         self.objective = self._value(f, self.u)
-        if goal <= self.tol * self._noise(f):  # nothing is to be learnt: the offset is all
-            self._seen(np.zeros_like(g), goal)
+        if float(np.abs(slope).max()) <= self._noise(f):  # nothing is to be learnt: the offset is all
+            self._seen(g, goal)
+            self.residual = 0.0
             return Status.RESIDUAL
         if start is not None:
             self.u = self.P.of_coefficients(start)
             self.alpha = start.copy() if self.P.kept is None else self.P.alpha(self.u)
+            self._refine()
             f = self.of_gradients.forward(self.alpha) + offset
             if not loss.quadratic:
                 self._weigh(f)
-            g, self.objective = self._gradient(f), self._value(f, self.u)
+            g, self.objective = self._gradient(self._slope(f)), self._value(f, self.u)
         size = self._seen(g, goal)
         while size > goal:
             if self.steps >= self.max_iter:
@@ -195,18 +198,24 @@ class _Newton:
             lower = objective < self.objective
             self.objective = objective
             self.newton_steps += 1
-            if self.exact and self._lost() > LOST:
-                self.of_gradients, self.exact = self.exact(), None
+            if self._refine():
                 f, size = self.of_gradients.forward(self.alpha) + offset, np.inf
             if not loss.quadratic:
                 self._weigh(f)
-            g, before = self._gradient(f), size
+            g, before = self._gradient(self._slope(f)), size
             size = self._seen(g, goal)
             if self.interrupted:
                 return Status.INTERRUPTED
             if size > goal and size > STALL * before and not lower:
                 return Status.STALLED
         return Status.RESIDUAL
+
+    def _refine(self) -> bool:
+        """Take products in the finest dtype for gradients, where rounding of K shows and there is one."""
+        if not self.exact or self._lost() <= LOST:
+            return False
+        self.of_gradients, self.exact = self.exact(), None
+        return True
 
     def _lost(self) -> float:
         """What rounding of K, by errors of its last bit, may do to f, over the largest target, of the worst output."""
@@ -219,12 +228,10 @@ class _Newton:
         return float((rounding * sizes / np.maximum(largest, 1e-300)).max())
 
     def _noise(self, f: Vector) -> float:
-        """What rounding of targets and of f, and of sums over rows, makes of a gradient, about."""
+        """What rounding of targets and of f makes of :meth:`_slope`, about."""
         task = self.task
         terms = np.abs(task.loss.derivative(f, task.y)) + np.abs(task.y) + np.abs(f)
-        signs = np.random.RandomState(0).choice([-1.0, 1.0], self.cross.m)
-        errors = EPS * self.P.size * (self.shares * terms).sum(axis=1, keepdims=True) * signs
-        return SAFE * float(np.linalg.norm(self.P.from_u(self.P.from_alpha(errors))))
+        return SAFE * EPS * self.P.size * float((self.shares * terms).sum(axis=1).max())
 
     def _weigh(self, f: Vector) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
@@ -241,9 +248,12 @@ class _Newton:
         self.P.weigh(at * (total / at.sum()) if at.any() else at, task.penalty)
         self.seconds["preconditioner"] += perf_counter() - began
 
-    def _gradient(self, f: Vector) -> Vector:
-        slopes = self.shares * self.task.loss.derivative(f, self.task.y)
-        return self.P.from_u(self.P.from_alpha(self.of_gradients.back(slopes)) + self.task.penalty * self.u)
+    def _slope(self, f: Vector) -> Vector:
+        """K'(w l'(f)) / N."""
+        return self.of_gradients.back(self.shares * self.task.loss.derivative(f, self.task.y))
+
+    def _gradient(self, slope: Vector) -> Vector:
+        return self.P.from_u(self.P.from_alpha(slope) + self.task.penalty * self.u)
 
     def _value(self, f: Vector, u: Vector) -> float:
         loss = (self.shares * self.task.loss.value(f, self.task.y)).sum()
@@ -295,6 +305,8 @@ class _Newton:
 
     def _seen(self, g: Vector, goal: float) -> float:
         size = float(np.linalg.norm(g))
+        if not np.isfinite(size):
+            raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.cross.dtype}: scale X")
         self.residual, self.bound = size * self.tol / goal if goal else 0.0, size**2 / 2
         nan, now = float("nan"), perf_counter() - self.began
         rows = self.cross.passes * self.cross.n

@@ -179,6 +179,39 @@ def test_centres_of_other_columns(device: str, columns: int) -> None:
     assert np.isnan(search.cv_results_["mean_test_score"]).tolist() == [False, True]
 
 
+def test_targets_of_one_column(device: str) -> None:
+    """Answers have the estimator's shape, for scorers that subtract."""
+    machine = FalkonRegressor(**SETTINGS, gamma=0.2, device=device)
+
+    def score(estimator: Any, X: Any, y: Any) -> float:
+        return -float(np.square(estimator.predict(X) - y).mean())
+
+    both(machine, {"penalty": [1e-3]}, X, Y[:, None], cv=3, scoring=score, refit=False)
+
+
+def test_scorers_of_log_probabilities(device: str) -> None:
+    def score(estimator: Any, X: Any, y: Any) -> float:
+        return float(estimator.predict_log_proba(X)[:, 0].mean())
+
+    machine = LogisticFalkonClassifier(**SETTINGS | {"tol": 1e-6}, gamma=0.2, device=device)
+    both(machine, {"penalty": [1e-2]}, X, THREE, cv=3, scoring=score, refit=False)
+
+
+def test_targets_that_are_no_numbers(device: str) -> None:
+    """Folds without them have their scores; others fail, as the estimator does."""
+    y = Y.copy()
+    y[0] = np.nan
+    machine = FalkonRegressor(**SETTINGS, gamma=0.2, device=device)
+    splits = [(np.arange(100, 250), np.arange(250, 300)), (np.arange(200), np.arange(200, 300))]
+    search = FalkonSearchCV(machine, {"penalty": [1e-3]}, cv=splits, refit=False)
+    with pytest.warns(FitFailedWarning, match="1 fits failed"):
+        search.fit(X, y)
+    expected = GridSearchCV(machine, {"penalty": [1e-3]}, cv=splits[:1], refit=False).fit(X, y)
+    found = search.cv_results_
+    assert found["split0_test_score"] == pytest.approx(expected.cv_results_["split0_test_score"], abs=1e-5)
+    assert np.isnan(found["split1_test_score"])
+
+
 def test_folds_of_targets_far_from_0(device: str) -> None:
     """What a fold leaves out is no target: rounding is held against those that it has."""
     random = np.random.RandomState(0)

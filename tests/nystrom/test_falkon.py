@@ -340,6 +340,38 @@ def test_where_nothing_is_to_be_learnt(device: str) -> None:
         np.testing.assert_allclose(same.predict([[3.0]]), Y[:50].mean(), rtol=1e-9)
 
 
+@pytest.mark.parametrize("level", [3e3, 1e5])
+def test_targets_far_from_0_are_learnt(device: str, level: float) -> None:
+    """A spread that is small beside the mean is still a signal."""
+    rows = R.normal(size=(400, 1))
+    y = level + np.sin(2 * rows[:, 0])
+    machine = FalkonRegressor(gamma=1.0, n_centers=300, penalty=1e-8, random_state=0, device=device).fit(rows, y)
+    assert machine.n_iter_ > 0
+    np.testing.assert_allclose(machine.predict(rows), y, atol=0.02)
+
+
+def test_kernel_values_beyond_the_dtype_are_refused(device: str, profile: str) -> None:
+    """No gradient, no convergence: a row far out whose K overflows."""
+    rows = np.r_[np.linspace(0, 1, 60), 1200.0][:, None]
+    machine = FalkonRegressor(
+        kernel=Kernel("exp(dot)"), center_selection=rows[:3] + 0.5, penalty=1e-3, fit_intercept=False, device=device
+    )
+    with pytest.raises(ValueError, match=r"finite|beyond|too large"):
+        machine.fit(rows, np.ones(61))
+
+
+def test_a_start_that_needs_finer_numbers(device: str) -> None:
+    """A warm start that is within a larger tolerance is looked at in float64, too, where float32 hides it."""
+    machine = FalkonRegressor(
+        center_selection=X[:60, :2], gamma=2.0, penalty=1e-10, tol=1e-6, warm_start=True, device=device
+    )
+    signs = np.sign(R.normal(size=200))
+    first = machine.fit(X[:200, :2], signs).fit_report_
+    again = machine.set_params(tol=1e-2).fit(X[:200, :2], signs).fit_report_
+    assert (again.converged, again.dtype) == (first.converged, first.dtype)
+    assert again.steps == 0
+
+
 def test_steps_go_on_in_finer_numbers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where float32 stalls and float64 takes over, a callback's steps and seconds go on."""
     real, solves = newton._Newton._run, []
