@@ -223,6 +223,7 @@ def test_an_interrupt_amid_a_block(device: str, tmp_path: Path) -> None:
 def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C twice: the thread is waited for all the same, since it works with buffers that are freed then."""
     ended = threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # (jobs in the background ignore it)
 
     def watch(number: int, stream: Stream) -> None:
         if number == 2:
@@ -232,14 +233,17 @@ def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest
             ended.wait(0.3)
             ended.set()
 
-    with Stream(device) as stream:
-        rows = streamed(stream, rows_of("dense", tmp_path))
-        watched(monkeypatch, watch)
-        with pytest.raises(KeyboardInterrupt), rows.passing() as blocks:
-            for _ in blocks:
-                pass
-        assert ended.is_set()
-        assert nothing_left(stream)
+    try:
+        with Stream(device) as stream:
+            rows = streamed(stream, rows_of("dense", tmp_path))
+            watched(monkeypatch, watch)
+            with pytest.raises(KeyboardInterrupt), rows.passing() as blocks:
+                for _ in blocks:
+                    pass
+            assert ended.is_set()
+            assert nothing_left(stream)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
