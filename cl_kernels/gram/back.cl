@@ -70,19 +70,13 @@ typedef realv termv;
 #define TERMS(x) (x)
 #endif
 
-// The sum of a vector's terms, wide, half by half.
+// The sum of a vector's terms, wide, by four sums side by side.
 inline double added(const termv sum) {
   const widev all = to_widev(sum);
-#if V == 16
-  const double8 eight = all.lo + all.hi;
-  const double4 four = eight.lo + eight.hi;
-#elif V == 8
-  const double4 four = all.lo + all.hi;
-#else
-  const double4 four = all;
-#endif
-  const double2 two = four.lo + four.hi;
-  return two.lo + two.hi;
+  double part[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int lane = 0; lane < V; ++lane) part[lane % 4] += ((private const double *)&all)[lane];
+  return (part[0] + part[1]) + (part[2] + part[3]);
 }
 
 #define BACK(outputs)                                                                                     \
