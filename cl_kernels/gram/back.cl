@@ -55,6 +55,14 @@ kernel EXPLICIT void coupled(global const wide *restrict t, const long ld, const
   }
 }
 
+// out[j] += sum_s parts[s size + j], in their order
+kernel EXPLICIT void collected(global const wide *restrict parts, const int items, const int size, global wide *restrict out) {
+  const int j = get_global_id(0);
+  wide sum = out[j];
+  for (int s = 0; s < items; ++s) sum = wide_add(sum, parts[(size_t)s * size + j]);
+  out[j] = sum;
+}
+
 kernel EXPLICIT void blank(global const int *restrict listed, const int from, const int first, const int rows,
                            global real *restrict K, const long ld) {
   const int i = listed[from + get_global_id(0)] - first;

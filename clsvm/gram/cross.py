@@ -21,7 +21,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
 from clsvm.gram.responses import buffers_of, row_bytes
 from clsvm.gram.streamed import Streamed
-from clsvm.gram.sums import TILE, Sums
+from clsvm.gram.sums import Sums, usual
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 
@@ -68,7 +68,7 @@ class Cross:
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
-        self._tile = min(TILE[stream.profile.shape], left // 8)
+        self._tile = min(usual(stream), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost

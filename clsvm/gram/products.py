@@ -11,6 +11,7 @@ element-wise sum: in each layout).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -114,14 +115,14 @@ class Gram:
             reader.panel, reader.panel_bytes, reader.part, reader.gather,
         )  # fmt: skip
         self._real = np.dtype(rows.dtype)
-        self._numbers = kernel.scalars(rows.dtype)
+        self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: dict[tuple[int, int], Buffer] = {}
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
         """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers."""
         held = self._reader.of_panel(panel)
-        return held if held is None else (*held, *self._numbers)
+        return held if held is None else (*held, *self.numbers)
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel, in the rows' dtype."""
@@ -184,6 +185,10 @@ class Gram:
         for one in self._reader.over_rows(groups.start, len(groups), panel, count):
             self._launch(product, panel.shape, one, base, store, update)
 
+    def passes(self, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        """The launches over all rows for a gathered panel."""
+        yield from self._reader.over_rows(0, self.rows.n_pad // self.rows.lanes, panel, count)
+
     def slot(self, capacity: int, offset: int = 0) -> Buffer:
         """offset, offset + 1, ...: working vector u is kept in row offset + u."""
         if (capacity, offset) not in self._slots:
@@ -206,4 +211,4 @@ class Gram:
             items = self._layout.items(numbers)
             size, local = (one.groups * items, 1 if update else one.blocks), (items, 1)  # type: ignore[assignment]
         outcome = [given.arguments() for given in (store, update) if given]
-        kernel(size, local, one.first, one.groups, base, one.reads, *outcome, self._numbers)
+        kernel(size, local, one.first, one.groups, base, one.reads, *outcome, self.numbers)

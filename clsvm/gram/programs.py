@@ -81,12 +81,27 @@ def given(profile: Profile, dtype: str) -> Variant:
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
 
 
+BLOCK = 32  # of forward_back: lane groups of a work-item
+
+
+def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
+    """Forward and back in one pass over rows, by work-items that have K of ``sub`` lane groups in scratch at a time, a
+    divisor of BLOCK. None where a layout and profile have no such program."""
+    layout = LAYOUTS[kind]
+    made = layout.forward_back(spec, profile, dtype)
+    if made is None:
+        return None
+    shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, 'many')}"
+    label = f"{spec.name or 'expression'} forward_back {kind} {dtype}"
+    return Variant(label, made[0], (*shared, f"-DBLOCK={BLOCK}", f"-DSUB={sub}", *made[1]), "forward_back")
+
+
 # Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, and
 # vectors of rows on the way forth.
 OWN, FORTH = 4, 4
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """What forward and back make of stored tiles; ``entry`` is one of five kernels. exact: all sums are wide."""
+    """What forward and back make of stored tiles; ``entry`` is one of its kernels. exact: all sums are wide."""
     made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}", f"-DFORTH={FORTH}"
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), (*made, *["-DEXACT"] * exact), "back")

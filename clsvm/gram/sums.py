@@ -19,16 +19,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram import programs
+from clsvm.gram import one_pass, programs
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Gram, Store
-from clsvm.opencl.stream import Buffer
+from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
-TILE = {"vector": 8 << 20, "group": 64 << 20}  # bytes of K at a time, by the profile's shape: caches read it back
+OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20  # bytes of K at a time: of a core in the vector shape, of all in the group shape
 
 
 _BETWEEN, _WAYS = ("residual", "coupled", "blank"), ("forth", "back")  # kernels of back.cl
+
+
+def usual(stream: Stream) -> int:
+    """Bytes of a tile of K: caches read it back, and there is work for all units."""
+    return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else OF_DEVICE
 
 
 class Part(NamedTuple):
@@ -55,7 +60,7 @@ class Sums:
         if panel.capacity % programs.OWN:
             raise ValueError(f"a panel of {panel.capacity} working vectors is not whole lane groups: make it square")
         self._real, self._groups = real, rows.n_pad // rows.lanes
-        wanted = TILE[stream.profile.shape] if tile_bytes is None else tile_bytes
+        wanted = usual(stream) if tile_bytes is None else tile_bytes
         self._step = max(1, min(self._groups, wanted // (real.itemsize * rows.lanes * panel.capacity)))
         self._ld = size = self._step * rows.lanes
         nbytes = real.itemsize * size * panel.capacity
@@ -70,6 +75,7 @@ class Sums:
         self._forths, self._backs = ([stream.variant(made, name) for made in (short, exact)] for name in _WAYS)
         self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
         self._listed = stream.upload(self._padding)
+        self._one_pass = None if keep else one_pass.of(gram, panel, k, nbytes)
         self._w: Buffer = None
         self._z: Buffer = None
         self._shares: Buffer = None
@@ -128,6 +134,10 @@ class Sums:
         self._weights(V)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         n = np.int64(rows.n_pad)
+        if self._one_pass:
+            given = self._w, self._own, self._z, self._shares, self._out, self._count
+            self._one_pass.add(self._v, *given)
+            return self._read()
         for part in self._parts():
             first, size = part.begin * rows.lanes, part.groups * rows.lanes
             self._forward(part)
@@ -204,6 +214,8 @@ class Sums:
     def free(self) -> None:
         """Give every buffer back but those of the rows, the panel, and what is kept."""
         self.weigh(None)
+        if self._one_pass:
+            self._one_pass.free()
         tiles = () if self.keep else self._tiles
         self.gram.stream.free(self._w, *tiles, self._t, self._r, self._v, self._out, self._count, self._listed)
 

@@ -36,7 +36,7 @@ TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
 MANY = 150  # steps that are expected where the centres alone are the sample
 # In multiply-adds of a device's dense products, measured on a CPU: one of the host's float64 algebra; what a value of K
 # takes in a pass beside its cells, and for each output.
-HOST, VALUE, OUTPUT = 2.0, 25.0, 6.0
+HOST, VALUE, OUTPUT = 2.0, 20.0, 3.0
 SOLVES, MAKES = 3, 8  # of a loss that is not quadratic: steps over those of one solve, preconditioners
 STORED = 1 << 30  # bytes of B at most
 SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the largest condition for B in float32

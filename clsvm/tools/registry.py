@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.programs import PRODUCTS, back, given, gram, shapes, update
+from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, shapes, update
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
@@ -21,6 +21,8 @@ def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
         for product in PRODUCTS:
             for shape in shapes(profile, product):
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
+        if made := forward_back(spec, kind, dtype, profile):
+            yield made
         yield from LAYOUTS[kind].programs_of(spec, profile, dtype)
     if profile.shape == "vector":
         for constraint in (Constraint.BIAS, Constraint.NONE):

@@ -1,29 +1,9 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
-<%namespace name="lanes" file="chain_lanes_vector.mako"/>
-#ifndef COLUMNS
-#define COLUMNS V  // working vectors that a work-item holds at a time, a divisor of UB
-#endif
-#ifndef GROUPS
-#define GROUPS 1  // lane groups that it holds at a time; more than one only for DENSE rows
-#endif
-#ifndef AHEAD
-#define AHEAD 0  // features by which fetches from memory run ahead; 0 leaves it to the processor
-#endif
-#define PASS_BYTES 131072  // such a part of the panel
-#ifdef DENSE
-#define COLUMN(j) (j)
-#else
-#define COLUMN(j) J[j]
-#endif
+<%namespace name="lanes" file="tiles_lanes_vector.mako"/>
+${lanes.settings()}
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
-// One work-item: ``run`` times GROUPS lane groups (V rows each) against a part of the panel that stays in the second-level
-// cache, then against the next; COLUMNS vectors at a time in registers. How many there are is the range's to say.
-//   x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V, the tile stays in cache
-//   u[j]            = panel[(block d + j) UB + u % UB]   one line a feature, broadcast lane by lane
-// DENSE: every group holds all d features and columns is not read.
-// HALF: rows and working vectors are the same, and of those from the launch's first on the ones in front of a lane group
-// are left out: their values are mirror images (carry.cl).
+// One work-item: ``run`` times GROUPS lane groups (V rows each), read as tiles_lanes_vector.mako says.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
@@ -31,43 +11,8 @@ kernel EXPLICIT void gram(
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const int total = count[0], items = get_global_size(0), run = (groups + items * GROUPS - 1) / (items * GROUPS);
   const int begin = get_global_id(0) * run * GROUPS, end = min(begin + run * GROUPS, groups);
-  const int pass = max(1, (int)(PASS_BYTES / (sizeof(real) * UB) / (size_t)max(d, 1))) * UB;
-  for (int u1 = 0; u1 < total; u1 += pass)
-    for (int first = begin; first < end; first += GROUPS) {
-      global const real *restrict x[GROUPS];
-#pragma unroll
-      for (int a = 0; a < GROUPS; ++a) x[a] = values + at[group0 + min(first + a, groups - 1)];
-#ifdef DENSE
-      const int length = d;
-#else
-      global const int *restrict J = columns + columns_at[group0 + first];
-      const int length = columns_at[group0 + first + 1] - columns_at[group0 + first];
-#endif
-      for (int u0 = u1; u0 < min(total, u1 + pass); u0 += UB) {
-#ifdef HALF
-        if (u0 >= group0 * V && u0 < (group0 + first) * V) continue;
-#endif
-        const int here = min(UB, total - u0);
-        realv k[GROUPS][UB];
-        for (int v = 0; v < here; v += COLUMNS) {
-          global const real *restrict block = panel + (size_t)u0 * d + v;
-          realv sums[GROUPS][COLUMNS];
-#pragma unroll
-          for (int a = 0; a < GROUPS; ++a)
-#pragma unroll
-            for (int u = 0; u < COLUMNS; ++u) sums[a][u] = (realv)(real)0;
-${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict uj = block + (size_t)COLUMN(j) * UB;")}
-#pragma unroll
-          for (int a = 0; a < GROUPS; ++a)
-#pragma unroll
-            for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = sums[a][u];
-        }
-        for (int a = 0; a < min(GROUPS, groups - first); ++a) {
-          const size_t row = (size_t)(group0 + first + a) * V, to = row - base;
-          const realv x2 = loadv(0, xx + row);
-          realv *value = k[a];
+<%lanes:tiles>
+          const size_t to = row - base;
 <%include file="finish_vector.mako"/>
-        }
-      }
-    }
+</%lanes:tiles>
 }

@@ -88,6 +88,27 @@ def test_sums_stay_accurate(device: str, profile: str) -> None:
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(np.abs(V @ K.T) @ K).max()
 
 
+@pytest.mark.parametrize("kind", ["dense", "clustered"])
+@pytest.mark.parametrize("k", [1, 6])
+def test_the_same_bits_whatever_room_there_is(device: str, profile: str, kind: str, k: int) -> None:
+    """Of one pass: many launches of one work-item or one of many; the last block and lane group are not whole."""
+    if profile.startswith("gpu"):
+        pytest.skip("tiles are summed in wide numbers: another tile is another order")
+    rng, n, m = np.random.default_rng(8), 2777, 150
+    X = rng.random((n, 7)) * (rng.random((n, 7)) < 0.5)
+    kernel, V, z = make("rbf", gamma=1.5), rng.normal(size=(k, m)), rng.normal(size=(k, n))
+    K = kernel(X, X[:m])
+    found = []
+    for room in (1, 1 << 20, None):
+        with sums(device, X, np.arange(m), kernel, kind, "float32", k, tile_bytes=room) as made:
+            made.weigh(None, z)
+            found.append(made.forward_back(V))
+    expected = (V @ K.T - z) @ K
+    np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-6 * np.abs(np.abs(V @ K.T - z) @ K).max())
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
 def test_a_panel_of_two_is_refused(device: str) -> None:
     X = np.eye(5)
     with Stream(device) as stream:

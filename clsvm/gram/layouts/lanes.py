@@ -162,6 +162,19 @@ class Lanes(Layout):
         made = ["-DDENSE"] if of_panel or not self.sparse else []
         return template("lanes", spec, profile), [*made, *(f"-D{name}={n}" for name, n in tile.items())]
 
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
+        if profile.shape != "vector":
+            return None
+        made = [] if self.sparse else ["-DDENSE"]
+        text = sources.render("gram/forward_back_lanes_vector", kernel=spec)
+        return text, [*made, *(f"-D{name}={n}" for name, n in self.single(profile, dtype, "many").items())]
+
+    def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
+        """The register tile of a kernel that holds one lane group at a time, in the vector shape."""
+        held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
+        columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
+        return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
+
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         """The register tile of a gram kernel for a shape class; no wider than a panel's block."""
         block, chosen = self.width(profile, dtype, shape), {**profile.tiles[shape]}
@@ -235,9 +248,7 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.shape == "group":
             return super().tile(profile, dtype, shape, of_panel)
-        held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]  # (a lane group's columns are its own)
-        columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
-        return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
+        return self.single(profile, dtype, shape)  # (a lane group's columns are its own)
 
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")

@@ -214,6 +214,10 @@ class Layout(ABC):
         STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included.
         """
 
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
+        """(text, -D options) of a kernel called forward_back, which is one pass over rows; None where there is none."""
+        return None
+
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         """Every program of its own without a kernel function."""
         return iter(())

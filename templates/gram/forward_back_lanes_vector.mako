@@ -1,0 +1,126 @@
+<%include file="kernel_function.mako"/>
+<%namespace name="lanes" file="tiles_lanes_vector.mako"/>
+${lanes.settings()}
+// Forward and back in one pass over the rows of lane groups, for several outputs p, as gram.mako and back.cl do it in
+// four; K goes no further than its core's own caches:
+//   t[p][i]    = sum_u v[p][u] K[u][i]
+//   r[p][i]    = w[p][i] (t[p][i] - z[p][i]), or w[i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][i]
+//   part[p][u] = sum_i K[u][i] r[p][i] over the rows i of one work-item
+// One work-item: BLOCK lane groups, SUB at a time, whose values K stand in scratch of its own, rows of SUB V for each u,
+// contiguous; it is read once for four outputs. Rows are read as tiles_lanes_vector.mako says. Sums of RUN terms (back:
+// of SUB vectors) are real, then wide. absent[i] says that row i is padding, for which f need not have a value.
+// w serves all outputs where own is 0; z and shares may be null.
+#define RUN 128
+#define to_realv CAT(CAT(convert_, REAL), V)
+
+// Of V vectors: the sum of each one's lanes, side by side, by sums of neighbours.
+#ifdef REAL64
+#define LANES CAT(ulong, V)
+#else
+#define LANES CAT(uint, V)
+#endif
+#if V == 16
+#define EVEN (LANES)(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#elif V == 8
+#define EVEN (LANES)(0, 2, 4, 6, 8, 10, 12, 14)
+#else
+#define EVEN (LANES)(0, 2, 4, 6)
+#endif
+inline realv side_by_side(realv *sums) {
+#pragma unroll
+  for (int left = V / 2; left > 0; left /= 2)
+#pragma unroll
+    for (int i = 0; i < left; ++i) {
+      const realv a = sums[2 * i], b = sums[2 * i + 1];
+      sums[i] = shuffle2(a, b, EVEN) + shuffle2(a, b, EVEN + 1);
+    }
+  return sums[0];
+}
+
+kernel EXPLICIT void forward_back(
+    const int group0, const int groups, global const real *restrict values, global const long *restrict at,
+    global const int *restrict columns_at, global const int *restrict columns, global const real *restrict xx,
+    const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu,
+    const int problems, const int capacity, global const real *restrict weights, const long n,
+    global const wide *restrict w, const int own, global const wide *restrict z, global const wide *restrict shares,
+    global const uchar *restrict absent, global real *restrict tiles, global wide *restrict sums_t,
+    global real *restrict sums_r, global wide *restrict parts KERNEL_PARAMETERS) {
+  const int item = get_global_id(0), total = count[0], block_end = min((item + 1) * BLOCK, groups);
+  global real *restrict K = tiles + (size_t)item * capacity * SUB * V, *restrict r = sums_r + (size_t)item * problems * SUB * V;
+  global wide *restrict t = sums_t + (size_t)item * problems * SUB * V, *restrict part = parts + (size_t)item * problems * capacity;
+  for (int i = 0; i < problems * capacity / V; ++i) storev((widev)0.0, i, part);
+  for (int begin = item * BLOCK; begin < block_end; begin += SUB) {
+    const int end = min(begin + SUB, block_end);
+    for (int i = 0; i < problems * SUB; ++i) storev((widev)0.0, i, t), storev((realv)(real)0, i, r);
+<%lanes:tiles>
+          const int number = first - begin;
+          for (int u = 0; u < here; ++u) value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
+          for (int u = here; u < UB; ++u) value[u] = (realv)(real)0;
+          for (int u = 0; u < UB; ++u) storev(value[u], (u0 + u) * SUB + number, K);
+          const bool full = (u0 + UB) % RUN == 0 || u0 + UB >= total;
+          int p = 0;
+% for outputs in (4, 2, 1):
+          for (; p + ${outputs} <= problems; p += ${outputs}) {
+            realv sum[${outputs}];
+#pragma unroll
+            for (int q = 0; q < ${outputs}; ++q) sum[q] = loadv((p + q) * SUB + number, r);
+#pragma unroll
+            for (int u = 0; u < UB; ++u)
+#pragma unroll
+              for (int q = 0; q < ${outputs}; ++q)
+                sum[q] = fma(value[u], (realv)weights[(size_t)(p + q) * capacity + u0 + u], sum[q]);
+#pragma unroll
+            for (int q = 0; q < ${outputs}; ++q) {
+              const int place = (p + q) * SUB + number;
+              if (full) storev(loadv(place, t) + to_widev(sum[q]), place, t);
+              storev(full ? (realv)(real)0 : sum[q], place, r);
+            }
+          }
+% endfor
+</%lanes:tiles>
+    // rows that are not there: padding, and lane groups beyond the last
+    for (int i = 0; i < SUB * V; ++i)
+      if (begin + i / V >= end || absent[(size_t)(group0 + begin) * V + i])
+        for (int u = 0; u < (total + V - 1) / V * V; ++u) K[(size_t)u * SUB * V + i] = 0;
+    for (int a = 0; a < end - begin; ++a) {
+      const size_t row = (size_t)(group0 + begin + a) * V;
+      widev mean = (widev)0.0;
+      for (int p = 0; p < problems && shares; ++p) mean = fma(loadv(0, shares + p * n + row), loadv(p * SUB + a, t), mean);
+      for (int p = 0; p < problems; ++p) {
+        const widev weight = loadv(0, w + own * p * n + row);
+        widev one = loadv(p * SUB + a, t);
+        if (z) one -= loadv(0, z + p * n + row);
+        if (shares) one = loadv(0, shares + p * n + row) * (one - mean);
+        // (padding rows have no weight, and perhaps no value)
+        storev(to_realv(select(one * weight, (widev)0.0, isequal(weight, (widev)0.0))), p * SUB + a, r);
+      }
+    }
+    for (int u0 = 0; u0 < total; u0 += V) {
+      int p = 0;
+% for outputs in (4, 2, 1):
+      for (; p + ${outputs} <= problems; p += ${outputs}) {
+        realv sum[${outputs}][V], right[${outputs}][SUB];
+#pragma unroll
+        for (int q = 0; q < ${outputs}; ++q)
+#pragma unroll
+          for (int a = 0; a < SUB; ++a) right[q][a] = loadv((p + q) * SUB + a, r);
+        for (int u = 0; u < V; ++u) {
+#pragma unroll
+          for (int q = 0; q < ${outputs}; ++q) sum[q][u] = (realv)(real)0;
+#pragma unroll
+          for (int a = 0; a < SUB; ++a) {
+            const realv k = loadv((u0 + u) * SUB + a, K);
+#pragma unroll
+            for (int q = 0; q < ${outputs}; ++q) sum[q][u] = fma(k, right[q][a], sum[q][u]);
+          }
+        }
+#pragma unroll
+        for (int q = 0; q < ${outputs}; ++q) {
+          global wide *restrict to = part + (size_t)(p + q) * capacity + u0;
+          storev(loadv(0, to) + to_widev(side_by_side(sum[q])), 0, to);
+        }
+      }
+% endfor
+    }
+  }
+}
