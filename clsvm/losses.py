@@ -38,7 +38,8 @@ class Loss:
 
 def _log_cosh(f: Vector, y: Vector) -> Vector:
     u = np.abs(f - y)
-    return np.asarray(u + np.log1p(np.exp(-2 * u)) - np.log(2))
+    small = np.log1p(2 * np.square(np.sinh(np.minimum(u, 1.0) / 2)))  # (the other way would cancel)
+    return np.where(u < 1, small, u + np.log1p(np.exp(-2 * u)) - np.log(2))
 
 
 def _middle(y: Vector, w: Vector) -> Vector:

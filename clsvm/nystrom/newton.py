@@ -2,13 +2,13 @@
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
 Given      products with K(X, C) (gram/cross.py), the preconditioner, a loss, y (k, n), w (n,) or (k, n)
-Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)|, P = T^-1 A^-1: near the optimum F - F* is about half its
-           square, since there P' (Hessian) P is about I
+Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| of each output, or of all together where the loss couples
+           them; P = T^-1 A^-1: near the optimum F - F* is about half its square, since there P' (Hessian) P is about I
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
 
     f <- K alpha + offset,  g <- P'(K' (w l'(f)) / N + penalty T' u)            until |g| <= tol |g(0)|
     d <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g        conjugate gradients, one pass a step
-    alpha <- alpha + s P d, s = 1, 1/2, ... the first that lowers F enough
+    alpha <- alpha + s P d, s = 1, 1/2, ... the first that lowers F enough, of each output
 
 For the squared loss that is Falkon, and what is repeated is refinement: g is computed anew from alpha, so that errors
 of float32 products do not add up. The papers go through decreasing penalties, so that each step is a good one; here
@@ -135,7 +135,7 @@ class _Newton:
         self.steps = self.newton_steps = 0
         self.interrupted = False
         self.began, self.trace = perf_counter(), list[Point]()
-        self.objective, self.residual, self.bound = np.inf, np.inf, np.inf
+        self.objective, self.residual, self.bound, self.values = np.inf, np.inf, np.inf, np.empty(0)
         self.seconds = {"preconditioner": 0.0}
 
     def run(self, start: Vector | None) -> Found:
@@ -168,47 +168,53 @@ class _Newton:
         self._weigh(f)
         slope = self._slope(f)
         g = self._gradient(slope)
-        goal = self.tol * float(np.linalg.norm(g))
-        self.objective = self._value(f, self.u)
-        if float(np.abs(slope).max()) <= self._noise(f):  # nothing is to be learnt: the offset is all
-            self._seen(g, goal)
-            self.residual = 0.0
-            return Status.RESIDUAL
-        if start is not None:
-            self.u = self.P.of_coefficients(start)
-            self.alpha = start.copy() if self.P.kept is None else self.P.alpha(self.u)
+        learns = self._each(slope, lambda a: np.abs(a).max(axis=1)) > self._noise(f)
+        goal = np.where(learns, self.tol * self._norms(g), np.inf)  # (elsewhere the offset is all)
+        self._hold(self._values(f, self.u))
+        if start is not None and learns.any():
+            self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
+            self.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
             self._refine()
             f = self.of_gradients.forward(self.alpha) + offset
             if not loss.quadratic:
                 self._weigh(f)
-            g, self.objective = self._gradient(self._slope(f)), self._value(f, self.u)
+            g = self._gradient(self._slope(f))
+            self._hold(self._values(f, self.u))
         size = self._seen(g, goal)
-        while size > goal:
+        while (size > goal).any():
             if self.steps >= self.max_iter:
                 return Status.MAX_ITER
-            eta = self.fine if loss.quadratic else min(INEXACT, float(np.sqrt(size / max(goal / self.tol, 1e-300))))
-            d = self._conjugate_gradients(-g, max(eta, 0.3 * goal / size, self.fine))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                eta = self.fine if loss.quadratic else np.minimum(INEXACT, np.sqrt(size * self.tol / goal))
+                eta = np.where(size > goal, np.maximum(np.maximum(eta, 0.3 * goal / size), self.fine), 1.0)
+            d = self._conjugate_gradients(-g, eta[:, None])
             step = self.P.u(d)
             change = self.P.alpha(step)
             along = self.of_gradients.forward(change)
-            s, objective = self._shortened(f, along, step, float((g * d).sum()))
-            if not s:
+            s, lower = self._shortened(f, along, step, g * d)
+            if not s.any():
                 return Status.STALLED
             self.u, self.alpha, f = self.u + s * step, self.alpha + s * change, f + s * along
-            lower = objective < self.objective
-            self.objective = objective
             self.newton_steps += 1
             if self._refine():
-                f, size = self.of_gradients.forward(self.alpha) + offset, np.inf
+                f, size = self.of_gradients.forward(self.alpha) + offset, np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh(f)
             g, before = self._gradient(self._slope(f)), size
             size = self._seen(g, goal)
             if self.interrupted:
                 return Status.INTERRUPTED
-            if size > goal and size > STALL * before and not lower:
+            going_on = (size > goal) & (lower | (size <= STALL * before))
+            if (size > goal).any() and not going_on.any():
                 return Status.STALLED
         return Status.RESIDUAL
+
+    def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
+        """A number of each output's row (k, ...) of values; one of all together of a coupled loss."""
+        return of(values.reshape(1, -1) if self.task.loss.coupled else values)
+
+    def _norms(self, g: Vector) -> Vector:
+        return self._each(g, lambda rows: np.linalg.norm(rows, axis=1))
 
     def _refine(self) -> bool:
         """Take products in the finest dtype for gradients, where rounding of K shows and there is one."""
@@ -227,11 +233,12 @@ class _Newton:
         sizes = np.sqrt(np.square(self.alpha).sum(axis=1))
         return float((rounding * sizes / np.maximum(largest, 1e-300)).max())
 
-    def _noise(self, f: Vector) -> float:
-        """What rounding of targets and of f makes of :meth:`_slope`, about."""
+    def _noise(self, f: Vector) -> Vector:
+        """What rounding of targets and of f makes of :meth:`_slope`, about, of each output."""
         task = self.task
         terms = np.abs(task.loss.derivative(f, task.y)) + np.abs(task.y) + np.abs(f)
-        return SAFE * EPS * self.P.size * float((self.shares * terms).sum(axis=1).max())
+        sums = (self.shares * terms).sum(axis=1, keepdims=True)
+        return SAFE * EPS * self.P.size * self._each(sums, lambda rows: rows.max(axis=1))
 
     def _weigh(self, f: Vector) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
@@ -255,24 +262,29 @@ class _Newton:
     def _gradient(self, slope: Vector) -> Vector:
         return self.P.from_u(self.P.from_alpha(slope) + self.task.penalty * self.u)
 
-    def _value(self, f: Vector, u: Vector) -> float:
-        loss = (self.shares * self.task.loss.value(f, self.task.y)).sum()
-        return float(loss + self.task.penalty / 2 * np.square(u).sum())
+    def _values(self, f: Vector, u: Vector) -> Vector:
+        """F of each output."""
+        loss = (self.shares * self.task.loss.value(f, self.task.y)).sum(axis=1)
+        return loss + self.task.penalty / 2 * self._each(u, lambda rows: np.square(rows).sum(axis=1))
+
+    def _hold(self, values: Vector) -> None:
+        self.values, self.objective = values, float(values.sum())
 
     def _hessian(self, d: Vector) -> Vector:
         v = self.P.u(d)
         c = self.cross.forward_back(self.P.alpha(v))
         return self.P.from_u(self.P.from_alpha(c) + self.task.penalty * v)
 
-    def _conjugate_gradients(self, right: Vector, eta: float) -> Vector:
-        """d with |right - Hd| <= eta |right|, of each output by itself where they are not coupled."""
+    def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
+        """d with |right - Hd| <= eta |right|, of each output by itself where they are not coupled; eta (k, 1)."""
 
         def dots(a: Vector, b: Vector) -> Vector:
-            return np.full((1, 1), (a * b).sum()) if self.task.loss.coupled else (a * b).sum(axis=1, keepdims=True)
+            return self._each(a * b, lambda rows: rows.sum(axis=1))[:, None]
 
         d, r, p = np.zeros_like(right), right, right
         rr = dots(r, r)
         goal = eta**2 * rr
+        p = np.where(rr > goal, p, 0.0)
         while (rr > goal).any() and self.steps < self.max_iter and not self.interrupted:
             try:
                 q = self._hessian(p)
@@ -292,29 +304,36 @@ class _Newton:
             self._tell(d)
         return d
 
-    def _shortened(self, f: Vector, along: Vector, step: Vector, slope: float) -> tuple[float, float]:
-        """(s, F there): the first of 1, 1/2, ... that lowers F enough; 0 where none does. What rounding does to F is
-        no reason to stop."""
-        s, noise = 1.0, 1e-14 * abs(self.objective)
+    def _shortened(self, f: Vector, along: Vector, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+        """(s (k, 1), whether F got lower (k,)): of each output the first of 1, 1/2, ... that lowers F enough; 0 where
+        none does. What rounding does to F is no reason to stop. gd: each term of the slope."""
+        before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
+        s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
         for _ in range(HALVINGS):
-            value = self._value(f + s * along, self.u + s * step)
-            if value <= self.objective + ENOUGH * s * slope + noise:
-                return s, value
-            s /= 2
-        return 0.0, self.objective
+            values = self._values(f + s[:, None] * along, self.u + s[:, None] * step)
+            done = values <= before + ENOUGH * s * slope + noise
+            if done.all():
+                break
+            s = np.where(done, s, s / 2)
+        else:
+            s = np.where(done, s, 0.0)
+            values = self._values(f + s[:, None] * along, self.u + s[:, None] * step)
+        self._hold(values)
+        return s[:, None], values < before
 
-    def _seen(self, g: Vector, goal: float) -> float:
-        size = float(np.linalg.norm(g))
-        if not np.isfinite(size):
+    def _seen(self, g: Vector, goal: Vector) -> Vector:
+        sizes = self._norms(g)
+        if not np.isfinite(sizes).all():
             raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.cross.dtype}: scale X")
-        self.residual, self.bound = size * self.tol / goal if goal else 0.0, size**2 / 2
+        self.residual = float((sizes * self.tol / goal).max())
+        self.bound = float(np.square(sizes[np.isfinite(goal)]).sum()) / 2
         nan, now = float("nan"), perf_counter() - self.began
         rows = self.cross.passes * self.cross.n
         point = Point(now, self.steps, self.newton_steps, self.objective, nan, nan, self.residual, rows)
         self.trace.append(point)
         if self.progress:
             self.progress(point)
-        return size
+        return sizes
 
     def _tell(self, d: Vector) -> None:
         """Call back after a step of conjugate gradients that has come to d; by an interrupt it ends the solve."""
