@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from clsvm import files
-from clsvm.errors import CheckpointError, ClsvmError
+from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import targets
 from clsvm.estimators.answers import Answers, Probable
 from clsvm.estimators.steps import Steps
@@ -28,7 +28,13 @@ from clsvm.model_selection.shown import shown_fits
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
-SAID = (ValueError, TypeError, NotImplementedError, ClsvmError)  # what a fit of its own says once more, or can do
+SAID = (
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    MemoryError,
+    ClsvmError,
+)  # what a fit of its own says once more, or can do
 
 
 @dataclass(frozen=True)
@@ -165,10 +171,18 @@ class Fits:
         for group in groups:
             try:
                 yield from self.shared(group, apart)
-            except SAID:  # of these numbers, on this device
-                apart += [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
-        for job in apart:
-            self.found[job.candidate, job.fold] = self._alone(job)
+            except SAID as error:  # of these numbers, on this device
+                left = [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
+                yield from self._one_by_one(left, str(error))
+        yield from self._one_by_one(apart)
+
+    def _one_by_one(self, jobs: list[Job], why: str = "") -> Iterator[None]:
+        """Fits as the estimator does them; said where that is slower than it should be: where ``why`` hinders none."""
+        for job in jobs:
+            found = self.found[job.candidate, job.fold] = self._alone(job)
+            if why and isinstance(found, Found):
+                warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
+                why = ""
             yield
 
     def _groups(self) -> tuple[list[Group], list[Job]]:

@@ -30,6 +30,10 @@ from clsvm.report import Status
 
 Vector = NDArray[np.float64]
 OUTPUTS = 64  # at once at most: beyond that K is a small part of the work
+HOST, ARRAYS = (
+    1 << 30,
+    12,
+)  # bytes of the host's memory for outputs of all rows, about, and how many of these a solve has
 
 
 class Part(NamedTuple):
@@ -45,18 +49,24 @@ class NystromFolds(Fits):
 
     steps = NystromSteps
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._kernels: dict[int, tuple[Any, str]] = {}  # of a candidate, and what its centres depend on
+
     def key(self, job: Job) -> tuple[Any, ...]:
         machine, steps = job.machine, self.steps(job.machine)
         options, how = steps.options(), machine.center_selection
         if not self.by_rows(job) or options.callback is not None:
             raise NotImplementedError
-        by_penalty = isinstance(how, str) and how == "leverage"
-        drawn = joblib.hash((how, machine.n_centers, machine.random_state, machine.penalty if by_penalty else None))
+        if job.candidate not in self._kernels:  # (these take a look at all rows)
+            by_penalty = isinstance(how, str) and how == "leverage"
+            drawn = how, machine.n_centers, machine.random_state, machine.penalty if by_penalty else None
+            self._kernels[job.candidate] = steps.kernel(self.rows), joblib.hash(drawn)
         k = len(steps.posed(*self.targets(job.fold)).y)
-        return steps.kernel(self.rows), k, drawn, options.dtype, options.device, options.memory_limit
+        return *self._kernels[job.candidate], k, options.dtype, options.device, options.memory_limit
 
     def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        (kernel, k, *_), first = group.key, group.jobs[0].machine
+        (kernel, _, k, *_), first = group.key, group.jobs[0].machine
         options, random = self.steps(first).options(), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
         weights = self.steps(first).posed(np.asarray(self.y), self.weights).weights
@@ -64,7 +74,8 @@ class NystromFolds(Fits):
         least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
         posed = nystrom.pose(self.rows, kernel, centers, options, least)
         losses = [self._of_fold(job).loss for job in group.jobs]
-        parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, OUTPUTS // k))
+        outputs = min(OUTPUTS, HOST // (8 * ARRAYS * self.n))
+        parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
         with Stream(options.device, options.memory_limit) as stream:
             ready = nystrom.Ready(stream, self.rows, posed, posed.dtypes[0], k * len(parts[0].places))
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))

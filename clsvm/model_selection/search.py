@@ -261,6 +261,7 @@ class _Fold(BaseEstimator):
     def predict(self, numbers: Rows) -> Any:
         return self._known.predict(np.asarray(numbers)[:, 0])
 
+    @available_if(lambda self: hasattr(self.machine, "decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, numbers: Rows) -> Any:
         return self._known.decision_function(np.asarray(numbers)[:, 0])
 

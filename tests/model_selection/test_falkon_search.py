@@ -17,7 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from clsvm import SVC, FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
 from clsvm.errors import CheckpointError
 from clsvm.gram.cross import Cross
-from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, fits
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, fits, nystrom
+from clsvm.model_selection.nystrom import NystromFolds
 from clsvm.nystrom import newton
 from clsvm.report import Status
 
@@ -247,3 +248,37 @@ def test_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"], atol=1e-6)
     with pytest.raises(CheckpointError, match="another search"):
         search.set_params(cv=4).fit(X, Y)
+
+
+def test_what_cannot_be_shared_is_said(device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may hold the fits one by one."""
+
+    def full(*_: Any) -> None:
+        raise MemoryError("no room for all folds")
+
+    monkeypatch.setattr(NystromFolds, "_solved", full)
+    machine = FalkonRegressor(**SETTINGS, device=device)
+    with pytest.warns(RuntimeWarning, match="done one by one: no room for all folds"):
+        both(machine, {"penalty": [1e-3, 1e-2]}, X, Y, cv=3)
+    assert len(alone) == 6
+
+
+def test_outputs_at_once_are_as_many_as_memory_holds(
+    device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nystrom, "HOST", 8 * nystrom.ARRAYS * len(X) * 2)
+    asked: list[int] = []
+    real = nystrom.NystromFolds._task
+    monkeypatch.setattr(
+        nystrom.NystromFolds, "_task", lambda self, part: asked.append(len(part.places)) or real(self, part)
+    )
+    both(FalkonRegressor(**SETTINGS, gamma=0.3, device=device), {"penalty": [1e-3, 1e-2]}, X, Y, cv=5)
+    assert max(asked) == 2
+    assert not alone
+
+
+def test_regressors_have_no_decision_function_to_be_scored_by(device: str) -> None:
+    machine = FalkonRegressor(**SETTINGS, device=device)
+    with pytest.warns(UserWarning, match="Scoring failed"):
+        found = FalkonSearchCV(machine, {"penalty": [1e-2]}, scoring="roc_auc", cv=3, refit=False).fit(X, Y > 0)
+    assert np.isnan(found.cv_results_["mean_test_score"]).all()
