@@ -4,7 +4,8 @@
     kept      K(X, C) is on the device, and X no longer
     streamed  X passes through the device in every pass, some rows at a time (gram/streamed.py)
 
-What fits and costs least is chosen: a value of K costs a row's cells to make and the profile's ``cache_cost`` to read.
+What fits and costs least is chosen: a value of K costs a row's cells, the function and its use to make, and a share of
+the profile's ``cache_cost`` to read.
 X may be memory-mapped. Results do not depend on which it is but for the order of sums.
 """
 
@@ -27,6 +28,9 @@ from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
+# In dense cells, measured on a CPU: what a value of K costs that is made and used at once, beside its row's; what reading
+# it costs in a pass, over the profile's cost, which is of rows here and there.
+USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # rows that say what a value of K costs
 SOME = 64 << 20  # bytes of values that the host is given at a time
 
@@ -34,8 +38,8 @@ SOME = 64 << 20  # bytes of values that the host is given at a time
 class Cross:
     """K(X, C) in ``dtype`` for ``k`` outputs. X (n, d), centres (m, d), dense or CSR.
 
-    way: one of the three above. reason: why. passes: how often K was made or read. cells: what a value costs. keep:
-    whether K may be kept. Raises ValueError where memory_limit is too small.
+    way: one of the three above. reason: why. passes: how often K was made or read. cost: of a value in a pass, in
+    dense cells. keep: whether K may be kept. Raises ValueError where memory_limit is too small.
     """
 
     def __init__(
@@ -72,16 +76,16 @@ class Cross:
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
-        self.cells, reading = cells, stream.profile.cache_cost
-        words = f"making a value of K costs {cells:.0f} dense cells, reading it {reading:.0f}"
+        self.cost, reading = cells + USED, IN_ORDER * stream.profile.cache_cost
+        words = f"making a value of K costs as much as {self.cost:.0f} dense cells, reading it {reading:.0f}"
         kept, held = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
-        if keep and cells > reading and kept <= SHARE * left:
+        if keep and self.cost > reading and kept <= SHARE * left:
             self.way, self.reason = "kept", f"{words}: K is kept, {self.n * values / 1e6:.0f} MB"
-            self.cells = min(cells, reading)
+            self.cost = reading
         else:
             if not keep:
                 words = "few passes are to come"
-            elif cells > reading:
+            elif self.cost > reading:
                 words += f", and memory does not hold {self.n * values / 1e6:.0f} MB of it"
             self.way = "rows" if held <= SHARE * left else "streamed"
             by = f"; rows pass through the device, {passing.step} at a time" if self.way == "streamed" else ""

@@ -112,7 +112,7 @@ class Ready:
     ) -> None:
         """Draw the rows of which the preconditioner is made, for so many tasks with this penalty or larger ones."""
         cross, values, self.sample = self.cross, None, self._posed.centers.places
-        s = sampled(cross.n, self._posed.preconditioner.rank, cross.k, cross.cells, tol, quadratic, tasks)
+        s = sampled(cross.n, self._posed.preconditioner.rank, cross.k, cross.cost, tol, quadratic, tasks)
         if s > cross.m:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)

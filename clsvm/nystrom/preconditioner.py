@@ -35,8 +35,8 @@ _BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
 MANY = 150  # steps that are expected where the centres alone are the sample
 # In multiply-adds of a device's dense products, measured on a CPU: one of the host's float64 algebra; what a value of K
-# takes in a pass beside its cells, and for each output.
-HOST, VALUE, OUTPUT = 2.0, 20.0, 3.0
+# takes in a pass for each output.
+HOST, OUTPUT = 2.0, 3.0
 SOLVES, MAKES = 3, 8  # of a loss that is not quadratic: steps over those of one solve, preconditioners
 STORED = 1 << 30  # bytes of B at most
 SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the largest condition for B in float32
@@ -187,10 +187,10 @@ def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
         yield slice(first, end), slice(end, m)
 
 
-def sampled(n: int, m: int, k: int, cells: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
-    """How many of n rows to sample for m centres and k outputs, where a value of K costs ``cells`` multiply-adds in a
+def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
+    """How many of n rows to sample for m centres and k outputs, where a value of K costs ``each`` multiply-adds in a
     pass: all where that is not more than what they save. quadratic: whether one solve is all of a task."""
-    value = cells + VALUE + OUTPUT * k
+    value = each + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
 
     def cost(c: int) -> float:
