@@ -197,7 +197,7 @@ def _among(part: Part, posed: Posed) -> Vector:
 
 def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] | None:
     """The rows of which the preconditioner is made, as a fit draws them."""
-    s = sampled(cross.n, cross.m, 1, cross.cells, TOL)
+    s = sampled(cross.n, cross.m, 1, cross.cost, TOL)
     if s <= cross.m:
         return posed.places
     sample = np.sort(np.random.default_rng(1).permutation(cross.n)[:s])
