@@ -7,17 +7,14 @@ the coefficients in float64.
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
@@ -27,6 +24,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Progress, Status, relative_gap
 from clsvm.solvers import Solution, active_set, certificate
+from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
 MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose sums are as many as their rows
@@ -140,35 +138,10 @@ def kernel_values(
     return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
 
 
-class _OneThread:
-    """One thread for the linear algebra of whoever is inside, one at a time: the limit is the process's, and another
-    number of threads would be another sum."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._libraries: ThreadpoolController | None = None
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            self._libraries = self._libraries or ThreadpoolController()
-            with self._libraries.limit(limits=1):
-                yield
-
-    def forked(self) -> None:
-        """In a forked child none of the parent's threads is inside."""
-        self._lock = threading.Lock()
-
-
-_one_thread = _OneThread()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_one_thread.forked)
-
-
 def _threads(m: int) -> Any:
     """One thread where rows are few: several would wait for each other more than they work, and much more where the
     machine is busy."""
-    return _one_thread() if m <= ALONE else nullcontext()
+    return one_thread() if m <= ALONE else nullcontext()
 
 
 def solve(

@@ -28,8 +28,8 @@ from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
-# Measured on a CPU: what a value of K costs that is made and used at once, in dense cells, beside its row's; what reading
-# one costs in a pass, over the profile's cost, which is of rows here and there.
+# Measured on a CPU: what a value of K costs that is made and used at once, in dense cells, beside its row's; what
+# reading one costs in a pass, over the profile's cost, which is of rows here and there.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # rows that say what a value of K costs
 SOME = 64 << 20  # bytes of values that the host is given at a time

@@ -22,21 +22,26 @@ A' below it, and the diagonal is the one of whichever is used.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
+from clsvm.threads import one_thread
+
 Vector = NDArray[np.float64]
 JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
 MOST, EXACT = 1e-4, 1e-8  # of the mean of the diagonal: what needs more is not positive definite; of values in float64
 SINGULAR = 1e10  # the condition from which on centres are left out
+SHORT = 1 << 30  # multiply-adds of a solve that is too short for threads
 _BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
 MANY = 150  # steps that are expected where the centres alone are the sample
 # In multiply-adds of a device's dense products, measured on a CPU: one of the host's float64 algebra; what a value of K
 # takes in a pass for each output.
 HOST, OUTPUT = 2.0, 3.0
+AGAIN = 2.0  # times the steps of exact arithmetic, since each look at the residual begins anew: 1 to 5 on seven sets
 SOLVES, MAKES = 3, 8  # of a loss that is not quadratic: steps over those of one solve, preconditioners
 STORED = 1 << 30  # bytes of B at most
 SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the largest condition for B in float32
@@ -171,7 +176,8 @@ class Preconditioner:
         if len(rows) == 1:
             found = blas.dtrsv(self._both, rows[0], lower=lower, trans=trans)[None]
         else:
-            found = lapack.dtrtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
+            with one_thread() if rows.size * len(self._both) < SHORT else nullcontext():
+                found = lapack.dtrtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
         return np.asarray(found, np.float64)
 
 
@@ -197,7 +203,7 @@ def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = T
         if c == 1:
             return HOST * m**2 / 3 * makes + MANY * n * value * solves
         root = np.sqrt(c)
-        steps = (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
+        steps = AGAIN * (root + 1) / (root - 1) * np.log(2 / tol) / 2 if c * m < n else 2.0
         return float(HOST * min(c * m, n) * m * (1 + makes) / 2 + steps * n * value * solves)
 
     best = min(TIMES, key=cost)
