@@ -263,6 +263,15 @@ _LISTED = (
         solver=_as_it_is,
     ),
     Parameter(
+        "layout",
+        "auto",
+        "how rows stand on the device: 'dense'; 'clustered', rows of like columns side by side; 'csr', entries alone; "
+        "'hybrid', the dense columns whole and the rest as entries; or 'auto': what costs least by the device's rates",
+        Choice(("auto", "dense", "csr", "clustered", "hybrid")),
+        _as_it_is,
+        Flag("--layout", "auto, dense, csr, clustered or hybrid: rows on the device."),
+    ),
+    Parameter(
         "multi_class",
         "ovo",
         "of more than two classes: 'ovo', a machine for each pair; 'ovr', one for each class against "

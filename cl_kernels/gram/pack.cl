@@ -53,9 +53,10 @@ kernel void norms_lanes(const int group0, const int d, global const real *restri
 }
 
 kernel EXPLICIT void norms_csr(global const long *restrict indptr, global const real *restrict data,
-                      global real *restrict xx) {
+                      global const real *restrict dense, const int dense_columns, global real *restrict xx) {
   const size_t i = get_global_id(0);
   real sum = 0;
+  for (int j = 0; j < dense_columns; ++j) sum = fma(dense[i * dense_columns + j], dense[i * dense_columns + j], sum);
   for (long e = indptr[i]; e < indptr[i + 1]; ++e) sum = fma(data[e], data[e], sum);
   xx[i] = sum;
 }

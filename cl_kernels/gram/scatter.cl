@@ -6,6 +6,8 @@
 //   mark   gives every feature a line and clears it: its own number, or that of one of its entries among all of theirs,
 //          whichever needs fewer lines (by_entry)
 //   fill   values and norms
+// Columns that the rows store whole have the lines 1 .. dense_columns, and all others stand after them:
+//   spread   block[(1 + j) UB + u - first] = dense[rows[u] dense_columns + j]
 #ifndef UB
 #define UB 64
 #endif
@@ -17,15 +19,15 @@
 
 kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX *restrict indices,
                  global const int *restrict count, global const int *restrict rows, const int first, const int base,
-                 const int by_entry, volatile global int *place, global real *restrict block) {
+                 const int dense_columns, const int by_entry, volatile global int *place, global real *restrict block) {
   ROW
   if (i < 0) return;
-  long before = 1 - indptr[i];  // entries of the rows in front of this one, and line 0
+  long before = 1 - indptr[i];  // entries of the rows in front of this one, and the first of these lines
   for (int k = first; k < at; ++k)
     if (rows[k] >= 0) before += indptr[rows[k] + 1] - indptr[rows[k]];
   ENTRIES(e) {
     volatile global int *here = place + indices[e];
-    const int line = by_entry ? (int)(before + e) : 1 + indices[e];
+    const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
     if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;  // another one's
     for (int u = 0; u < UB; ++u) block[(size_t)line * UB + u] = 0;
   }
@@ -39,4 +41,12 @@ kernel EXPLICIT void fill(global const long *restrict indptr, global const INDEX
   uu[at] = i >= 0 ? xx[i] : (real)0;
   if (i < 0) return;
   ENTRIES(e) block[(size_t)(place[indices[e]] - base) * UB + get_global_id(0)] = data[e];
+}
+
+kernel EXPLICIT void spread(global const real *restrict dense, const int dense_columns, global const int *restrict count,
+                   global const int *restrict rows, const int first, global real *restrict block) {
+  ROW
+  global const real *restrict x = dense + (size_t)max(i, 0) * dense_columns;
+  for (int j = get_global_id(1); j < dense_columns; j += get_global_size(1))
+    block[(size_t)(1 + j) * UB + get_global_id(0)] = i >= 0 ? x[j] : (real)0;
 }

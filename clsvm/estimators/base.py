@@ -49,6 +49,7 @@ class KernelEstimator(BaseEstimator):
     device: Any
     dtype: Any
     memory_limit: Any
+    layout: Any
     support_vectors_: Any
     model_: KernelModel
     fit_report_: Any

@@ -195,6 +195,7 @@ class SVC(_Classifier):
         gap_tol: float | None = None,
         dtype: str = "float32",
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         multi_class: str = "ovo",
         bias: bool = True,
         max_time: float | None = None,
@@ -221,6 +222,7 @@ class SVC(_Classifier):
         self.gap_tol = gap_tol
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.layout = layout
         self.multi_class = multi_class
         self.bias = bias
         self.max_time = max_time
@@ -276,6 +278,7 @@ class NuSVC(_Classifier):
         gap_tol: float | None = None,
         dtype: str = "float32",
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         max_time: float | None = None,
         warm_start: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -300,6 +303,7 @@ class NuSVC(_Classifier):
         self.gap_tol = gap_tol
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.layout = layout
         self.max_time = max_time
         self.warm_start = warm_start
         self.checkpoint = checkpoint

@@ -97,6 +97,7 @@ class Falkon(KernelEstimator):
             self.dtype,
             self.device,
             self.memory_limit,
+            self.layout,
             self.verbose,
             self.callback,
         )
@@ -208,6 +209,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
         dtype: str = "float32",
         device: Any = None,
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         random_state: Any = None,
         warm_start: bool = False,
         callback: _Callback = None,
@@ -227,6 +229,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
         self.dtype = dtype
         self.device = device
         self.memory_limit = memory_limit
+        self.layout = layout
         self.random_state = random_state
         self.warm_start = warm_start
         self.callback = callback
@@ -319,6 +322,7 @@ class FalkonClassifier(_Classes):
         dtype: str = "float32",
         device: Any = None,
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         random_state: Any = None,
         warm_start: bool = False,
         callback: _Callback = None,
@@ -338,6 +342,7 @@ class FalkonClassifier(_Classes):
         self.dtype = dtype
         self.device = device
         self.memory_limit = memory_limit
+        self.layout = layout
         self.random_state = random_state
         self.warm_start = warm_start
         self.callback = callback

@@ -47,6 +47,7 @@ class OneClassSVM(OutlierMixin, Machine):
         gap_tol: float | None = None,
         dtype: str = "float32",
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         max_time: float | None = None,
         warm_start: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -67,6 +68,7 @@ class OneClassSVM(OutlierMixin, Machine):
         self.gap_tol = gap_tol
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.layout = layout
         self.max_time = max_time
         self.warm_start = warm_start
         self.checkpoint = checkpoint

@@ -49,6 +49,7 @@ class SVR(RegressorMixin, Machine):
         gap_tol: float | None = None,
         dtype: str = "float32",
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         bias: bool = True,
         max_time: float | None = None,
         warm_start: bool = False,
@@ -71,6 +72,7 @@ class SVR(RegressorMixin, Machine):
         self.gap_tol = gap_tol
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.layout = layout
         self.bias = bias
         self.max_time = max_time
         self.warm_start = warm_start
@@ -122,6 +124,7 @@ class NuSVR(RegressorMixin, Machine):
         gap_tol: float | None = None,
         dtype: str = "float32",
         memory_limit: int | str | None = None,
+        layout: str = "auto",
         max_time: float | None = None,
         warm_start: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -143,6 +146,7 @@ class NuSVR(RegressorMixin, Machine):
         self.gap_tol = gap_tol
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.layout = layout
         self.max_time = max_time
         self.warm_start = warm_start
         self.checkpoint = checkpoint

@@ -10,6 +10,7 @@ import numpy as np
 from clsvm import solvers
 from clsvm.fit import host, prepare
 from clsvm.gram import layouts, precision
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
@@ -25,7 +26,9 @@ class HostFit:
 
     def __init__(self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options) -> None:
         self.stream, self._X, self._kernel, self._options = stream, X, kernel, options
-        self.plan = None if isinstance(kernel, Precomputed) else layouts.choose(stream.profile, X, kernel.spec)
+        self.plan: Plan | None = None
+        if not isinstance(kernel, Precomputed):
+            self.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
         self._values: host.Values | None = None
         self._scale = self._rounding()
 

@@ -88,7 +88,7 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
             record.statuses[place] = one.solution.status
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(options.device, options.memory_limit) as stream:
-            record.plan = layouts.choose(stream.profile, X, kernel.spec)
+            record.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
     b = [found[place].b if place in found else np.zeros(len(member.rows)) for place, member in enumerate(members)]
     none = np.zeros(members[0].problem.groups)
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])

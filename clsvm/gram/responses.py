@@ -54,7 +54,7 @@ class Support:
         self.reach, self.known, self._ends = reach, known, ends
         self._single = layouts.once(plan, vectors)
         m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
-        row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(vectors, itemsize, _TILE)
+        row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(min(PANEL, max(0, budget // 8 - block)) // row))
         self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
         for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
@@ -144,7 +144,7 @@ class _Piece(NamedTuple):
 
 def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
     """Bytes of a row of X as it is laid out, about."""
-    return LAYOUTS[plan.kind].row_bytes(X, itemsize)
+    return LAYOUTS[plan.kind].row_bytes(plan, X, itemsize)
 
 
 def buffers_of(gram: Gram) -> tuple[Buffer, ...]:

@@ -15,6 +15,7 @@ version 1:
     support_vectors (n_SV, d)             dense, or
     data, indices, indptr, shape (2,)     CSR
     layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
+    order (d,), dense                     of the layout "hybrid": the columns in their order, how many of them are dense
 
 A file is read as if a stranger had written it: what it holds becomes numbers, or a kernel function through the checks
 of the language, or a ValueError of the form ``FILE: got ..., expected ...``; what the system refuses is an OSError.
@@ -38,6 +39,7 @@ from clsvm import files
 from clsvm.files import PathLike
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
+from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.models import libsvm
 from clsvm.models.libsvm import estimates_of
@@ -49,6 +51,7 @@ _COMMON = (
     *("format", "version", "kernel", "dtype", "task", "dual_coef", "intercept", "classes", "n_support"),
     *("layout", "centre", "reason"),  # always there: what damage leaves out would otherwise go unnoticed
 )
+_PARTITION = {"order", "dense"}
 _ESTIMATES = {"probA", "probB", "prob_density_marks"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
 _ARCHIVE = b"PK"  # what a zip archive begins with, and no text of LIBSVM's
@@ -118,6 +121,8 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
         made["support_vectors"] = vectors
     plan = model.plan or _NO_PLAN
     made |= {"layout": plan.kind, "centre": plan.centre, "reason": plan.reason}
+    if plan.partition:
+        made |= {"order": plan.partition.order, "dense": np.int32(plan.partition.dense)}
     arrays = {name: np.asarray(value) for name, value in made.items()}
     # (ascontiguousarray alone would make vectors of single values)
     return {
@@ -208,6 +213,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     version = int(file.array("version", "int64", ()))
     file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
     names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & _ESTIMATES)}
+    names |= _PARTITION if "layout" in arrays and str(arrays["layout"]) == "hybrid" else set()
     file.require(names == arrays.keys(), f"the keys {', '.join(sorted(arrays))}"[:400], ", ".join(sorted(names)))
 
     dtype = file.text("dtype")
@@ -313,4 +319,13 @@ def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
     centre = file.array("centre", "float64", (d,))
     fits = kernel.spec.of_distance or not centre.any()
     file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")
-    return Plan(kind, centre, reason)
+    return Plan(kind, centre, reason, _partition(file, d) if kind == "hybrid" else None)
+
+
+def _partition(file: _Checks, d: int) -> Partition:
+    order, dense = file.array("order", "int32", (d,)), int(file.array("dense", "int32", ()))
+    file.require(
+        (np.sort(order) == np.arange(d)).all(), "an order that is not of all columns", f"0 to {d - 1}, each once"
+    )
+    file.require(0 <= dense <= d, f"{dense} dense columns", f"0 to {d}")
+    return Partition(order, dense)

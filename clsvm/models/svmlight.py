@@ -95,7 +95,8 @@ def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel
     width, vectors, plan = max(X.shape[1], model.support_vectors.shape[1]), model.support_vectors, model.plan
     if vectors.shape[1] < width:
         if plan is not None:
-            plan = replace(plan, centre=np.pad(plan.centre, (0, width - len(plan.centre))))
+            partition = plan.partition and plan.partition.widened(width)
+            plan = replace(plan, centre=np.pad(plan.centre, (0, width - len(plan.centre))), partition=partition)
         model = replace(model, support_vectors=_widened(sparse.csr_matrix(vectors), width), plan=plan)
     return model, X if X.shape[1] == width else _widened(X, width)
 

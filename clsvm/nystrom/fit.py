@@ -42,6 +42,7 @@ class Options:
     dtype: str
     device: Any
     memory_limit: int | str | None
+    layout: str
     verbose: Any
     callback: newton.Callback | None
 
@@ -74,7 +75,7 @@ def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: f
     first where float32 is too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel
     function is no kernel for these centres."""
     with Stream(options.device, options.memory_limit) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec)
+        plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
         finest, device = stream.profile.finest, str(stream.info)
     given = {"device": options.device, "memory_limit": options.memory_limit}
     K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)

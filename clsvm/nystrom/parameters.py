@@ -99,7 +99,7 @@ _OWN = (
         Called(),
     ),
 )
-_SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "verbose"
+_SHARED = "kernel", "degree", "gamma", "coef0", "device", "memory_limit", "layout", "verbose"
 _CHANGED = {
     "class_weight": "what multiplies the weights of each class's rows: a dict, 'balanced' or None",
     "dtype": "'float32' or 'float64', of kernel values; coefficients and gradients are float64 either way. Where K "

@@ -28,7 +28,8 @@ class Profile:
     tiles: register tiles of the gram kernel by shape class. block: rows of a work-item that reads the row cache.
     wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.
     working_set: its largest size. sync: outer steps between host reads.
-    csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise.
+    csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
+    hybrid_cost: of a cell of a column that CSR rows store whole.
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
     step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
     working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
@@ -49,6 +50,7 @@ class Profile:
     sync: int
     csr_cost: float
     clustered_cost: float
+    hybrid_cost: float
     cache_cost: float
     step_cost: float
     look_cost: float
@@ -95,6 +97,7 @@ _CPU = Profile(
     sync=1,
     csr_cost=3.3,
     clustered_cost=1.1,
+    hybrid_cost=1.3,
     cache_cost=45.0,
     step_cost=6e7,
     look_cost=1000.0,
@@ -121,6 +124,7 @@ _GPU = Profile(
     sync=8,
     csr_cost=12.0,
     clustered_cost=1.1,
+    hybrid_cost=1.3,
     cache_cost=8.0,
     step_cost=1e9,
     look_cost=300.0,

@@ -16,10 +16,12 @@
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.
+// DENSE_COLUMNS: the first columns are stored whole; a row's sums begin with them (dense_columns_group.mako).
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
-    global const INDEX *restrict indices, global const real *restrict data, global const int *restrict rows,
+    global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
+    const int dense_columns, global const int *restrict rows,
     global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict place,
     global const real *restrict block, global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const size_t row = (size_t)(group0 + get_group_id(0)) * V, out = row - base;
@@ -30,6 +32,7 @@ kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
   block += lid;
 #pragma unroll 1  // (unrolled, the ends of all rows fill the scalar registers)
   for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
+<%include file="dense_columns_group.mako"/>
 #pragma unroll 1
     for (int r = 0; r < ROWS; ++r) {
 #ifdef LISTED
@@ -38,7 +41,11 @@ kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
 #else
       const long begin = indptr[row + r0 + r], end = indptr[row + r0 + r + 1];
 #endif
+#ifdef DENSE_COLUMNS
+      real sum = tile[r * (UB + 1) + lid];
+#else
       real sum = 0;
+#endif
 #ifdef ELEMENTWISE
       real seen = 0;
 #endif

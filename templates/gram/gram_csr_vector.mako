@@ -12,11 +12,13 @@
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.
-// HALF: as in gram_lanes_vector.mako.
+// DENSE_COLUMNS: the first columns are stored whole; a row's sums begin with them (dense_columns_vector.mako).
+// HALF: as in tiles_lanes_vector.mako.
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
 kernel EXPLICIT void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
-    global const INDEX *restrict indices, global const real *restrict data, global const int *restrict rows,
+    global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
+    const int dense_columns, global const int *restrict rows,
     global const real *restrict xx, const int first, const int mark, global const int *restrict count, global const int *restrict place,
     global const real *restrict block, global const real *restrict uu
     STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
@@ -37,10 +39,17 @@ kernel EXPLICIT void gram(
   }
   const realv x2 = loadv(0, norms);
   real tile[UB * V] __attribute__((aligned(128)));
+<%include file="dense_columns_vector.mako"/>
   for (int r = 0; r < V; ++r) {
     realv sum[UB / V];
 #pragma unroll
-    for (int v = 0; v < UB / V; ++v) sum[v] = (realv)(real)0;
+    for (int v = 0; v < UB / V; ++v) {
+#ifdef DENSE_COLUMNS
+      sum[v] = loadv(0, tile + (v * V + r) * V);
+#else
+      sum[v] = (realv)(real)0;
+#endif
+    }
 #ifdef ELEMENTWISE
     realv seen[UB / V];
 #pragma unroll

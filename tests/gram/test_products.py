@@ -122,7 +122,7 @@ def test_terms_of_two_zeros_count(
     X = rng.normal(size=(40, 21)) * (rng.random((40, 21)) < 0.3)
     kernel = kernels.Kernel.elementwise("cos(x - y) + cos(x * y)", "s * c", c=0.1)
     expected = 0.1 * (np.cos(X[:, None] - X[None]) + np.cos(X[:, None] * X[None])).sum(axis=2)
-    assert layouts.names(kernel.spec) == ("dense", "csr")
+    assert layouts.names(kernel.spec) == ("dense", "csr", "hybrid")
     np.testing.assert_allclose(kernel(X, X), expected, rtol=1e-12)
     check_kernel(device, kernel, "csr" if sparse else "dense", "float32", X, np.arange(11), sparse)
 
@@ -132,13 +132,13 @@ def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
         plan = layouts.choose(stream.profile, np.eye(40), make("rbf").spec, "clustered")
         rows = layouts.build(stream, np.eye(40), plan, "float32")
         gram = Gram(stream, rows, make("laplacian"))
-        with pytest.raises(ValueError, match="laplacian has the layouts dense, csr, got 'clustered'"):
+        with pytest.raises(ValueError, match="laplacian has the layouts dense, csr, hybrid, got 'clustered'"):
             gram.accumulate(gram.panel(4), stream.zeros(4), None, Update(1, 1, None, None, 4))
     assert "clustered" not in layouts.choose(stream.profile, np.eye(400), make("laplacian").spec).reason
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
 def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:
     if profile == "gpu-pair" and dtype == "float64":
         with pytest.raises(ValueError, match="double precision"):
@@ -148,13 +148,13 @@ def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:
         check(device, "rbf", kind, dtype, n, d, 70)
 
 
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
 def test_sparse_input(device: str, kind: str) -> None:
     check(device, "rbf", kind, "float32", 200, 30, 40, sparse=True)
 
 
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
 def test_small_shapes(device: str, profile: str, kind: str) -> None:
     check(device, "rbf", kind, "float32", 19, 3, 9)
 
@@ -191,7 +191,7 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
     check(device, "rbf", kind, "float32", 1200, 30, 8)
 
 
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
 @pytest.mark.parametrize("name", ["cpu", "short", "gpu"])
 def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """Also where fewer doubles than that are a vector; what pads is nobody's row."""
@@ -214,7 +214,7 @@ def test_same_bits_in_every_layout(device: str) -> None:
     rng = np.random.default_rng(1)
     X = (rng.normal(size=(50, 12)) * (rng.random((50, 12)) < 0.5)).astype(np.float32)
     values = []
-    for kind in ("dense", "clustered", "csr"):
+    for kind in ("dense", "clustered", "csr", "hybrid"):
         with Stream(device) as stream:
             rows = layouts.build(stream, X, layouts.choose(stream.profile, X, make("linear").spec, kind), "float32")
             gram = Gram(stream, rows, make("linear"))

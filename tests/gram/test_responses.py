@@ -22,13 +22,14 @@ from hypothesis import strategies as st
 import clsvm
 from clsvm import SVC, kernels
 from clsvm.gram import layouts
+from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy
 
-KINDS = ("dense", "clustered", "csr")
+KINDS = ("dense", "clustered", "csr", "hybrid")
 Builds = list[int]
 
 
@@ -42,6 +43,7 @@ def sparse_rows(n: int, d: int, seed: int, kind: str) -> Any:
 
 def make_model(kind: str = "dense", m: int = 300, d: int = 30, problems: int = 1, k: int = 2) -> KernelModel:
     rng = np.random.default_rng(5)
+    partition = Partition(np.random.default_rng(3).permutation(d).astype(np.int32), d // 3)
     return KernelModel(
         kernel=kernels.make("rbf", gamma=2 / d),
         support_vectors=sparse_rows(m, d, 6, kind),
@@ -49,7 +51,7 @@ def make_model(kind: str = "dense", m: int = 300, d: int = 30, problems: int = 1
         intercept=rng.normal(size=problems),
         classes=np.arange(10, 10 + k),
         n_support=np.bincount(np.arange(m) % k, minlength=k).astype(np.int32),
-        plan=layouts.Plan(kind, np.where(np.arange(d) == 0, 100.0, 0.0), ""),
+        plan=layouts.Plan(kind, np.where(np.arange(d) == 0, 100.0, 0.0), "", partition if kind == "hybrid" else None),
     )
 
 

@@ -114,11 +114,11 @@ class LinesLayout(Lanes):
     def cost(self, profile: Any, survey: Any) -> float:
         return 0.5
 
-    def build(self, stream: Any, X: Any, centre: Any, dtype: str) -> Rows:
+    def build(self, stream: Any, X: Any, plan: Any, dtype: str) -> Rows:
         (n, d), V = X.shape, lanes(stream.profile, dtype)
         n_pad = padded(n, V)
         lines = np.zeros((n_pad, d), dtype)
-        lines[:n] = X - centre
+        lines[:n] = X - plan.centre
         values, xx = stream.upload(lines), stream.upload((lines * lines).sum(axis=1))
         return Lines("lines", dtype, n, d, n_pad, V, n_pad * d, *in_order(n, n_pad), xx, d, d, values)
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.gram.layouts.csr import CSR
+from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
 from clsvm.gram.layouts.record import Layout, Plan, Rows, Survey
 from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED)}
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID)}
 _SAMPLE = 2048  # rows that the choice looks at
 
 
@@ -29,19 +30,29 @@ def names(spec: Spec) -> tuple[str, ...]:
     return tuple(layout.name for layout in LAYOUTS.values() if layout.takes(spec))
 
 
-def choose(profile: Profile, X: Data, spec: Spec, kind: str | None = None) -> Plan:
+def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
     """The cheapest layout that the kernel function has, by the profile's measured costs, or ``kind``; and the centre
-    that goes with it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0)."""
+    that goes with it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0).
+
+    Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
+    """
     survey = Survey(X, _density(_sample(X)))
     offers = {name: LAYOUTS[name].cost(profile, survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
-    kind = kind or min(costs, key=lambda name: costs[name])
+    if kind == "auto":
+        kind = min(costs, key=lambda name: costs[name])
+    elif kind not in offers:
+        raise ValueError(f"layout must be 'auto' or one of {', '.join(offers)} for this kernel function, got {kind!r}")
+    elif X.shape[1] > LAYOUTS[kind].most:
+        words = f"layout={kind!r} holds rows of at most {LAYOUTS[kind].most} columns, got {X.shape[1]}"
+        raise ValueError(f"{words}: 'csr' and 'hybrid' hold more")
     centre = np.zeros(X.shape[1])
     if spec.of_distance and X.shape[0]:
         full = _full_columns(X, survey.density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
-    return Plan(kind, centre, f"cost a row in dense cells: {reason}")
+    partition = LAYOUTS[kind].partition(profile, X)
+    return Plan(kind, centre, f"cost a row in dense cells: {reason}", partition)
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
@@ -58,8 +69,8 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):  # such a device has no doubles
-        X, centre = centred(X, centre).astype(np.float32), np.zeros_like(centre)
-    return LAYOUTS[plan.kind].build(stream, X, centre, dtype)
+        X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
+    return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
 
 
 def _sample(X: Data) -> Any:

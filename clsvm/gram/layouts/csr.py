@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ from clsvm.gram.layouts.record import (
     Layout,
     Panel,
     Pass,
+    Plan,
     Reader,
     Rows,
     Survey,
@@ -48,15 +49,26 @@ class Entries(NamedTuple):
     data: Buffer
 
 
+class DenseColumns(NamedTuple):
+    """The columns that are stored whole, the first ``number`` of them, where there are any: row after row."""
+
+    values: Buffer
+    number: int
+
+
 @dataclass(frozen=True)
 class CsrRows(Rows):
-    """Rows in CSR. lengths: of the rows, falling."""
+    """Rows in CSR, but for the columns that are dense. lengths: of the rows' entries, falling."""
 
     csr: Entries
+    dense: DenseColumns
     lengths: NDArray[np.int64]
 
     def buffers(self) -> tuple[Buffer, ...]:
-        return (self.xx, *self.csr)
+        return (self.xx, *self.csr, *[self.dense.values] * (self.dense.number > 0))
+
+    def describe(self) -> str:
+        return super().describe() + f", {self.dense.number} columns whole" * (self.dense.number > 0)
 
     def entries(self, rows: int) -> int:
         """The most entries that so many rows can have together."""
@@ -67,6 +79,7 @@ class Listed(NamedTuple):
     """Which rows the working vectors are, where these are entries with norms; ``count`` of them."""
 
     csr: Entries
+    dense: DenseColumns
     norms: Buffer
     count: Buffer
     rows: Buffer
@@ -94,7 +107,8 @@ class CsrReader(Reader):
 
     def __init__(self, layout: Csr, stream: Stream, rows: CsrRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        self._scatter: tuple[DeviceKernel, DeviceKernel] | None = None
+        self._scatter: list[DeviceKernel] = []
+        self._sparse = rows.d - rows.dense.number
         if kernel.spec.element:
             self.norms = self._zero_sums(kernel)
 
@@ -103,19 +117,19 @@ class CsrReader(Reader):
         r, stream = self.rows, self.stream
         out = stream.buffer(self.real.itemsize * r.n_pad)
         made = stream.variant(zero_sums(kernel.spec, r.dtype, stream.profile, r.d))
-        made((r.n_pad,), None, r.csr.indptr, r.csr.data, r.d, out, kernel.scalars(r.dtype))
+        made((r.n_pad,), None, r.csr.indptr, r.csr.data, self._sparse, out, kernel.scalars(r.dtype))
         return out
 
     def panel(self, capacity: int, square: bool = False) -> CsrPanel:
         stream, made = self.stream, super().panel(capacity, square)
         stream.clear(made.values, made.width * self.real.itemsize)
-        place = stream.zeros(4 * self.rows.d)
+        place = stream.zeros(4 * max(1, self._sparse))
         return CsrPanel(made.capacity, made.width, made.values, made.uu, made.nbytes, made.shape, place=place)
 
     def panel_bytes(self, capacity: int) -> int:
-        """A block, with a line for every feature that its vectors can have, and one of zeros."""
+        """A block: a line of zeros, one for every dense column, one for every other that its vectors can have."""
         r = self.rows
-        return (1 + min(r.d, r.entries(self.width))) * self.width * self.real.itemsize
+        return (1 + r.dense.number + min(self._sparse, r.entries(self.width))) * self.width * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> CsrPanel:
         assert isinstance(panel, CsrPanel)
@@ -129,7 +143,7 @@ class CsrReader(Reader):
         assert isinstance(panel, CsrPanel)
         if panel.nbytes < self.panel_bytes(panel.capacity):
             raise ValueError("the panel was made by shorter rows")
-        panel.listed = Listed(self.rows.csr, self.norms, count, rows)
+        panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def of_panel(self, panel: Panel) -> None:
         return None
@@ -144,22 +158,25 @@ class CsrReader(Reader):
         """A launch for each block of a panel, which stands in it meanwhile."""
         assert isinstance(panel, CsrPanel)
         assert panel.listed
-        stream, r, (csr, norms, listed, which) = self.stream, self.rows, panel.listed
-        if self._scatter is None:
+        stream, r, (csr, dense, norms, listed, which) = self.stream, self.rows, panel.listed
+        if not self._scatter:
             made = scatter(stream.profile, r.dtype, r.d)
-            self._scatter = stream.variant(made, "mark"), stream.variant(made, "fill")
-        mark, fill = self._scatter
+            self._scatter = [stream.variant(made, name) for name in ("mark", "fill", "spread")]
+        mark, fill, spread = self._scatter
         size = (panel.width, 1 if stream.profile.shape == "vector" else 32)
         lines = panel.nbytes // (panel.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, panel.capacity, panel.width):
             if panel.base[0] > 2**31 - 1 - 2 * lines:  # start again
-                stream.clear(panel.place, 4 * r.d)
+                stream.clear(panel.place, 4 * max(1, self._sparse))
                 panel.base[0] = 0
             base = panel.base[0]
-            mark(size, None, csr[:2], listed, which, first, base, by_entry, panel.place, panel.values)
+            numbering = base, dense.number, by_entry
+            mark(size, None, csr[:2], listed, which, first, *numbering, panel.place, panel.values)
             fill(size, None, csr, norms, listed, which, first, base, panel.place, panel.values, panel.uu)
-            reads = (r.csr, rows, self.norms, first, base, count, panel.place, panel.values, panel.uu)
+            if dense.number:
+                spread(size, None, dense, listed, which, first, panel.values)
+            reads = (r.csr, r.dense, rows, self.norms, first, base, count, panel.place, panel.values, panel.uu)
             yield Pass(groups.start, len(groups), reads)
             panel.base[0] += lines
 
@@ -169,30 +186,39 @@ class Csr(Layout):
 
     name, sparse, shared = "csr", True, False
 
-    def cost(self, profile: Profile, survey: Survey) -> float:
+    def cost(self, profile: Profile, survey: Survey) -> float | None:
         return profile.csr_cost * survey.used
 
-    def row_bytes(self, X: Data, itemsize: int) -> int:
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
 
-    def block_bytes(self, X: Data, itemsize: int, width: int) -> int:
+    def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         longest = np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum()
         return int(min(X.shape[1], longest) + 1) * width * itemsize + 4 * X.shape[1]
 
-    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
-        X = sp.csr_matrix(centred(X, centre))
-        (n, d), real, V = X.shape, np.dtype(dtype), lanes(stream.profile, dtype)
-        n_pad, stored = padded(n, V), int(X.indptr[-1])
-        indptr = np.full(n_pad + 1, stored, np.int64)
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
+        X = sp.csr_matrix(centred(X, plan.centre))
+        return self._laid(stream, X, np.zeros((X.shape[0], 0)), dtype)
+
+    def _laid(self, stream: Stream, X: Any, dense: NDArray[np.floating], dtype: str) -> CsrRows:
+        """Of CSR rows, and the columns before theirs that are dense: (n, number)."""
+        (n, sparse), number, real, V = X.shape, dense.shape[1], np.dtype(dtype), lanes(stream.profile, dtype)
+        d, n_pad, entries = sparse + number, padded(n, V), int(X.indptr[-1])
+        indptr = np.full(n_pad + 1, entries, np.int64)
         indptr[: n + 1] = X.indptr
         indices = X.indices.astype(np.uint16 if d <= 1 << 16 else np.int32)
         csr = Entries(stream.upload(indptr), stream.upload(indices), stream.upload(X.data.astype(real)))
+        columns = DenseColumns(csr.data, 0)
+        if number:
+            whole = np.zeros((n_pad, number), real)
+            whole[:n] = dense
+            columns = DenseColumns(stream.upload(whole), number)
         xx = stream.buffer(real.itemsize * n_pad)
         norms = stream.kernel(sources.cl("gram/pack"), packing(stream.profile, X, dtype), "norms_csr")
-        norms((n_pad,), None, csr.indptr, csr.data, xx)
-        cost, sizes = stored / max(1, n) * stream.profile.csr_cost, (n, d, n_pad, V, stored)
-        lengths = -np.sort(-np.diff(indptr))
-        made = CsrRows(self.name, dtype, *sizes, *in_order(n, n_pad), xx, cost, cost, csr, lengths)
+        norms((n_pad,), None, csr.indptr, csr.data, columns, xx)
+        cost = entries / max(1, n) * stream.profile.csr_cost + number * stream.profile.hybrid_cost
+        lengths, sizes = -np.sort(-np.diff(indptr)), (n, d, n_pad, V, entries + n_pad * number)
+        made = CsrRows(self.name, dtype, *sizes, *in_order(n, n_pad), xx, cost, cost, csr, columns, lengths)
         check_norms(stream, made)
         return made
 
@@ -232,10 +258,12 @@ _ARGUMENTS = {
     "indptr": "[n_pad + 1] row i is entries indptr[i] .. indptr[i + 1] - 1",
     "indices": "feature of each entry, from 0, ascending in each row",
     "data": "value of each entry",
+    "dense": "[n_pad dense_columns] columns before those of the entries; not read where there are none",
+    "dense_columns": "number of them",
     "rows": "not read by this program: any buffer",
     "first": "the first working vector of the block",
     "mark": "taken off a place it is the line",
-    "place": "[d] line of each feature in the block, mark more; mark where no working vector of the block has it",
+    "place": "[d - dense_columns] line of each feature in the block, mark more; mark: no working vector has it",
     "block": "[lines UB] the working vectors of one block",
 }
 _TILE = {

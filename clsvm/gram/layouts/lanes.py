@@ -23,6 +23,7 @@ from clsvm.gram.layouts.record import (
     Layout,
     Panel,
     Pass,
+    Plan,
     Reader,
     Rows,
     Survey,
@@ -138,16 +139,16 @@ class Lanes(Layout):
         d = survey.X.shape[1]
         return None if d > MAX_FEATURES and survey.used < 0.25 * d else float(d)
 
-    def row_bytes(self, X: Data, itemsize: int) -> int:
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
 
-    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
         n, d = X.shape
         V = lanes(stream.profile, dtype)
         n_pad = padded(n, V)
         lengths, columns_at = np.full(n_pad // V, d, np.int64), np.zeros(n_pad // V + 1, np.int32)
         groups = lengths, columns_at, np.zeros(1, np.int32)
-        return _packed(stream, X, centre, dtype, self.name, in_order(n, n_pad), groups)
+        return _packed(stream, X, plan.centre, dtype, self.name, in_order(n, n_pad), groups)
 
     def reader(self, stream: Stream, rows: LaneRows, kernel: Kernel) -> LaneReader:
         return LaneReader(self, stream, rows, kernel)
@@ -210,7 +211,7 @@ class Lanes(Layout):
 class Clustered(Lanes):
     """Lane groups of like rows, that hold what any of theirs uses."""
 
-    name, sparse = "clustered", True
+    name, sparse, most = "clustered", True, MAX_FEATURES
 
     def takes(self, spec: Spec) -> bool:
         return spec.element is None
@@ -225,8 +226,8 @@ class Clustered(Lanes):
         """Clusters would be for nothing."""
         return "csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense"
 
-    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
-        n, d = X.shape
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+        (n, d), centre = X.shape, plan.centre
         V = lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = padded(n, size)

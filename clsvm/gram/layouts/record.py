@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -31,12 +32,13 @@ class Plan:
     """How a model's rows are laid out, training and test alike.
 
     kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
-    reason: the costs that decided, in dense cells a row.
+    reason: the costs that decided, in dense cells a row. partition: of the columns, where the layout has one.
     """
 
     kind: str
     centre: NDArray[np.float64]
     reason: str
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True)
@@ -162,12 +164,13 @@ class Reader(ABC):
 class Layout(ABC):
     """One way for rows to stand on a device; its rows have its name as their kind.
 
-    name: as plans, reports and commands say it. sparse: whether zeros are not stored, so that taking off a centre would
-    add entries. shared: whether several work-groups can share the working vectors of a lane group (for emit).
-    Lanes and blocks of panels divide 64 rows, by which responses go.
+    name: as plans, reports and commands say it. most: columns that it can hold. sparse: whether zeros are not stored,
+    so that taking off a centre would add entries. shared: whether several work-groups can share the working vectors of
+    a lane group (for emit). Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
     name: str
+    most: int = 2**31 - 1
     sparse: bool
     shared: bool
 
@@ -179,22 +182,26 @@ class Layout(ABC):
     def cost(self, profile: Profile, survey: Survey) -> float | None:
         """Of a row, in dense cells; None where it is not to be chosen."""
 
+    def partition(self, profile: Profile, X: Data) -> Partition | None:
+        """Of the columns of X (n, d), where the layout has one."""
+        return None
+
     def once(self, X: Data, room: float) -> str:
         """The layout for rows that are used once, or fetched by their numbers: the making of this one may not pay.
         ``room``: bytes that dense ones may take."""
         return self.name
 
     @abstractmethod
-    def row_bytes(self, X: Data, itemsize: int) -> int:
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         """Bytes of a row of X as it is laid out, about."""
 
-    def block_bytes(self, X: Data, itemsize: int, width: int) -> int:
+    def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         """Bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""
         return 0
 
     @abstractmethod
-    def build(self, stream: Stream, X: Data, centre: NDArray[np.float64], dtype: str) -> Rows:
-        """X (n, d) on the device, less ``centre``."""
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+        """X (n, d) on the device, less the plan's centre."""
 
     @abstractmethod
     def reader(self, stream: Stream, rows: Any, kernel: Kernel) -> Reader:

@@ -1,0 +1,80 @@
+"""Rows of which some columns are stored whole and the rest in CSR: for data of which a part is dense.
+
+The dense columns come first in the order of all, and a value of K is one chain of operations over them and then over
+the entries, so that it has the bits of any other layout of columns in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import scipy.sparse as sp
+
+from clsvm.arrays import Data, centred
+from clsvm.gram import partition
+from clsvm.gram.layouts.csr import Csr, CsrRows
+from clsvm.gram.layouts.record import Plan, Survey, lanes
+from clsvm.gram.partition import Partition
+from clsvm.kernels.records import Spec
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
+from clsvm.opencl.stream import Stream
+
+
+class Hybrid(Csr):
+    """Entries, and columns that are dense."""
+
+    name = "hybrid"
+
+    def cost(self, profile: Profile, survey: Survey) -> float | None:
+        dense = survey.density * _entry(profile) > 1
+        if not dense.any():
+            return None
+        return float(dense.sum() * profile.hybrid_cost + survey.density[~dense].sum() * profile.csr_cost)
+
+    def partition(self, profile: Profile, X: Data) -> Partition:
+        return partition.partition(partition.counts(X), X.shape[0], entry=_entry(profile))
+
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
+        return super().row_bytes(plan, X, itemsize) + (plan.partition.dense * itemsize if plan.partition else 0)
+
+    def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
+        beside = plan.partition.dense * width * itemsize if plan.partition else 0
+        return super().block_bytes(plan, X, itemsize, width) + beside
+
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
+        assert plan.partition
+        dense, rest = partition.split(sp.csr_matrix(centred(X, plan.centre)), plan.partition)
+        return self._laid(stream, rest, dense, dtype)
+
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+        text, made = super().program(spec, profile, dtype, shape, of_panel)
+        return text, [*made, "-DDENSE_COLUMNS", *self._at_once(profile, dtype)]
+
+    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+        return iter(())  # (they are those of entries)
+
+    def programs_of(self, spec: Spec, profile: Profile, dtype: str) -> Iterator[Variant]:
+        return iter(())
+
+    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
+        yield "The first dense_columns features are stored whole, and the others are numbered from there, from 0:"
+        yield "  feature j < dense_columns of row i:             dense[i * dense_columns + j]"
+        yield "  feature j < dense_columns of working vector u:  block[(1 + j) * UB + u % UB]"
+        yield from super().explain(numbers, of_panel)
+
+    def _at_once(self, profile: Profile, dtype: str) -> list[str]:
+        """Rows whose sums are in registers, as many as the tile of dense rows has."""
+        if profile.shape == "group":
+            return []
+        held = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"]
+        of_row = self.width(profile, dtype, "many") // lanes(profile, dtype)
+        return [f"-DAT_ONCE={1 << max(0, (held // of_row).bit_length() - 1)}"]
+
+
+HYBRID = Hybrid()
+
+
+def _entry(profile: Profile) -> float:
+    """Time of an entry over that of a dense cell beside it."""
+    return profile.csr_cost / profile.hybrid_cost

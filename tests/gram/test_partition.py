@@ -1,0 +1,160 @@
+"""The partition of columns by their density: its rules as walks, and rows that stand by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clsvm import SVC, SVR, FalkonRegressor, kernels
+from clsvm.gram import layouts, partition
+from clsvm.gram.partition import RULES
+from clsvm.gram.products import Gram
+from clsvm.models.npz import load_model, save_model
+from clsvm.opencl.stream import Stream
+
+
+def walk(count: list[int], n: int, rule: str, entry: float) -> int:
+    """Columns that are dense, column by column."""
+    occur = sorted(c for c in count if c)
+    total = cells = 0
+    for i, c in enumerate(occur):
+        total, cells, left = total + c, cells + n, len(occur) - i - 1
+        if rule == "cost" and c * entry > n:
+            return len(occur) - i
+        if rule != "cost" and (total / cells > 0.05 or c / n > 0.5):
+            return len(occur) - i
+        if rule == "code" and 4 * total > n * left:
+            return len(occur) - i
+    return 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.sampled_from(RULES), st.floats(1, 10))
+def test_rules_are_walks(count: list[int], rule: str, entry: float) -> None:
+    made = partition.partition(np.array(count), 40, rule, entry)
+    assert made.dense == walk(count, 40, rule, entry)
+    falling = np.array(count)[made.order]
+    assert (np.diff(falling) <= 0).all()
+    np.testing.assert_array_equal(np.sort(made.order), np.arange(len(count)))
+    np.testing.assert_array_equal(made.order[made.rank], np.arange(len(count)))
+
+
+def test_an_unknown_rule() -> None:
+    with pytest.raises(ValueError, match="got the rule 'best', expected one of paper, code, cost"):
+        partition.partition(np.ones(3, int), 3, "best")
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_counts_and_split(form: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 12)) * (rng.random((50, 12)) < np.linspace(0, 0.9, 12))
+    given = form(X)
+    if sp.issparse(given):
+        given.data[::7] = 0  # stored zeros are none
+        X = given.toarray()
+    count = partition.counts(given)
+    np.testing.assert_array_equal(count, (X != 0).sum(axis=0))
+    made = partition.partition(count, 50, "cost", 2.0)
+    assert 0 < made.dense < 12
+    dense, rest = partition.split(sp.csr_matrix(given), made)
+    np.testing.assert_array_equal(np.hstack([dense, rest.toarray()]), X[:, made.order])
+    assert rest.has_sorted_indices
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["rbf", "linear", "laplacian"])
+def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name: str, dtype: str) -> None:
+    if profile == "gpu-pair" and dtype == "float64":
+        pytest.skip("the device has no doubles")
+    rng, n, d = np.random.default_rng(1), 300, 40
+    X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < rng.random(d) ** 2)).astype(np.float32)
+    kernel = kernels.make(name, **({"gamma": 0.1} if name != "linear" else {}))
+    found = []
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, "hybrid")
+        assert plan.partition
+        assert 0 < plan.partition.dense < d
+        for kind in ("hybrid", "csr", "dense"):
+            rows = X if kind == "hybrid" else X[:, plan.partition.order].sorted_indices()
+            one = plan if kind == "hybrid" else layouts.choose(stream.profile, rows, kernel.spec, kind)
+            laid = layouts.build(stream, rows, one, dtype)
+            gram = Gram(stream, laid, kernel)
+            panel, count = gram.panel(70, square=True), stream.upload(np.array([70], np.int32))
+            gram.gather(panel, stream.upload(laid.position[:70]), count)
+            found.append(gram.values(panel, 70))
+    if not kernel.spec.element:  # (element-wise sums over entries are corrected by those of zeros)
+        np.testing.assert_array_equal(found[1], found[0])
+    if name == "linear":  # (of distances, a dense layout takes the mean off)
+        np.testing.assert_array_equal(found[2], found[0])
+    np.testing.assert_allclose(found[0], kernel(X.toarray(), X[:70].toarray()), atol=2e-5)
+
+
+def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:
+    rng = np.random.default_rng(5)
+    density = np.where(np.arange(d) % 30 == 0, 0.8, 0.02)
+    X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < density))
+    return X, X[:, :60] @ rng.normal(size=60)
+
+
+@pytest.mark.parametrize("layout", ["dense", "csr", "clustered", "hybrid"])
+def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, layout: str) -> None:
+    X, y = half_dense()
+    machine = SVR(C=1.0, gamma=0.05, tol=1e-5, device=device).fit(X, y)
+    other = SVR(C=1.0, gamma=0.05, tol=1e-5, device=device, layout=layout).fit(X, y)
+    assert other.fit_report_.layout.startswith(layout)
+    assert other.fit_report_.primal == pytest.approx(machine.fit_report_.primal, rel=1e-6)
+    np.testing.assert_allclose(other.predict(X), machine.predict(X), atol=1e-4)
+    several = SVC(gamma=0.05, device=device, layout=layout).fit(X, np.digitize(y, [-1, 1]))
+    assert several.fit_report_.converged
+    falkon = FalkonRegressor(n_centers=50, gamma=0.05, penalty=1e-3, random_state=0, device=device, layout=layout)
+    assert falkon.fit(X, y).fit_report_.layout.startswith(layout)
+
+
+def test_a_saved_model_has_its_partition(device: str, tmp_path: Path) -> None:
+    X, y = half_dense()
+    machine = SVC(gamma=0.05, device=device, layout="hybrid").fit(X, y > 0)
+    save_model(machine, tmp_path / "model.npz")
+    model = load_model(tmp_path / "model.npz")
+    np.testing.assert_array_equal(model.decision_function(X, device), machine.decision_function(X))
+    assert model.plan is not None
+    assert model.plan.partition is not None
+    assert model.plan.partition.dense == 10
+
+
+def test_layouts_that_cannot_be(device: str) -> None:
+    X, y = half_dense()
+    with pytest.raises(ValueError, match="layout must be 'auto', 'dense', 'csr', 'clustered' or 'hybrid', got 'rows'"):
+        SVC(layout="rows", device=device).fit(X, y > 0)
+    with pytest.raises(ValueError, match="layout must be 'auto' or one of dense, csr, hybrid for this kernel function"):
+        SVC(kernel="laplacian", layout="clustered", device=device).fit(X, y > 0)
+    wide = sp.csr_matrix((X.data, X.indices, X.indptr), shape=(400, 20000))
+    with pytest.raises(ValueError, match="layout='clustered' holds rows of at most 16384 columns, got 20000"):
+        SVC(layout="clustered", device=device).fit(wide, y > 0)
+
+
+@pytest.mark.parametrize("layout", ["hybrid", "auto"])
+def test_hostile_rows(device: str, layout: str) -> None:
+    """Unsorted, duplicate and zero entries, int64 indices, empty rows and columns, one dense column among very many."""
+    rng, n, d = np.random.default_rng(2), 200, 10**6
+    row = np.concatenate([np.arange(1, n), rng.integers(1, n, 900), rng.integers(1, n, 900)])
+    column = np.concatenate([np.full(n - 1, 77), np.repeat(rng.integers(0, d, 450), 2), rng.integers(0, d, 900)])
+    value = np.concatenate([rng.normal(size=n - 1), rng.normal(size=900), np.zeros(900)])
+    X = sp.coo_matrix((value, (row, column)), shape=(n, d))
+    y = np.sign(rng.normal(size=n))
+    ordered = X.tocsr()
+    expected = SVC(gamma=0.5, device=device, layout="csr").fit(ordered, y).decision_function(ordered)
+    messy = sp.csr_matrix(X)
+    messy.indices, messy.indptr = messy.indices[::-1].astype(np.int64), messy.indptr.astype(np.int64)
+    messy.data = messy.data[::-1]
+    messy.indptr = messy.nnz - messy.indptr[::-1]
+    messy = messy[::-1]  # rows as before, entries of each backwards
+    messy.has_sorted_indices = False
+    for form in (X, X.tocsc(), messy):
+        machine = SVC(gamma=0.5, device=device, layout=layout).fit(form, y)
+        np.testing.assert_allclose(machine.decision_function(form), expected, atol=1e-4)
