@@ -116,8 +116,8 @@ def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
     parameters that were searched the best score is shown. Each cell has its value, where there are not too many. Scores
     far below the others share the lowest colour, so that these keep theirs apart.
 
-    search: fitted, SVCSearchCV or scikit-learn's. ax: where to draw, by default a new figure. Raises ValueError for
-    parameters that were not searched, ImportError without matplotlib.
+    search: fitted, SVCSearchCV, FalkonSearchCV (of y="penalty", say) or scikit-learn's. ax: where to draw, by default a
+    new figure. Raises ValueError for parameters that were not searched, ImportError without matplotlib.
     """
     results = search.cv_results_
     for name in (x, y):

@@ -28,8 +28,8 @@ from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what passes need beside is small)
-# Measured on a CPU: what a value of K costs that is made and used at once, in dense cells, beside its row's; what
-# reading one costs in a pass, over the profile's cost, which is of rows here and there.
+# Of a pass, measured on a CPU: what a value of K costs that is made and used at once in the vector shape, in dense
+# cells, beside its row's; what reading one costs, over the profile's cost, which is of rows here and there.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # rows that say what a value of K costs
 SOME = 64 << 20  # bytes of values that the host is given at a time
@@ -76,7 +76,8 @@ class Cross:
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost
-        self.cost, reading = cells + USED, IN_ORDER * stream.profile.cache_cost
+        self.cost = cells + USED * (stream.profile.shape == "vector")
+        reading = IN_ORDER * stream.profile.cache_cost
         words = f"making a value of K costs as much as {self.cost:.0f} dense cells, reading it {reading:.0f}"
         kept, held = self.n * (values + beside) + passing.step * row, self.n * (row + beside)
         if keep and self.cost > reading and kept <= SHARE * left:

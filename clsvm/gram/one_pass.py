@@ -18,19 +18,26 @@ from clsvm.opencl.stream import Buffer
 
 EACH = 4  # work-items of a compute unit in a launch
 CACHE = 2 << 20  # bytes of K that a work-item has at a time, about: what a core has of the caches
-FEW, MOST = 2, 8  # lane groups of them, at least and at most; half of the most where there are
-SEVERAL = 4  # outputs or more: fewer sums of lanes are worth a longer way to K
+FEW, MOST = 2, 8  # lane groups of them, at least and at most; half of the most for fewer outputs than SEVERAL
+SEVERAL = 4  # outputs: fewer sums of lanes are worth a longer way to K
 
 
 def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
-    """For a gathered panel and ``k`` outputs; None where the rows' layout or the device has no such program. room:
-    bytes for scratch, where one work-item's are fewer."""
+    """For a gathered panel and ``k`` outputs; None where the rows' layout or the device has no such program, or a
+    work-item's scratch is more than ``room`` bytes."""
     stream, rows = gram.stream, gram.rows
     sub, group = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize * rows.lanes * panel.capacity
     while sub > FEW and sub * group > CACHE:
         sub //= 2
     made = programs.forward_back(gram.kernel.spec, rows.kind, rows.dtype, stream.profile, rows.d, sub)
-    return None if made is None else OnePass(gram, panel, k, made, room)
+    fits = sum(_scratch(gram, panel, k, sub)) <= room
+    return OnePass(gram, panel, k, made, room) if made and fits else None
+
+
+def _scratch(gram: Gram, panel: Panel, k: int, sub: int) -> tuple[int, ...]:
+    """Bytes of a work-item: K, sums forward in wide numbers and short ones, sums back."""
+    real, held = np.dtype(gram.rows.dtype).itemsize, sub * gram.rows.lanes
+    return real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity
 
 
 class OnePass:
@@ -38,11 +45,10 @@ class OnePass:
 
     def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, room: int) -> None:
         self._gram, self._panel, self._k = gram, panel, k
-        stream, rows, real = gram.stream, gram.rows, np.dtype(gram.rows.dtype).itemsize
-        held, units = made.numbers["SUB"] * rows.lanes, stream.compute_units
-        scratch = real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity
+        stream, rows, units = gram.stream, gram.rows, gram.stream.compute_units
+        scratch = _scratch(gram, panel, k, made.numbers["SUB"])
         items = min(EACH * units, room // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
-        self._items = max(1, items - items % units if items > units else items)
+        self._items = items - items % units if items > units else items
         self._absent = stream.upload((rows.order < 0).astype(np.uint8))
         self._scratch = [stream.buffer(self._items * nbytes) for nbytes in scratch]
         self._kernel = stream.variant(made)

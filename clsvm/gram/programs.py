@@ -82,6 +82,7 @@ def given(profile: Profile, dtype: str) -> Variant:
 
 
 BLOCK = 32  # of forward_back: lane groups of a work-item
+RUN = 128  # terms of a sum that is in the dtype of K
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
@@ -93,7 +94,9 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
         return None
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, 'many')}"
     label = f"{spec.name or 'expression'} forward_back {kind} {dtype}"
-    return Variant(label, made[0], (*shared, f"-DBLOCK={BLOCK}", f"-DSUB={sub}", *made[1]), "forward_back")
+    return Variant(
+        label, made[0], (*shared, f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1]), "forward_back"
+    )
 
 
 # Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, and
@@ -103,5 +106,5 @@ OWN, FORTH = 4, 4
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
     """What forward and back make of stored tiles; ``entry`` is one of its kernels. exact: all sums are wide."""
-    made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}", f"-DFORTH={FORTH}"
+    made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DRUN={RUN}"
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), (*made, *["-DEXACT"] * exact), "back")

@@ -88,7 +88,9 @@ class Sums:
 
     def weigh(self, w: Vector | None, z: Vector | None = None, shares: Vector | None = None) -> None:
         """H and z of :meth:`forward_back`: w (n,) or one for each output (k, n), z (k, n), P (k, n) of w (diag(P) -
-        P P'); None is 1 and 0."""
+        P P'), with neither of them; None is 1 and 0. Raises ValueError for P with z or with a w for each output."""
+        if shares is not None and (z is not None or (w is not None and w.ndim > 1)):
+            raise ValueError("outputs that are coupled have one weight a row and no z")
         stream = self.gram.stream
         stream.finish()
         stream.free(*(buffer for buffer in (self._w, self._z, self._shares) if buffer is not None))

@@ -173,7 +173,7 @@ class Fits:
                 yield from self.shared(group, apart)
             except SAID as error:  # of these numbers, on this device
                 left = [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
-                yield from self._one_by_one(left, str(error))
+                yield from self._one_by_one(left, str(error) or type(error).__name__)
         yield from self._one_by_one(apart)
 
     def _one_by_one(self, jobs: list[Job], why: str = "") -> Iterator[None]:

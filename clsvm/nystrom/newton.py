@@ -58,8 +58,8 @@ class Task:
 
 @dataclass
 class Found:
-    """Where it ended: coefficients (k, m), F, |g| / |g(0)|, |g|^2 / 2, how, and what it took. exact: whether gradients
-    were of products in float64."""
+    """Where it ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, the sum of their |g|^2 / 2,
+    how, and what it took. exact: whether gradients were of products in float64."""
 
     alpha: Vector
     objective: float
@@ -325,7 +325,7 @@ class _Newton:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
             raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.cross.dtype}: scale X")
-        self.residual = float((sizes * self.tol / goal).max())
+        self.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         self.bound = float(np.square(sizes[np.isfinite(goal)]).sum()) / 2
         nan, now = float("nan"), perf_counter() - self.began
         rows = self.cross.passes * self.cross.n

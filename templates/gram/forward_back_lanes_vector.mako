@@ -10,7 +10,6 @@ ${lanes.settings()}
 // contiguous; it is read once for four outputs. Rows are read as tiles_lanes_vector.mako says. Sums of RUN terms (back:
 // of SUB vectors) are real, then wide. absent[i] says that row i is padding, for which f need not have a value.
 // w serves all outputs where own is 0; z and shares may be null.
-#define RUN 128
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Of V vectors: the sum of each one's lanes, side by side, by sums of neighbours.

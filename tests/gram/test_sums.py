@@ -99,7 +99,7 @@ def test_the_same_bits_whatever_room_there_is(device: str, profile: str, kind: s
     kernel, V, z = make("rbf", gamma=1.5), rng.normal(size=(k, m)), rng.normal(size=(k, n))
     K = kernel(X, X[:m])
     found = []
-    for room in (1, 1 << 20, None):
+    for room in (1 << 17 if k == 1 else 1 << 18, 1 << 20, None):
         with sums(device, X, np.arange(m), kernel, kind, "float32", k, tile_bytes=room) as made:
             made.weigh(None, z)
             found.append(made.forward_back(V))
@@ -107,6 +107,14 @@ def test_the_same_bits_whatever_room_there_is(device: str, profile: str, kind: s
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-6 * np.abs(np.abs(V @ K.T - z) @ K).max())
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
+
+
+def test_coupled_outputs_have_no_z(device: str) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    with sums(device, X, np.arange(5), make("rbf"), "dense", "float32", 2) as made:
+        for given in ({"z": np.zeros((2, 40))}, {"w": np.ones((2, 40))}):
+            with pytest.raises(ValueError, match="outputs that are coupled have one weight a row and no z"):
+                made.weigh(**{"w": None, **given}, shares=np.full((2, 40), 0.5))
 
 
 def test_a_panel_of_two_is_refused(device: str) -> None:

@@ -250,15 +250,20 @@ def test_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         search.set_params(cv=4).fit(X, Y)
 
 
-def test_what_cannot_be_shared_is_said(device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"), [(("no room for all folds",), "no room for all folds"), ((), "MemoryError")]
+)
+def test_what_cannot_be_shared_is_said(
+    device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
     """Memory may hold the fits one by one."""
 
     def full(*_: Any) -> None:
-        raise MemoryError("no room for all folds")
+        raise MemoryError(*words)
 
     monkeypatch.setattr(NystromFolds, "_solved", full)
     machine = FalkonRegressor(**SETTINGS, device=device)
-    with pytest.warns(RuntimeWarning, match="done one by one: no room for all folds"):
+    with pytest.warns(RuntimeWarning, match=f"done one by one: {said}"):
         both(machine, {"penalty": [1e-3, 1e-2]}, X, Y, cv=3)
     assert len(alone) == 6
 

@@ -45,3 +45,21 @@ def test_an_output_without_anything_to_learn_forgets_its_start(device: str) -> N
     assert made.fit_report_.converged
     np.testing.assert_array_equal(made.predict(X)[:, 1], 3.0)
     np.testing.assert_allclose(made.predict(X)[:, 0], machine(device).fit(X, Y[:, 0]).predict(X), atol=2e-5)
+
+
+def test_targets_so_small_that_a_goal_underflows(device: str) -> None:
+    X, Y = targets(300)
+    made = machine(device).fit(X, Y[:, :2] * [1e-170, 1.0])
+    assert made.fit_report_.converged
+    assert 0 <= made.fit_report_.residual <= 1e-6
+
+
+def test_many_outputs_need_no_more_memory_than_tiles(device: str) -> None:
+    """Where scratch of a whole work-item does not fit, tiles do."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 3))
+    Y = np.sin(X @ rng.normal(size=(3, 32)))
+    given: dict[str, Any] = {"n_centers": 700, "penalty": 1e-3, "tol": 1e-3}
+    small = machine(device, memory_limit=2_500_000, **given).fit(X, Y)
+    assert small.fit_report_.bytes_held <= 2_500_000
+    np.testing.assert_allclose(small.predict(X), machine(device, **given).fit(X, Y).predict(X), atol=2e-3)
