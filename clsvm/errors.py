@@ -32,6 +32,21 @@ class DeviceError(ClsvmError):
     """No platform, no usable device, several matches, or a device that ran out of memory."""
 
 
+class BufferSizeError(DeviceError):
+    """A buffer is larger than the device allows one to be."""
+
+
+class MemoryLimitError(ValueError):
+    """memory_limit is too small."""
+
+    def __init__(self, limit: int, held: int, more: int) -> None:
+        super().__init__(f"memory_limit of {limit} bytes is too small: {held} are in use and {more} more are needed")
+        self._given = limit, held, more
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MemoryLimitError, self._given
+
+
 class CheckpointError(ClsvmError, ValueError):
     """A checkpoint is damaged, or of other data or parameters than the fit that was to go on from it."""
 

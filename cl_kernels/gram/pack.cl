@@ -1,7 +1,8 @@
 // Rows into the lane layout: values[at[g] + j V + lane] = X[order[g V + lane]][columns[j]] - centre[columns[j]], rounded
 // once.
-// A range of (S, groups): item s of a group takes columns s, s + S, ... (S = 1 on a CPU, a work-group on a GPU, where
-// consecutive items then read consecutive columns). order < 0 marks padding rows, which come out zero.
+// A range of (S, groups): item s of a group takes columns s, s + S, ... (a work-group on a GPU, where consecutive items
+// then read consecutive columns). In the vector shape S = 1: V dense columns of V rows are read as vectors along the rows
+// and transposed, listed columns are read one by one. order < 0 marks padding rows, which come out zero.
 #ifndef INPUT
 #define INPUT float  // type of the caller's rows
 #endif
@@ -9,13 +10,14 @@
 #define INDEX int
 #endif
 
-#ifdef VECTOR  // a work-item walks whole rows, and the compiler sees the stride
-#define FIRST 0
-#define STEP 1
+#define FINESTV CAT(FINEST, V)
+#ifdef REAL64
+#define INTV CAT(long, V)
 #else
+#define INTV CAT(int, V)
+#endif
 #define FIRST get_global_id(0)
 #define STEP get_global_size(0)
-#endif
 
 kernel EXPLICIT void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
                     const int group0,
@@ -25,6 +27,59 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
   const int g = group0 + get_global_id(1);
   const int length = dense ? d : columns_at[g + 1] - columns_at[g];
   global const int *restrict J = columns + (dense ? 0 : columns_at[g]);
+#ifdef VECTOR
+  int first = 0;  // the columns before it are done
+  int some = -1;  // a row that is there, to be read in place of padding
+  for (int lane = 0; lane < V; ++lane) {
+    const int i = order[(size_t)g * V + lane] - row0;
+    some = i >= 0 && i < rows ? i : some;
+  }
+  if (some < 0) {
+    for (; first < length; ++first) storev((realv)(real)0, 0, values + at[g] + (size_t)first * V);
+    return;
+  }
+  global const INPUT *restrict from[V];
+  real present[V];
+  for (int lane = 0; lane < V; ++lane) {
+    const int i = order[(size_t)g * V + lane] - row0;
+    const bool there = i >= 0 && i < rows;
+    from[lane] = X + begin + (size_t)(there ? i : some) * d, present[lane] = there;
+  }
+  const INTV here = loadv(0, present) != (realv)(real)0;
+  for (; first + V <= length; first += V) {
+    FINESTV c;
+    realv k[V];
+    if (dense) {
+      c = CAT(vload, V)(0, centre + first);
+#pragma unroll
+      for (int r = 0; r < V; ++r)
+        k[r] = CAT(convert_, CAT(REAL, V))(CAT(convert_, FINESTV)(CAT(vload, V)(0, from[r] + first)) - c);
+    } else {
+      finest cs[V];
+      for (int j = 0; j < V; ++j) cs[j] = centre[J[first + j]];
+      c = CAT(vload, V)(0, cs);
+#pragma unroll
+      for (int r = 0; r < V; ++r) {
+        INPUT x[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) x[j] = from[r][J[first + j]];
+        k[r] = CAT(convert_, CAT(REAL, V))(CAT(convert_, FINESTV)(CAT(vload, V)(0, x)) - c);
+      }
+    }
+    transpose(k);
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      storev(select((realv)(real)0, k[j], here), 0, values + at[g] + (size_t)(first + j) * V);
+  }
+  for (; first < length; ++first) {
+    const int column = dense ? first : J[first];
+    INPUT x[V];
+#pragma unroll
+    for (int r = 0; r < V; ++r) x[r] = from[r][column];
+    const FINESTV v = CAT(convert_, FINESTV)(CAT(vload, V)(0, x)) - (FINESTV)centre[column];
+    storev(select((realv)(real)0, CAT(convert_, CAT(REAL, V))(v), here), 0, values + at[g] + (size_t)first * V);
+  }
+#else
   for (int lane = 0; lane < V; ++lane) {
     const int i = order[(size_t)g * V + lane] - row0;
     const bool there = i >= 0 && i < rows;
@@ -38,6 +93,7 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
       for (int j = FIRST; j < length; j += STEP) to[(size_t)j * V] = (real)((finest)x[J[j]] - centre[J[j]]);
     }
   }
+#endif
 }
 
 // xx[i] = <x_i, x_i>, summed in the order of the columns as every inner product is, so that |x - x|^2 is 0 exactly

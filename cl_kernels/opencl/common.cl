@@ -14,10 +14,11 @@
 
 #if !defined(WIDE_PAIR) || defined(REAL64)
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
-typedef double finest;  // the finest type there is
+#define FINEST double  // the finest type there is
 #else
-typedef float finest;
+#define FINEST float
 #endif
+typedef FINEST finest;
 
 #ifdef REAL64
 #define REAL double
@@ -46,6 +47,27 @@ typedef CAT(double, V) widev;
 #else
 #define FETCH(p)
 #endif
+// Lane c of k[r] and lane r of k[c], for r, c < V, change places, by log2(V) perfect shuffles.
+inline void transpose(realv *k) {
+  realv t[V];
+  for (int stage = 1; stage < V; stage *= 4) {
+#pragma unroll
+    for (int r = 0; r < V / 2; ++r) {
+      t[2 * r].even = k[r].lo, t[2 * r].odd = k[r + V / 2].lo;
+      t[2 * r + 1].even = k[r].hi, t[2 * r + 1].odd = k[r + V / 2].hi;
+    }
+    if (2 * stage < V) {
+#pragma unroll
+      for (int r = 0; r < V / 2; ++r) {
+        k[2 * r].even = t[r].lo, k[2 * r].odd = t[r + V / 2].lo;
+        k[2 * r + 1].even = t[r].hi, k[2 * r + 1].odd = t[r + V / 2].hi;
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < V; ++r) k[r] = t[r];
+    }
+  }
+}
 typedef realv kv;  // the type in which a kernel function is evaluated
 // Said of kernels that have their vectors already: compilers need not try across work-items (a third less build time)
 #define EXPLICIT __attribute__((vec_type_hint(CAT(float, 16))))

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from clsvm.errors import MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
@@ -128,9 +129,8 @@ def kernel_values(
                 stream.free(*panel.buffers(), *gram.rows.buffers())
             certificate.finite(K, kernel)
             return _centred(Values(K, scale), problem)
-        except ValueError as error:  # what is left of the budget holds no panel: the host takes longer, and less
-            if "memory_limit" not in str(error):
-                raise
+        except MemoryLimitError:  # what is left of the budget holds no panel: the host takes longer, and less
+            pass
     with _threads(m):
         K = kernel(X)
     certificate.finite(K, kernel)

@@ -8,12 +8,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layouts, precision, responses
+from clsvm.gram.blocks import BlockGram, products_of
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
@@ -26,6 +28,7 @@ from clsvm.solvers import certificate
 
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
+FETCHED = 256 << 20  # bytes of rows at most that the host copies for a look in float64
 ROOM = 1e-3  # of the largest wide number, for targets: what is computed of them is larger
 
 
@@ -44,8 +47,8 @@ class PreparedFit:
         self._values: host.Values | None = None
         self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
         room = WHOLE_SHARE * (stream.limit - stream.held)
-        if whole and isinstance(kernel, Kernel) and StoredGram.nbytes(self.gram.rows) <= room:
-            self.gram = StoredGram(stream, self.gram.rows, kernel)
+        if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows) <= room:
+            self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
         if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
             working_set = max(MIN_WORKING_SET, working_set // 2)
@@ -189,18 +192,26 @@ def products(
         return given, None, Scales(own, largest), _exact_given(X)
     plan = plan or layouts.choose(stream.profile, X, kernel.spec, options.layout)
     laid = layouts.once(plan, X, stream.limit // 8) if gathered else plan
-    gram = Gram(stream, layouts.build(stream, X, laid, dtype), kernel)
+    gram = products_of(stream, X, laid, kernel, dtype)
     stream.finish()
-    return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, stream, plan, X, kernel)
+    return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
 
 
-def _exact(options: Options, stream: Stream, plan: Plan, X: Any, kernel: Kernel) -> Callable[..., Vector]:
-    """K b in float64 for some rows, within what is left of the budget."""
+def _exact(options: Options, gram: Gram | BlockGram, plan: Plan, X: Any) -> Callable[..., Vector]:
+    """K b in float64 for some rows, within what is left of the budget; of many rows or support vectors, which may be in
+    a file, some at a time."""
+    stream, kernel = gram.stream, gram.kernel
+    step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
 
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
-        support = np.flatnonzero(b.any(axis=0))
-        with Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
-            c = responses.exact_responses(own, kernel, plan, X[rows], X[support], b[:, support])
+        support, c = np.flatnonzero(b.any(axis=0)), np.zeros((len(b), len(rows)))
+        with gram.lent(), Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
+            for first in range(0, len(rows), step):
+                here = X[rows[first : first + step]]
+                for begin in range(0, len(support), step):
+                    some = support[begin : begin + step]
+                    given = own, kernel, plan, here, X[some], b[:, some]
+                    c[:, first : first + step] += responses.exact_responses(*given)
             stream.peak = max(stream.peak, stream.held + own.peak)
         return c
 
@@ -212,7 +223,7 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
     return lambda rows, b: (K[rows] @ b.T).T
 
 
-def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram, asked: str) -> Scales:
+def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram, asked: str) -> Scales:
     """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
     kernel, dtype = gram.kernel, gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])

@@ -43,7 +43,7 @@ class Slabs:
 class _WholeGram:
     """What they have in common: working vectors are known by their rows' numbers, and values of K are read."""
 
-    whole = True
+    whole, share = True, 0.5
     _slabs: Slabs
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:

@@ -12,6 +12,7 @@ element-wise sum: in each layout).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -67,10 +68,11 @@ class Tile(NamedTuple):
 
 
 class Products(Protocol):
-    """What solvers ask of a kernel matrix, whatever it is made of. whole: whether all of K is on the device. width:
-    working sets are whole blocks of so many rows."""
+    """What solvers ask of a kernel matrix, whatever it is made of. whole: whether all of K is on the device. share: of
+    the memory that is left, for a working set. width: working sets are whole blocks of so many rows."""
 
     whole: bool
+    share: float
     width: int
     rows: Rows
     kernel: Any
@@ -101,10 +103,15 @@ class Products(Protocol):
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
 
 
+def over_all(store: Store | None, update: Update | None) -> str:
+    """Which of programs.PRODUCTS fills a store, an update, or both."""
+    return "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
+
+
 class Gram:
     """:class:`Products` of one kernel function over one set of rows, for one stream (so for one thread)."""
 
-    whole = False  # whether K is on the device whole
+    whole, share = False, 0.5
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         self.stream, self.rows, self.kernel = stream, rows, kernel
@@ -118,6 +125,11 @@ class Gram:
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: dict[tuple[int, int], Buffer] = {}
+
+    @property
+    def groups(self) -> range:
+        """All lane groups of the rows."""
+        return range(self.rows.n_pad // self.rows.lanes)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
         """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers."""
@@ -142,8 +154,7 @@ class Gram:
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
-        product = "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
-        self.over_rows(product, range(self.rows.n_pad // self.rows.lanes), 0, panel, count, store, update)
+        self.over_rows(over_all(store, update), self.groups, 0, panel, count, store, update)
 
     def rows_of(self, panel: Panel, source: Gram) -> NDArray[Any]:
         """K(U, X) on the host, U the rows of ``source`` in the caller's order (at most the panel's capacity), X these,
@@ -184,6 +195,10 @@ class Gram:
         """One of programs.PRODUCTS over some lane groups of the rows; row ``base`` is the first of store and update."""
         for one in self._reader.over_rows(groups.start, len(groups), panel, count):
             self._launch(product, panel.shape, one, base, store, update)
+
+    def lent(self) -> AbstractContextManager[None]:
+        """What products are made in, of which these have nothing, is free inside."""
+        return nullcontext()
 
     def passes(self, panel: Panel, count: Buffer) -> Iterator[Pass]:
         """The launches over all rows for a gathered panel."""

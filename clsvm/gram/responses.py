@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.errors import MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan
@@ -178,9 +179,8 @@ def _in_float64(
             with stream.tentative():
                 made = Support(stream, kernel, plan, support, "float64", ends)
                 return made.responses(stream, X, coefficients)
-        except ValueError as error:  # what is left of the budget holds no tile of them
-            if "memory_limit" not in str(error):
-                raise
+        except MemoryLimitError:  # what is left of the budget holds no tile of them
+            pass
     return _on_host(stream, kernel, X, support, coefficients, ends)
 
 
@@ -199,8 +199,7 @@ def _on_host(
     room = min(_HOST_BYTES, stream.limit - stream.held)
     side = next((1 << k for k in range(20, 0, -1) if needed(1 << k) <= room), 1)
     if stream.held + needed(side) > stream.limit:
-        words = f"{stream.held} are in use and {needed(side)} more are needed"
-        raise ValueError(f"memory_limit of {stream.limit} bytes is too small: {words}")
+        raise MemoryLimitError(stream.limit, stream.held, needed(side))
     stream.peak = max(stream.peak, stream.held + needed(side))
     out = np.zeros((max(1, len(ends)), problems, n))
     for c, (first, end) in zip(out, pairwise((0, *(ends or (m,)))), strict=True):

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.errors import DeviceError
 from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.gram.responses import row_bytes, whole_tiles
 from clsvm.opencl.stream import Stream
@@ -29,7 +31,7 @@ from clsvm.opencl.stream import Stream
 Block = tuple[slice, Rows]  # which rows of X, and these on the device
 BLOCK = 256 << 20  # bytes of a block at most
 SHARE = 0.5  # of what is left of the budget: for the blocks, and for what laying one out takes
-IN_PLACE, COPIED = 3, 5  # blocks that the share holds: two, some room, and a copy of a block's rows as float64
+IN_TURN, IN_PLACE, COPIED = 1.5, 3, 5  # blocks that the share holds: one, two, and a copy of its rows as float64
 OWN = 16  # bytes of a row's norm and places
 UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
 
@@ -37,48 +39,78 @@ UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of 
 class Streamed:
     """X (n, d), dense or CSR, in memory or memory-mapped, laid out by ``plan`` in ``dtype``, some rows at a time.
 
-    beside: bytes that the caller will hold for each row of a block while it has it. step: rows of a block, at most.
-    slices: the blocks. ahead: whether the next one is laid out meanwhile; it is not where there is one alone, where
-    memory holds no two, and in the simulator.
+    beside: bytes that the caller will hold for each row of a block while it has it. most: bytes of a block at most
+    (BLOCK). again: whether there are so many passes that it pays to look for an order of the rows; arrangement: that,
+    else they stand as they came. share: bytes that a pass takes of the stream's budget, at most. step: rows of a block,
+    at most. slices: the blocks. ahead: whether the next one is laid out meanwhile; it is not where there is one alone,
+    where memory holds no two, where the device computes with what is in its memory already, and in the simulator.
     """
 
-    def __init__(self, stream: Stream, X: Data, plan: Plan, dtype: str, beside: int = 0) -> None:
-        self._stream, self._X, self._dtype, self._plan = stream, X, dtype, layouts.once(plan, X)
-        self._share = int(SHARE * (stream.limit - stream.held))
-        room = self._share // (IN_PLACE if stream.unified else COPIED)
-        row = row_bytes(self._plan, X, np.dtype(dtype).itemsize) + OWN
-        self.step = min(X.shape[0], whole_tiles(min(BLOCK, room) // (row + beside)))
-        self.slices = [*_cut(X, self.step)]
-        self.ahead = len(self.slices) > 1 and self.step * row <= room and not stream.simulated
+    def __init__(
+        self,
+        stream: Stream,
+        X: Data,
+        plan: Plan,
+        dtype: str,
+        beside: int = 0,
+        most: int | None = None,
+        again: bool = False,
+    ) -> None:
+        self._stream, self._X, self._dtype, itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in _mapped(X)}
+        near = stream.unified and not self._files and not sp.issparse(X)  # kernels read any row of X where it is
+        self.arrangement = LAYOUTS[plan.kind].arranged(stream, X, plan, dtype) if again and near else None
+        if not self.arrangement:
+            plan = layouts.streamed(plan, X, stream.limit - stream.held) if again else layouts.once(plan, X)
+        self._plan = plan
+        blocks = COPIED if not stream.unified else IN_TURN if near else IN_PLACE
+        most = min(most or BLOCK, stream.largest)
+        places, cells = X.shape[0], X.indptr if sp.issparse(X) else None
+        row = row_bytes(plan, X, itemsize) + OWN
+        if self.arrangement:
+            cells = np.concatenate([[0], np.cumsum(self.arrangement.cells)])
+            places = len(cells) - 1
+            row = itemsize * int(cells[-1] / places) + OWN
+        left = (SHARE / 2 if again else SHARE) * (stream.limit - stream.held)
+        self.share = int(min(left, blocks * max(most, whole_tiles(1) * row)))
+        room = int(self.share / blocks)
+        self.step = min(places, whole_tiles(min(most, room) // (row + beside)))
+        self.slices = [*_cut(places, self.step, cells)]
+        self.ahead = not near and len(self.slices) > 1 and self.step * row <= room and not stream.simulated
 
     @contextlib.contextmanager
-    def passing(self) -> Iterator[Iterator[Block]]:
-        """One pass over all blocks, in order. A block is there until the next one is asked for, and the caller's queue
-        is finished then. Leaving it early, by an error or Ctrl-C, leaves no thread and no buffer.
+    def passing(self, backward: bool = False) -> Iterator[Iterator[Block]]:
+        """One pass over all blocks, in order or in the opposite one. A block is there until the next one is asked for,
+        and the caller's queue is finished then. Leaving it early, by an error or Ctrl-C, leaves no thread and no
+        buffer.
 
         Iterating raises ValueError where memory_limit is too small or a file became shorter, DeviceError, MemoryError:
         whatever laying out a block raises.
         """
         with contextlib.ExitStack() as stack:
             if self.ahead:
-                other = stack.enter_context(self._stream.beside(self._share))
+                other = stack.enter_context(self._stream.beside(self.share))
+                stack.enter_context(other.recycling())
                 worker = ThreadPoolExecutor(1, "clsvm rows")
                 stack.callback(worker.shutdown)
                 stack.callback(_wait, worker, os.getpid())
-            blocks = self._laid_ahead(other, worker) if self.ahead else self._laid_in_turn()
+            slices = self.slices[::-1] if backward else self.slices
+            blocks = self._laid_ahead(other, worker, slices) if self.ahead else self._laid_in_turn(slices)
             yield stack.enter_context(contextlib.closing(blocks))
 
-    def _laid_in_turn(self) -> Generator[Block, None, None]:
-        for rows in self.slices:
-            with self._stream.scratch():
-                yield rows, self.laid(self._stream, rows)
+    def _laid_in_turn(self, slices: list[slice]) -> Generator[Block, None, None]:
+        with self._stream.recycling():
+            for rows in slices:
+                with self._stream.scratch():
+                    yield rows, self.laid(self._stream, rows)
 
-    def _laid_ahead(self, other: Stream, worker: ThreadPoolExecutor) -> Generator[Block, None, None]:
+    def _laid_ahead(
+        self, other: Stream, worker: ThreadPoolExecutor, slices: list[slice]
+    ) -> Generator[Block, None, None]:
         """The worker alone uses the other stream while it works, and the caller's thread where it has nothing to do."""
         process, used = os.getpid(), None
-        coming = worker.submit(self._fetched, other, self.slices[0])
-        for rows, following in zip(self.slices, [*self.slices[1:], None], strict=True):
+        coming = worker.submit(self._fetched, other, slices[0])
+        for rows, following in zip(slices, [*slices[1:], None], strict=True):
             if os.getpid() != process:
                 raise DeviceError("a forked process began amid rows that stream by: their thread is its parent's")
             made = coming.result()
@@ -105,6 +137,9 @@ class Streamed:
 
     def laid(self, stream: Stream, rows: slice) -> Rows:
         """Some of the rows, laid out on ``stream`` as a block is; the caller frees them."""
+        if self.arrangement:
+            layout = LAYOUTS[self._plan.kind]
+            return layout.build_part(stream, self._X, self._plan, self._dtype, self.arrangement, rows)
         X = self._X if rows.stop - rows.start == self._X.shape[0] else self._X[rows]
         return layouts.build(stream, X, self._plan, self._dtype)
 
@@ -120,14 +155,15 @@ def _wait(worker: ThreadPoolExecutor, process: int) -> None:
         worker.submit(int).result()
 
 
-def _cut(X: Data, step: int) -> Iterator[slice]:
-    """Consecutive rows, ``step`` at most and fewer where these would have far more entries than others."""
-    n, first = X.shape[0], 0
-    most = int(UNEVEN * step * X.nnz / n) if sp.issparse(X) else 0
+def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
+    """Consecutive rows, ``step`` at most and fewer where these would have far more cells than others; cells (n + 1,):
+    how many stand before each."""
+    first = 0
+    most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
     while first < n:
         last = min(first + step, n)
-        if sp.issparse(X) and X.indptr[last] - X.indptr[first] > most:
-            fit = int(np.searchsorted(X.indptr[first : last + 1], X.indptr[first] + most, "right")) - 1
+        if cells is not None and cells[last] - cells[first] > most:
+            fit = int(np.searchsorted(cells[first : last + 1], cells[first] + most, "right")) - 1
             last = min(last, first + whole_tiles(fit))
         yield slice(first, last)
         first = last

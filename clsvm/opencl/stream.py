@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from clsvm.errors import DeviceError
+from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.opencl import sources
 from clsvm.opencl.contexts import build_lock, built, cached, context_lock, context_of, of_thread, queue_of, streams
 from clsvm.opencl.devices import default_profile, find, visible
@@ -64,6 +64,7 @@ class Stream:
         self.local_memory = self._device.local_mem_size
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
+        self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, while they are recycled
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
         # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
         # released one whose place it takes, for uninitialised: under it rows are copied and no buffer is released.
@@ -95,7 +96,7 @@ class Stream:
         ``nbytes`` of this one's budget are the other's alone meanwhile. Raises ValueError where so much is not left.
         """
         if self.held + nbytes > self.limit:
-            raise ValueError(f"memory_limit of {self.limit} bytes is too small for {nbytes} more")
+            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         before, start = self.peak, self.limit - nbytes
         self.held = self.peak = self.held + nbytes
@@ -109,6 +110,24 @@ class Stream:
             self.held -= nbytes
             self.peak = max(before, self.peak - nbytes + other.peak - start)  # of both together, at most
 
+    def reserve(self, nbytes: int) -> None:
+        """Count ``nbytes`` of the budget as held, for what is made in :meth:`lent`. Raises ValueError where so much is
+        not left."""
+        if self.held + nbytes > self.limit:
+            raise MemoryLimitError(self.limit, self.held, nbytes)
+        self._make_room(nbytes)
+        self.held += nbytes
+        self.peak = max(self.peak, self.held)
+
+    @contextlib.contextmanager
+    def lent(self, nbytes: int) -> Iterator[None]:
+        """``nbytes`` that were reserved are free inside."""
+        self.held -= nbytes
+        try:
+            yield
+        finally:
+            self.held += nbytes
+
     def give_slabs_back(self) -> None:
         """Return this stream's slabs to the pool."""
         with pool_lock:
@@ -120,13 +139,17 @@ class Stream:
     def buffer(self, nbytes: int) -> Buffer:
         """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the memory does."""
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
+        if self._spare and self._spare.get(nbytes):
+            buffer = self._spare[nbytes].pop()
+            self._buffers[buffer.int_ptr] = buffer, nbytes
+            return buffer
+        if self._spare and self.held + nbytes > self.limit:
+            self._drop_spare()
         if self.held + nbytes > self.limit:
-            raise ValueError(
-                f"memory_limit of {self.limit} bytes is too small: {self.held} are in use and {nbytes} more are needed"
-            )
+            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         if nbytes > self.largest:
-            raise DeviceError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
+            raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
         try:
             with self.lock:
                 buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
@@ -153,7 +176,7 @@ class Stream:
         On a device that shares the host's memory it asks for huge pages: first touch is then some five times faster.
         """
         if self.held + nbytes > self.limit:
-            raise ValueError(f"memory_limit of {self.limit} bytes is too small for {nbytes} more")
+            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         key = os.getpid(), self._context.int_ptr, nbytes
         with pool_lock:
@@ -176,12 +199,34 @@ class Stream:
     def free(self, *buffers: Buffer) -> None:
         for buffer in buffers:
             kept, nbytes = self._buffers.pop(buffer.int_ptr)
+            if self._spare is not None and not self.simulated:
+                self._spare.setdefault(nbytes, []).append(kept)
+                continue
             self.held -= nbytes
             if self.simulated:
                 never_released.append(kept)
                 continue
             with self.lock:
                 kept.release()
+
+    @contextlib.contextmanager
+    def recycling(self) -> Iterator[None]:
+        """Buffers that are freed inside are taken again for others of their size, up to its end: new memory costs a
+        CPU as much as a copy into it. They are counted as held meanwhile."""
+        self._spare = {}
+        try:
+            yield
+        finally:
+            self._drop_spare()
+            self._spare = None
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare or {}, {}
+        for nbytes, buffers in spare.items():
+            self.held -= nbytes * len(buffers)
+            with self.lock:
+                for buffer in buffers:
+                    buffer.release()
 
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
         """Leave buffers to whoever keeps them from here on; how many bytes they are."""

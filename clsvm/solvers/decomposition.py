@@ -97,14 +97,14 @@ class Solver:
         return self.problem.problems, 1
 
     def _working_set(self) -> int:
-        """The working set size asked for, in whole tiles, halved until it takes at most half of the memory left."""
+        """The working set size asked for, in whole tiles, halved until it takes at most its share of what is left."""
         stream, rows, unit = self.stream, self.gram.rows, max(self.gram.width, WHOLE)
         real = np.dtype(rows.dtype).itemsize
         W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
         own, sets = VECTOR_STATE if stream.profile.shape == "vector" else 0, self.sets
         while unit < W:
             panel, tile = self.gram.panel_bytes(sets * W), (sets * W) ** 2 * real
-            room = (stream.limit - stream.held - self._besides(W, real)) // 2
+            room = self.gram.share * (stream.limit - stream.held - self._besides(W, real))
             fits = room >= panel + tile and max(panel, tile) <= stream.largest
             if fits and own * W <= stream.local_memory:
                 break

@@ -72,27 +72,10 @@ kernel EXPLICIT void gram(
   for (int v = 0; v < UB / V; ++v) {
     const int u0 = first + v * V;
     if (u0 >= total) break;
-    realv k[V], t[V];
+    realv k[V];
 #pragma unroll
     for (int r = 0; r < V; ++r) k[r] = loadv(v * V + r, tile);
-    // transpose by log2(V) perfect shuffles
-    for (int stage = 1; stage < V; stage *= 4) {
-#pragma unroll
-      for (int r = 0; r < V / 2; ++r) {
-        t[2 * r].even = k[r].lo, t[2 * r].odd = k[r + V / 2].lo;
-        t[2 * r + 1].even = k[r].hi, t[2 * r + 1].odd = k[r + V / 2].hi;
-      }
-      if (2 * stage < V) {
-#pragma unroll
-        for (int r = 0; r < V / 2; ++r) {
-          k[2 * r].even = t[r].lo, k[2 * r].odd = t[r + V / 2].lo;
-          k[2 * r + 1].even = t[r].hi, k[2 * r + 1].odd = t[r + V / 2].hi;
-        }
-      } else {
-#pragma unroll
-        for (int r = 0; r < V; ++r) k[r] = t[r];
-      }
-    }
+    transpose(k);
     const int here = min(V, total - u0);
     realv *value = k;
 <%include file="finish_vector.mako"/>

@@ -60,6 +60,12 @@ def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
     return replace(plan, kind=LAYOUTS[plan.kind].once(X, room))
 
 
+def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
+    """The plan for rows X that are laid out anew in every pass."""
+    kind = LAYOUTS[plan.kind].streamed(X, room)
+    return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else None)
+
+
 def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
     """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
 

@@ -139,7 +139,7 @@ class CsrReader(Reader):
         uu = stream.part(panel.uu, first * itemsize, capacity * itemsize)
         return replace(panel, capacity=capacity, uu=uu, listed=listed)
 
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         assert isinstance(panel, CsrPanel)
         if panel.nbytes < self.panel_bytes(panel.capacity):
             raise ValueError("the panel was made by shorter rows")

@@ -38,6 +38,10 @@ class Hybrid(Csr):
     def partition(self, profile: Profile, X: Data) -> Partition:
         return partition.partition(partition.counts(X), X.shape[0], entry=_entry(profile))
 
+    def streamed(self, X: Data, room: float) -> str:
+        """Splitting rows would take longer than it saves."""
+        return "csr"
+
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return super().row_bytes(plan, X, itemsize) + (plan.partition.dense * itemsize if plan.partition else 0)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, centred
 from clsvm.gram import cluster
 from clsvm.gram.layouts.record import (
+    Arrangement,
     Layout,
     Panel,
     Pass,
@@ -99,10 +100,11 @@ class LaneReader(Reader):
         uu = self.stream.part(panel.uu, first * itemsize, capacity * itemsize)
         return replace(panel, capacity=capacity, values=values, uu=uu)
 
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        stream.clear(panel.values, panel.nbytes)
-        stream.clear(panel.uu, panel.capacity * self.real.itemsize)
+        if fresh:
+            stream.clear(panel.values, panel.nbytes)
+            stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         if panel.shape not in self._gathers:
             self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.shape == "vector" else 32)
@@ -227,13 +229,16 @@ class Clustered(Lanes):
         return "csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense"
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-        (n, d), centre = X.shape, plan.centre
-        V = lanes(stream.profile, dtype)
+        if sp.issparse(X):
+            X, plan = sp.csr_matrix(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
+        order, position, _, groups = self.arranged(stream, X, plan, dtype)
+        return _packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
+
+    def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
+        n, V = X.shape[0], lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = padded(n, size)
-        if sp.issparse(X):
-            X, centre = sp.csr_matrix(centred(X, centre)), np.zeros(d)
-        clusters = cluster.cluster(stream, X, size, centre=centre)
+        clusters = cluster.cluster(stream, X, size, centre=plan.centre)
         empty = n_pad - len(clusters.order)  # rows of no cluster
         order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
         position = np.empty(n, np.int32)
@@ -244,7 +249,18 @@ class Clustered(Lanes):
             raise ValueError(f"the clustered layout of {n} rows needs {lengths.sum()} columns, at most {2**31 - 1}")
         columns_at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         groups = lengths, columns_at, np.nonzero(mask)[1].astype(np.int32)
-        return _packed(stream, X, centre, dtype, self.name, (order, position), groups)
+        return Arrangement(order, position, np.repeat(lengths, V), groups)
+
+    def build_part(
+        self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
+    ) -> Rows:
+        lengths, columns_at, columns = arrangement.groups
+        V, order = lanes(stream.profile, dtype), arrangement.order[places]
+        first, end = places.start // V, places.start // V + len(order) // V
+        begin, stop = columns_at[first], columns_at[end]
+        groups = lengths[first:end], columns_at[first : end + 1] - begin, columns[begin:stop]
+        there = np.flatnonzero(order >= 0).astype(np.int32)
+        return _packed(stream, X, plan.centre, dtype, self.name, (order, there), groups)
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.shape == "group":
@@ -303,7 +319,7 @@ def _packed(
     groups: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]],
 ) -> LaneRows:
     """X in lane groups. groups: how many features each holds, where these begin among the columns, and those."""
-    (n, d), (order, position), (lengths, columns_at, columns) = X.shape, places, groups
+    d, (order, position), (lengths, columns_at, columns) = X.shape[1], places, groups
     V, real, dense = lanes(stream.profile, dtype), np.dtype(dtype), kind == "dense"
     width = 1 if stream.profile.shape == "vector" else 64
     opts = packing(stream.profile, X, dtype)
@@ -323,8 +339,8 @@ def _packed(
     for part in parts:
         norms((part.groups * V,), None, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
     stream.free(centre_buffer)
-    stored = int(lengths.sum()) * V
-    cost, sizes = stored / max(1, n), (n, d, len(order), V, stored)
+    stored, rows_there = int(lengths.sum()) * V, len(position)
+    cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
     made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
     check_norms(stream, made)
     return made

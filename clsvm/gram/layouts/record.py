@@ -86,7 +86,8 @@ class Rows:
 @dataclass
 class Panel:
     """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
-    are, where a product wants to know. rows_stay: whether the rows' buffers have to live as long as the panel."""
+    are, where a product wants to know. fetched: rows that were laid out for it (gram/blocks.py). rows_stay: whether the
+    rows' buffers have to live as long as the panel."""
 
     capacity: int
     width: int
@@ -95,11 +96,23 @@ class Panel:
     nbytes: int
     shape: str  # profiles.shape_class of the number asked for
     rows: Buffer = None
+    fetched: Any = None
     rows_stay = False
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer of its own, to be given back."""
-        return tuple(buffer for buffer in (self.values, self.uu) if buffer is not None)
+        own = tuple(buffer for buffer in (self.values, self.uu) if buffer is not None)
+        return (*own, *self.fetched.buffers) if self.fetched else own
+
+
+class Arrangement(NamedTuple):
+    """Where rows stand before any of them is laid out. order, position: as of :class:`Rows`; cells (n_pad,): of each;
+    groups: what else the layout knows."""
+
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    cells: NDArray[np.int64]
+    groups: Any
 
 
 class Pass(NamedTuple):
@@ -142,9 +155,9 @@ class Reader(ABC):
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
 
     @abstractmethod
-    def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others with as
-        long ones made; the rest of it zero."""
+        long ones made; the rest of it zero, or, where its rows need not stay and it is not ``fresh``, as it is."""
 
     @abstractmethod
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
@@ -190,6 +203,20 @@ class Layout(ABC):
         """The layout for rows that are used once, or fetched by their numbers: the making of this one may not pay.
         ``room``: bytes that dense ones may take."""
         return self.name
+
+    def streamed(self, X: Data, room: float) -> str:
+        """The layout for rows that are laid out anew in every pass over them."""
+        return self.once(X, room)
+
+    def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement | None:
+        """Where the rows of X (n, d), dense, shall stand, for :meth:`build_part`; None: as they come."""
+        return None
+
+    def build_part(
+        self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
+    ) -> Rows:
+        """What stands at some of the places, whole lane groups, of all of X, on the device."""
+        raise NotImplementedError
 
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
