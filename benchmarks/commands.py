@@ -283,7 +283,8 @@ def _boostsvm_arguments(parser: Parser) -> None:
     words = f"columns of density 0.74 in a synthetic set ({','.join(map(str, COMMON_COLUMNS))})"
     parser.add_argument("--h", type=parts.whole_numbers, default=list(COMMON_COLUMNS), help=words)
     _add_peers(parser)
-    _add_repeats(parser, 5, "products in each layout after a first one; fits of each solver")
+    words = "runs of each product after the first (5); fits of each solver, the cold one included (3)"
+    parser.add_argument("--repeats", type=int, help=words)
     parser.add_argument("--scale", type=int, default=1, metavar="N", help="divide the rows of every set by N (1)")
     words = "seconds after which a fit is ended; 0: never (120)"
     parser.add_argument("--limit", type=float, default=120, metavar="S", help=words)

@@ -9,17 +9,23 @@ from typing import Any
 
 from benchmarks import ladder_plot
 from benchmarks.boostsvm import cases
+from benchmarks.boostsvm.ablation import TABLE_3
 from benchmarks.boostsvm.deciles import FIGURE_4
+from benchmarks.boostsvm.fits import TABLE_2
 from benchmarks.boostsvm.products import PRODUCTS, TABLE_4
 from benchmarks.boostsvm.shapes import COMMON_COLUMNS, SHAPES
 from benchmarks.boostsvm.shared import Options, Part
 from benchmarks.boostsvm.squares import FIGURE_3
+from benchmarks.boostsvm.validation import TABLE_5
 from benchmarks.sets import MissingSetError
 
 Result = dict[str, Any]
 PARTS: dict[str, Part] = {
     "products": PRODUCTS,
+    "table 2": TABLE_2,
+    "table 3": TABLE_3,
     "table 4": TABLE_4,
+    "table 5": TABLE_5,
     "figure 3": FIGURE_3,
     "figure 4": FIGURE_4,
 }
@@ -51,7 +57,7 @@ def run(asked: argparse.Namespace, one_set: Callable[[Any, str, Any], Result]) -
         peers=tuple(asked.peers),
         data=asked.data,
         device=asked.device,
-        repeats=asked.repeats,
+        repeats=part.repeats if asked.repeats is None else asked.repeats,
         scale=asked.scale,
         limit=asked.limit,
     )

@@ -36,7 +36,7 @@ class Options:
 @dataclass(frozen=True)
 class Part:
     """A table or figure: words of help, its own sets, what it measures of one set, how a result is shown and whether
-    it holds, and the picture of a result, where there is one."""
+    it holds, and the picture of a result, where there is one. repeats: of what it times, where none are asked for."""
 
     words: str
     sets: tuple[str, ...]
@@ -44,6 +44,7 @@ class Part:
     show: Callable[[dict[str, Any]], Table]
     holds: Callable[[dict[str, Any]], bool]
     draw: Callable[[dict[str, Any], Path], None] | None = None
+    repeats: int = 5
 
 
 def spread(seconds: Sequence[float]) -> float:
