@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import time
@@ -227,6 +228,18 @@ def test_a_spoilt_solution_misses(tiny: None) -> None:
         machines.judge(rows)
         assert rows[0]["misses"] == []
         assert "violation" in " ".join(rows[1]["misses"])
+
+
+def test_coefficients_may_stand_on_their_bounds_and_not_beyond(tiny: None) -> None:
+    case = dataclasses.replace(cases.load("real-sim"), C=0.5)
+    model = SVC(C=0.5, gamma=0.5).fit(case.X, case.y)
+    assert (np.abs(model.dual_coef_.data) == 0.5).sum() > 50
+    solution = machines._solution(model)
+    rows = [machines.standing(one, solution) for one in (case, *(dataclasses.replace(case, C=C) for C in (1.0, 0.4)))]
+    machines.judge(rows)
+    assert rows[0]["misses"] == []
+    assert "violation" in " ".join(rows[1]["misses"])
+    assert "constraints" in " ".join(rows[2]["misses"])
 
 
 def test_table_3(tiny: None, tmp_path: Path, capsys: Any) -> None:
