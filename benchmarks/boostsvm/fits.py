@@ -2,7 +2,8 @@
 
 What cannot run here has an estimate: the multiply-adds that a fit is expected to take, over the rate of multiply-adds
 of the measured one. A fit computes kernel rows in proportion to its rows, and each takes as many multiply-adds as the
-set has entries.
+set has entries. C and gamma are those of the measured fit, for epsilon too. An estimate from few rows is rough: what a
+fit does besides products is then a large part of its time.
 """
 
 from __future__ import annotations
