@@ -25,6 +25,8 @@ from benchmarks import (
     tasks,
     tasks_table,
 )
+from benchmarks.boostsvm import cases, parts
+from benchmarks.boostsvm.shapes import COMMON_COLUMNS
 from benchmarks.falkon_studies import shared, studies
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
@@ -272,6 +274,24 @@ def _draw_study(asked: Asked, result: Result) -> str | None:
     return f"drawn to {asked.plot}"
 
 
+def _boostsvm_arguments(parser: Parser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--table", type=int, choices=parts.numbers("table"), help=parts.words("table"))
+    which.add_argument("--figure", type=int, choices=parts.numbers("figure"), help=parts.words("figure"))
+    which.add_argument("--products", action="store_true", help=parts.PARTS["products"].words)
+    _add_sets(parser, cases.SETS, None, "; all that the part has")
+    words = f"columns of density 0.74 in a synthetic set ({','.join(map(str, COMMON_COLUMNS))})"
+    parser.add_argument("--h", type=parts.whole_numbers, default=list(COMMON_COLUMNS), help=words)
+    _add_peers(parser)
+    words = "runs of each product after the first (5); fits of each solver, the cold one included (3)"
+    parser.add_argument("--repeats", type=int, help=words)
+    parser.add_argument("--scale", type=int, default=1, metavar="N", help="divide the rows of every set by N (1)")
+    words = "seconds after which a fit is ended; 0: never (120)"
+    parser.add_argument("--limit", type=float, default=120, metavar="S", help=words)
+    parser.add_argument("--plot", type=Path, help="a picture of a figure, .png; needs matplotlib")
+    _add_data(parser, "none needed for synthetic sets")
+
+
 _LISTED = (
     Command(
         "fit",
@@ -349,6 +369,15 @@ _LISTED = (
         lambda result: studies.STUDIES[result["study"]].show(result),
         lambda result: studies.STUDIES[result["study"]].holds(result),
         after=_draw_study,
+    ),
+    Command(
+        "boostsvm",
+        "the tables and figures of BoostSVM's paper, and the choice of a layout",
+        _boostsvm_arguments,
+        lambda asked: parts.run(asked, in_own_process),
+        lambda result: parts.PARTS[result["part"]].show(result),
+        lambda result: parts.PARTS[result["part"]].holds(result),
+        after=parts.draw,
     ),
 )
 COMMANDS: dict[str, Command] = {one.name: one for one in _LISTED}

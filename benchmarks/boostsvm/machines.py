@@ -1,0 +1,181 @@
+"""Fits of our machines and of the peers', each in a process of its own that can be ended; see limited.Worker."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from benchmarks import check, pairs, tasks_check
+from benchmarks.boostsvm.cases import EPSILON, Case
+from benchmarks.boostsvm.limited import TooLongError, Worker
+from benchmarks.boostsvm.shared import Options
+from benchmarks.boostsvm.variants import AS_THEY_ARE, Variant
+
+TOL = 1e-3
+CACHE_MB = 2000  # kernel cache of every solver
+FOLDS = 2
+
+
+@dataclass
+class Contestant:
+    """A solver, or ours in a variant, and what became of its fits. failed: in words, where one failed or took too
+    long. too_long: which of the two."""
+
+    name: str
+    repeats: int
+    worker: Worker
+    seconds: list[float] = field(default_factory=list)
+    failed: str = ""
+    too_long: bool = False
+
+    def ask(self, question: Any) -> Any:
+        """The worker's answer; None where there is none, and then ``failed`` says why."""
+        if self.failed:
+            return None
+        try:
+            return self.worker.ask(question)
+        except (TooLongError, RuntimeError) as error:
+            self.failed, self.too_long = str(error), isinstance(error, TooLongError)
+            return None
+
+    def row(self) -> dict[str, Any]:
+        """What a result says about its times: of the first fit, and the median of the later ones."""
+        found: dict[str, Any] = {"solver": self.name, "failed": self.failed, "too_long": self.too_long}
+        if not self.seconds:
+            return found
+        seconds = statistics.median(self.seconds[1:] or self.seconds)
+        return found | {"cold": self.seconds[0], "seconds": seconds, "all_seconds": self.seconds}
+
+
+@contextmanager
+def contestants(
+    name: str, options: Options, solvers: tuple[str, ...], variants: dict[str, Variant] | None = None
+) -> Iterator[list[Contestant]]:
+    """Ours, in each of the variants where these are given, and the peers. LIBSVM, which has nothing to warm up, fits
+    once."""
+    mine = {"clsvm": AS_THEY_ARE} if variants is None else variants
+    asked = [("clsvm", own, variant, options.repeats) for own, variant in mine.items()]
+    asked += [(peer, peer, AS_THEY_ARE, 1 if peer == "libsvm" else options.repeats) for peer in solvers]
+    made: list[Contestant] = []
+    try:
+        for which, own, variant, repeats in asked:
+            made.append(Contestant(own, repeats, Worker(options.limit, solver, name, options, which, variant)))
+        yield made
+    finally:
+        for one in made:
+            one.worker.__exit__()
+
+
+def in_turns(made: list[Contestant]) -> None:
+    """The fits of all, so that whatever else the machine does falls on all alike."""
+    for turn in range(max(one.repeats for one in made)):
+        for one in made:
+            if turn < one.repeats and (seconds := one.ask("fit")) is not None:
+                one.seconds.append(seconds)
+
+
+def solver(name: str, options: Options, which: str, variant: Variant) -> Callable[[Any], Any]:
+    """What answers "fit" with seconds, "model" with the last fit's solution, and a number of a fold with seconds and
+    the score on the rows that were left out."""
+    case = options.load(name)
+    X, model = variant.columns(case.X), None
+
+    def answer(question: Any) -> Any:
+        nonlocal model
+        with variant.applied():
+            if question == "model":
+                return _solution(model)
+            made = _make(which, case, options, variant)
+            if question == "fit":
+                seconds, model = _fitted(made, X, case.y, which), made
+                return seconds
+            train, test = folds(case)[question]
+            seconds = _fitted(made, X[train], case.y[train], which)
+            return seconds, score(case, made.predict(X[test]), case.y[test])
+
+    return answer
+
+
+def folds(case: Case) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Rows to train on and rows that are left out, the same in every call."""
+    splitter = StratifiedKFold if case.classes else KFold
+    return list(splitter(FOLDS, shuffle=True, random_state=0).split(case.X, case.y))
+
+
+def score(case: Case, found: Any, y: Any) -> float:
+    """Accuracy, or the mean squared error of a regression."""
+    return float(np.mean(found == y) if case.classes else np.mean((found - y) ** 2))
+
+
+def _make(which: str, case: Case, options: Options, variant: Variant) -> Any:
+    given = {"C": case.C, "gamma": case.gamma, "tol": TOL, "cache_size": CACHE_MB}
+    given |= {} if case.classes else {"epsilon": EPSILON}
+    name = "SVC" if case.classes else "SVR"
+    if which == "clsvm":
+        import clsvm
+
+        return getattr(clsvm, name)(**given, device=options.device, layout=variant.layout)
+    if which == "onedal":
+        import sklearnex.svm
+
+        return getattr(sklearnex.svm, name)(**given)
+    import sklearn.svm
+
+    return getattr(sklearn.svm, name)(**given)
+
+
+def _fitted(model: Any, X: Any, y: Any, which: str) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        began = perf_counter()
+        model.fit(X, y)
+        seconds = perf_counter() - began
+    if which == "onedal" and not hasattr(model, "_onedal_estimator"):
+        raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
+    print(f"{which} {X.shape[0]}x{X.shape[1]} {seconds:.3f} s", file=sys.stderr, flush=True)
+    return seconds
+
+
+def _solution(model: Any) -> SimpleNamespace:
+    """What the check reads of a model, and what ours reports."""
+    coef = model.dual_coef_
+    coef = coef.toarray() if sp.issparse(coef) else np.asarray(coef, np.float64)
+    names = ("support_", "intercept_", "classes_", "epsilon")
+    solution = SimpleNamespace(dual_coef_=coef, **{one: getattr(model, one) for one in names if hasattr(model, one)})
+    report = getattr(model, "fit_report_", None)
+    solution.report = {} if report is None else {
+        "rows_computed": report.rows_computed,
+        "converged": report.converged,
+        "layout": report.layout,
+        "seconds": dict(report.seconds),
+        "dual": report.dual,
+    }  # fmt: skip
+    return solution
+
+
+def standing(case: Case, solution: SimpleNamespace) -> dict[str, float]:
+    """Dual objective, KKT violation and constraints of a solution, recomputed in float64."""
+    duals = tasks_check.c_svc if case.classes else tasks_check.epsilon_svr
+    bounds, kernel = np.full(len(case.y), case.C), check.kernel("rbf", gamma=case.gamma)
+    X = case.X.astype(np.float64)
+    return tasks_check.merged([tasks_check.standing(X, one, kernel) for one in duals(solution, case.y, bounds)])
+
+
+def judge(rows: list[dict[str, Any]]) -> None:
+    """Add what each row with a solution misses, beside the best dual objective among them (pairs.misses)."""
+    solved = [row for row in rows if "dual" in row]
+    best = max((row["dual"] for row in solved), default=0.0)
+    for row in solved:
+        row["misses"] = pairs.misses(row, best, TOL)

@@ -1,0 +1,144 @@
+"""Synthetic rows with the shapes and densities of BoostSVM's sets, where the sets themselves are not at hand.
+
+The probability that a row has an entry in column r = 1, 2, ... is min(CAP, r^-a). Bisection finds the exponent a that
+gives the density asked for. ``h`` further columns have entries in the share COMMON of all rows, as the paper describes
+url's common columns; they count towards the density. Columns stand in random order, and rows have length 1. Labels or
+targets come from a linear function with TEACHER weights, on columns drawn with a probability proportional to their
+entries, and noise of NOISE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
+
+CAP = 0.5  # largest density of a column that is not one of the h
+COMMON = 0.74
+TEACHER = 200
+NOISE = 0.05  # share of labels that are flipped, or noise of a target over its deviation
+COMMON_COLUMNS = (0, 100, 1000)  # the values of h
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a synthetic set is like.
+
+    n: rows that are made. paper_n: rows of the paper's set. dense: zeros are spread evenly, there is no power law.
+    """
+
+    n: int
+    d: int
+    density: float
+    paper_n: int
+    target: Literal["classes", "numbers"] = "classes"
+    dense: bool = False
+
+    @property
+    def per_row(self) -> float:
+        """Entries of a row, on average."""
+        return self.density * self.d
+
+    def refused(self, h: int) -> str:
+        """Why the set cannot have h common columns, in words; empty where it can."""
+        if h and self.dense:
+            return "all columns are dense"
+        if h * COMMON > self.per_row or h >= self.d:
+            return f"{h} columns of density {COMMON} need {h * COMMON:.0f} entries a row, rows have {self.per_row:.1f}"
+        return ""
+
+
+SHAPES = {
+    "real-sim": Shape(72309, 20958, 0.0024, paper_n=72309),
+    "rcv1": Shape(67740, 47236, 0.0015, paper_n=677399),
+    "e2006": Shape(16087, 150360, 0.0082, paper_n=16087, target="numbers"),
+    "gisette": Shape(6000, 5000, 0.9908, paper_n=6000, dense=True),
+    "url": Shape(23961, 3231961, 0.000036, paper_n=2396130),
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Synthetic rows X (n, d), float32, CSR or (of a dense shape) an array, and y (n,). teacher: the weights (d,) of
+    the linear function. record: how the set was made, ready for JSON."""
+
+    X: Any
+    y: NDArray[np.float64]
+    teacher: NDArray[np.float64]
+    record: dict[str, float]
+
+
+def make(shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Made:
+    """The set of a shape with h common columns and n / scale rows. Raises ValueError where h is not possible."""
+    if words := shape.refused(h):
+        raise ValueError(words)
+    rng, n = np.random.default_rng(seed), max(2, shape.n // scale)
+    if shape.dense:
+        cells = np.abs(rng.standard_normal((n, shape.d), np.float32))
+        cells[rng.random(cells.shape, np.float32) >= shape.density] = 0
+        X, record = normalize(cells), {}
+        count, common = np.count_nonzero(cells, axis=0), np.zeros(0, np.int64)
+    else:
+        a = exponent(shape.d - h, shape.per_row - h * COMMON)
+        density = np.concatenate([np.full(h, COMMON), power_law(shape.d - h, a)])
+        place = rng.permutation(shape.d)
+        X, record = normalize(_entries(rng, n, density, place)), {"exponent": a}
+        count, common = np.bincount(X.indices, minlength=shape.d), place[:h]
+    total = int(count.sum())
+    record |= {"density": total / (n * shape.d), "share_common": float(count[common].sum() / max(total, 1))}
+    y, teacher = _taught(rng, X, count, shape.target)
+    return Made(X, y, teacher, record)
+
+
+def power_law(d: int, a: float) -> NDArray[np.float64]:
+    """The densities of d columns for the exponent a, falling."""
+    return np.minimum(CAP, np.arange(1, d + 1, dtype=np.float64) ** -a)
+
+
+def exponent(d: int, per_row: float) -> float:
+    """The exponent with which d columns have ``per_row`` entries a row together, by bisection between 0 and 8."""
+    low, high = 0.0, 8.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if power_law(d, middle).sum() > per_row:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _entries(rng: np.random.Generator, n: int, density: NDArray[np.float64], place: NDArray[np.int64]) -> sp.csr_matrix:
+    """CSR rows with an entry in column place[j] with probability density[j], independently.
+
+    Each cell gets a Poisson number of points with mean -log(1 - density), and has an entry where it gets any.
+    """
+    d = len(density)
+    points = rng.poisson(-np.log1p(-density) * n)
+    cells = rng.integers(0, n, points.sum()) * d + np.repeat(place, points)
+    cells.sort()
+    cells = cells[np.diff(cells, prepend=-1) != 0]
+    indptr = np.searchsorted(cells, np.arange(n + 1) * d)
+    values = np.abs(rng.standard_normal(len(cells), np.float32))
+    return sp.csr_matrix((values, (cells % d).astype(np.int32), indptr.astype(np.int32)), shape=(n, d))
+
+
+def _taught(
+    rng: np.random.Generator, X: Any, count: NDArray[np.int64], target: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """y (n,) by a teacher (d,): targets with mean 0 and deviation 1 before the noise, or labels of -1 and 1."""
+    n, used = X.shape[0], np.flatnonzero(count)
+    # The columns with the largest keys are a draw without replacement, each with a probability as its count.
+    keys = np.log(count[used]) + rng.gumbel(size=len(used))
+    chosen = used[np.argsort(-keys)[:TEACHER]]
+    teacher = np.zeros(len(count))
+    teacher[chosen] = rng.standard_normal(len(chosen))
+    score = np.asarray(X @ teacher, np.float64)
+    if target == "numbers":
+        return (score - score.mean()) / score.std() + NOISE * rng.standard_normal(n), teacher
+    y = np.where(score > np.median(score), 1.0, -1.0)
+    y[rng.random(n) < NOISE] *= -1
+    return y, teacher
