@@ -93,12 +93,12 @@ class BlockGram:
         stays = n * self._row <= ROWS_SHARE * left
         longest = np.argsort(-np.diff(X.indptr), kind="stable") if sp.issparse(X) else np.arange(n)
         self._longest = longest.astype(np.int32)
+        most = None if stays else UNIFIED if stream.unified else COPIED
+        self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._few = self._laid(np.sort(self._longest[:SAMPLE]))
         panel = self._few.panel(1)
         self.width, self._rows_stay = self._few.width, panel.rows_stay
         stream.free(*panel.buffers())
-        most = None if stays else UNIFIED if stream.unified else COPIED
-        self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._passes, self._share = 0, 0 if stays else streamed.share
         stream.reserve(self._share)
         blocks = streamed.slices if stays else []
@@ -143,6 +143,7 @@ class BlockGram:
 
     def _laid(self, ids: NDArray[np.int32]) -> Gram:
         """Some of the rows, on the device."""
+        self._streamed.check_files()
         return Gram(self.stream, layouts.build(self.stream, self._X[ids], self._plan, self._dtype), self.kernel)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
@@ -200,8 +201,8 @@ class BlockGram:
 
     def _place(self, panel: Panel, gram: Gram, ids: NDArray[np.int32], wanted: NDArray[np.int32]) -> None:
         """Tell the device which of the rows ``ids``, laid out in ``gram``, each working vector is."""
-        at = np.full(len(wanted), -1, np.int32)
-        there = np.isin(wanted, ids)
+        at = np.full(panel.capacity, -1, np.int32)
+        there = np.flatnonzero(np.isin(wanted, ids))
         at[there] = gram.rows.position[np.searchsorted(ids, wanted[there])]
         self.stream.write(panel.fetched.at, at)
 

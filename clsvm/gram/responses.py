@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.errors import MemoryLimitError
+from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan
@@ -56,7 +56,8 @@ class Support:
         self._single = layouts.once(plan, vectors)
         m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
         row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
-        self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(min(PANEL, max(0, budget // 8 - block)) // row))
+        room = min(PANEL, stream.largest, max(0, budget // 8 - block))
+        self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(room // row))
         self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
         for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
             for begin in range(first, end, self._capacity):
@@ -99,7 +100,7 @@ class Support:
         problems, n = len(coefficients), X.shape[0]
         out = np.zeros((self._groups * problems, n))
         row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
-        step = whole_tiles(min(CHUNK, (stream.limit - stream.held) // 4) // row)
+        step = whole_tiles(min(CHUNK, stream.largest, (stream.limit - stream.held) // 4) // row)
         for start in range(0, n, step):
             gram = Gram(stream, layouts.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
             rows = gram.rows
@@ -179,7 +180,7 @@ def _in_float64(
             with stream.tentative():
                 made = Support(stream, kernel, plan, support, "float64", ends)
                 return made.responses(stream, X, coefficients)
-        except MemoryLimitError:  # what is left of the budget holds no tile of them
+        except (MemoryLimitError, BufferSizeError):  # what is left of the budget, or a buffer, holds no tile of them
             pass
     return _on_host(stream, kernel, X, support, coefficients, ends)
 

@@ -126,17 +126,22 @@ class Streamed:
 
     def _fetched(self, stream: Stream, rows: slice) -> Rows:
         """Of the thread: a block that is there for other queues."""
-        for file, size in self._files.items():
-            if file.size() < size:
-                raise ValueError(f"the file that X is mapped from had {size} bytes and now has {file.size()}")
+        self.check_files()
         if stream.unified and not sp.issparse(self._X):
             _touch(self._X[rows])
         made = self.laid(stream, rows)
         stream.finish()
         return made
 
+    def check_files(self) -> None:
+        """Raise ValueError where a file that X is mapped from became shorter: reading it would end the process."""
+        for file, size in self._files.items():
+            if file.size() < size:
+                raise ValueError(f"the file that X is mapped from had {size} bytes and now has {file.size()}")
+
     def laid(self, stream: Stream, rows: slice) -> Rows:
         """Some of the rows, laid out on ``stream`` as a block is; the caller frees them."""
+        self.check_files()
         if self.arrangement:
             layout = LAYOUTS[self._plan.kind]
             return layout.build_part(stream, self._X, self._plan, self._dtype, self.arrangement, rows)

@@ -105,10 +105,11 @@ def test_the_same_bits_as_in_turn(
         assert rows.ahead == (form != "dense" or not stream.unified)
         assert len(rows.slices) > 3
         found = []
-        for rows.ahead in (rows.ahead, False):
+        for ahead in (rows.ahead, False):
+            rows.ahead = ahead
             found.append((cross.forward(V), cross.back(R), cross.forward_back(V)))
-    for ahead, in_turn in zip(*found, strict=True):
-        np.testing.assert_array_equal(ahead, in_turn)
+    for one, in_turn in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, in_turn)
     K = KERNEL(X, C)
     for one, expected in zip(found[0], (V @ K.T, R @ K, (w * (V @ K.T)) @ K), strict=True):
         np.testing.assert_allclose(one, expected, atol=2e-3)

@@ -1,0 +1,226 @@
+"""Products of rows that pass through a device in blocks, or stay there in several, beside those of rows in one go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from clsvm import SVC, SVR, NuSVC, OneClassSVM
+from clsvm.gram import blocks, layouts
+from clsvm.gram.blocks import BlockGram, products_of
+from clsvm.gram.products import Gram, Products, Store, Tile, Update
+from clsvm.kernels import make
+from clsvm.opencl.stream import Stream
+from tests.conftest import thrifty
+
+N, D, W = 700, 40, 70
+FORMS = ("dense", "mapped", "csr", "clustered", "hybrid")
+
+
+class Made(NamedTuple):
+    """Rows of K of the chosen, sums over them, K among them, and sums over the last of them for the first."""
+
+    stored: np.ndarray
+    sums: np.ndarray
+    tile: np.ndarray
+    responses: np.ndarray
+
+
+def rows_of(form: str, folder: Path) -> tuple[Any, str]:
+    """(X (n, d), layout)."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, D)) * (rng.random((N, D)) < (1 if form in ("dense", "mapped") else 0.3))
+    if form == "hybrid":
+        X[:, 7] = 1 + rng.random(N)
+    if form == "mapped":
+        np.save(folder / "X.npy", X)
+        return np.load(folder / "X.npy", mmap_mode="r"), "dense"
+    return (sp.csr_matrix(X), form) if form in ("csr", "hybrid") else (X, form)
+
+
+def made(stream: Stream, gram: Products, dtype: str) -> Made:
+    """By a panel that is used twice, for other rows each time."""
+    rng, rows = np.random.default_rng(2), gram.rows
+    panel, count = gram.panel(W, square=True), stream.upload(np.array([W], np.int32))
+    for _ in range(2):
+        chosen = rng.choice(N, W, replace=False)
+        at = np.full(panel.capacity, -1, np.int32)
+        at[:W] = rows.position[chosen]
+        at[5] = -1
+        places = stream.upload(at)
+        gram.gather(panel, places, count)
+    out = stream.zeros(panel.capacity**2 * np.dtype(dtype).itemsize)
+    gram.tile(panel, Tile(places, count, out))
+    tile = stream.read(out, dtype, (panel.capacity,) * 2)[:W, :W]
+    K = stream.zeros(panel.capacity * rows.n_pad * np.dtype(dtype).itemsize)
+    slot = stream.upload(np.arange(panel.capacity, dtype=np.int32))
+    weights = rng.normal(size=(2, panel.capacity))
+    weights[:, 5] = 0
+    c, D_ = stream.wide(np.ones((2, rows.n_pad))), stream.wide(weights)
+    update = Update(2, rows.n_pad, c, D_, panel.capacity)
+    gram.accumulate(panel, count, Store((K,), panel.capacity, rows.n_pad, slot), update)
+    gram.accumulate(panel, count, None, update)
+    gram.gather(panel, places, none := stream.zeros(4))
+    gram.accumulate(panel, none, None, update)  # of nothing
+    gram.gather(panel, places, count)
+    right = gram.panel(W, square=True)
+    at[:W] = rows.position[:W]
+    gram.gather(right, stream.upload(at[: right.capacity]), count)
+    part = stream.wide(np.zeros((1, panel.capacity)))
+    one = stream.wide(weights[:1, : right.capacity])
+    gram.respond(panel, places, right, count, Update(1, panel.capacity, part, one, right.capacity))
+    there = np.delete(np.arange(W), 5)  # (what stands for no row has no meaning)
+    stored = stream.read(K, dtype, (panel.capacity, rows.n_pad))[:W, rows.position]
+    sums = stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
+    answers = stream.read_wide(part, (1, panel.capacity))[0, there]
+    return Made(stored[there], sums, tile[np.ix_(there, there)], answers)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 rows or 128, which do not stay, and several fetches for a panel."""
+    monkeypatch.setattr(blocks, "ROWS_SHARE", 0.0)
+    monkeypatch.setattr(blocks, "UNIFIED", 96 * D * 4)
+    monkeypatch.setattr(blocks, "COPIED", 96 * D * 4)
+    monkeypatch.setattr(blocks, "SAMPLE", 16)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("stays", [False, True], ids=["passing", "staying"])
+def test_the_same_bits_as_in_one_piece(
+    profile: str,
+    device: str,
+    form: str,
+    stays: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_blocks: None,
+) -> None:
+    if thrifty(device) and form in ("mapped", "clustered"):
+        pytest.skip("dense and CSR rows show it")
+    kernel, (X, kind) = make("rbf", gamma=0.05), rows_of(form, tmp_path)
+    if stays:
+        monkeypatch.setattr(blocks, "ROWS_SHARE", 0.8)
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+        whole = made(stream, Gram(stream, layouts.build(stream, X, plan, "float32"), kernel), "float32")
+        largest, stream.largest = stream.largest, 96 * D * 4 if stays else stream.largest
+        gram = BlockGram(stream, X, plan, kernel, "float32")
+        stream.largest = largest
+        assert ("which stay" in gram.rows.describe()) == stays
+        some = made(stream, gram, "float32")
+    for one, expected in zip(some, whole, strict=True):
+        if form == "hybrid":  # (in another order of columns)
+            np.testing.assert_allclose(one, expected, rtol=2e-5, atol=2e-5)
+        else:
+            np.testing.assert_array_equal(one, expected)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_element_wise_functions(device: str, form: str, tmp_path: Path, small_blocks: None) -> None:
+    kernel, (X, kind) = make("laplacian", gamma=0.05), rows_of(form, tmp_path)
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+        whole = made(stream, Gram(stream, layouts.build(stream, X, plan, "float64"), kernel), "float64")
+        some = made(stream, BlockGram(stream, X, plan, kernel, "float64"), "float64")
+    for one, expected in zip(some, whole, strict=True):
+        np.testing.assert_array_equal(one, expected)
+
+
+@pytest.mark.parametrize("form", ["dense", "mapped", "csr", "clustered"])
+def test_fits_of_a_quarter(device: str, form: str, tmp_path: Path) -> None:
+    """The objective of a fit in one piece, within the limit; every pass goes the other way."""
+    rng, (n, d) = np.random.default_rng(0), (1500, 600)
+    X = rng.normal(size=(n, d)).astype(np.float32) * (rng.random((n, d)) < (0.2 if form in ("csr", "clustered") else 1))
+    y = np.where(X[:, :9].sum(axis=1) + X[:, 3] * X[:, 4] > 0, 1, -1)
+    limit = X.nbytes // 4
+    if form == "mapped":
+        np.save(tmp_path / "X.npy", X)
+        X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    given = sp.csr_matrix(X) if form == "csr" else X
+    layout = "dense" if form == "mapped" else form
+    fits = [
+        SVC(C=1, gamma=1 / d, device=device, layout=layout, memory_limit=some, tol=1e-4).fit(given, y).fit_report_
+        for some in (None, limit)
+    ]
+    assert "pass through" in fits[1].layout
+    assert "blocks" not in fits[0].layout
+    assert fits[1].converged
+    assert fits[1].bytes_held <= limit
+    assert fits[1].dual == pytest.approx(fits[0].dual, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        SVR(C=1, gamma=0.002),
+        NuSVC(nu=0.3, gamma=0.002),
+        OneClassSVM(nu=0.2, gamma=0.002),
+        SVC(gamma=0.002, C=2),
+        SVC(gamma=0.002, multi_class="crammer_singer"),
+        SVC(kernel="laplacian", gamma=0.002),
+    ],
+    ids=str,
+)
+def test_every_task(device: str, machine: Any) -> None:
+    """Of three classes or numbers; with the answers."""
+    rng, (n, d) = np.random.default_rng(0), (900, 500)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    numbers = X[:, :5].sum(axis=1)
+    y = numbers if isinstance(machine, SVR) else np.digitize(numbers, [-1, 1])
+    y = (y > 0).astype(int) if isinstance(machine, NuSVC) else y
+    found = []
+    for limit in (None, X.nbytes // 3):
+        model = clone(machine).set_params(device=device, memory_limit=limit, tol=1e-4).fit(X, y)
+        answers = model.predict if isinstance(machine, SVR) else model.decision_function
+        found.append((model.fit_report_, answers(X[:200])))
+    (whole, f), (some, g) = found
+    assert "blocks" in some.layout
+    assert "blocks" not in whole.layout
+    assert some.bytes_held <= X.nbytes // 3
+    assert some.dual == pytest.approx(whole.dual, rel=1e-5)
+    np.testing.assert_allclose(f, g, atol=5e-3 * np.abs(f).max())
+
+
+def test_csr_rows_beyond_the_largest_buffer(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = sp.random(3000, 200, 0.1, "csr", random_state=0)
+    y = np.where(np.asarray(X.sum(axis=1)).ravel() > np.median(np.asarray(X.sum(axis=1))), 1, -1)
+    duals = []
+    for largest in ("4000000000", "200000"):
+        monkeypatch.setenv("CLSVM_LARGEST_BUFFER", largest)
+        report = SVC(gamma=0.5, device=device, layout="csr", cache_size=0.1, working_set_size=64).fit(X, y).fit_report_
+        assert ("which stay" in report.layout) == (largest == "200000")
+        duals.append(report.dual)
+    assert duals[0] == duals[1]
+
+
+def test_a_file_that_became_shorter(device: str, tmp_path: Path, small_blocks: None) -> None:
+    X, kind = rows_of("mapped", tmp_path)
+    kernel = make("rbf", gamma=0.05)
+    with Stream(device) as stream:
+        gram = BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, "float32")
+        panel, count = gram.panel(W), stream.upload(np.array([W], np.int32))
+        gram.gather(panel, stream.upload(np.arange(W, dtype=np.int32)), count)
+        with open(tmp_path / "X.npy", "r+b") as file:
+            file.truncate(N * D * 4)
+        c, weights = stream.zeros(8 * gram.rows.n_pad), stream.zeros(8 * panel.capacity)
+        with pytest.raises(ValueError, match="the file that X is mapped from had"):
+            gram.accumulate(panel, count, None, Update(1, gram.rows.n_pad, c, weights, panel.capacity))
+
+
+def test_what_fits_is_in_one_piece(device: str) -> None:
+    """Up to ROWS_SHARE of what is left, and what was laid out in vain is freed."""
+    X, kernel = np.random.default_rng(0).random((4096, 64), np.float32), make("rbf", gamma=0.1)
+    for limit, expected in ((2 << 20, Gram), (1 << 20, BlockGram)):
+        with Stream(device, limit) as stream:
+            plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
+            made = products_of(stream, X, plan, kernel, "float32")
+            assert type(made) is expected
+            assert stream.peak <= limit
+            assert stream.held >= 4 * 4096
