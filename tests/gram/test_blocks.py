@@ -85,7 +85,7 @@ def made(stream: Stream, gram: Products, dtype: str) -> Made:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 rows or 128, which do not stay, and several fetches for a panel."""
     monkeypatch.setattr(blocks, "ROWS_SHARE", 0.0)
-    monkeypatch.setattr(blocks, "UNIFIED", 96 * D * 4)
+    monkeypatch.setattr(blocks, "UNIFIED", 48 * D * 4)
     monkeypatch.setattr(blocks, "COPIED", 96 * D * 4)
     monkeypatch.setattr(blocks, "SAMPLE", 16)
 
