@@ -121,7 +121,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
         made["support_vectors"] = vectors
     plan = model.plan or _NO_PLAN
     made |= {"layout": plan.kind, "centre": plan.centre, "reason": plan.reason}
-    if plan.partition:
+    if plan.partition and plan.kind == "hybrid":
         made |= {"order": plan.partition.order, "dense": np.int32(plan.partition.dense)}
     arrays = {name: np.asarray(value) for name, value in made.items()}
     # (ascontiguousarray alone would make vectors of single values)

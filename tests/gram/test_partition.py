@@ -64,7 +64,10 @@ def test_counts_and_split(form: Any) -> None:
     assert 0 < made.dense < 12
     dense, rest = partition.split(sp.csr_matrix(given), made)
     np.testing.assert_array_equal(np.hstack([dense, rest.toarray()]), X[:, made.order])
-    assert rest.has_sorted_indices
+    came = made.order[made.dense :][rest.indices]  # the columns as they were
+    np.testing.assert_array_equal(
+        sp.csr_matrix((rest.data, came, rest.indptr), shape=(50, 12)).has_sorted_indices, True
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -81,7 +84,7 @@ def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name:
         assert plan.partition
         assert 0 < plan.partition.dense < d
         for kind in ("hybrid", "csr", "dense"):
-            rows = X if kind == "hybrid" else X[:, plan.partition.order].sorted_indices()
+            rows = X if kind == "hybrid" else X[:, plan.partition.chain].sorted_indices()
             one = plan if kind == "hybrid" else layouts.choose(stream.profile, rows, kernel.spec, kind)
             laid = layouts.build(stream, rows, one, dtype)
             gram = Gram(stream, laid, kernel)
@@ -93,6 +96,44 @@ def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name:
     if name == "linear":  # (of distances, a dense layout takes the mean off)
         np.testing.assert_array_equal(found[2], found[0])
     np.testing.assert_allclose(found[0], kernel(X.toarray(), X[:70].toarray()), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["rbf", "laplacian"])
+def test_many_columns_are_numbered_by_density(
+    device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of K keep their bits, whatever the numbers."""
+    rng, n, d = np.random.default_rng(1), 300, 40
+    X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < rng.random(d) ** 2)).astype(np.float32)
+    kernel, found = kernels.make(name, gamma=0.1), []
+    with Stream(device) as stream:
+        for columns in (d, d - 1):
+            monkeypatch.setattr("clsvm.gram.layouts.csr.ORDERED", columns)
+            plan = layouts.choose(stream.profile, X, kernel.spec, "csr")
+            laid = layouts.build(stream, X, plan, "float32")
+            gram = Gram(stream, laid, kernel)
+            panel, count = gram.panel(70, square=True), stream.upload(np.array([70], np.int32))
+            gram.gather(panel, stream.upload(laid.position[:70]), count)
+            found.append(gram.values(panel, 70))
+    assert plan.partition
+    falling = np.bincount(X.indices, minlength=d)[plan.partition.order]
+    assert (np.diff(falling) <= 0).all()
+    assert plan.partition.dense == 0
+    np.testing.assert_array_equal(*found)
+
+
+def test_columns_that_no_row_had_in_training(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are numbered behind the others."""
+    monkeypatch.setattr("clsvm.gram.layouts.csr.ORDERED", 10)
+    X, y = half_dense()
+    wide = sp.csr_matrix((X.data, X.indices * 3000, X.indptr), shape=(X.shape[0], 10**6))
+    more = sp.csr_matrix(wide + sp.random(*wide.shape, 1e-6, random_state=0))
+    for layout in ("csr", "hybrid"):
+        narrow = SVC(gamma=0.05, device=device, layout=layout).fit(X, y > 0)
+        machine = SVC(gamma=0.05, device=device, layout=layout).fit(wide, y > 0)
+        np.testing.assert_allclose(machine.decision_function(wide), narrow.decision_function(X), atol=1e-3)
+        expected = SVC(gamma=0.05, device=device, layout="csr").fit(wide, y > 0).decision_function(more)
+        np.testing.assert_allclose(machine.decision_function(more), expected, atol=1e-3)
 
 
 def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:

@@ -63,7 +63,8 @@ def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
     """The plan for rows X that are laid out anew in every pass."""
     kind = LAYOUTS[plan.kind].streamed(X, room)
-    return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else None)
+    order = plan.partition and replace(plan.partition, dense=0)
+    return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else order)
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:

@@ -1,7 +1,7 @@
 """Rows of which some columns are stored whole and the rest in CSR: for data of which a part is dense.
 
-The dense columns come first in the order of all, and a value of K is one chain of operations over them and then over
-the entries, so that it has the bits of any other layout of columns in this order.
+A value of K is one chain of operations over the dense columns and then over the entries, so that it has the bits of any
+other layout of columns in this order (partition.Partition.chain).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
 
-MADE = 1.25  # times what its products cost: the partition is made and rows are split, for each set of rows
+MADE = 1.15  # times what its products cost: the partition is made and rows are split, for each set of rows
 
 
 class Hybrid(Csr):
