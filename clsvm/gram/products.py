@@ -22,8 +22,8 @@ from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Pass, Rows
 from clsvm.kernels import Kernel
+from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.opencl.stream import Kernel as DeviceKernel
 
 
 class Store(NamedTuple):

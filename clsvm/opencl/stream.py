@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.opencl import sources
-from clsvm.opencl.contexts import build_lock, built, cached, context_lock, context_of, of_thread, queue_of, streams
+from clsvm.opencl.contexts import built, context_lock, context_of, queue_of, streams
 from clsvm.opencl.devices import default_profile, find, visible
+from clsvm.opencl.launch import Kernel
 from clsvm.opencl.memory import (
     MEMORY_SHARE,
     DeviceCache,
@@ -367,58 +368,9 @@ class Stream:
         """A kernel object of the caller's own, from a program built once per context, text and options."""
         # PoCL counts its warnings aloud on stderr; Oclgrind 21.10 does not know the fetch instruction
         quirks = ("-DNO_FETCH",) if self.simulated else ("-w",)
-        return Kernel(self, built(os.getpid(), self._context, self._device, text, (*options, *quirks)), name)
+        program = built(os.getpid(), self._context, self._device, text, (*options, *quirks))
+        return Kernel(self._queue, self.info, self.lock, program, name)
 
     def variant(self, variant: Any, name: str | None = None) -> Kernel:
         """The kernel of a clsvm.opencl.sources.Variant, or another one of its program."""
         return self.kernel(variant.text, variant.options, name or variant.entry)
-
-
-class Kernel:
-    """A kernel and the stream it runs on; Python ints go as int, floats as float, NumPy scalars as they are, a record
-    of arguments (a NamedTuple, any tuple) as what it holds, in its order.
-
-    The object behind it is the thread's, since making one takes longer than most of them run; each call sets all of its
-    arguments. Their types are those of the thread's first call: told once, they are set twenty times as fast.
-    """
-
-    def __init__(self, stream: Stream, program: cl.Program, name: str) -> None:
-        self._queue, self._info, self._lock = stream._queue, stream.info, stream.lock
-        made = of_thread("kernels")
-        if (program, name) not in made:
-            with build_lock:
-                made[program, name] = cached(lambda: cl.Kernel(program, name))
-        self._kernel, self._typed = made[program, name], of_thread("typed kernels")
-
-    def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
-        values = [*_flat(args)]
-        try:
-            if self._kernel not in self._typed:
-                with build_lock:
-                    cached(lambda: self._kernel.set_scalar_arg_dtypes([*map(_type, values)]))
-                self._typed[self._kernel] = True
-            with self._lock:
-                self._kernel.set_args(*values)
-                cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
-        except cl.Error as error:
-            raise DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})") from None
-
-
-def local(nbytes: int) -> Any:
-    """A kernel argument: so many bytes of local memory."""
-    return cl.LocalMemory(nbytes)
-
-
-def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _flat(value)
-        else:
-            yield value
-
-
-def _type(value: Any) -> type[np.generic] | None:
-    """The scalar type of a kernel argument; None of a buffer."""
-    if isinstance(value, np.generic):
-        return type(value)
-    return np.int32 if isinstance(value, int) else np.float32 if isinstance(value, float) else None

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Products, Tile, Update
-from clsvm.opencl.stream import Buffer, Stream, local
+from clsvm.opencl.launch import local
+from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.report import relative_gap
 from clsvm.solvers import certificate, programs

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.products import Products, Store, Tile, Update
 from clsvm.gram.row_cache import RowCache
-from clsvm.opencl.stream import Buffer, Stream, local
+from clsvm.opencl.launch import local
+from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate, programs

@@ -37,10 +37,10 @@ from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
+from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.opencl.stream import Kernel as DeviceKernel
 
 ORDERED = 8192  # columns whose places a first-level cache holds
 

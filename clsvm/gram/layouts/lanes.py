@@ -40,10 +40,10 @@ from clsvm.gram.layouts.record import (
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
+from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.opencl.stream import Kernel as DeviceKernel
 
 MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
