@@ -28,7 +28,7 @@ def choose(stream: Stream, gram: Products, working_set: int | str, cache: float 
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep or gram.whole else cells
-        costs = {W: cost(profile, rows.n, rows.tile_cost, value, W) for W in _sizes(profile.working_set)}
+        costs = {W: cost(profile, rows.n, rows.tile_cost, value, W, rows.laid) for W in _sizes(profile.working_set)}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:
@@ -52,15 +52,15 @@ def _sizes(largest: int) -> list[int]:
     return [MIN_WORKING_SET << k for k in range((largest // MIN_WORKING_SET).bit_length())]
 
 
-def cost(profile: Profile, n: int, width: float, value: float, W: int) -> float:
+def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: float = 0.0) -> float:
     """What a solve with a working set of W costs, up to a factor that is the same for every W.
 
-    width: cells of a working vector. value: cost of a value of K. For each row that changes: its n values, its share of
-    an outer step (launches, the choice of the working set, the new half of the W x W tile, computed or copied), its
-    inner steps.
+    width: cells of a working vector. value: cost of a value of K. laid: of a row that every step lays out anew. For
+    each row that changes: its n values, its share of an outer step (launches, laying out, the choice of the working
+    set, the new half of the W x W tile, computed or copied), its inner steps.
     """
     changed = FRESH * min(W, n / 3)  # (beyond that, most rows are no support vectors)
     tile = W * W / 2 * max(width, 1)
     inner = INNER * (profile.inner_step + profile.inner_cost * W * (FAR if 4 * W * W > NEAR else 1.0))
-    row = n * value + (profile.step_cost + profile.look_cost * n + tile) / changed + inner
+    row = n * value + (profile.step_cost + (profile.look_cost + laid) * n + tile) / changed + inner
     return float(row * W**-DECLINE)

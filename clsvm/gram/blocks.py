@@ -33,7 +33,8 @@ from clsvm.opencl.stream import Buffer, Stream
 
 ROWS_SHARE = 0.8  # of what is left of the budget at most, for all rows
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
-LAID = 1.5  # times what a value costs whose row is laid out first
+LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
+LAID = 150  # cells of a product that laying out a cell of a row takes as long as, measured on a CPU
 WORKING_SHARE = 0.7  # of what is left then, for a working set: the larger it is, the fewer passes
 SAMPLE = 64  # rows that say what panels take: those with the most entries
 
@@ -93,7 +94,7 @@ class BlockGram:
         stays = n * self._row <= ROWS_SHARE * left
         longest = np.argsort(-np.diff(X.indptr), kind="stable") if sp.issparse(X) else np.arange(n)
         self._longest = longest.astype(np.int32)
-        most = None if stays else UNIFIED if stream.unified else COPIED
+        most = None if stays else max(UNIFIED, LEAST * self._row) if stream.unified else COPIED
         self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._few = self._laid(np.sort(self._longest[:SAMPLE]))
         panel = self._few.panel(1)
@@ -119,11 +120,11 @@ class BlockGram:
         n_pad, stored = sum(map(len, norms)), sum(rows.stored for rows in seen)
         stay = "pass through the device" if self._share else "stay"
         words = f"in {len(seen)} blocks of {step} rows at most, which {stay}"
-        cost = (LAID if self._share else 1) * sum(rows.cost * rows.n for rows in seen) / n
+        cost, laid = sum(rows.cost * rows.n for rows in seen) / n, LAID * stored / n if self._share else 0.0
         xx, arranged = self.stream.upload(np.concatenate(norms)), self._streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
         sizes = n, d, n_pad, one.lanes, stored
-        return BlockRows(one.kind, self._dtype, *sizes, order, position, xx, cost, one.tile_cost, words)
+        return BlockRows(one.kind, self._dtype, *sizes, order, position, xx, cost, one.tile_cost, words, laid=laid)
 
     def _over(self, work: Callable[[int, Gram], None]) -> None:
         """``work`` with the first row and the products of each block; what it makes in a block that passes is freed."""

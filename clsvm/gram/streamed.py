@@ -10,6 +10,7 @@ On a device that shares the host's memory rows are packed from where they stand,
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 from collections.abc import Generator, Iterator
@@ -24,14 +25,15 @@ from clsvm.arrays import Data
 from clsvm.errors import DeviceError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.record import Plan, Rows
+from clsvm.gram.layouts.record import Plan, Rows, lanes
 from clsvm.gram.responses import row_bytes, whole_tiles
 from clsvm.opencl.stream import Stream
 
 Block = tuple[slice, Rows]  # which rows of X, and these on the device
 BLOCK = 256 << 20  # bytes of a block at most
 SHARE = 0.5  # of what is left of the budget: for the blocks, and for what laying one out takes
-IN_TURN, IN_PLACE, COPIED = 1.5, 3, 5  # blocks that the share holds: one, two, and a copy of its rows as float64
+IN_TURN, IN_PLACE, COPIED = 1.1, 3, 5  # blocks that the share holds: one, two, and a copy of its rows as float64
+EVEN = 4096  # rows at most that blocks are made whole of
 OWN = 16  # bytes of a row's norm and places
 UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
 
@@ -63,7 +65,6 @@ class Streamed:
         if not self.arrangement:
             plan = layouts.streamed(plan, X, stream.limit - stream.held) if again else layouts.once(plan, X)
         self._plan = plan
-        blocks = COPIED if not stream.unified else IN_TURN if near else IN_PLACE
         most = min(most or BLOCK, stream.largest)
         places, cells = X.shape[0], X.indptr if sp.issparse(X) else None
         row = row_bytes(plan, X, itemsize) + OWN
@@ -71,10 +72,12 @@ class Streamed:
             cells = np.concatenate([[0], np.cumsum(self.arrangement.cells)])
             places = len(cells) - 1
             row = itemsize * int(cells[-1] / places) + OWN
+        in_turn = IN_TURN if cells is None else IN_TURN * UNEVEN
+        blocks = COPIED if not stream.unified else in_turn if near else IN_PLACE
         left = (SHARE / 2 if again else SHARE) * (stream.limit - stream.held)
         self.share = int(min(left, blocks * max(most, whole_tiles(1) * row)))
         room = int(self.share / blocks)
-        self.step = min(places, whole_tiles(min(most, room) // (row + beside)))
+        self.step = min(places, _even(stream, dtype, whole_tiles(min(most, room) // (row + beside))))
         self.slices = [*_cut(places, self.step, cells)]
         self.ahead = not near and len(self.slices) > 1 and self.step * row <= room and not stream.simulated
 
@@ -158,6 +161,14 @@ def _wait(worker: ThreadPoolExecutor, process: int) -> None:
     """
     if os.getpid() == process:
         worker.submit(int).result()
+
+
+def _even(stream: Stream, dtype: str, step: int) -> int:
+    """So many rows, or fewer that all compute units share evenly in whole register tiles."""
+    profile = stream.profile
+    tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
+    unit = math.lcm(tile, whole_tiles(1))
+    return step // unit * unit if step >= unit and unit <= EVEN else step
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:

@@ -88,6 +88,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "UNIFIED", 48 * D * 4)
     monkeypatch.setattr(blocks, "COPIED", 96 * D * 4)
     monkeypatch.setattr(blocks, "SAMPLE", 16)
+    monkeypatch.setattr(blocks, "LEAST", 16)
 
 
 @pytest.mark.oclgrind

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,7 @@ class Rows:
 
     kind: the layout's name. stored: cells kept, padding included. order: the caller's row at each position (-1:
     padding), position: the inverse. cost, tile_cost: of a value of K, and of one among working vectors, in dense cells.
+    laid: of a row that is laid out anew in every product, likewise.
     """
 
     kind: str
@@ -74,6 +75,7 @@ class Rows:
     xx: Buffer
     cost: float
     tile_cost: float
+    laid: float = field(default=0.0, kw_only=True)
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer it holds, to be given back."""
