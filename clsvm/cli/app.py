@@ -34,7 +34,10 @@ app.add_typer(falkon.app, name="falkon")
 app.command(
     cls=LibsvmCommand, help="Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."
 )(scale.scale)
-app.command(help="Search the tile sizes that are fastest on a device and keep them for later fits.")(tune.tune)
+app.command(
+    help="Search the tile sizes that are fastest on a device, measure what its layouts of rows cost, and keep both for"
+    " later fits."
+)(tune.tune)
 app.command(
     cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
 )(train.train)
