@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +33,14 @@ class Plan:
 
     kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
     reason: the costs that decided, in dense cells a row. partition: of the columns, where the layout has one.
+    costs: the same estimates by layout, of each that could be estimated; none in a plan that a model file holds.
     """
 
     kind: str
     centre: NDArray[np.float64]
     reason: str
     partition: Partition | None = None
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
