@@ -224,6 +224,11 @@ class Layout(ABC):
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         """Bytes of a row of X as it is laid out, about."""
 
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        """Bytes of all rows of X as they are laid out, without their norms: an estimate, where :meth:`row_bytes` is
+        what the memory limit counts on."""
+        return X.shape[0] * self.row_bytes(plan, X, itemsize)
+
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         """Bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""
         return 0
