@@ -38,7 +38,8 @@ class Split:
 @dataclass(frozen=True)
 class Estimate:
     """What a layout would make of the rows: bytes on the device, cost in dense cells a row, milliseconds of a product
-    with WORKING rows. None: the layout does not hold so many columns, or its cost is not estimated."""
+    with WORKING rows without those of the kernel function, which are the same in every layout. None: the layout does
+    not hold so many columns, or its cost is not estimated."""
 
     layout: str
     nbytes: int | None
@@ -141,5 +142,6 @@ def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: fl
 def _speed(stream: Stream) -> float:
     """Dense multiply-adds a second, by a product of some milliseconds."""
     work = rates.dense(stream, rates.ROWS[stream.profile.shape])
+    work.launch()  # builds and touches, which is not timed
     (seconds,) = rates.best_of(work.launch)
     return work.cells * rates.WORKING / seconds

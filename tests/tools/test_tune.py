@@ -310,6 +310,20 @@ def test_rates_have_two_digits(device: str, file: Path, timed: Clock, monkeypatc
         assert tune.tune(device, 1.0).rates[0].ratio == ratio
 
 
+def test_a_rate_is_the_median_of_rounds(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the best times in each: neither a slow turn, nor a slow while of the machine, nor one lucky round counts."""
+    turns, one = iter(range(10**6)), tune.RATES[0]
+
+    def launch() -> None:
+        turn = next(turns) - 1  # (the first one is not timed)
+        lucky, slow = turn // rates._TURNS == 2, turn % rates._TURNS == 1
+        timed.passes(1e-4 * RATIOS["csr_cost"] * (0.1 if lucky else 9.0 if slow else 1.0))
+
+    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: rates.Work(launch, 100)),))
+    assert tune.tune(device, 60.0).rates[0].ratio == RATIOS["csr_cost"]
+    assert next(turns) == 1 + rates._ROUNDS * rates._TURNS
+
+
 def test_rates_beyond_their_limits_are_not_kept(
     device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,7 +390,7 @@ def test_each_rate_measures_its_layout(device: str, rate: rates.Rate, monkeypatc
 
             monkeypatch.setattr(rates, "best_of", best_of)
             assert rates.measure(stream, rate, 64) == 2.0
-            assert len(ran) == 2
+            assert len(ran) == 2 * rates._ROUNDS
 
 
 TILES = [
