@@ -2,8 +2,8 @@
 
 A product over the layout's rows and one over dense rows take turns with the same working vectors. The best time of each
 in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a while,
-but then both products are slow. All rows are made by a seed. Each product has some 250 dense cells' worth of work a row, so
-that the kernel function and the sums, which cost the same in every layout, weigh alike and cancel.
+but then both products are slow. All rows are made by a seed. Each product has some 250 dense cells' worth of work a
+row, so that the kernel function and the sums, which cost the same in every layout, weigh alike and cancel.
 """
 
 from __future__ import annotations
