@@ -16,6 +16,7 @@ from clsvm.errors import install
 from clsvm.gram import cluster
 from clsvm.opencl.stream import Stream
 from clsvm.report import Record, by_part
+from clsvm.tools.describe import Description
 
 _TICKS = 12  # labels of an axis, at most
 _VALUES = 10  # cells side by side that have room for their values
@@ -109,6 +110,22 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
         panel.set(title=f"{name}: {len(at)} rows, {used} of {d} features", xlabel="feature")
     axes[0].set_ylabel("row")
     return axes
+
+
+def deciles(description: Description, ax: Axes = None) -> Axes:
+    """Density of each tenth of the columns that occur, densest first, on a logarithmic scale (BoostSVM's figure 4), as
+    :func:`clsvm.tools.describe.describe` found it. ax: where to draw, by default a new figure. Raises ImportError
+    without matplotlib.
+    """
+    ax = _axes(ax)
+    there = [(i + 1, density) for i, density in enumerate(description.deciles) if density is not None]
+    if there:
+        ax.bar(*zip(*there, strict=True))
+        ax.set(yscale="log")
+    ax.set(xlabel="tenth of the columns with an entry, densest first", ylabel="share of rows with an entry")
+    ax.set_xticks(range(1, len(description.deciles) + 1))
+    ax.set_title(f"{description.rows} rows, {description.occurring} columns with an entry", fontsize="medium")
+    return ax
 
 
 def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:

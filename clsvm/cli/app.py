@@ -1,5 +1,5 @@
-"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; falkon; kernels; tune; sample;
-devices.
+"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; falkon; kernels; describe; tune;
+sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
 files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. What a
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clsvm.cli import devices, falkon, kernels, predict, sample, scale, train, tune
+from clsvm.cli import describe, devices, falkon, kernels, predict, sample, scale, train, tune
 from clsvm.cli.common import (
     LibsvmCommand,
 )
@@ -34,7 +34,13 @@ app.add_typer(falkon.app, name="falkon")
 app.command(
     cls=LibsvmCommand, help="Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."
 )(scale.scale)
-app.command(help="Search the tile sizes that are fastest on a device and keep them for later fits.")(tune.tune)
+app.command(help="Describe the rows of FILE: how their entries are spread, and what each layout of them would cost.")(
+    describe.describe
+)
+app.command(
+    help="Search the tile sizes that are fastest on a device, measure what its layouts of rows cost, and keep both for"
+    " later fits."
+)(tune.tune)
 app.command(
     cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
 )(train.train)

@@ -1,4 +1,4 @@
-"""``clsvm tune``: search a device for its best tile sizes; show what is kept, forget it."""
+"""``clsvm tune``: search a device for its best tile sizes and measure its rates; show what is kept, forget it."""
 
 from __future__ import annotations
 
@@ -63,14 +63,24 @@ def _tune(device: str | None, seconds: float) -> None:
     table = Table()
     for title in ("part of the work", "default ms", "best ms", "gain", "choice"):
         table.add_column(title, justify="left" if title in ("part of the work", "choice") else "right", overflow="fold")
-    for one in found:
+    for one in found.families:
         figures = [f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"]
         choice = str(one.choice) if one.choice else "the default"
         table.add_row(one.family, *(figures if one.searched else "---"), choice if one.searched else "not searched")
     console().print(table)
-    if not all(one.searched for one in found):
+    rates = Table()
+    for title in ("rate", "time of", "default", "measured"):
+        rates.add_column(title, justify="right" if title in ("default", "measured") else "left", overflow="fold")
+    for rate in found.rates:
+        measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
+        rates.add_row(rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured)
+    if found.rates:
+        console().print(rates)
+    if not all(one.searched for one in found.families):
         typer.echo("what is not searched had no time for two candidates: it stays the default")
-    if any(one.searched for one in found):
+    if any(rate.ratio is None for rate in found.rates):
+        typer.echo("a rate that is not measured had no time, or came out beyond its limits: it stays the default")
+    if found.kept:
         typer.echo(f"kept in {tuned.path()}")
     else:
         typer.echo(f"nothing is kept: give --seconds more than {seconds:g}")

@@ -331,4 +331,5 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
         working_set_size=max([0, *(len(one.b) for one in outcomes), *(one.working_set_size for one in reports)]),
         dtype=min([*record.dtypes.values(), *(one.dtype for one in reports)], default=options.dtype),
         selection=words,
+        layout_costs=record.plan.costs if record.plan else {},
     )

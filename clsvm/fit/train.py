@@ -127,4 +127,5 @@ def _report(
         dtype=solution.dtype,
         trace=solution.trace,
         selection=ready.reason,
+        layout_costs=ready.plan.costs if ready.plan else {},
     )

@@ -141,6 +141,10 @@ PROFILES = {
     "gpu": _GPU,
 }
 
+# The rates that the tuner measures: the least and the most that is taken from its file.
+RATES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0))
+)
 # What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
 # taken from its file.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]

@@ -3,7 +3,8 @@
     {"clsvm": 1, "devices": {KEY: {"date": ..., "profile": {"lanes": 16, "tiles": {"many": {...}}, ...}, ...}}}
 
 KEY names platform, device, driver and the profile that was the default. A value counts only if the search could have
-found it (profiles.SEARCH): a file that is damaged, foreign or of another version is ignored, with one warning.
+found it (profiles.SEARCH), or if it is a rate within its limits (profiles.RATES): a file that is damaged, foreign or of
+another version is ignored, with one warning.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from platformdirs import user_cache_path
 
 from clsvm import files
 from clsvm.errors import warn
-from clsvm.opencl.profiles import SEARCH, Profile
+from clsvm.opencl.profiles import RATES, SEARCH, Profile
 
 VERSION = 1
 
@@ -71,6 +72,9 @@ def _possible(shape: str, field: str, value: Any) -> bool:
         return isinstance(value, dict) and all(
             name in choices["tiles"] and tile in choices["tiles"][name] for name, tile in value.items()
         )
+    if field in RATES:
+        least, most = RATES[field]
+        return type(value) is float and least <= value <= most
     return type(value) is int and value in choices.get(field, ())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -50,15 +50,20 @@ class Record:
     trace: tuple[Point, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
+        for name, value in self._held():
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, MappingProxyType(dict(value)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        held = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return type(self), tuple(dict(value) if name == "seconds" else value for name, value in held.items())
+        return type(self), tuple(dict(value) if isinstance(value, Mapping) else value for _, value in self._held())
 
     def to_dict(self) -> dict[str, Any]:
         """The record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: _plain(value) for name, value in self._held()}
+
+    def _held(self) -> list[tuple[str, Any]]:
+        """The fields by name, in their order."""
+        return [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class FitReport(Record):
     steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix.
     bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`).
     trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
+    layout_costs: what the choice of the layout estimated, in dense cells a row, by layout; of all rows, where several
+    problems are of some each. Empty for kernel values that are given.
     """
 
     parts = PARTS
@@ -96,6 +103,7 @@ class FitReport(Record):
     dtype: str
     trace: tuple[Point, ...] = ()
     selection: str = ""
+    layout_costs: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         gap = f"{self.gap:.3g}" if math.isfinite(self.gap) else str(self.gap)

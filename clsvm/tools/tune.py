@@ -4,6 +4,8 @@ A family is a part of the work with numbers of its own in the device's profile. 
 each with what was found before and an equal share of the time that is left; as many candidates as that has time for are
 built, then take turns until it is over, and the best time of each counts. A candidate replaces the default only where
 it is clearly faster.
+
+What time is left then measures the rates of the layouts' cost model (tools/rates.py) with the numbers that were found.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,7 +23,8 @@ import scipy.sparse as sp
 from clsvm import solvers
 from clsvm.errors import ClsvmError
 from clsvm.gram import layouts, programs
-from clsvm.gram.products import Gram, Update
+from clsvm.gram.layouts.record import Plan
+from clsvm.gram.products import Gram
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import make
 from clsvm.opencl import tuned
@@ -29,10 +32,11 @@ from clsvm.opencl.devices import find, tuning_key, untuned_profile
 from clsvm.opencl.profiles import SEARCH, Profile
 from clsvm.opencl.stream import Stream
 from clsvm.problem import posed
+from clsvm.tools import rates
+from clsvm.tools.rates import RATES, Launch, Rate
 
 _CLEARLY = 0.97  # of the default's time: what noise alone can do is not a reason
 _ROUNDS = 3
-Launch = Callable[[], None]  # runs the work once and waits for it
 
 
 @dataclass(frozen=True)
@@ -72,28 +76,16 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
     """c += K(X, U) D for ``working`` vectors, and K(X, U) stored where they are many; CSR where ``density`` < 1."""
 
     def prepare(stream: Stream, n: int) -> Launch:
-        rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0 / d)
+        rng = np.random.default_rng(0)
         n = max(n * 256 // d, working) if working > 16 else n * 4  # few read memory: more than a cache holds
         X: Any = None if density < 1 else rng.random((n, d), np.float32)
         if density < 1:
             columns = np.sort(rng.integers(0, d, (n, int(d * density))), axis=1)
             row_ends = np.arange(0, columns.size + 1, columns.shape[1])
-            X = sp.csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), row_ends))
+            X = sp.csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), row_ends), shape=(n, d))
             X.sum_duplicates()
-        kind = "dense" if density == 1 else "csr"
-        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), "float32")
-        gram = Gram(stream, rows, kernel)
-        panel = gram.panel(working)
-        at, count = stream.upload(np.arange(working, dtype=np.int32)), stream.upload(np.array([working], np.int32))
-        gram.gather(panel, at, count)
-        c, weights = stream.wide(np.zeros((1, rows.n_pad))), stream.wide(np.ones((1, panel.capacity)))
-        update = Update(1, rows.n_pad, c, weights, panel.capacity)
-
-        def launch() -> None:
-            gram.accumulate(panel, count, None, update)
-            stream.finish()
-
-        return launch
+        plan = Plan("dense" if density == 1 else "csr", np.zeros(d), "")
+        return rates.product(stream, X, plan, working)[1]
 
     return prepare
 
@@ -159,11 +151,34 @@ class Found:
         return bool(np.isfinite(self.best))
 
 
-def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> list[Found]:
+@dataclass(frozen=True)
+class Measured:
+    """A rate of the cost model: its field of the profile, what it counts in words, its default, and what was measured;
+    None where there was no time for it, or it came out beyond its limits."""
+
+    field: str
+    words: str
+    default: float
+    ratio: float | None
+
+
+class Tuned(NamedTuple):
+    """What a run of the tuner found: numbers by family, and rates."""
+
+    families: list[Found]
+    rates: list[Measured]
+
+    @property
+    def kept(self) -> bool:
+        """Whether anything was found to be kept."""
+        return any(one.searched for one in self.families) or any(one.ratio is not None for one in self.rates)
+
+
+def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> Tuned:
     """Search the device ``spec`` (as devices.find takes it) for about ``seconds`` and write what is found, if any.
 
-    The time includes compilers: no candidate begins when it is over. progress(words, share done) is called before each
-    family. Raises DeviceError, and OSError, before the search, where the file cannot be written.
+    The time includes compilers: no candidate and no rate begins when it is over. progress(words, share done) is called
+    before each family and rate. Raises DeviceError, and OSError, before the search, where the file cannot be written.
     """
     end = perf_counter() + seconds
     tuned.check_writable()
@@ -172,21 +187,43 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     n = 1 << (14 if profile.shape == "vector" else 17)
     found = []
     families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
+    parts = len(families) + bool(RATES)  # each has an equal share of the time; all rates together are one
     for i, family in enumerate(families):
         if progress:
-            progress(family.name, i / len(families))
+            progress(family.name, i / parts)
         now = perf_counter()
-        one, profile = _search(spec, family, profile, n, now + (end - now) / (len(families) - i))
+        one, profile = _search(spec, family, profile, n, now + (end - now) / (parts - i))
         found.append(one)
-    searched = [one for one in found if one.searched]
-    if searched:
+    measured = []
+    for i, rate in enumerate(RATES):
+        if progress:
+            progress(rate.words, (len(families) + i / len(RATES)) / parts)
+        ratio, profile = _measured(spec, rate, profile, end)
+        measured.append(ratio)
+    outcome = Tuned(found, measured)
+    if outcome.kept:
+        ratios = {rate.field: rate.ratio for rate in measured if rate.ratio is not None}
+        searched = [one for one in found if one.searched]
         record = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "profile": _difference(start, profile),
+            "profile": _difference(start, profile) | ratios,
             "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in searched},
         }
         tuned.write(tuning_key(info), record)
-    return found
+    return outcome
+
+
+def _measured(spec: Any, rate: Rate, profile: Profile, end: float) -> tuple[Measured, Profile]:
+    """A rate, unless perf_counter() is ``end`` already, and the profile with it."""
+    default, ratio = getattr(profile, rate.field), None
+    if perf_counter() < end:
+        try:
+            with Stream(spec, profile=profile) as stream:
+                ratio = rates.measure(stream, rate)
+        except (ClsvmError, ValueError):  # the device does not take it, as in _search
+            pass
+    changed: dict[str, Any] = {} if ratio is None else {rate.field: ratio}
+    return Measured(rate.field, rate.words, default, ratio), replace(profile, **changed)
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[Found, Profile]:

@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clsvm import report
+from clsvm import SVC, report
+from clsvm.opencl.stream import Stream
 from clsvm.report import PARTS, FitReport, Point, display
 from clsvm.report.display import Course, Display, counting, labelled
+from tests.conftest import noisy
 
 TRACE = tuple(
     Point(
@@ -41,11 +43,12 @@ def made(**changed: Any) -> FitReport:
 
 
 def test_the_new_fields_have_defaults() -> None:
-    assert (made().trace, made().selection) == ((), "")
+    assert (made().trace, made().selection, made().layout_costs) == ((), "", {})
 
 
 def test_it_is_frozen_and_pickles() -> None:
-    before = made(trace=TRACE, selection="16 rows, no cache: they are cheap")
+    costs = {"dense": 30.0, "csr": 12.5}
+    before = made(trace=TRACE, selection="16 rows, no cache: they are cheap", layout_costs=costs)
     after = pickle.loads(pickle.dumps(before))
     assert after == before
     assert all(isinstance(point, Point) for point in after.trace)
@@ -53,10 +56,14 @@ def test_it_is_frozen_and_pickles() -> None:
         before.trace = ()  # type: ignore[misc]
     with pytest.raises(TypeError):
         after.seconds["total"] = 0.0
+    with pytest.raises(TypeError):
+        after.layout_costs["csr"] = 0.0
+    costs["csr"] = 0.0
+    assert (before.layout_costs["csr"], after.layout_costs["csr"]) == (12.5, 12.5)
 
 
 def test_json_has_every_field() -> None:
-    before = made(trace=TRACE, selection="why")
+    before = made(trace=TRACE, selection="why", layout_costs={"dense": 30.0, "csr": 12.5})
     read = json.loads(json.dumps(before.to_dict(), allow_nan=False))
     assert list(read) == [field.name for field in fields(FitReport)]
     assert [Point(**point) for point in read["trace"]] == list(TRACE)
@@ -77,6 +84,24 @@ def test_numpys_numbers_are_plain() -> None:
     assert read["converged"] is True
     with pytest.raises(TypeError, match="expected a number"):
         made(device=object()).to_dict()
+
+
+@pytest.mark.parametrize("layout", ["auto", "csr"])
+def test_a_fit_reports_what_each_layout_would_cost(device: str, layout: str) -> None:
+    """In dense cells a row: as many as there are columns; what kernel functions do not have is not estimated."""
+    X, y = noisy(200, 4)
+    wide = np.pad(X, ((0, 0), (0, 36)))  # 40 columns, 4 of them with entries
+    with Stream(device) as stream:
+        csr = 4 * stream.profile.csr_cost
+    model = SVC(device=device, layout=layout)
+    for found in (model.fit(wide, y).fit_report_, model.fit(wide, np.arange(200) % 3).fit_report_):
+        assert found.layout_costs["dense"] == 40
+        assert found.layout_costs["csr"] == pytest.approx(csr)
+        assert set(found.layout_costs) == {"dense", "csr", "clustered", "hybrid"}
+        assert found.to_dict()["layout_costs"] == dict(found.layout_costs)
+    laplacian = SVC(device=device, kernel="laplacian", layout=layout).fit(wide, y).fit_report_
+    assert set(laplacian.layout_costs) == {"dense", "csr", "hybrid"}
+    assert SVC(device=device, kernel="precomputed").fit(X @ X.T, y).fit_report_.layout_costs == {}
 
 
 # Seconds by part

@@ -22,7 +22,7 @@ from clsvm.kernels import make
 from clsvm.opencl import devices, tuned
 from clsvm.opencl.profiles import PROFILES, SEARCH, Profile, shape_class
 from clsvm.opencl.stream import Stream
-from clsvm.tools import tune
+from clsvm.tools import rates, tune
 from tests.conftest import noisy, thrifty
 
 
@@ -121,6 +121,17 @@ FOREIGN: list[dict[str, Any]] = [
     {"tiles": {"other": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0}}},
     {"tiles": {"many": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0, "X; }": 1}}},
     {"chunks": 4, "block": 10**9},
+    {"csr_cost": 3},
+    {"csr_cost": "3.0"},
+    {"csr_cost": True},
+    {"csr_cost": [3.0]},
+    {"csr_cost": None},
+    {"csr_cost": float("nan")},
+    {"csr_cost": float("inf")},
+    {"clustered_cost": 0.1},
+    {"clustered_cost": -1.0},
+    {"hybrid_cost": 101.0},
+    {"cache_cost": 3.0},
 ]
 
 
@@ -177,8 +188,11 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the tuner and of its rates, of which there are none unless a test has its own."""
     clock = Clock()
-    monkeypatch.setattr(tune, "perf_counter", lambda: clock.now)
+    for module in tune, rates:
+        monkeypatch.setattr(module, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(tune, "RATES", ())
     return clock
 
 
@@ -197,7 +211,7 @@ def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch:
     alike = tune.Family("alike", choose(2, 32), lambda stream, n: lambda: clock.passes(1.0))
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     said: list[str] = []
-    (found,) = tune.tune(device, 60.0, lambda words, share: said.append(words))
+    (found,), _ = tune.tune(device, 60.0, lambda words, share: said.append(words))
     assert (found.family, found.choice) == ("sleep", {"chunks": 4})
     assert said == ["sleep"]
     assert 16 not in taken
@@ -206,7 +220,7 @@ def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch:
     assert devices.default_profile(devices.find(device)).chunks == 4
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)  # nothing is clear
     monkeypatch.setattr(tune, "FAMILIES", (family, alike))
-    assert [found.choice for found in tune.tune(device, 60.0)] == [{}, {}]
+    assert [found.choice for found in tune.tune(device, 60.0).families] == [{}, {}]
     assert devices.default_profile(devices.find(device)) == devices.untuned_profile(devices.find(device))
 
 
@@ -228,7 +242,7 @@ def test_compiles_count_as_time(
 
     monkeypatch.setattr(tune, "FAMILIES", (family("one"), family("two")))
     clock.begins(seconds)
-    found = tune.tune(device, seconds)
+    found = tune.tune(device, seconds).families
     assert [one.family for one in found] == ["one", "two"]
     assert clock.late == 0
     for one in found:
@@ -241,7 +255,7 @@ def test_compiles_count_as_time(
 def test_what_was_kept_stays_where_there_is_no_time(device: str, file: Path, clock: Clock) -> None:
     write(file, device, {"chunks": 32})
     before = file.read_bytes()
-    assert not any(found.searched for found in tune.tune(device, 0.0))
+    assert not tune.tune(device, 0.0).kept
     assert file.read_bytes() == before
 
 
@@ -253,6 +267,130 @@ def test_each_family_runs_its_default(device: str, family: tune.Family, monkeypa
             candidates = list(family.candidates(stream.profile))
             assert candidates[0] == stream.profile
             family.prepare(stream, 64)()
+
+
+RATIOS = {"csr_cost": 2.5, "clustered_cost": 1.5, "hybrid_cost": 0.7}
+
+
+@pytest.fixture
+def timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Products that take what RATIOS says: a dense cell a microsecond; hybrid rows have 30 entries beside 1000 cells,
+    whose time is that of the rate which was measured before."""
+
+    def work(cells: int, each: float, entries: int = 0) -> rates.Work:
+        spent = 1e-6 * (cells * each + entries * RATIOS["csr_cost"])
+        return rates.Work(lambda: clock.passes(spent), cells, entries)
+
+    def rate(field: str, cells: int, entries: int = 0) -> rates.Rate:
+        return rates.Rate(field, field, lambda stream, n: work(cells, RATIOS[field], entries))
+
+    made = rate("csr_cost", 100), rate("clustered_cost", 400), rate("hybrid_cost", 1000, 30)
+    monkeypatch.setattr(rates, "dense", lambda stream, n: work(2000, 1.0))
+    monkeypatch.setattr(tune, "RATES", made)
+    monkeypatch.setattr(tune, "FAMILIES", ())
+    clock.begins(1.0)
+    return clock
+
+
+def test_rates_are_kept_and_read_back(device: str, file: Path, timed: Clock) -> None:
+    start = devices.default_profile(devices.find(device))
+    found = tune.tune(device, 1.0)
+    assert {one.field: one.ratio for one in found.rates} == RATIOS
+    assert [one.default for one in found.rates] == [start.csr_cost, start.clustered_cost, start.hybrid_cost]
+    (record,) = json.loads(file.read_text())["devices"].values()
+    assert record["profile"] == RATIOS
+    assert devices.default_profile(devices.find(device)) == replace(start, **RATIOS)
+    shown = CliRunner().invoke(app, ["tune", "--show"]).stdout
+    assert all(re.search(rf"{field} .* {ratio} ", shown) for field, ratio in RATIOS.items())
+
+
+def test_rates_have_two_digits(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, ratio in ((2.3456, 2.3), (23.456, 23.0), (0.23456, 0.23)):
+        monkeypatch.setitem(RATIOS, "csr_cost", seconds)
+        assert tune.tune(device, 1.0).rates[0].ratio == ratio
+
+
+def test_a_rate_is_the_median_of_rounds(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the best times in each: neither a slow turn, nor a slow while of the machine, nor one lucky round counts."""
+    turns, one = iter(range(10**6)), tune.RATES[0]
+
+    def launch() -> None:
+        turn = next(turns) - 1  # (the first one is not timed)
+        lucky, slow = turn // rates._TURNS == 2, turn % rates._TURNS == 1
+        timed.passes(1e-4 * RATIOS["csr_cost"] * (0.1 if lucky else 9.0 if slow else 1.0))
+
+    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: rates.Work(launch, 100)),))
+    assert tune.tune(device, 60.0).rates[0].ratio == RATIOS["csr_cost"]
+    assert next(turns) == 1 + rates._ROUNDS * rates._TURNS
+
+
+def test_rates_beyond_their_limits_are_not_kept(
+    device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = devices.default_profile(devices.find(device))
+    for wrong in (150.0, 0.1):
+        monkeypatch.setitem(RATIOS, "clustered_cost", wrong)
+        assert [one.ratio is None for one in tune.tune(device, 60.0).rates] == [False, True, False]
+        assert devices.default_profile(devices.find(device)).clustered_cost == start.clustered_cost
+
+
+def test_rates_that_have_no_time_stay(device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = devices.default_profile(devices.find(device))
+    assert not tune.tune(device, 0.0).kept
+    assert not file.exists()
+    said = CliRunner().invoke(app, ["tune", "--device", device, "--seconds", "0"]).stdout
+    assert re.search(rf"csr_cost .* {start.csr_cost:g} .* not measured", said)
+    assert "a rate that is not measured had no time" in said
+    one = tune.RATES[0]
+
+    def slow(stream: Stream, n: int) -> rates.Work:  # the first alone is measured
+        timed.passes(2.0)
+        return one.prepare(stream, n)
+
+    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=slow), *tune.RATES[1:]))
+    assert [found.ratio for found in tune.tune(device, 1.0).rates] == [RATIOS["csr_cost"], None, None]
+    assert devices.default_profile(devices.find(device)) == replace(start, csr_cost=RATIOS["csr_cost"])
+
+
+def test_rates_are_those_of_the_tiles_that_were_found(
+    device: str, file: Path, timed: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search comes first, leaves them time, and what it finds is in the profile that is measured."""
+    seen: list[Profile] = []
+    one = tune.RATES[0]
+
+    def prepare(stream: Stream, n: int) -> rates.Work:
+        seen.append(stream.profile)
+        return one.prepare(stream, n)
+
+    family = tune.Family("sleep", choose(4), lambda s, n: lambda: timed.passes(1 if s.profile.chunks == 4 else 2))
+    monkeypatch.setattr(tune, "FAMILIES", (family,))
+    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=prepare),))
+    assert tune.tune(device, 60.0).kept
+    assert [profile.chunks for profile in seen] == [4]
+    profile = devices.default_profile(devices.find(device))
+    assert (profile.chunks, profile.csr_cost) == (4, RATIOS["csr_cost"])
+
+
+@pytest.mark.parametrize("rate", rates.RATES, ids=lambda rate: rate.field)
+def test_each_rate_measures_its_layout(device: str, rate: rates.Rate, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cpu", "gpu"):
+        monkeypatch.setenv("CLSVM_PROFILE", name)
+        with Stream(device) as stream:
+            of_dense, work = rates.dense(stream, 64), rate.prepare(stream, 64)
+            assert of_dense.cells == 64 * 256
+            seconds = [of_dense.cells, 2.0 * work.cells + stream.profile.csr_cost * work.entries]
+            ran: list[rates.Launch] = []
+
+            def best_of(*launches: rates.Launch, ran: list[rates.Launch] = ran, best: Any = seconds) -> Any:
+                for launch in launches:
+                    launch()
+                    ran.append(launch)
+                return best
+
+            monkeypatch.setattr(rates, "best_of", best_of)
+            assert rates.measure(stream, rate, 64) == 2.0
+            assert len(ran) == 2 * rates._ROUNDS
 
 
 TILES = [

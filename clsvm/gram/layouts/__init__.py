@@ -52,7 +52,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
     partition = LAYOUTS[kind].partition(profile, X)
-    return Plan(kind, centre, f"cost a row in dense cells: {reason}", partition)
+    return Plan(kind, centre, f"cost a row in dense cells: {reason}", partition, costs)
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:

@@ -196,6 +196,13 @@ class Csr(Layout):
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
 
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        return self._entry_bytes(X, int(partition.counts(X).sum()), itemsize)
+
+    def _entry_bytes(self, X: Data, entries: int, itemsize: int) -> int:
+        """Bytes of so many entries of the rows of X: values, column numbers, and where each row begins."""
+        return 8 * X.shape[0] + entries * (itemsize + (2 if X.shape[1] <= 1 << 16 else 4))
+
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         longest = np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum()
         return int(min(X.shape[1], longest) + 1) * width * itemsize + 4 * X.shape[1]

@@ -45,6 +45,11 @@ class Hybrid(Csr):
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return super().row_bytes(plan, X, itemsize) + (plan.partition.dense * itemsize if plan.partition else 0)
 
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        assert plan.partition
+        whole, rest = plan.partition.dense, partition.counts(X)[plan.partition.order[plan.partition.dense :]]
+        return X.shape[0] * whole * itemsize + self._entry_bytes(X, int(rest.sum()), itemsize)
+
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         beside = plan.partition.dense * width * itemsize if plan.partition else 0
         return super().block_bytes(plan, X, itemsize, width) + beside

@@ -47,7 +47,6 @@ from clsvm.opencl.stream import Buffer, Stream
 
 MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
-_SORTED = 8192, 1 << 24  # rows and cells at most that are sorted to see what clusters would fill
 _STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
 _UNREAD = "not read by this program: any buffer"
 
@@ -222,7 +221,15 @@ class Clustered(Lanes):
         n, d = survey.X.shape
         if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
             return None
-        return profile.clustered_cost * _sampled_fill(survey.X, profile)
+        return profile.clustered_cost * cluster.sampled_fill(survey.X, profile.lanes * profile.cluster)
+
+    def fill(self, profile: Profile, plan: Plan) -> float | None:
+        """Columns that a cluster would hold, by the plan's estimate; None where there is none."""
+        return plan.costs[self.name] / profile.clustered_cost if self.name in plan.costs else None
+
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        fill = self.fill(profile, plan)
+        return super().nbytes(profile, plan, X, itemsize) if fill is None else round(X.shape[0] * fill * itemsize)
 
     def once(self, X: Data, room: float) -> str:
         """Clusters would be for nothing."""
@@ -385,16 +392,3 @@ def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
         with stream.view(np.ascontiguousarray(rows)) as (source, begin):
             yield first, count, int(before[first * V]), len(rows), source, begin, order_buffer
     stream.free(order_buffer)
-
-
-def _sampled_fill(X: Data, profile: Profile) -> float:
-    """Average columns of a cluster, from above: of some of the rows, and of groups of neighbours when these are sorted
-    by their pattern, which hardly ever beats clusters and takes no device."""
-    size = profile.lanes * profile.cluster
-    sample = cluster.sampled(X, X.shape[1], *_SORTED)
-    groups = sample.shape[0] // size
-    if not groups:
-        return float(X.shape[1])
-    pattern = (sample.toarray() if sp.issparse(sample) else sample) != 0
-    order = cluster.by_pattern(pattern[:, cluster.telling_columns(pattern)])
-    return float(pattern[order[: groups * size]].reshape(groups, size, -1).any(axis=1).sum(axis=1).mean())

@@ -33,12 +33,14 @@ class Plan:
 
     kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
     reason: the costs that decided, in dense cells a row. partition: of the columns, where the layout has one.
+    costs: the same estimates by layout, of each that could be estimated; none in a plan that a model file holds.
     """
 
     kind: str
     centre: NDArray[np.float64]
     reason: str
     partition: Partition | None = None
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,11 @@ class Layout(ABC):
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         """Bytes of a row of X as it is laid out, about."""
+
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        """Bytes of all rows of X as they are laid out, without their norms: an estimate, where :meth:`row_bytes` is
+        what the memory limit counts on."""
+        return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
         """Bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""

@@ -1,0 +1,147 @@
+"""What a data set is like, and what each layout would make of it: the figures by which "auto" chooses, and more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+
+from clsvm import arrays
+from clsvm.gram import layouts, partition
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import CLUSTERED
+from clsvm.gram.layouts.record import Plan
+from clsvm.gram.partition import RULES
+from clsvm.kernels import make
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Stream
+from clsvm.tools import rates
+
+WORKING = 512  # working rows of the product whose time is predicted
+TENTHS = 10
+_ITEMSIZE = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a rule of the partition splits the columns: how many are dense, and their share of the entries."""
+
+    rule: str
+    dense: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a layout would make of the rows: bytes on the device, cost in dense cells a row, milliseconds of a product
+    with WORKING rows without those of the kernel function, which are the same in every layout. None: the layout does
+    not hold so many columns, or its cost is not estimated."""
+
+    layout: str
+    nbytes: int | None
+    cost: float | None
+    milliseconds: float | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """Rows (n, d) in figures.
+
+    occurring: columns with an entry. entries: values that are not 0; mean and longest: of a row. density: entries over
+    n d. deciles: density of each tenth of the columns that occur, densest first (BoostSVM's figure 4); None where it
+    has no column. cluster_columns: what a cluster would hold, None where that is not estimated. chosen, reason: the
+    layout that "auto" takes and why. speed: dense multiply-adds a second of the device, measured.
+    """
+
+    rows: int
+    columns: int
+    occurring: int
+    entries: int
+    mean: float
+    longest: int
+    density: float
+    deciles: tuple[float | None, ...]
+    splits: tuple[Split, ...]
+    cluster_columns: float | None
+    layouts: tuple[Estimate, ...]
+    chosen: str
+    reason: str
+    device: str
+    speed: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description in JSON's types."""
+        return asdict(self)
+
+
+def describe(X: Any, device: Any = None) -> Description:
+    """The figures of the rows X (n, d), dense or sparse, for an rbf kernel on ``device`` (as SVC's).
+
+    Raises ValueError for X that no estimator takes, DeviceError where the device fails.
+    """
+    X = check_array(arrays.checked(X), accept_sparse="csr", dtype=[np.float64, np.float32])
+    d = X.shape[1]
+    X = arrays.without_empty(arrays.canonical(X))  # (as fits do; empty columns cost nothing but room)
+    count, lengths = partition.counts(X), _lengths(X)
+    with Stream(device) as stream:
+        profile = stream.profile
+        plan = layouts.choose(profile, X, make("rbf").spec)
+        speed = _speed(stream)
+        name = str(stream.info)
+    entries, n = int(count.sum()), X.shape[0]
+    return Description(
+        rows=n,
+        columns=d,
+        occurring=int(np.count_nonzero(count)),
+        entries=entries,
+        mean=entries / n,
+        longest=int(lengths.max()),
+        density=entries / n / d,
+        deciles=deciles(count, n),
+        splits=tuple(_split(count, n, rule, profile.csr_cost / profile.hybrid_cost) for rule in RULES),
+        cluster_columns=CLUSTERED.fill(profile, plan),
+        layouts=tuple(_estimate(kind, profile, plan, X, speed) for kind in layouts.names(make("rbf").spec)),
+        chosen=plan.kind,
+        reason=plan.reason,
+        device=name,
+        speed=speed,
+    )
+
+
+def deciles(count: NDArray[np.int64], n: int) -> tuple[float | None, ...]:
+    """The mean density of each tenth of the columns with ``count`` entries in n rows that have any, densest first."""
+    falling = np.sort(count[count > 0])[::-1] / n
+    return tuple(float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS))
+
+
+def _lengths(X: arrays.Data) -> NDArray[np.int64]:
+    """The entries of each row that are not 0."""
+    if not sp.issparse(X):
+        return np.count_nonzero(X, axis=1)
+    return np.diff(np.concatenate([[0], np.cumsum(X.data != 0)])[X.indptr])
+
+
+def _split(count: NDArray[np.int64], n: int, rule: str, entry: float) -> Split:
+    made = partition.partition(count, n, rule, entry)
+    return Split(rule, made.dense, float(count[made.order[: made.dense]].sum() / max(1, count.sum())))
+
+
+def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float) -> Estimate:
+    layout, cost = LAYOUTS[kind], plan.costs.get(kind)
+    nbytes = None
+    if X.shape[1] <= layout.most:
+        own = replace(plan, kind=kind, partition=layout.partition(profile, X))
+        nbytes = layout.nbytes(profile, own, X, _ITEMSIZE)
+    return Estimate(kind, nbytes, cost, None if cost is None else 1e3 * cost * X.shape[0] * WORKING / speed)
+
+
+def _speed(stream: Stream) -> float:
+    """Dense multiply-adds a second, by a product of some milliseconds."""
+    work = rates.dense(stream, rates.ROWS[stream.profile.shape])
+    work.launch()  # builds and touches, which is not timed
+    (seconds,) = rates.best_of(work.launch)
+    return work.cells * rates.WORKING / seconds

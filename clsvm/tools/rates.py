@@ -1,0 +1,151 @@
+"""The rates of the layouts' cost model, measured: the time of what a layout stores over that of a dense cell.
+
+A product over the layout's rows and one over dense rows take turns with the same working vectors. The best time of each
+in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a while,
+but then both products are slow. All rows are made by a seed. Each product has some 250 dense cells' worth of work a
+row, so that the kernel function and the sums, which cost the same in every layout, weigh alike and cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan, Rows
+from clsvm.gram.partition import Partition
+from clsvm.gram.products import Gram, Update
+from clsvm.kernels import make
+from clsvm.opencl.profiles import RATES as LIMITS
+from clsvm.opencl.stream import Stream
+
+WORKING = 256  # working vectors of the products
+ROWS = {"vector": 1 << 12, "group": 1 << 15}  # by the profile's shape: milliseconds, and more than a core's caches hold
+_ROUNDS, _TURNS = 9, 5  # of a measurement, and turns of each round
+_DENSE = 256  # columns of dense rows, and whole columns of hybrid ones
+_SPARSE, _ENTRIES = 8192, 60  # columns of CSR rows and entries of a row, about
+_KINDS, _WIDTH, _SHARED = 32, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, the share that a row has
+_BESIDE = 4  # entries of a hybrid row, beside its whole columns
+Launch = Callable[[], None]  # runs a product once and waits for it
+
+
+@dataclass(frozen=True)
+class Work:
+    """A product to time. cells: how many of what the rate counts its rows hold. entries: CSR entries beside them."""
+
+    launch: Launch
+    cells: int
+    entries: int = 0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate of the cost model: its field of the profile, what it counts in words, and prepare(stream, n): a product
+    over n rows of the layout."""
+
+    field: str
+    words: str
+    prepare: Callable[[Stream, int], Work]
+
+
+def product(stream: Stream, X: Any, plan: Plan, working: int) -> tuple[Rows, Launch]:
+    """The rows of X as ``plan`` lays them out, and c += K(X, U) D for ``working`` of them: an rbf kernel."""
+    kernel = make("rbf", gamma=1.0 / X.shape[1])
+    rows = layouts.build(stream, X, plan, "float32")
+    gram = Gram(stream, rows, kernel)
+    panel = gram.panel(working)
+    at, count = stream.upload(np.arange(working, dtype=np.int32)), stream.upload(np.array([working], np.int32))
+    gram.gather(panel, at, count)
+    c, weights = stream.wide(np.zeros((1, rows.n_pad))), stream.wide(np.ones((1, panel.capacity)))
+    update = Update(1, rows.n_pad, c, weights, panel.capacity)
+
+    def launch() -> None:
+        gram.accumulate(panel, count, None, update)
+        stream.finish()
+
+    return rows, launch
+
+
+def dense(stream: Stream, n: int) -> Work:
+    """The product that the others are compared to."""
+    return _work(stream, np.random.default_rng(0).random((n, _DENSE), np.float32), "dense")
+
+
+def _csr(stream: Stream, n: int) -> Work:
+    """Few entries in many columns: density falls by a power of a column's rank, as that of words in text does."""
+    return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr")
+
+
+def _clustered(stream: Stream, n: int) -> Work:
+    """Rows of a few kinds, each with columns of its own, of which a row has most: clusters hold little but entries."""
+    rng = np.random.default_rng(0)
+    own = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
+    X = np.zeros((n, 2 * _WIDTH), np.float32)
+    np.put_along_axis(X, own[rng.integers(0, _KINDS, n)], rng.random((n, _WIDTH), np.float32) + 0.5, axis=1)
+    X[rng.random(X.shape, np.float32) > _SHARED] = 0
+    return _work(stream, X, "clustered")
+
+
+def _hybrid(stream: Stream, n: int) -> Work:
+    """Whole columns, and a few entries."""
+    rng = np.random.default_rng(0)
+    X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), _text(rng, n, _SPARSE, _BESIDE)], "csr")
+    whole = Partition(np.arange(X.shape[1], dtype=np.int32), _DENSE)
+    cells = n * _DENSE
+    work = _work(stream, X, "hybrid", whole)
+    return Work(work.launch, cells, int(X.nnz) - cells)
+
+
+RATES = (
+    Rate("csr_cost", "an entry of CSR rows", _csr),
+    Rate("clustered_cost", "a cell of clustered rows", _clustered),
+    Rate("hybrid_cost", "a cell of hybrid rows' whole columns", _hybrid),
+)
+
+
+def _work(stream: Stream, X: Any, kind: str, partition: Partition | None = None) -> Work:
+    plan = Plan(kind, np.zeros(X.shape[1]), "", partition=partition)
+    rows, launch = product(stream, X, plan, min(WORKING, X.shape[0]))
+    return Work(launch, rows.stored)
+
+
+def _text(rng: np.random.Generator, n: int, d: int, entries: int) -> sp.csr_matrix:
+    """CSR rows of at most ``entries``; a column's density falls by its rank to the power of 2/3."""
+    columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** 3).astype(np.int32), axis=1)
+    values, ends = np.ones(columns.size, np.float32), np.arange(0, columns.size + 1, entries)
+    X = sp.csr_matrix((values, columns.ravel(), ends), shape=(n, d))
+    X.sum_duplicates()
+    return X
+
+
+def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
+    """The rate on the stream's device, in two significant digits, by products over n rows; None where it comes out
+    beyond what the profile takes (profiles.RATES). Raises DeviceError, and ValueError for rows that do not fit."""
+    n = n or ROWS[stream.profile.shape]
+    of_dense, work = dense(stream, n), rate.prepare(stream, n)
+    for one in of_dense, work:
+        one.launch()  # builds and touches, which is not timed
+    rounds = [best_of(of_dense.launch, work.launch) for _ in range(_ROUNDS)]
+    dense_cells = (
+        float(np.median([seconds / beside for beside, seconds in rounds])) * of_dense.cells
+    )  # of the same time
+    ratio = float(f"{(dense_cells - work.entries * stream.profile.csr_cost) / work.cells:.2g}")
+    least, most = LIMITS[rate.field]
+    return ratio if least <= ratio <= most else None
+
+
+def best_of(*launches: Launch) -> list[float]:
+    """The best seconds of each of some products, which take turns."""
+    best = [np.inf] * len(launches)
+    for _ in range(_TURNS):
+        for i, launch in enumerate(launches):
+            began = perf_counter()
+            launch()
+            best[i] = min(best[i], perf_counter() - began)
+    return best

@@ -1,0 +1,134 @@
+"""What describe says of rows: by hand, and as the choice of a layout has it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import arrays
+from clsvm.gram import layouts
+from clsvm.kernels import make
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.tools import rates
+from clsvm.tools.describe import Estimate, Split, describe
+
+COUNTS = (4, 1, 1, 4, 3, 0, 2, 1, 1, 1, 0, 1)  # entries of each column, in its first rows
+X = (np.arange(4)[:, None] < np.array(COUNTS)) * 2.5
+CSR, HYBRID = PROFILES["cpu"].csr_cost, PROFILES["cpu"].hybrid_cost
+SPEED = rates.ROWS["vector"] * 256 * 256 / 0.5
+
+
+@pytest.fixture(autouse=True)
+def half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile is that of a CPU; its product over dense rows takes half a second."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    monkeypatch.setattr(rates, "best_of", lambda *launches: [0.5] * len(launches))
+
+
+def stored_zeros(X: np.ndarray) -> sp.csr_matrix:
+    """Every cell of X, zeros too."""
+    n, d = X.shape
+    return sp.csr_matrix((X.ravel(), np.tile(np.arange(d), n), np.arange(0, n * d + 1, d)), shape=(n, d))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix, stored_zeros, lambda X: X.astype(int)])
+def test_the_figures_of_a_small_matrix(form: Any, device: str) -> None:
+    found = describe(form(X), device)
+    assert (found.rows, found.columns, found.occurring, found.entries) == (4, 12, 10, 19)
+    assert (found.mean, found.longest, found.density) == (4.75, 10, pytest.approx(19 / 48))
+    assert found.deciles == (1, 1, 0.75, 0.5, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25)
+    assert 2 * CSR / HYBRID > 4 > CSR / HYBRID  # so that the rule of costs stores four columns whole
+    assert found.splits == (Split("paper", 10, 1.0), Split("code", 10, 1.0), Split("cost", 4, pytest.approx(13 / 19)))
+    assert found.speed == SPEED
+
+
+def test_the_layouts_of_a_small_matrix(device: str) -> None:
+    """Four rows are too few to sample clusters of: those would hold all columns."""
+    found = describe(sp.csr_matrix(X), device)
+    costs = {
+        "dense": 12,
+        "csr": 4.75 * CSR,
+        "clustered": 12 * PROFILES["cpu"].clustered_cost,
+        "hybrid": 1.25 * (4 * HYBRID + 6 / 4 * CSR),
+    }
+    nbytes = {"dense": 4 * 12 * 4, "csr": 4 * 8 + 19 * 6, "clustered": 4 * 12 * 4, "hybrid": 4 * 4 * 4 + 4 * 8 + 6 * 6}
+    assert {one.layout: one.nbytes for one in found.layouts} == nbytes
+    assert {one.layout: one.cost for one in found.layouts} == pytest.approx(costs)
+    expected = {name: 1e3 * cost * 4 * 512 / SPEED for name, cost in costs.items()}
+    assert {one.layout: one.milliseconds for one in found.layouts} == pytest.approx(expected)
+    assert found.chosen == min(costs, key=lambda name: costs[name])
+    assert found.cluster_columns == pytest.approx(12)
+
+
+def test_bytes_are_those_that_a_device_gets(device: str) -> None:
+    """Of the values and columns, without norms and padding: 256 rows are whole lane groups."""
+    rng = np.random.default_rng(0)
+    rows = sp.csr_matrix(rng.random((256, 40)) * (rng.random((256, 40)) < np.linspace(0.02, 1, 40)))
+    found = {one.layout: one.nbytes for one in describe(rows, device).layouts}
+    canonical, spec = arrays.canonical(rows), make("rbf").spec
+    with Stream(device) as stream:
+        for kind in ("dense", "hybrid", "csr"):
+            made = layouts.build(stream, canonical, layouts.choose(stream.profile, canonical, spec, kind), "float32")
+            whole = getattr(made, "dense", None)
+            entries = made.stored - 256 * getattr(whole, "number", 0)
+            beside = 0 if kind == "dense" else 256 * 8 + 2 * entries
+            assert found[kind] == 4 * made.stored + beside, kind
+
+
+def test_clusters_of_two_kinds_of_rows(device: str) -> None:
+    """Sorted by their pattern, 16 neighbours use the columns of one kind."""
+    rows = np.zeros((64, 8))
+    rows[::2, :3] = rows[1::2, 3:6] = 1
+    found = describe(rows, device)
+    assert found.cluster_columns == pytest.approx(3)
+    assert [one.nbytes for one in found.layouts if one.layout == "clustered"] == [64 * 3 * 4]
+    assert found.chosen == "clustered"
+
+
+def test_fewer_than_ten_columns(device: str) -> None:
+    found = describe(np.array([[1.0, 0.0, 2.0], [1.0, 0.0, 0.0]]), device)
+    assert found.deciles == (1, 0.5, *[None] * 8)
+    empty = describe(np.zeros((3, 2)), device)
+    assert (empty.occurring, empty.entries, empty.longest, empty.deciles) == (0, 0, 0, (None,) * 10)
+    assert [split.share for split in empty.splits] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("d", [30, 20000])
+def test_every_layout_that_is_estimated_is_listed(d: int, device: str) -> None:
+    """With the estimates by which a fit chooses; those that cannot hold the columns have none."""
+    rows = sp.random(50, d, 0.02, "csr", rng=np.random.default_rng(0))
+    found = describe(rows, device)
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, arrays.canonical(rows), make("rbf").spec)
+    assert {one.layout: one.cost for one in found.layouts if one.cost is not None} == plan.costs
+    assert [one.layout for one in found.layouts] == list(layouts.names(make("rbf").spec))
+    assert (found.chosen, found.reason) == (plan.kind, plan.reason)
+    if d == 20000:
+        assert Estimate("clustered", None, None, None) in found.layouts
+        assert found.cluster_columns is None
+
+
+def test_columns_that_are_empty_by_far(device: str) -> None:
+    d = 2**31 - 1
+    found = describe(sp.csr_matrix((np.ones(3), [5, d - 1, 5], [0, 2, 3]), shape=(2, d)), device)
+    assert (found.columns, found.occurring, found.deciles[:3]) == (d, 2, (1, 0.5, None))
+    assert found.density == 3 / 2 / d
+
+
+def test_json_has_every_figure(device: str) -> None:
+    found = describe(X, device)
+    read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (read["rows"], read["deciles"], read["chosen"]) == (4, list(found.deciles), found.chosen)
+    assert [Split(**split) for split in read["splits"]] == list(found.splits)
+    assert [Estimate(**one) for one in read["layouts"]] == list(found.layouts)
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((0, 3)), np.zeros((3, 0)), np.array([[np.nan]]), np.ones(3)], ids=str)
+def test_what_no_estimator_takes_is_refused(wrong: Any, device: str) -> None:
+    with pytest.raises(ValueError, match=r"0 sample|0 feature|NaN|2D array"):
+        describe(wrong, device)
