@@ -28,10 +28,9 @@ def measure(name: str, options: Options) -> dict[str, Any]:
     with Stream(options.device) as stream:
         laid = {}
         for own, variant in VARIANTS.items():
-            X = variant.columns(case.X)
             with variant.applied():
-                plan = layouts.choose(stream.profile, X, kernel.spec, variant.layout)
-                laid[own] = Laid(stream, X, plan, kernel)
+                plan = layouts.choose(stream.profile, case.X, kernel.spec, variant.layout)
+                laid[own] = Laid(stream, case.X, plan, kernel)
         rows = race(stream, case, laid, PRODUCTS)
         device = str(stream.info)
     fits = []

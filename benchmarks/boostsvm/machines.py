@@ -90,7 +90,7 @@ def solver(name: str, options: Options, which: str, variant: Variant) -> Callabl
     """What answers "fit" with seconds, "model" with the last fit's solution, and a number of a fold with seconds and
     the score on the rows that were left out."""
     case = options.load(name)
-    X, model = variant.columns(case.X), None
+    X, model = case.X, None
 
     def answer(question: Any) -> Any:
         nonlocal model

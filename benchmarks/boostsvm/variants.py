@@ -5,21 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from clsvm.arrays import Data
 from clsvm.gram import partition
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.csr import Csr
 from clsvm.gram.layouts.hybrid import Hybrid
+from clsvm.gram.layouts.record import Layout
 from clsvm.gram.partition import Partition
 from clsvm.opencl.profiles import Profile
 
 
+class AsTheyCame(Csr):
+    """Rows in CSR, with columns numbered as they came."""
+
+    def partition(self, profile: Profile, X: Data) -> None:
+        return None
+
+
+class Ordered(Csr):
+    """Rows in CSR, with columns numbered by falling density, however few they are."""
+
+    def partition(self, profile: Profile, X: Data) -> Partition:
+        return partition.by_density(partition.counts(X))
+
+
 class InPlace(Hybrid):
-    """The hybrid layout, with the columns of each part in the order in which they came."""
+    """The hybrid layout, with the columns of each part numbered as they came."""
 
     def partition(self, profile: Profile, X: Data) -> Partition:
         made = super().partition(profile, X)
@@ -29,41 +43,28 @@ class InPlace(Hybrid):
 
 @dataclass(frozen=True)
 class Variant:
-    """How our machines hold rows. ordered: columns by falling density, beforehand. in_place: the partition's columns
-    keep their order."""
+    """How our machines hold rows: a layout's name, and what stands for that layout."""
 
     layout: str
-    ordered: bool = False
-    in_place: bool = False
-
-    def columns(self, X: Any) -> Any:
-        """X (n, d) with its columns in the order of the variant."""
-        if not self.ordered:
-            return X
-        falling = np.argsort(-partition.counts(X), kind="stable")
-        if not sp.issparse(X):
-            return np.ascontiguousarray(X[:, falling])
-        rank = np.empty(len(falling), np.int32)
-        rank[falling] = np.arange(len(falling), dtype=np.int32)
-        moved = sp.csr_matrix((X.data, rank[X.indices], X.indptr), shape=X.shape)
-        return moved.sorted_indices()
+    record: Layout | None = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """While it lasts, the hybrid layout of this process is the variant's."""
-        usual = LAYOUTS["hybrid"]
-        if self.in_place:
-            LAYOUTS["hybrid"] = InPlace()
+        """While it lasts, the layout of this process is the variant's."""
+        if self.record is None:
+            yield
+            return
+        usual, LAYOUTS[self.layout] = LAYOUTS[self.layout], self.record
         try:
             yield
         finally:
-            LAYOUTS["hybrid"] = usual
+            LAYOUTS[self.layout] = usual
 
 
 AS_THEY_ARE = Variant("auto")
 VARIANTS = {
-    "neither": Variant("csr"),
-    "order": Variant("csr", ordered=True),
-    "partition": Variant("hybrid", in_place=True),
+    "neither": Variant("csr", AsTheyCame()),
+    "order": Variant("csr", Ordered()),
+    "partition": Variant("hybrid", InPlace()),
     "both": Variant("hybrid"),
 }

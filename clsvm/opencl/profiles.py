@@ -90,7 +90,7 @@ _CPU = Profile(
     panel=64,
     cluster=1,
     group=1,
-    tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 256), many=_vector(4, 5)),
+    tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 256), many=_vector(8, 2)),
     block=512,
     chunks=8,
     working_set=2048,

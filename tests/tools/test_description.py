@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from clsvm import arrays
 from clsvm.gram import layouts
+from clsvm.gram.layouts.hybrid import MADE
 from clsvm.kernels import make
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
@@ -54,7 +55,7 @@ def test_the_layouts_of_a_small_matrix(device: str) -> None:
         "dense": 12,
         "csr": 4.75 * CSR,
         "clustered": 12 * PROFILES["cpu"].clustered_cost,
-        "hybrid": 1.25 * (4 * HYBRID + 6 / 4 * CSR),
+        "hybrid": MADE * (4 * HYBRID + 6 / 4 * CSR),
     }
     nbytes = {"dense": 4 * 12 * 4, "csr": 4 * 8 + 19 * 6, "clustered": 4 * 12 * 4, "hybrid": 4 * 4 * 4 + 4 * 8 + 6 * 6}
     assert {one.layout: one.nbytes for one in found.layouts} == nbytes
