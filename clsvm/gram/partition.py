@@ -14,6 +14,8 @@ columns that have an entry: empty ones would dilute the 5 %.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +27,7 @@ from clsvm.arrays import Data
 
 SPARSE, FULL = 0.05, 0.5  # of the paper's rule: density of the walked part, of a column
 LEFT = 4  # of the code's
+PIECE = 1 << 18  # entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
 
 
@@ -91,15 +94,26 @@ def _walked(rising: NDArray[np.int64], n: int, rule: str, entry: float) -> int:
 
 def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.csr_matrix]:
     """(the dense columns (n, dense), the others in CSR, each row's entries in the order that they had) of CSR rows X
-    (n, d). Raises ValueError where the partition is of another number of columns."""
+    (n, d), some rows at a time, by a thread of each core. Raises ValueError where the partition is of another number of
+    columns."""
     n, d = X.shape
     if len(made.order) != d:
         raise ValueError(f"the partition is of {len(made.order)} columns, got rows of {d}")
-    columns = made.rank[X.indices]
-    of_dense = columns < made.dense
-    dense = np.zeros((n, made.dense), X.dtype)
-    row = np.repeat(np.arange(n), np.diff(X.indptr))
-    dense[row[of_dense], columns[of_dense]] = X.data[of_dense]
-    indptr = np.concatenate([[0], np.cumsum(~of_dense)])[X.indptr]
-    rest = sp.csr_matrix((X.data[~of_dense], columns[~of_dense] - made.dense, indptr), shape=(n, d - made.dense))
-    return dense, rest
+    dense, rank = np.zeros((n, made.dense), X.dtype), made.rank
+
+    def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
+        """Values and columns of the entries that are not dense, and how many each row has."""
+        begin, end = int(X.indptr[first]), int(X.indptr[last])
+        columns, data = rank[X.indices[begin:end]], X.data[begin:end]
+        sparse = columns >= made.dense
+        row = np.repeat(np.arange(first, last), np.diff(X.indptr[first : last + 1]))
+        dense[row[~sparse], columns[~sparse]] = data[~sparse]
+        return data[sparse], columns[sparse] - made.dense, np.bincount(row[sparse] - first, minlength=last - first)
+
+    ends = np.searchsorted(X.indptr, np.arange(PIECE, X.indptr[-1], PIECE))
+    edges = np.unique(np.concatenate([[0], ends, [n]]))
+    with ThreadPoolExecutor(os.cpu_count() if len(edges) > 2 else 1, "clsvm partition") as pool:
+        data, columns, counts_ = zip(*pool.map(part, edges[:-1], edges[1:]), strict=True) if n else ([], [], [])
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate([*counts_, np.zeros(0, np.intp)]))])
+    joined = np.concatenate([*data, np.zeros(0, X.dtype)]), np.concatenate([*columns, np.zeros(0, np.int32)]), indptr
+    return dense, sp.csr_matrix(joined, shape=(n, d - made.dense))
