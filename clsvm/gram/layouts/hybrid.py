@@ -20,7 +20,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
 
-MADE = 1.15  # times what its products cost: the partition is made and rows are split, for each set of rows
+MADE = 1.2  # times what its products cost: the partition is made and rows are split, for each set of rows
 
 
 class Hybrid(Csr):
