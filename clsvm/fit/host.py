@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.errors import MemoryLimitError
+from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
@@ -129,7 +129,7 @@ def kernel_values(
                 stream.free(*panel.buffers(), *gram.rows.buffers())
             certificate.finite(K, kernel)
             return _centred(Values(K, scale), problem)
-        except MemoryLimitError:  # what is left of the budget holds no panel: the host takes longer, and less
+        except (MemoryLimitError, BufferSizeError):  # the device holds no panel: the host takes longer, and less
             pass
     with _threads(m):
         K = kernel(X)

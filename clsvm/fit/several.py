@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm.errors import MemoryLimitError
 from clsvm.fit import host, prepare
 from clsvm.fit.alone import HostFit
 from clsvm.fit.train import train_each
@@ -51,6 +52,7 @@ class _Record:
     peak: int = 0
     rows: int = 0
     most: int = 0
+    alone: bool = False  # memory holds no batch
     statuses: dict[int, Status] = field(default_factory=dict)
     dtypes: dict[int, str] = field(default_factory=dict)  # of kernel values, by member; "float32" is the lesser one
 
@@ -74,7 +76,13 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
     for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
         todo = _small(members, found, options, dtype, record)
         if todo and left() > 0:
-            _solve(X, members, todo, kernel, options, dtype, record, found, left)
+            try:
+                _solve(X, members, todo, kernel, options, dtype, record, found, left)
+            except MemoryLimitError:  # one after another they take less
+                record.most, record.alone = 0, True
+                found.clear()
+                record.statuses.clear()
+                break
     for places in _together(members, record.most, X.shape[0]):
         if left() <= 0:
             break
@@ -311,7 +319,7 @@ def _report(found: dict[int, Outcome], count: int, record: _Record, options: Opt
                 seconds[part] = seconds.get(part, 0.0) + value
     total = perf_counter() - since
     words = f"{count - len(reports)} problems of up to {record.most} rows solved whole, {len(reports)} by decomposition"
-    words = words if record.most else HostFit.reason
+    words = words if record.most or record.alone else HostFit.reason
     return FitReport(
         primal=primal,
         dual=dual,

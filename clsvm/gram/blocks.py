@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
 from clsvm.gram.products import Gram, Store, Tile, Update, over_all
 from clsvm.gram.responses import buffers_of, row_bytes
@@ -32,6 +33,7 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 ROWS_SHARE = 0.8  # of what is left of the budget at most, for all rows
+STAY_SHARE = 0.6  # of it, for blocks that stay
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
 LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
 LAID = 150  # cells of a product that laying out a cell of a row takes as long as, measured on a CPU
@@ -44,7 +46,9 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 
     Raises ValueError where memory_limit does not hold a few blocks either, and as layouts.build does.
     """
-    left = stream.limit - stream.held
+    left, layout = stream.limit - stream.held, LAYOUTS[plan.kind]
+    if not layout.bounds and X.shape[0] * row_bytes(plan, X, np.dtype(dtype).itemsize) > ROWS_SHARE * left:
+        return BlockGram(stream, X, plan, kernel, dtype)
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
         gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
         taken = left - (stream.limit - stream.held)
@@ -90,17 +94,22 @@ class BlockGram:
         self.stream, self.kernel, self._X, self._dtype = stream, kernel, X, dtype
         (n, _), left = X.shape, stream.limit - stream.held
         self._plan = layouts.streamed(plan, X, left)  # of the rows that are fetched
-        self._row = row_bytes(self._plan, X, np.dtype(dtype).itemsize)
-        stays = n * self._row <= ROWS_SHARE * left
-        longest = np.argsort(-np.diff(X.indptr), kind="stable") if sp.issparse(X) else np.arange(n)
-        self._longest = longest.astype(np.int32)
+        itemsize = np.dtype(dtype).itemsize
+        self._row = row_bytes(self._plan, X, itemsize)
+        self._host_row = 0 if stream.unified else X.dtype.itemsize * (0 if sp.issparse(X) else X.shape[1])
+        self._stays = stays = n * self._row <= STAY_SHARE * left
+        lengths = np.diff(X.indptr) if sp.issparse(X) else np.full(n, X.shape[1])
+        self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
+        # what the longest rows take, as entries
+        self._bytes = np.concatenate([[0], np.cumsum((4 + itemsize) * lengths[self._longest].astype(np.int64) + 16)])
         most = None if stays else max(UNIFIED, LEAST * self._row) if stream.unified else COPIED
         self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._few = self._laid(np.sort(self._longest[:SAMPLE]))
         panel = self._few.panel(1)
         self.width, self._rows_stay = self._few.width, panel.rows_stay
         stream.free(*panel.buffers())
-        self._passes, self._share = 0, 0 if stays else streamed.share
+        fetched = SAMPLE * (2 * self._row + self._host_row)  # (the least that a panel is made by)
+        self._passes, self._share = 0, min(fetched, left // 4) if stays else streamed.share
         stream.reserve(self._share)
         blocks = streamed.slices if stays else []
         self._blocks = [(rows.start, Gram(stream, streamed.laid(stream, rows), kernel)) for rows in blocks]
@@ -118,9 +127,9 @@ class BlockGram:
         self._over(look)
         (n, d), one, step = self._X.shape, seen[0], self._streamed.step
         n_pad, stored = sum(map(len, norms)), sum(rows.stored for rows in seen)
-        stay = "pass through the device" if self._share else "stay"
+        stay = "stay" if self._stays else "pass through the device"
         words = f"in {len(seen)} blocks of {step} rows at most, which {stay}"
-        cost, laid = sum(rows.cost * rows.n for rows in seen) / n, LAID * stored / n if self._share else 0.0
+        cost, laid = sum(rows.cost * rows.n for rows in seen) / n, 0.0 if self._stays else LAID * stored / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), self._streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
         sizes = n, d, n_pad, one.lanes, stored
@@ -159,7 +168,8 @@ class BlockGram:
 
     def panel_bytes(self, capacity: int) -> int:
         """Of the values of a panel, and of the rows that stay with it."""
-        return self._few.panel_bytes(capacity) + (capacity * self._row if self._rows_stay else 0)
+        stay = int(self._bytes[min(capacity, len(self._longest))]) if self._rows_stay else 0
+        return self._few.panel_bytes(capacity) + stay
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
@@ -174,7 +184,7 @@ class BlockGram:
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel. The host reads which they are, and
         fetches them."""
-        known = int(self.stream.read(count, np.int32, 1)[0])
+        known = min(int(self.stream.read(count, np.int32, 1)[0]), panel.capacity)
         places = self.stream.read(rows, np.int32, known)
         wanted = np.where(places >= 0, self.rows.order[places], -1)
         ids = np.unique(wanted[wanted >= 0])
@@ -182,9 +192,11 @@ class BlockGram:
         if panel.rows_stay:
             self._kept(panel, wanted, ids, count)
             return
-        step = max(SAMPLE, self._share // (2 * self._row)) if self._share else max(1, len(ids))
+        if not len(ids):
+            ids = self._longest[:1]  # (any: none of them is wanted, and the panel is cleared)
+        step = max(SAMPLE, self._share // (2 * self._row + self._host_row))
         with self.lent():
-            for first in range(0, max(1, len(ids)), step):
+            for first in range(0, len(ids), step):
                 with self.stream.scratch():
                     some = ids[first : first + step]
                     gram = self._laid(some)

@@ -45,6 +45,9 @@ class Partition:
         rank[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return rank
 
+    def __getstate__(self) -> dict[str, object]:
+        return {"order": self.order, "dense": self.dense}
+
     @property
     def chain(self) -> NDArray[np.int32]:
         """The order in which a row's terms are summed: dense columns, then the others as they came, (d,)."""

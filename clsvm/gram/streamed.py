@@ -2,9 +2,8 @@
 
 While the caller computes with one block, a thread lays out the next one on a queue of its own, so that reading a file,
 copying to the device and packing into lanes take no time of their own. Two blocks are on the device at most: the one
-before is freed when the next one is there. Results are the same bits as of blocks that are laid out in turn.
-
-On a device that shares the host's memory rows are packed from where they stand, without a copy.
+before is freed when the next one is there. Results are the same bits as of blocks that are laid out in turn, as those
+are that a CPU device finds in memory: rows are packed from where they stand, without a copy, and nothing waits.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.errors import DeviceError
+from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.record import Plan, Rows, lanes
+from clsvm.gram.layouts.record import Arrangement, Plan, Rows, lanes
 from clsvm.gram.responses import row_bytes, whole_tiles
 from clsvm.opencl.stream import Stream
 
@@ -61,7 +60,10 @@ class Streamed:
         self._stream, self._X, self._dtype, itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in _mapped(X)}
         near = stream.unified and not self._files and not sp.issparse(X)  # kernels read any row of X where it is
-        self.arrangement = LAYOUTS[plan.kind].arranged(stream, X, plan, dtype) if again and near else None
+        self.arrangement: Arrangement | None = None
+        if again and near:
+            with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)
+                self.arrangement = LAYOUTS[plan.kind].arranged(stream, X, plan, dtype)
         if not self.arrangement:
             plan = layouts.streamed(plan, X, stream.limit - stream.held) if again else layouts.once(plan, X)
         self._plan = plan

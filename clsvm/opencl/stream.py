@@ -214,12 +214,12 @@ class Stream:
     def recycling(self) -> Iterator[None]:
         """Buffers that are freed inside are taken again for others of their size, up to its end: new memory costs a
         CPU as much as a copy into it. They are counted as held meanwhile."""
-        self._spare = {}
+        before, self._spare = self._spare, {}
         try:
             yield
         finally:
             self._drop_spare()
-            self._spare = None
+            self._spare = before
 
     def _drop_spare(self) -> None:
         spare, self._spare = self._spare or {}, {}

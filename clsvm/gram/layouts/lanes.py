@@ -212,7 +212,7 @@ class Lanes(Layout):
 class Clustered(Lanes):
     """Lane groups of like rows, that hold what any of theirs uses."""
 
-    name, sparse, most = "clustered", True, MAX_FEATURES
+    name, sparse, most, bounds = "clustered", True, MAX_FEATURES, True
 
     def takes(self, spec: Spec) -> bool:
         return spec.element is None

@@ -181,13 +181,15 @@ class Reader(ABC):
 class Layout(ABC):
     """One way for rows to stand on a device; its rows have its name as their kind.
 
-    name: as plans, reports and commands say it. most: columns that it can hold. sparse: whether zeros are not stored,
+    name: as plans, reports and commands say it. most: columns that it can hold. bounds:
+    whether :meth:`row_bytes` is no more than a bound. sparse: whether zeros are not stored,
     so that taking off a centre would add entries. shared: whether several work-groups can share the working vectors of
     a lane group (for emit). Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
     name: str
     most: int = 2**31 - 1
+    bounds: bool = False
     sparse: bool
     shared: bool
 
