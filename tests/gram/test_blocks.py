@@ -19,7 +19,8 @@ from clsvm.opencl.stream import Stream
 from tests.conftest import thrifty
 
 N, D, W = 260, 24, 36
-FORMS = ("dense", "mapped", "csr", "clustered", "hybrid")
+SWEPT = pytest.param("csr", marks=pytest.mark.oclgrind), pytest.param("hybrid", marks=pytest.mark.oclgrind)
+FORMS = ("dense", "mapped", "clustered", *SWEPT)
 
 
 class Made(NamedTuple):
@@ -92,7 +93,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("stays", [pytest.param(False, id="passing", marks=pytest.mark.oclgrind), True])
+@pytest.mark.parametrize("stays", [False, True], ids=["passing", "staying"])
 def test_the_same_bits_as_in_one_piece(
     profile: str,
     device: str,
@@ -104,6 +105,8 @@ def test_the_same_bits_as_in_one_piece(
 ) -> None:
     if thrifty(device) and form in ("mapped", "clustered"):
         pytest.skip("dense and CSR rows show it")
+    if stays and thrifty(device) and form == "hybrid":
+        pytest.skip("CSR rows show it")
     kernel, (X, kind) = make("rbf", gamma=0.05), rows_of(form, tmp_path)
     if stays:
         monkeypatch.setattr(blocks, "STAY_SHARE", 0.8)
