@@ -26,7 +26,7 @@ ACTIVE = 64  # clusters that a row can join, the paper's default
 ORDERS = ("random", "sorted")
 _GROUP = 64  # work-items that walk together in the group shape
 _LANES = 16  # clusters side by side
-EXCESS = 0.85
+EXCESS = 0.85  # of the columns that sorted neighbours have beyond a row's own, which clusters have too
 _CROSSING = 8  # times ACTIVE: clusters from which on a sorted walk is better
 _SAMPLE = 2048, 1 << 22  # rows and cells at most that the telling columns are found from
 _TELLING = 32  # how many of them
@@ -187,8 +187,8 @@ def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 
 def sampled_fill(X: Any, size: int) -> float:
     """Average columns of a cluster of ``size`` rows, about, without a device: of some of the rows, and of groups of
-    neighbours when these are sorted by their pattern. Clusters leave EXCESS of what a group has beyond a row's own
-    columns, by a9a, MNIST, digits and random patterns of 800 to 60000 rows."""
+    neighbours when these are sorted by their pattern. Clusters have less, EXCESS of it beyond a row's own
+    columns, measured on a9a, MNIST, digits and random patterns of 800 to 60000 rows."""
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size
     if not groups:

@@ -132,9 +132,8 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
     for one in of_dense, work:
         one.launch()  # builds and touches, which is not timed
     rounds = [best_of(of_dense.launch, work.launch) for _ in range(_ROUNDS)]
-    dense_cells = (
-        float(np.median([seconds / beside for beside, seconds in rounds])) * of_dense.cells
-    )  # of the same time
+    slower = float(np.median([seconds / beside for beside, seconds in rounds]))
+    dense_cells = slower * of_dense.cells  # of the same time
     ratio = float(f"{(dense_cells - work.entries * stream.profile.csr_cost) / work.cells:.2g}")
     least, most = LIMITS[rate.field]
     return ratio if least <= ratio <= most else None
