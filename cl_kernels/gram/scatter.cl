@@ -1,4 +1,4 @@
-// Working rows of a list, in CSR, as a block of UB vectors that holds only the features which they have:
+// Working rows of a list, in CSR, as a block of UB = get_global_size(0) vectors with only the features that they have:
 //   u[j] = block[line UB + u - first],  line = place[j] - base,  uu[u] = |u|^2,  u = first .. first + UB - 1
 // A place of base or less is of an earlier block: line 0, which is zero, stands for features that none of them has. Two
 // passes in turn, ranges (UB, S), item (u, s) on the entries s, s + S, ... of row rows[first + u]; u beyond count[0] and
@@ -8,12 +8,10 @@
 //   fill   values and norms
 // Columns that the rows store whole have the lines 1 .. dense_columns, and all others stand after them:
 //   spread   block[(1 + j) UB + u - first] = dense[rows[u] dense_columns + j]
-#ifndef UB
-#define UB 64
-#endif
 #ifndef INDEX
 #define INDEX int
 #endif
+#define UB get_global_size(0)
 #define ROW const int at = first + get_global_id(0), i = at < count[0] ? rows[at] : -1;
 #define ENTRIES(e) for (long e = indptr[i] + get_global_id(1); e < indptr[i + 1]; e += get_global_size(1))
 
@@ -29,7 +27,7 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
     volatile global int *here = place + indices[e];
     const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
     if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;  // another one's
-    for (int u = 0; u < UB; ++u) block[(size_t)line * UB + u] = 0;
+    for (size_t u = 0; u < UB; ++u) block[(size_t)line * UB + u] = 0;
   }
 }
 

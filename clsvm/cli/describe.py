@@ -64,7 +64,8 @@ def _print(found: Description) -> None:
     typer.echo(f"density          {_percent(found.density)}")
     fill = "not estimated" if found.cluster_columns is None else f"{found.cluster_columns:.4g} columns a row, about"
     typer.echo(f"clusters hold    {fill}")
-    typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
+    typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second,")
+    typer.echo(f"                 {found.value_cost:.3g} of them for the kernel function of a value")
     for table in (_deciles(found), _splits(found), _layouts(found)):
         console().print(table)
     typer.echo(f"auto takes       {found.chosen}: {found.reason}")

@@ -100,8 +100,6 @@ class BlockGram:
         self._stays = stays = n * self._row <= STAY_SHARE * left
         lengths = np.diff(X.indptr) if sp.issparse(X) else np.full(n, X.shape[1])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
-        # what the longest rows take, as entries
-        self._bytes = np.concatenate([[0], np.cumsum((4 + itemsize) * lengths[self._longest].astype(np.int64) + 16)])
         most = None if stays else max(UNIFIED, LEAST * self._row) if stream.unified else COPIED
         self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._few = self._laid(np.sort(self._longest[:SAMPLE]))
@@ -167,9 +165,12 @@ class BlockGram:
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Of the values of a panel, and of the rows that stay with it."""
-        stay = int(self._bytes[min(capacity, len(self._longest))]) if self._rows_stay else 0
-        return self._few.panel_bytes(capacity) + stay
+        """Of the values of a panel, and of the longest rows that can stay with it."""
+        own = self._few.panel_bytes(capacity)
+        if not self._rows_stay:
+            return own
+        longest = self._X[self._longest[:capacity]]
+        return own + longest.shape[0] * row_bytes(self._plan, longest, np.dtype(self._dtype).itemsize)
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""

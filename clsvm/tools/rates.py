@@ -72,9 +72,9 @@ def product(stream: Stream, X: Any, plan: Plan, working: int) -> tuple[Rows, Lau
     return rows, launch
 
 
-def dense(stream: Stream, n: int) -> Work:
-    """The product that the others are compared to."""
-    return _work(stream, np.random.default_rng(0).random((n, _DENSE), np.float32), "dense")
+def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
+    """The product that the others are compared to, over rows of d columns."""
+    return _work(stream, np.random.default_rng(0).random((n, d), np.float32), "dense")
 
 
 def _csr(stream: Stream, n: int) -> Work:

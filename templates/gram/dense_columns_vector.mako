@@ -8,6 +8,7 @@ for the V rows of a lane group, AT_ONCE of them at a time, so that each line of 
   for (int r0 = 0; r0 < V; r0 += AT_ONCE) {
     global const real *restrict x[AT_ONCE];
     realv sum[AT_ONCE][UB / V];
+#pragma unroll
     for (int r = 0; r < AT_ONCE; ++r) {
 #ifdef LISTED
       x[r] = dense + (size_t)max(rows[row + r0 + r], 0) * dense_columns;  // (what is not there has no meaning)
@@ -18,6 +19,9 @@ for the V rows of a lane group, AT_ONCE of them at a time, so that each line of 
       for (int v = 0; v < UB / V; ++v) sum[r][v] = (realv)(real)0;
     }
     for (int j = 0; j < dense_columns; ++j) {
+      if (j % V == 0)  // the rows after these, a line at a time: each is a stream of its own
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; ++r) FETCH(x[r] + AT_ONCE * dense_columns + j);
       global const real *restrict line = block + (size_t)(1 + j) * UB;
 #pragma unroll
       for (int v = 0; v < UB / V; ++v) {

@@ -21,14 +21,15 @@ from clsvm.tools.describe import Estimate, Split, describe
 COUNTS = (4, 1, 1, 4, 3, 0, 2, 1, 1, 1, 0, 1)  # entries of each column, in its first rows
 X = (np.arange(4)[:, None] < np.array(COUNTS)) * 2.5
 CSR, HYBRID = PROFILES["cpu"].csr_cost, PROFILES["cpu"].hybrid_cost
-SPEED = rates.ROWS["vector"] * 256 * 256 / 0.5
+SPEED = rates.ROWS["vector"] * 256 * (256 - 32) / 0.4  # 224 cells more a value take 0.4 seconds more
+VALUE = 0.1 / 0.4 * (256 - 32) - 32
 
 
 @pytest.fixture(autouse=True)
-def half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profile is that of a CPU; its product over dense rows takes half a second."""
+def known_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile is that of a CPU; its product over dense rows takes 0.1 seconds for narrow and 0.5 for wide ones."""
     monkeypatch.setenv("CLSVM_PROFILE", "cpu")
-    monkeypatch.setattr(rates, "best_of", lambda *launches: [0.5] * len(launches))
+    monkeypatch.setattr(rates, "best_of", lambda *launches: [0.1, 0.5])
 
 
 def stored_zeros(X: np.ndarray) -> sp.csr_matrix:
@@ -45,7 +46,7 @@ def test_the_figures_of_a_small_matrix(form: Any, device: str) -> None:
     assert found.deciles == (1, 1, 0.75, 0.5, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25)
     assert 2 * CSR / HYBRID > 4 > CSR / HYBRID  # so that the rule of costs stores four columns whole
     assert found.splits == (Split("paper", 10, 1.0), Split("code", 10, 1.0), Split("cost", 4, pytest.approx(13 / 19)))
-    assert found.speed == SPEED
+    assert (found.speed, found.value_cost) == pytest.approx((SPEED, VALUE))
 
 
 def test_the_layouts_of_a_small_matrix(device: str) -> None:
@@ -60,7 +61,7 @@ def test_the_layouts_of_a_small_matrix(device: str) -> None:
     nbytes = {"dense": 4 * 12 * 4, "csr": 4 * 8 + 19 * 6, "clustered": 4 * 12 * 4, "hybrid": 4 * 4 * 4 + 4 * 8 + 6 * 6}
     assert {one.layout: one.nbytes for one in found.layouts} == nbytes
     assert {one.layout: one.cost for one in found.layouts} == pytest.approx(costs)
-    expected = {name: 1e3 * cost * 4 * 512 / SPEED for name, cost in costs.items()}
+    expected = {name: 1e3 * (cost + VALUE) * 4 * 512 / SPEED for name, cost in costs.items()}
     assert {one.layout: one.milliseconds for one in found.layouts} == pytest.approx(expected)
     assert found.chosen == min(costs, key=lambda name: costs[name])
     assert found.cluster_columns == pytest.approx(12)

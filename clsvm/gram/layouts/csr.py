@@ -38,7 +38,7 @@ from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.launch import Kernel as DeviceKernel
-from clsvm.opencl.profiles import Profile
+from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
@@ -132,8 +132,8 @@ class CsrReader(Reader):
 
     def panel_bytes(self, capacity: int) -> int:
         """A block: a line of zeros, one for every dense column, one for every other that its vectors can have."""
-        r = self.rows
-        return (1 + r.dense.number + min(self._sparse, r.entries(self.width))) * self.width * self.real.itemsize
+        r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
+        return (1 + r.dense.number + min(self._sparse, r.entries(width))) * width * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> CsrPanel:
         assert isinstance(panel, CsrPanel)
@@ -245,7 +245,9 @@ class Csr(Layout):
         return CsrReader(self, stream, rows, kernel)
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        return profile.panel * lanes(profile, dtype) // profile.lanes
+        """A single vector for a few: an entry meets all of a block, whatever stands in it."""
+        V = lanes(profile, dtype)
+        return V if shape != "many" and profile.shape == "vector" else profile.panel * V // profile.lanes
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
         return template("csr", spec, profile), ["-DLISTED"] * of_panel
@@ -294,14 +296,10 @@ _TILE = {
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
     """The program that fills a block of a panel with working rows; ``entry`` is the first of two kernels."""
-    return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), _options(profile, dtype, d), "mark")
+    return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
     """What element-wise sums over CSR rows start from."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
-    return Variant(label, text, _options(profile, dtype, d), "zero_sums")
-
-
-def _options(profile: Profile, dtype: str, d: int) -> tuple[str, ...]:
-    return *options(profile, dtype, d), f"-DUB={CSR.width(profile, dtype, 'many')}"
+    return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")

@@ -61,7 +61,7 @@ class Hybrid(Csr):
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
-        return text, [*made, "-DDENSE_COLUMNS", *self._at_once(profile, dtype)]
+        return text, [*made, "-DDENSE_COLUMNS", *self._at_once(profile, dtype, shape)]
 
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         return iter(())  # (they are those of entries)
@@ -75,13 +75,13 @@ class Hybrid(Csr):
         yield "  feature j < dense_columns of working vector u:  block[(1 + j) * UB + u % UB]"
         yield from super().explain(numbers, of_panel)
 
-    def _at_once(self, profile: Profile, dtype: str) -> list[str]:
+    def _at_once(self, profile: Profile, dtype: str, shape: str) -> list[str]:
         """Rows whose sums are in registers, as many as the tile of dense rows has."""
         if profile.shape == "group":
             return []
-        held = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"]
-        of_row = self.width(profile, dtype, "many") // lanes(profile, dtype)
-        return [f"-DAT_ONCE={1 << max(0, (held // of_row).bit_length() - 1)}"]
+        held, V = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"], lanes(profile, dtype)
+        of_row = self.width(profile, dtype, shape) // V
+        return [f"-DAT_ONCE={min(V, 1 << max(0, (held // of_row).bit_length() - 1))}"]
 
 
 HYBRID = Hybrid()
