@@ -45,6 +45,12 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
     const bool there = i >= 0 && i < rows;
     from[lane] = X + begin + (size_t)(there ? i : some) * d, present[lane] = there;
   }
+  global const INPUT *restrict next[V];
+  const int after = min(g + 1, group0 + (int)get_global_size(1) - 1);
+  for (int lane = 0; lane < V; ++lane) {
+    const int i = order[(size_t)after * V + lane] - row0;
+    next[lane] = X + begin + (size_t)(i >= 0 && i < rows ? i : some) * d;
+  }
   const INTV here = loadv(0, present) != (realv)(real)0;
   for (; first + V <= length; first += V) {
     FINESTV c;
@@ -52,8 +58,10 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
     if (dense) {
       c = CAT(vload, V)(0, centre + first);
 #pragma unroll
-      for (int r = 0; r < V; ++r)
+      for (int r = 0; r < V; ++r) {
+        FETCH(next[r] + first);
         k[r] = CAT(convert_, CAT(REAL, V))(CAT(convert_, FINESTV)(CAT(vload, V)(0, from[r] + first)) - c);
+      }
     } else {
       finest cs[V];
       for (int j = 0; j < V; ++j) cs[j] = centre[J[first + j]];
@@ -61,6 +69,8 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
 #pragma unroll
       for (int r = 0; r < V; ++r) {
         INPUT x[V];
+        FETCH(next[r] + J[first]);
+        FETCH(next[r] + J[first + V / 2]);
 #pragma unroll
         for (int j = 0; j < V; ++j) x[j] = from[r][J[first + j]];
         k[r] = CAT(convert_, CAT(REAL, V))(CAT(convert_, FINESTV)(CAT(vload, V)(0, x)) - c);
@@ -96,16 +106,28 @@ kernel EXPLICIT void pack(const int row0, const int rows, const int d, global co
 #endif
 }
 
-// xx[i] = <x_i, x_i>, summed in the order of the columns as every inner product is, so that |x - x|^2 is 0 exactly
-kernel void norms_lanes(const int group0, const int d, global const real *restrict values,
+// xx[i] = <x_i, x_i>, summed in the order of the columns as every inner product is, so that |x - x|^2 is 0 exactly. An
+// item takes a lane group in the vector shape, else a row.
+kernel EXPLICIT void norms_lanes(const int group0, const int d, global const real *restrict values,
                         global const long *restrict at, global const int *restrict columns_at, const int dense,
                         global real *restrict xx) {
-  const size_t i = get_global_id(0), g = group0 + i / V, lane = i % V;
+#ifdef VECTOR
+#define LANES V
+#define ROWS realv
+#define LOAD(p) loadv(0, p)
+#define STORE(x, p) storev(x, 0, p)
+#else
+#define LANES 1
+#define ROWS real
+#define LOAD(p) (*(p))
+#define STORE(x, p) *(p) = x
+#endif
+  const size_t i = get_global_id(0) * LANES, g = group0 + i / V, lane = i % V;
   const int length = dense ? d : columns_at[g + 1] - columns_at[g];
   global const real *restrict x = values + at[g] + lane;
-  real sum = 0;
-  for (int j = 0; j < length; ++j) sum = fma(x[(size_t)j * V], x[(size_t)j * V], sum);
-  xx[g * V + lane] = sum;
+  ROWS sum = (ROWS)(real)0;
+  for (int j = 0; j < length; ++j) sum = fma(LOAD(x + (size_t)j * V), LOAD(x + (size_t)j * V), sum);
+  STORE(sum, xx + g * V + lane);
 }
 
 kernel EXPLICIT void norms_csr(global const long *restrict indptr, global const real *restrict data,

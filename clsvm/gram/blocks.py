@@ -37,7 +37,7 @@ STAY_SHARE = 0.6  # of it, for blocks that stay
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
 LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
 LAID = 150  # cells of a product that laying out a cell of a row takes as long as, measured on a CPU
-WORKING_SHARE = 0.7  # of what is left then, for a working set: the larger it is, the fewer passes
+WORKING_SHARE = 0.8  # of what is left then, for a working set: the larger it is, the fewer passes
 SAMPLE = 64  # rows that say what panels take: those with the most entries
 
 

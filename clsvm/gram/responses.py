@@ -26,18 +26,20 @@ CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
 _HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
 _CLUSTERED = 1 << 30  # multiply-adds below which rows are not worth clustering
-PANEL = 32 << 20  # bytes of support vectors that are evaluated at a time
+IN_PLACE, BESIDE = 0.8, 0.4  # of the memory that is left: for rows that are read in place, and for others
+PANEL = 4 << 20  # bytes of support vectors that are evaluated at a time
 
 
 class Support:
     """Support vectors (m, d) on a device, as the working vectors of products with rows laid out by ``plan``.
 
     ``buffers`` may be kept for later calls, within a quarter of the memory that is free: panels of all of them, or
-    their CSR rows; else there are none, and the support vectors pass through a panel in each call. No value depends on
-    which it is. In float64 the host computes the values where the device has no double precision. reach: the rows that
-    float32 is fine enough for. known: the columns that theirs stand for, where they are numbered anew
-    (:func:`arrays.numbered`). The rows are what is clustered: with the parts exchanged, as GTSVM has them (section
-    5.4), K has to be stored for its sums, which took twice as long with few features.
+    their CSR rows. Else, or where no later call is to come (``keep`` is False), there are none, and the support vectors
+    pass through a panel in each call. No value depends on which it is. In float64 the host computes the values where
+    the device has no double precision. reach: the rows that float32 is fine enough for. known: the columns that theirs
+    stand for, where they are numbered anew (:func:`arrays.numbered`). The rows are what is clustered: with the parts
+    exchanged, as GTSVM has them (section 5.4), K has to be stored for its sums, which took twice as long with few
+    features.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Support:
         ends: Sequence[int] = (),
         reach: Reach | None = None,
         known: NDArray[np.int32] | None = None,
+        keep: bool = True,
     ) -> None:
         self.kernel, self.plan, self.vectors, self.dtype = kernel, plan, vectors, dtype
         self.reach, self.known, self._ends = reach, known, ends
@@ -58,6 +61,7 @@ class Support:
         row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         room = min(PANEL, stream.largest, max(0, budget // 8 - block))
         self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(room // row))
+        self._piece = 2 * self._capacity * row + block  # bytes: as rows, and as a panel
         self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
         for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
             for begin in range(first, end, self._capacity):
@@ -66,7 +70,7 @@ class Support:
         self.buffers: tuple[Buffer, ...] = ()
         if self._beyond(stream):
             return
-        if len(self._pieces) * (self._capacity * row + block) <= budget // 4:
+        if keep and len(self._pieces) * (self._capacity * row + block) <= budget // 4:
             self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
             self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
         stream.finish()
@@ -100,25 +104,33 @@ class Support:
         problems, n = len(coefficients), X.shape[0]
         out = np.zeros((self._groups * problems, n))
         row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
-        step = whole_tiles(min(CHUNK, stream.largest, (stream.limit - stream.held) // 4) // row)
-        for start in range(0, n, step):
-            gram = Gram(stream, layouts.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
-            rows = gram.rows
-            sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
-            for number, (piece, group) in enumerate(self._pieces):
-                part = self._kept[number] if self._kept else self._gathered(stream, piece)
-                weights = np.zeros((problems, part.panel.capacity))
-                weights[:, : piece.stop - piece.start] = coefficients[:, piece]
-                D = stream.wide(weights)
-                update = Update(problems, rows.n_pad, sums[group], D, part.panel.capacity)
-                gram.accumulate(part.panel, part.count, None, update)
-                stream.finish()
-                stream.free(D, *(() if self._kept else part.buffers))
-            for group, c in enumerate(sums):
-                here = out[group * problems : (group + 1) * problems, start : start + step]
-                here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-            stream.free(*sums, *buffers_of(gram))
+        step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X)) // row)
+        with stream.recycling():
+            for start in range(0, n, step):
+                gram = Gram(stream, layouts.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
+                rows = gram.rows
+                sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
+                for number, (piece, group) in enumerate(self._pieces):
+                    part = self._kept[number] if self._kept else self._gathered(stream, piece)
+                    weights = np.zeros((problems, part.panel.capacity))
+                    weights[:, : piece.stop - piece.start] = coefficients[:, piece]
+                    D = stream.wide(weights)
+                    update = Update(problems, rows.n_pad, sums[group], D, part.panel.capacity)
+                    gram.accumulate(part.panel, part.count, None, update)
+                    stream.finish()
+                    stream.free(D, *(() if self._kept else part.buffers))
+                for group, c in enumerate(sums):
+                    here = out[group * problems : (group + 1) * problems, start : start + step]
+                    here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
+                stream.free(*sums, *buffers_of(gram))
         return out
+
+    def _room(self, stream: Stream, X: Data) -> int:
+        """Bytes for rows at a time: where support vectors pass by, all that those leave, since every block of rows asks
+        for all of them again; a device that reads the host's memory needs no copy of dense rows besides."""
+        left = stream.limit - stream.held
+        share = IN_PLACE if stream.unified and not sp.issparse(X) else BESIDE
+        return left // 4 if self._kept else max(left // 4, int(share * (left - self._piece)))
 
     def decided(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are."""
@@ -178,7 +190,7 @@ def _in_float64(
     if stream.info.fp64 and stream.profile.wide == "double":
         try:
             with stream.tentative():
-                made = Support(stream, kernel, plan, support, "float64", ends)
+                made = Support(stream, kernel, plan, support, "float64", ends, keep=False)
                 return made.responses(stream, X, coefficients)
         except (MemoryLimitError, BufferSizeError):  # what is left of the budget, or a buffer, holds no tile of them
             pass

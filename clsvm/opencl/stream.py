@@ -35,6 +35,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
 
 Buffer = Any  # opaque to every other module
+LOOSE = 2  # times what is asked for: how large a buffer that is taken again may be
 
 
 class Stream:
@@ -140,9 +141,10 @@ class Stream:
     def buffer(self, nbytes: int) -> Buffer:
         """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the memory does."""
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
-        if self._spare and self._spare.get(nbytes):
-            buffer = self._spare[nbytes].pop()
-            self._buffers[buffer.int_ptr] = buffer, nbytes
+        if spare := self._fitting(nbytes):
+            size = min(spare)
+            buffer = spare[size].pop()
+            self._buffers[buffer.int_ptr] = buffer, size
             return buffer
         if self._spare and self.held + nbytes > self.limit:
             self._drop_spare()
@@ -212,14 +214,19 @@ class Stream:
 
     @contextlib.contextmanager
     def recycling(self) -> Iterator[None]:
-        """Buffers that are freed inside are taken again for others of their size, up to its end: new memory costs a
-        CPU as much as a copy into it. They are counted as held meanwhile."""
+        """Buffers that are freed inside are taken again for others of about their size, up to its end: new memory costs
+        a CPU as much as a copy into it. They are counted as held meanwhile."""
         before, self._spare = self._spare, {}
         try:
             yield
         finally:
             self._drop_spare()
             self._spare = before
+
+    def _fitting(self, nbytes: int) -> dict[int, list[Any]]:
+        """Freed buffers by size that are large enough, and not much larger."""
+        spare = self._spare or {}
+        return {size: buffers for size, buffers in spare.items() if buffers and nbytes <= size <= LOOSE * nbytes}
 
     def _drop_spare(self) -> None:
         spare, self._spare = self._spare or {}, {}

@@ -98,7 +98,8 @@ class Solver:
         return self.problem.problems, 1
 
     def _working_set(self) -> int:
-        """The working set size asked for, in whole tiles, halved until it takes at most its share of what is left."""
+        """The working set size asked for, in whole tiles; an eighth less, and so on, until it takes no more than its
+        share of what is left."""
         stream, rows, unit = self.stream, self.gram.rows, max(self.gram.width, WHOLE)
         real = np.dtype(rows.dtype).itemsize
         W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
@@ -109,7 +110,8 @@ class Solver:
             fits = room >= panel + tile and max(panel, tile) <= stream.largest
             if fits and own * W <= stream.local_memory:
                 break
-            W = max(1, W // 2 // unit) * unit
+            eighth = (1 << (W - 1).bit_length()) // 8
+            W = max(1, (W - max(unit, eighth)) // unit) * unit
         return W
 
     def _besides(self, W: int, real: int) -> int:

@@ -106,9 +106,7 @@ def describe(X: Any, device: Any = None) -> Description:
         deciles=deciles(count, n),
         splits=tuple(_split(count, n, rule, profile.csr_cost / profile.hybrid_cost) for rule in RULES),
         cluster_columns=CLUSTERED.fill(profile, plan),
-        layouts=tuple(
-            _estimate(kind, profile, plan, X, speed, value_cost) for kind in layouts.names(make("rbf").spec)
-        ),
+        layouts=tuple(_estimate(kind, profile, plan, X, speed, value_cost) for kind in layouts.names(make("rbf").spec)),
         chosen=plan.kind,
         reason=plan.reason,
         device=name,
@@ -135,9 +133,7 @@ def _split(count: NDArray[np.int64], n: int, rule: str, entry: float) -> Split:
     return Split(rule, made.dense, float(count[made.order[: made.dense]].sum() / max(1, count.sum())))
 
 
-def _estimate(
-    kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float, value_cost: float
-) -> Estimate:
+def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float, value_cost: float) -> Estimate:
     layout, cost = LAYOUTS[kind], plan.costs.get(kind)
     nbytes = None
     if X.shape[1] <= layout.most:

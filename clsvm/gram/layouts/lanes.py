@@ -343,8 +343,9 @@ def _packed(
         stream.finish()
     xx = stream.buffer(real.itemsize * len(order))
     norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
+    items = 1 if stream.profile.shape == "vector" else V  # of a group
     for part in parts:
-        norms((part.groups * V,), None, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
+        norms((part.groups * items,), None, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
     stream.free(centre_buffer)
     stored, rows_there = int(lengths.sum()) * V, len(position)
     cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
