@@ -2,7 +2,8 @@
 // once.
 // A range of (S, groups): item s of a group takes columns s, s + S, ... (a work-group on a GPU, where consecutive items
 // then read consecutive columns). In the vector shape S = 1: V dense columns of V rows are read as vectors along the rows
-// and transposed, listed columns are read one by one. order < 0 marks padding rows, which come out zero.
+// and transposed, listed columns are read one by one; the next group's rows, which can stand anywhere, are fetched
+// meanwhile. order < 0 marks padding rows, which come out zero.
 #ifndef INPUT
 #define INPUT float  // type of the caller's rows
 #endif
