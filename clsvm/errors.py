@@ -47,6 +47,18 @@ class MemoryLimitError(ValueError):
         return MemoryLimitError, self._given
 
 
+class RowTooLargeError(ValueError):
+    """The squared norm of a row is too large for the dtype of kernel values."""
+
+    def __init__(self, row: int, dtype: str) -> None:
+        advice = " or take dtype='float64'" * (dtype == "float32")
+        super().__init__(f"the squared norm of row {row} is too large for {dtype}: scale X{advice}")
+        self.row, self.dtype = row, dtype
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RowTooLargeError, (self.row, self.dtype)
+
+
 class CheckpointError(ClsvmError, ValueError):
     """A checkpoint is damaged, or of other data or parameters than the fit that was to go on from it."""
 

@@ -8,7 +8,7 @@ command says of itself is its decorator's, since ``python -OO`` drops docstrings
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,10 +16,6 @@ from clsvm.cli import describe, devices, falkon, kernels, predict, sample, scale
 from clsvm.cli.common import (
     LibsvmCommand,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 app = typer.Typer(
     name="clsvm",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,9 +10,6 @@ from clsvm.cli.common import (
     console,
     reporting,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def devices(ctx: typer.Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from clsvm.cli.common import (
     reporting,
     require,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def sample(

@@ -62,7 +62,7 @@ class PreparedFit:
             kernel_scale=scale.own,
             exact=exact,
         )
-        self.last = dtype == "float64" or stream.profile.wide == "pair"
+        self.last = dtype == stream.profile.finest
         self._single = float(np.finfo(dtype).eps) * scale.own  # rounding error of f for a coefficient 1
         self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
         self._size = max(scale.own, scale.double)

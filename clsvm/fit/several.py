@@ -284,7 +284,7 @@ class _Work:
 
     def _hopeless(self, place: int) -> bool:
         """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
-        if self.gram.rows.dtype == "float64" or self.stream.profile.wide == "pair":
+        if self.gram.rows.dtype == self.stream.profile.finest:
             return False
         rounding = float(np.finfo(self.gram.rows.dtype).eps) * self.scale.own
         return certificate.hopeless(rounding, self.members[place].problem, self.options.tol)

@@ -68,16 +68,12 @@ class Support:
                 self._pieces.append((slice(begin, min(begin + self._capacity, end)), group))
         self._kept: list[_Piece] = []
         self.buffers: tuple[Buffer, ...] = ()
-        if self._beyond(stream):
+        if stream.profile.lacks(self.dtype):  # (the host computes values)
             return
         if keep and len(self._pieces) * (self._capacity * row + block) <= budget // 4:
             self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
             self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
         stream.finish()
-
-    def _beyond(self, stream: Stream) -> bool:
-        """Whether values are to be in float64 and the device has none: the host computes them then."""
-        return stream.profile.lacks(self.dtype)
 
     def _gathered(self, stream: Stream, piece: slice) -> _Piece:
         """A piece of them in a panel of its own."""
@@ -99,7 +95,7 @@ class Support:
         Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
         the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
         """
-        if self._beyond(stream):
+        if stream.profile.lacks(self.dtype):
             return _on_host(stream, self.kernel, X, self.vectors, coefficients, self._ends)
         problems, n = len(coefficients), X.shape[0]
         out = np.zeros((self._groups * problems, n))
@@ -107,23 +103,28 @@ class Support:
         step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X)) // row)
         with stream.recycling():
             for start in range(0, n, step):
-                gram = Gram(stream, layouts.build(stream, X[start : start + step], self.plan, self.dtype), self.kernel)
-                rows = gram.rows
-                sums = [stream.zeros(8 * problems * rows.n_pad) for _ in range(self._groups)]
-                for number, (piece, group) in enumerate(self._pieces):
-                    part = self._kept[number] if self._kept else self._gathered(stream, piece)
-                    weights = np.zeros((problems, part.panel.capacity))
-                    weights[:, : piece.stop - piece.start] = coefficients[:, piece]
-                    D = stream.wide(weights)
-                    update = Update(problems, rows.n_pad, sums[group], D, part.panel.capacity)
-                    gram.accumulate(part.panel, part.count, None, update)
-                    stream.finish()
-                    stream.free(D, *(() if self._kept else part.buffers))
+                rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, start)
+                gram = Gram(stream, rows, self.kernel)
+                sums = self._sums(stream, gram, coefficients)
                 for group, c in enumerate(sums):
                     here = out[group * problems : (group + 1) * problems, start : start + step]
                     here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
                 stream.free(*sums, *buffers_of(gram))
         return out
+
+    def _sums(self, stream: Stream, gram: Gram, coefficients: Vector) -> list[Buffer]:
+        """The sums (problems, n_pad) of each group for some rows, on the device."""
+        problems, n_pad = len(coefficients), gram.rows.n_pad
+        sums = [stream.zeros(8 * problems * n_pad) for _ in range(self._groups)]
+        for number, (piece, group) in enumerate(self._pieces):
+            part = self._kept[number] if self._kept else self._gathered(stream, piece)
+            weights = np.zeros((problems, part.panel.capacity))
+            weights[:, : piece.stop - piece.start] = coefficients[:, piece]
+            D = stream.wide(weights)
+            gram.accumulate(part.panel, part.count, None, Update(problems, n_pad, sums[group], D, part.panel.capacity))
+            stream.finish()
+            stream.free(D, *(() if self._kept else part.buffers))
+        return sums
 
     def _room(self, stream: Stream, X: Data) -> int:
         """Bytes for rows at a time: where support vectors pass by, all that those leave, since every block of rows asks

@@ -151,7 +151,7 @@ class Streamed:
             layout = LAYOUTS[self._plan.kind]
             return layout.build_part(stream, self._X, self._plan, self._dtype, self.arrangement, rows)
         X = self._X if rows.stop - rows.start == self._X.shape[0] else self._X[rows]
-        return layouts.build(stream, X, self._plan, self._dtype)
+        return layouts.build(stream, X, self._plan, self._dtype, rows.start)
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:

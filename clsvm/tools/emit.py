@@ -66,7 +66,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     head += [*_layout(options, product, kind), ""]
     head += [f"{'The first' if back else 'One'} kernel, {variant.entry}. Its arguments, in this order:"]
     head += [*_arguments(kernel, variant.text, options, product, kind, dtype), ""]
-    head += [*_launch(options, product, kind, profile), ""]
+    head += [*_launch(options, kind, profile), ""]
     head += [*_numbers(kernel)]
     text = variant.text
     if back:
@@ -197,7 +197,7 @@ def signature(text: str, options: dict[str, str]) -> list[tuple[str, str]]:
     return [(type_.removeprefix("const "), name) for type_, name in split]
 
 
-def _launch(options: dict[str, str], product: str, kind: str, profile: Profile) -> Iterator[str]:
+def _launch(options: dict[str, str], kind: str, profile: Profile) -> Iterator[str]:
     """Sizes of the range, as gram/products.py launches it."""
     number = {name: int(value) for name, value in options.items() if value.isdecimal()}
     if profile.shape == "vector":

@@ -251,6 +251,7 @@ def test_table_3(tiny: None, tmp_path: Path, capsys: Any) -> None:
         assert [fit["report"]["layout"].split(",")[0] for fit in one["fits"]] == ["csr", "csr", "hybrid", "hybrid"]
         assert [row["name"] for row in one["rows"]] == 2 * list(variants.VARIANTS)
         assert max(row["apart"] for row in one["rows"]) < 1e-5
+        assert one["split_seconds"] > 0
     assert not ablation.holds(spoilt(result, "sets", 0, "rows", 3, "apart", value=0.1))
     dual = result["sets"][0]["fits"][2]["report"]["dual"]
     assert not ablation.holds(spoilt(result, "sets", 0, "fits", 2, "report", "dual", value=1.01 * dual))

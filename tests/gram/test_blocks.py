@@ -203,6 +203,16 @@ def test_csr_rows_beyond_the_largest_buffer(device: str, monkeypatch: pytest.Mon
     assert duals[0] == duals[1]
 
 
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_a_row_that_is_too_large_is_named(device: str, form: str) -> None:
+    """By the caller's number, whatever block it is in."""
+    rng, (n, d) = np.random.default_rng(0), (1500, 600)
+    X, y = rng.normal(size=(n, d)).astype(np.float32), np.arange(n) % 2
+    X[1203, 7] = 3e19
+    with pytest.raises(ValueError, match="the squared norm of row 1203 is too large for float32"):
+        SVC(device=device, gamma=1 / d, layout=form, memory_limit=X.nbytes // 4).fit(X, y)
+
+
 def test_a_file_that_became_shorter(device: str, tmp_path: Path, small_blocks: None) -> None:
     X, kind = rows_of("mapped", tmp_path)
     kernel = make("rbf", gamma=0.05)

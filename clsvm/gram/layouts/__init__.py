@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
+from clsvm.errors import RowTooLargeError
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
@@ -67,17 +68,21 @@ def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
     return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else order)
 
 
-def build(stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+def build(stream: Stream, X: Data, plan: Plan, dtype: str, first: int = 0) -> Rows:
     """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
 
-    Raises ValueError where the memory budget does not hold it, DeviceError where the device does not.
+    first: which of the caller's rows is the first of X, for errors. Raises ValueError where the memory budget does not
+    hold it or a row is too large for the dtype, DeviceError where the device does not.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
     centre = plan.centre
     if stream.profile.wide == "pair" and (X.dtype != np.float32 or centre.any()):  # such a device has no doubles
         X, plan = centred(X, centre).astype(np.float32), replace(plan, centre=np.zeros_like(centre))
-    return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
+    try:
+        return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
+    except RowTooLargeError as error:
+        raise RowTooLargeError(first + error.row, dtype) from None
 
 
 def _sample(X: Data) -> Any:

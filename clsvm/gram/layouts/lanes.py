@@ -46,6 +46,7 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
+AHEAD = 64  # features by which clustered rows are fetched ahead
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
 _STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
 _UNREAD = "not read by this program: any buffer"
@@ -272,7 +273,8 @@ class Clustered(Lanes):
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         if of_panel or profile.shape == "group":
             return super().tile(profile, dtype, shape, of_panel)
-        return self.single(profile, dtype, shape)  # (a lane group's columns are its own)
+        # (a lane group's columns are its own; it ends before the processor's own fetching has set in)
+        return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.errors import RowTooLargeError
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -323,12 +324,12 @@ def in_order(n: int, n_pad: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def check_norms(stream: Stream, rows: Rows) -> None:
-    """Rows whose squared norm overflows have no kernel values: better refused than NaN later. Raises ValueError."""
+    """Rows whose squared norm overflows have no kernel values: better refused than NaN later. Raises
+    RowTooLargeError."""
     norms = stream.read(rows.xx, rows.dtype, rows.n_pad)
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
-        row, advice = rows.order[bad[0]], " or take dtype='float64'" * (rows.dtype == "float32")
-        raise ValueError(f"the squared norm of row {row} is too large for {rows.dtype}: scale X{advice}")
+        raise RowTooLargeError(int(rows.order[bad[0]]), rows.dtype)
 
 
 def blocks_words(UB: str) -> Iterator[str]:
