@@ -37,7 +37,7 @@ STAY_SHARE = 0.6  # of it, for blocks that stay
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
 LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
 LAID = 150  # cells of a product that laying out a cell of a row takes as long as, measured on a CPU
-WORKING_SHARE = 0.8  # of what is left then, for a working set: the larger it is, the fewer passes
+WORKING_SHARE = 0.7  # of what is left then, for a working set: the larger it is, the fewer passes
 SAMPLE = 64  # rows that say what panels take: those with the most entries
 
 
@@ -100,6 +100,8 @@ class BlockGram:
         self._stays = stays = n * self._row <= STAY_SHARE * left
         lengths = np.diff(X.indptr) if sp.issparse(X) else np.full(n, X.shape[1])
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
+        entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
+        self._worth = entries * n / max(1, entries[-1])  # rows of the mean length that the longest make
         most = None if stays else max(UNIFIED, LEAST * self._row) if stream.unified else COPIED
         self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
         self._few = self._laid(np.sort(self._longest[:SAMPLE]))
@@ -152,7 +154,7 @@ class BlockGram:
     def _laid(self, ids: NDArray[np.int32]) -> Gram:
         """Some of the rows, on the device."""
         self._streamed.check_files()
-        return Gram(self.stream, layouts.build(self.stream, self._X[ids], self._plan, self._dtype), self.kernel)
+        return Gram(self.stream, layouts.build(self.stream, self._X[ids], self._plan, self._dtype, ids), self.kernel)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """An empty panel for at least ``capacity`` working vectors, and room for their rows where these have to stay;
@@ -169,8 +171,7 @@ class BlockGram:
         own = self._few.panel_bytes(capacity)
         if not self._rows_stay:
             return own
-        longest = self._X[self._longest[:capacity]]
-        return own + longest.shape[0] * row_bytes(self._plan, longest, np.dtype(self._dtype).itemsize)
+        return own + int(self._row * self._worth[min(capacity, len(self._longest))])
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""

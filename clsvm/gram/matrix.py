@@ -69,10 +69,10 @@ def kernel_matrix(
         row = row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
         capacity = min(whole_tiles(Y.shape[0]), whole_tiles(min(PANEL, budget) // row))
         for start in range(0, X.shape[0], step):
-            rows = layouts.build(stream, X[start : start + step], plan, dtype, start)
+            rows = layouts.build(stream, X[start : start + step], plan, dtype, range(start, X.shape[0]))
             gram = Gram(stream, rows, kernel)
             for begin in range(0, Y.shape[0], capacity):
-                right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, begin)
+                right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, range(begin, Y.shape[0]))
                 source = Gram(stream, right, kernel)
                 panel = source.panel(capacity)
                 K = gram.rows_of(panel, source)

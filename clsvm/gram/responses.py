@@ -26,8 +26,9 @@ CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
 _HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
 _CLUSTERED = 1 << 30  # multiply-adds below which rows are not worth clustering
-IN_PLACE, BESIDE = 0.8, 0.4  # of the memory that is left: for rows that are read in place, and for others
-PANEL = 4 << 20  # bytes of support vectors that are evaluated at a time
+IN_PLACE = 0.8  # of the memory that is left: for rows that are read in place
+PANEL, PASSING = 32 << 20, 4 << 20  # bytes of support vectors that are evaluated at a time: kept ones, passing ones
+OWN = 24  # bytes of a row's norm and places
 
 
 class Support:
@@ -59,13 +60,9 @@ class Support:
         self._single = layouts.once(plan, vectors)
         m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
         row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
-        room = min(PANEL, stream.largest, max(0, budget // 8 - block))
-        self._capacity = min(whole_tiles(m + _TILE - 1), whole_tiles(room // row))
-        self._piece = 2 * self._capacity * row + block  # bytes: as rows, and as a panel
-        self._pieces, self._groups = [], max(1, len(ends))  # a piece is of one group
-        for group, (first, end) in enumerate(pairwise((0, *(ends or (m,))))):
-            for begin in range(first, end, self._capacity):
-                self._pieces.append((slice(begin, min(begin + self._capacity, end)), group))
+        room = min(stream.largest, max(0, budget // 8 - block))
+        self._capacity, self._pieces = _pieces(ends or (m,), min(PANEL, room) // row)
+        self._groups = max(1, len(ends))
         self._kept: list[_Piece] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # (the host computes values)
@@ -73,6 +70,9 @@ class Support:
         if keep and len(self._pieces) * (self._capacity * row + block) <= budget // 4:
             self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
             self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
+        else:
+            self._capacity, self._pieces = _pieces(ends or (m,), min(PASSING, room) // row)
+        self._piece = 2 * self._capacity * (row + OWN) + block  # bytes: as rows, and as a panel
         stream.finish()
 
     def _gathered(self, stream: Stream, piece: slice) -> _Piece:
@@ -99,11 +99,11 @@ class Support:
             return _on_host(stream, self.kernel, X, self.vectors, coefficients, self._ends)
         problems, n = len(coefficients), X.shape[0]
         out = np.zeros((self._groups * problems, n))
-        row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + 8 * problems * (self._groups - 1)
-        step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X)) // row)
+        row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * self._groups
+        step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
         with stream.recycling():
             for start in range(0, n, step):
-                rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, start)
+                rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, range(start, n))
                 gram = Gram(stream, rows, self.kernel)
                 sums = self._sums(stream, gram, coefficients)
                 for group, c in enumerate(sums):
@@ -126,12 +126,13 @@ class Support:
             stream.free(D, *(() if self._kept else part.buffers))
         return sums
 
-    def _room(self, stream: Stream, X: Data) -> int:
-        """Bytes for rows at a time: where support vectors pass by, all that those leave, since every block of rows asks
-        for all of them again; a device that reads the host's memory needs no copy of dense rows besides."""
+    def _room(self, stream: Stream, X: Data, problems: int) -> int:
+        """Bytes for rows at a time. Where support vectors pass by, every block of rows asks for all of them again, so
+        the rows get what those leave; but for those that are copied to the device before they are laid out."""
         left = stream.limit - stream.held
-        share = IN_PLACE if stream.unified and not sp.issparse(X) else BESIDE
-        return left // 4 if self._kept else max(left // 4, int(share * (left - self._piece)))
+        if self._kept or not stream.unified or sp.issparse(X):
+            return left // 4
+        return max(left // 4, int(IN_PLACE * (left - self._piece - 8 * problems * self._capacity)))
 
     def decided(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are."""
@@ -147,6 +148,15 @@ class Support:
         out[:, near] = self.responses(stream, X[near], coefficients)
         out[:, ~near] = _in_float64(stream, self.kernel, self.plan, X[~near], self.vectors, coefficients, self._ends)
         return out
+
+
+def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[tuple[slice, int]]]:
+    """(working vectors of a panel, about ``most``; the pieces that fill one and the group of each) of support vectors
+    whose groups have these ends: a piece is of one group."""
+    capacity = min(whole_tiles(ends[-1] + _TILE - 1), whole_tiles(most))
+    groups = enumerate(pairwise((0, *ends)))
+    firsts = ((begin, end, group) for group, (first, end) in groups for begin in range(first, end, capacity))
+    return capacity, [(slice(begin, min(begin + capacity, end)), group) for begin, end, group in firsts]
 
 
 class _Piece(NamedTuple):

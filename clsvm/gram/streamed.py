@@ -33,6 +33,7 @@ BLOCK = 256 << 20  # bytes of a block at most
 SHARE = 0.5  # of what is left of the budget: for the blocks, and for what laying one out takes
 IN_TURN, IN_PLACE, COPIED = 1.1, 3, 5  # blocks that the share holds: one, two, and a copy of its rows as float64
 EVEN = 4096  # rows at most that blocks are made whole of
+LOOSE = 2  # times what a part of a block needs: how large the buffer of an earlier block may be that it gets
 OWN = 16  # bytes of a row's norm and places
 UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
 
@@ -59,7 +60,8 @@ class Streamed:
     ) -> None:
         self._stream, self._X, self._dtype, itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in _mapped(X)}
-        near = stream.unified and not self._files and not sp.issparse(X)  # kernels read any row of X where it is
+        # whether kernels read any row of X where it is
+        self._near = near = stream.unified and not self._files and not sp.issparse(X)
         self.arrangement: Arrangement | None = None
         if again and near:
             with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)
@@ -104,7 +106,7 @@ class Streamed:
             yield stack.enter_context(contextlib.closing(blocks))
 
     def _laid_in_turn(self, slices: list[slice]) -> Generator[Block, None, None]:
-        with self._stream.recycling():
+        with self._stream.recycling(LOOSE if self._near else 1):
             for rows in slices:
                 with self._stream.scratch():
                     yield rows, self.laid(self._stream, rows)
@@ -151,7 +153,7 @@ class Streamed:
             layout = LAYOUTS[self._plan.kind]
             return layout.build_part(stream, self._X, self._plan, self._dtype, self.arrangement, rows)
         X = self._X if rows.stop - rows.start == self._X.shape[0] else self._X[rows]
-        return layouts.build(stream, X, self._plan, self._dtype, rows.start)
+        return layouts.build(stream, X, self._plan, self._dtype, range(rows.start, rows.stop))
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:

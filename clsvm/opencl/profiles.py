@@ -23,7 +23,7 @@ class Profile:
     """What a kind of device wants; a new kind is one more record.
 
     shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
-    lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product.
+    lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product of more than 16.
     cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions.
     tiles: register tiles of the gram kernel by shape class. block: rows of a work-item that reads the row cache.
     wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.

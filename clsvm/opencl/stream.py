@@ -35,7 +35,6 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
 
 Buffer = Any  # opaque to every other module
-LOOSE = 2  # times what is asked for: how large a buffer that is taken again may be
 
 
 class Stream:
@@ -67,6 +66,7 @@ class Stream:
         self.compute_units = int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, while they are recycled
+        self._loose = 1.0
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
         # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
         # released one whose place it takes, for uninitialised: under it rows are copied and no buffer is released.
@@ -139,7 +139,8 @@ class Stream:
         self._slabs.clear()
 
     def buffer(self, nbytes: int) -> Buffer:
-        """An uninitialised buffer. Raises ValueError where the budget ends, DeviceError where the memory does."""
+        """An uninitialised buffer of at least so many bytes. Raises ValueError where the budget ends, DeviceError where
+        the memory does."""
         nbytes = max(1, -(-int(nbytes) // 64)) * 64
         if spare := self._fitting(nbytes):
             size = min(spare)
@@ -213,20 +214,20 @@ class Stream:
                 kept.release()
 
     @contextlib.contextmanager
-    def recycling(self) -> Iterator[None]:
-        """Buffers that are freed inside are taken again for others of about their size, up to its end: new memory costs
-        a CPU as much as a copy into it. They are counted as held meanwhile."""
-        before, self._spare = self._spare, {}
+    def recycling(self, loose: float = 1) -> Iterator[None]:
+        """Buffers that are freed inside are taken again for others of their size, or ``loose`` times smaller, up to its
+        end: new memory costs a CPU as much as a copy into it. They are counted as held meanwhile."""
+        before, self._spare, self._loose = (self._spare, self._loose), {}, loose
         try:
             yield
         finally:
             self._drop_spare()
-            self._spare = before
+            self._spare, self._loose = before
 
     def _fitting(self, nbytes: int) -> dict[int, list[Any]]:
         """Freed buffers by size that are large enough, and not much larger."""
         spare = self._spare or {}
-        return {size: buffers for size, buffers in spare.items() if buffers and nbytes <= size <= LOOSE * nbytes}
+        return {size: buffers for size, buffers in spare.items() if buffers and nbytes <= size <= self._loose * nbytes}
 
     def _drop_spare(self) -> None:
         spare, self._spare = self._spare or {}, {}

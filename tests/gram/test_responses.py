@@ -23,6 +23,7 @@ import clsvm
 from clsvm import SVC, kernels
 from clsvm.gram import layouts
 from clsvm.gram.partition import Partition
+from clsvm.gram.responses import Support
 from clsvm.kernels import Kernel
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
@@ -72,6 +73,22 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
 
     monkeypatch.setattr(layouts, "build", counted)
     return seen
+
+
+@pytest.mark.parametrize(("d", "problems"), [(4, 1), (4, 10), (20, 10), (200, 1)])
+def test_support_vectors_that_pass_by(device: str, d: int, problems: int) -> None:
+    """Narrow rows have sums and places that take more than they do: within the limit, and the same bits."""
+    rng, kernel = np.random.default_rng(0), kernels.make("rbf", gamma=1 / d)
+    vectors, X = rng.normal(size=(32000 // d, d)), rng.normal(size=(120000 // d, d))
+    coefficients, found = rng.normal(size=(problems, len(vectors))), []
+    for limit in (None, 8 * 48000):
+        with Stream(device, limit) as stream:
+            plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
+            support = Support(stream, kernel, plan, vectors, "float32")
+            assert bool(support.buffers) == (limit is None)
+            found.append(support.responses(stream, X, coefficients))
+            assert stream.peak <= stream.limit
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ Adding one is a module here, its templates, and its record in LAYOUTS.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,11 +69,11 @@ def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
     return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else order)
 
 
-def build(stream: Stream, X: Data, plan: Plan, dtype: str, first: int = 0) -> Rows:
+def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
     """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
 
-    first: which of the caller's rows is the first of X, for errors. Raises ValueError where the memory budget does not
-    hold it or a row is too large for the dtype, DeviceError where the device does not.
+    ids: which of the caller's rows these are, for errors; else they are all of them. Raises ValueError where the memory
+    budget does not hold it or a row is too large for the dtype, DeviceError where the device does not.
     """
     if stream.profile.lacks(dtype):
         raise ValueError(f"dtype 'float64' needs a device with double precision, {stream.info} has none; use 'float32'")
@@ -82,7 +83,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, first: int = 0) -> Ro
     try:
         return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
     except RowTooLargeError as error:
-        raise RowTooLargeError(first + error.row, dtype) from None
+        raise RowTooLargeError(int(ids[error.row]) if len(ids) else error.row, dtype) from None
 
 
 def _sample(X: Data) -> Any:
