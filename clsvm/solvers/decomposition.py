@@ -162,7 +162,7 @@ class Solver:
                 outer += 1
         if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # (of many it would take long)
             worst = float(self._read().violation.max())
-            course.exact_rows += self.state.certify(self.settings.exact, self.settings.kernel_scale, worst, np.inf)[1]
+            course.exact_rows += self._certified(worst, np.inf)[1]
         self._extremes()
         return self._solution(status, outer, course)
 
@@ -194,7 +194,7 @@ class Solver:
             s.progress.phase("checking in float64")
         by_tol = violation <= s.tol
         tol = s.tol if by_tol else violation
-        worst, evaluated = self.state.certify(s.exact, s.kernel_scale, violation, tol)
+        worst, evaluated = self._certified(violation, tol)
         self.seconds["exact"] += perf_counter() - started
         course.exact_rows += evaluated
         if by_tol and worst <= s.tol:
@@ -206,6 +206,14 @@ class Solver:
             return Status.STALLED, False
         course.steps, course.best = -1, np.inf
         return None, True
+
+    def _certified(self, violation: float, tol: float) -> tuple[float, int]:
+        """:meth:`State.certify`, with the memory of the panel, which holds nothing between two steps."""
+        self.stream.finish()
+        self.stream.free(*self.panel.buffers())
+        found = self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol)
+        self.panel = self.gram.panel(self.W * self.sets, square=True)
+        return found
 
     def _stands_still(self, look: Look, outer: int, violation: float, course: Course) -> bool:
         """Whether no step changed anything, or for long neither the violation fell nor the dual rose. The violation may

@@ -20,6 +20,8 @@ from clsvm.opencl import contexts, devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.parameters import Options
 from clsvm.problem.posed import c_svc
+from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.state import State
 from tests.conftest import noisy
 
 TOL = 1e-3
@@ -135,6 +137,28 @@ def test_large_C(device: str) -> None:
     assert found.n_support > 100
     exact = rbf(0.3)(X, X[model.support_]) @ model.dual_coef_[0] + model.intercept_[0]
     np.testing.assert_allclose(model.decision_function(X), exact, rtol=0, atol=1e-6)
+
+
+def test_the_check_in_float64_has_the_memory_of_the_panel(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[str, int] = {}
+
+    def noted(owner: type, name: str) -> None:
+        function = getattr(owner, name)
+
+        def noting(self: Any, *given: Any) -> Any:
+            held[name] = self.stream.held
+            if name == "_step":
+                held["panel"] = self.gram.panel_bytes(self.panel.capacity)
+            return function(self, *given)
+
+        monkeypatch.setattr(owner, name, noting)
+
+    noted(Solver, "_step")
+    noted(State, "certify")
+    X, y = noisy(800, 4)
+    model = SVC(C=1e4, gamma=0.3, device=device).fit(X, y)
+    assert model.fit_report_.exact_rows > 0
+    assert held["certify"] <= held["_step"] - held["panel"]
 
 
 def test_features_far_from_zero(device: str) -> None:

@@ -47,6 +47,8 @@ from clsvm.opencl.stream import Buffer, Stream
 
 MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
 AHEAD = 64  # features by which clustered rows are fetched ahead
+TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
+UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
 _STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
 _UNREAD = "not read by this program: any buffer"
@@ -186,6 +188,15 @@ class Lanes(Layout):
             block = min(block, profile.group * chosen["RX"] * chosen["RY"] // lanes(profile, dtype))
         return {**chosen, "COLUMNS": min(chosen["COLUMNS"], block)}
 
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
+        """An item has a few register tiles of rows one after another, so that a panel larger than the caches is read
+        once for all of them."""
+        tiles, units = super().size(stream, numbers, of_panel, groups), stream.compute_units
+        rounds = tiles // (units * TILES)
+        if of_panel and rounds < UNEVEN:  # (of half a tile, items have more and more to do)
+            return tiles
+        return min(tiles, units * max(1, rounds))
+
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         for shape in ("many", "two"):
             yield gather(profile, dtype, shape=shape)
@@ -280,7 +291,7 @@ class Clustered(Lanes):
         yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
-        items = super().size(stream, numbers, of_panel, groups)
+        items = Layout.size(self, stream, numbers, of_panel, groups)
         return items if of_panel else min(items, max(-(-items // RUN), SHARE * stream.compute_units))
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
