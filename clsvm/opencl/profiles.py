@@ -95,9 +95,9 @@ _CPU = Profile(
     chunks=8,
     working_set=2048,
     sync=1,
-    csr_cost=3.3,
-    clustered_cost=1.1,
-    hybrid_cost=1.0,
+    csr_cost=4.0,
+    clustered_cost=1.3,
+    hybrid_cost=1.2,
     cache_cost=45.0,
     step_cost=6e7,
     look_cost=1000.0,
@@ -136,7 +136,12 @@ _GPU = Profile(
 PROFILES = {
     "cpu": _CPU,
     "cpu8": replace(  # 16 registers of 8 floats: two for a vector, whose parts share what is broadcast
-        _CPU, name="cpu8", tiles=_tiles(two=_vector(2, 4, 4), few=_vector(4, 1, 32), many=_vector(4, 1))
+        _CPU,
+        name="cpu8",
+        tiles=_tiles(two=_vector(2, 4, 4), few=_vector(4, 1, 32), many=_vector(4, 1)),
+        csr_cost=3.3,
+        clustered_cost=1.1,
+        hybrid_cost=1.0,
     ),
     "gpu": _GPU,
 }

@@ -25,6 +25,7 @@ from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID)}
 _SAMPLE = 2048  # rows that the choice looks at
+LEVEL = 1.05  # times the least cost: up to it layouts count as level, and the first is the best for few working vectors
 
 
 def names(spec: Spec) -> tuple[str, ...]:
@@ -33,8 +34,9 @@ def names(spec: Spec) -> tuple[str, ...]:
 
 
 def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
-    """The cheapest layout that the kernel function has, by the profile's measured costs, or ``kind``; and the centre
-    that goes with it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0).
+    """The cheapest layout that the kernel function has, by the profile's measured costs (the first of LAYOUTS of those
+    that are LEVEL), or ``kind``; and the centre that goes with it (||x-y|| is unchanged by a shift, and float32 loses
+    it all where the data sit far from 0).
 
     Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
     """
@@ -42,7 +44,8 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
     offers = {name: LAYOUTS[name].cost(profile, survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
     if kind == "auto":
-        kind = min(costs, key=lambda name: costs[name])
+        least = min(costs.values())
+        kind = next(name for name, cost in costs.items() if cost <= LEVEL * least)
     elif kind not in offers:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offers)} for this kernel function, got {kind!r}")
     elif X.shape[1] > LAYOUTS[kind].most:

@@ -37,6 +37,7 @@ from clsvm.gram.layouts.record import (
     padded,
     template,
 )
+from clsvm.gram.layouts.staged import Part, split, staged
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -50,16 +51,7 @@ AHEAD = 64  # features by which clustered rows are fetched ahead
 TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
 UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
-_STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
 _UNREAD = "not read by this program: any buffer"
-
-
-class Part(NamedTuple):
-    """Lane groups first .. first + groups - 1 in one buffer, small enough for the device's largest allocation."""
-
-    first: int
-    groups: int
-    values: Buffer
 
 
 class Columns(NamedTuple):
@@ -189,11 +181,13 @@ class Lanes(Layout):
         return {**chosen, "COLUMNS": min(chosen["COLUMNS"], block)}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
-        """An item has a few register tiles of rows one after another, so that a panel larger than the caches is read
-        once for all of them."""
+        """An item of a kernel that holds GROUPS has a few register tiles of rows one after another, so that a panel
+        larger than the caches is read once for all of them."""
         tiles, units = super().size(stream, numbers, of_panel, groups), stream.compute_units
         rounds = tiles // (units * TILES)
-        if of_panel and rounds < UNEVEN:  # (of half a tile, items have more and more to do)
+        if "GROUPS" not in numbers or (
+            of_panel and rounds < UNEVEN
+        ):  # (of half a tile, items have more and more to do)
             return tiles
         return min(tiles, units * max(1, rounds))
 
@@ -344,10 +338,10 @@ def _packed(
     width = 1 if stream.profile.shape == "vector" else 64
     opts = packing(stream.profile, X, dtype)
     centre_buffer = stream.upload(centre.astype(stream.profile.finest))
-    parts, at = _split(stream, lengths * V * real.itemsize)
+    parts, at = split(stream, lengths * V * real.itemsize)
     where = Columns(stream.upload(at // real.itemsize), stream.upload(columns_at), stream.upload(columns))
     kernel = stream.kernel(sources.cl("gram/pack"), opts, "pack")
-    for first, count, row0, rows, source, begin, order_buffer in _staged(stream, X, order, V):
+    for first, count, row0, rows, source, begin, order_buffer in staged(stream, X, order, V):
         for part in parts:
             start, end = max(first, part.first), min(first + count, part.first + part.groups)
             if start < end:
@@ -365,44 +359,3 @@ def _packed(
     made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
     check_norms(stream, made)
     return made
-
-
-def _split(stream: Stream, sizes: NDArray[np.int64]) -> tuple[list[Part], NDArray[np.int64]]:
-    """Consecutive groups into buffers within the largest allocation; each group's byte offset in its own buffer."""
-    parts, at, first, filled = [], np.zeros(len(sizes), np.int64), 0, 0
-    for g, size in enumerate(sizes.tolist()):
-        if filled and filled + size > stream.largest:
-            parts.append(Part(first, g - first, stream.buffer(filled)))
-            first, filled = g, 0
-        at[g] = filled
-        filled += size
-    parts.append(Part(first, len(sizes) - first, stream.buffer(filled)))
-    return parts, at
-
-
-def _staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
-    """The caller's rows, row-major on the device, some lane groups at a time.
-
-    Yields (first group, groups, row0, rows, buffer of rows, its first item, buffer of the order): position i stands in
-    the buffer at row order[i] - row0. A device that shares the host's memory reads the caller's array itself.
-    """
-    n, d = X.shape
-    groups = len(order) // V
-    if stream.unified and not sp.issparse(X):
-        order_buffer = stream.upload(order)
-        with stream.view(X) as (source, begin):
-            yield 0, groups, 0, n, source, begin, order_buffer
-        stream.free(order_buffer)
-        return
-    there = order >= 0
-    before = np.concatenate([[0], np.cumsum(there)])  # the caller's rows in front of a position
-    order_buffer = stream.upload(np.where(there, before[:-1], -1).astype(np.int32))
-    chunk = max(1, min(_STAGING, stream.largest) // max(1, V * d * X.dtype.itemsize))
-    for first in range(0, groups, chunk):
-        count = min(chunk, groups - first)
-        piece = order[first * V : (first + count) * V]
-        rows = X[piece[piece >= 0]]
-        rows = rows.toarray() if sp.issparse(rows) else rows
-        with stream.view(np.ascontiguousarray(rows)) as (source, begin):
-            yield first, count, int(before[first * V]), len(rows), source, begin, order_buffer
-    stream.free(order_buffer)
