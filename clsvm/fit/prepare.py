@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -119,9 +120,26 @@ class PreparedFit:
             aim = gain
         if not small:
             return None
+        with self._solver.cleared() if self._solver else nullcontext():
+            if solution is None or host.takes(self.stream, problem):
+                return self._finished(problem, asked, solution, perf_counter() - began, aim)
+        if status is solution.status:  # (memory_limit does not hold the solver and what the host needs)
+            return sure
+        again: dict[str, Any] = {"start": problem.feasible(solution.b), "known": None}
+        if most >= 0:
+            again["max_iter"] = most - int(solution.steps.min())
+        if asked.max_time is not None:
+            again["max_time"] = max(0.0, asked.max_time - (perf_counter() - began))
+        return self._sure(self.solve(problem, **settings | again).after(solution), self._double)
+
+    def _finished(
+        self, problem: Problem, asked: solvers.Settings, solution: solvers.Solution | None, took: float, aim: float
+    ) -> solvers.Solution:
+        """What the host makes of a solution, or of the start where there is none."""
         if self._values is None:
             scale = self._double / host.EPS
             self._values = host.kernel_values(self.stream, self._X, self._kernel, self.plan, problem, scale)
+        most = asked.max_iter
         found = host.solve(
             self.stream,
             self._values,
@@ -130,7 +148,7 @@ class PreparedFit:
             asked.tol,
             asked.gap_tol,
             most=np.inf if most < 0 else most - (int(solution.steps.sum()) if solution else 0),
-            max_time=np.inf if asked.max_time is None else asked.max_time - (perf_counter() - began),
+            max_time=np.inf if asked.max_time is None else asked.max_time - took,
             aim=aim,
             progress=asked.progress,
             save=asked.save,

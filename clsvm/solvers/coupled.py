@@ -14,6 +14,7 @@ import numpy as np
 
 from clsvm.opencl.stream import Buffer
 from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
 
 
@@ -45,7 +46,8 @@ class Coupled(Solver):
     def _solve_set(self) -> None:
         state = (self.state.f, self.state.b, self.state.hi, self.delta, self.counters)
         size = (self.items,), (self.items,)
-        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, state, self._limits(), self.rows)
+        limits = Limits.of(self.settings.tol, self.settings.max_iter, self.W)
+        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, state, limits, self.rows)
 
     def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
         state = (self.state.f, self.state.b, self.state.hi, self.state.q)

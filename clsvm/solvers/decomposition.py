@@ -23,6 +23,8 @@ true violation is larger, their f is replaced and the loop goes on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 
 import numpy as np
@@ -42,8 +44,6 @@ from clsvm.solvers.solution import Settings, Solution
 from clsvm.solvers.state import Course, Look, State
 
 Vector = NDArray[np.float64]
-MOST = 20  # inner steps for each row of the working set, after which f is made anew
-SHRINK = 0.1  # an inner solve stops at this share of its first violation
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
@@ -208,12 +208,19 @@ class Solver:
         return None, True
 
     def _certified(self, violation: float, tol: float) -> tuple[float, int]:
-        """:meth:`State.certify`, with the memory of the panel, which holds nothing between two steps."""
+        """:meth:`State.certify`, with the memory of the panel."""
+        with self.cleared():
+            return self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol)
+
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """The memory of the panel, which holds nothing between two steps, is free inside."""
         self.stream.finish()
         self.stream.free(*self.panel.buffers())
-        found = self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol)
-        self.panel = self.gram.panel(self.W * self.sets, square=True)
-        return found
+        try:
+            yield
+        finally:
+            self.panel = self.gram.panel(self.W * self.sets, square=True)
 
     def _stands_still(self, look: Look, outer: int, violation: float, course: Course) -> bool:
         """Whether no step changed anything, or for long neither the violation fell nor the dual rose. The violation may
@@ -332,17 +339,12 @@ class Solver:
         self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
         self._k["mirror"]((wide, high), None, W, known, Q)
 
-    def _limits(self) -> Limits:
-        """When the subproblem is solved."""
-        s = self.settings
-        budget = np.int64(s.max_iter if s.max_iter >= 0 else 2**62)
-        return Limits(np.float32(0.5 * s.tol), np.float32(SHRINK), MOST * self.W, budget)
-
     def _solve_set(self) -> None:
         memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
         state = (self._view(), self.delta, self.counters)
+        limits = Limits.of(self.settings.tol, self.settings.max_iter, self.W)
         size = (self.items * self.P,), (self.items,)
-        self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, state, self._limits(), memory)
+        self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, state, limits, memory)
 
     def _lap(self, part: str, started: float) -> None:
         """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them."""

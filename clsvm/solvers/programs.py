@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from clsvm.opencl.stream import Buffer
 from clsvm.problem import Constraint
 
 BINS = 2048  # of the histogram that chooses the working set
+MOST = 20  # inner steps for each row of the working set, after which f is made anew
+SHRINK = 0.1  # an inner solve stops at this share of its first violation
 
 
 def _cl(*names: str) -> str:
@@ -90,6 +92,11 @@ class Limits(NamedTuple):
     shrink: np.float32
     steps: int
     budget: np.int64
+
+    @classmethod
+    def of(cls, tol: float, max_iter: int, W: int) -> Self:
+        """Of a working set of W rows in a solve to ``tol`` by ``max_iter`` steps (-1: any number)."""
+        return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
 
 
 class Hits(NamedTuple):

@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from sklearn.model_selection import GridSearchCV
 
 from clsvm import SVC, SVR, Kernel, NuSVR
+from clsvm.fit import host
 from clsvm.model_selection import SVCSearchCV
 from clsvm.opencl import devices
 from clsvm.report import Status
@@ -274,3 +275,17 @@ def test_objectives_of_a_fit_that_ends_early(device: str) -> None:
     assert not model.fit_report_.converged
     dual = float(recheck.check(model, problem.gram(), problem.y, problem.weights).dual)
     assert model.fit_report_.dual == pytest.approx(dual, rel=6e-5)
+
+
+def test_pair_steps_go_on_where_memory_is_short_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A problem is small, so that pair steps get so many; what the solver holds by then leaves the host too little."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    monkeypatch.setattr(host, "LEAST", 50 - devices.default_profile(devices.find(None)).patience * len(y))
+    answers = iter([True, False])
+    monkeypatch.setattr(host, "takes", lambda stream, problem: next(answers))
+    report = SVC(C=10.0, gamma=0.03).fit(X, y).fit_report_
+    assert next(answers, None) is None
+    assert report.converged
+    assert report.steps > 50
+    assert "active set" not in report.seconds

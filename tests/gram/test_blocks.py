@@ -255,6 +255,19 @@ def test_pairs_in_little_memory(device: str, share: float) -> None:
     assert some.dual == pytest.approx(whole.dual, rel=1e-6)
 
 
+@pytest.mark.parametrize("share", [0.9, 1.0, 1.1, 1.3])
+def test_what_the_host_finishes_is_counted(device: str, share: float) -> None:
+    """The host goes on where memory_limit holds its matrices beside the solver's, but for the panel."""
+    X = np.random.default_rng(0).normal(size=(115, 1517))
+    model = OneClassSVM(nu=0.3, kernel="laplacian", gamma=0.00083, tol=1e-5, device=device, working_set_size=121)
+    model.set_params(layout="dense", cache_size=0.01, memory_limit=int(share * X.nbytes))
+    limited = model.fit(X).fit_report_
+    assert limited.bytes_held <= share * X.nbytes
+    whole = clone(model).set_params(memory_limit=None).fit(X).fit_report_
+    assert limited.converged
+    assert limited.dual == pytest.approx(whole.dual, rel=1e-6)
+
+
 def test_more_counted_than_a_panel_holds(device: str, small_blocks: None, tmp_path: Path) -> None:
     X, kind = rows_of("dense", tmp_path)
     kernel = make("rbf", gamma=0.05)
