@@ -62,10 +62,10 @@ def _print(found: Description) -> None:
     typer.echo(f"columns          {found.columns}, {found.occurring} of them with an entry")
     typer.echo(f"entries a row    {found.mean:.4g} on average, {found.longest} at most, {found.entries} in all")
     typer.echo(f"density          {_percent(found.density)}")
-    fill = "not estimated" if found.cluster_columns is None else f"{found.cluster_columns:.4g} columns a row, about"
+    fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
     typer.echo(f"clusters hold    {fill}")
     typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second,")
-    typer.echo(f"                 {found.value_cost:.3g} of them for the kernel function of a value")
+    typer.echo(f"                 a kernel function takes as long as {found.value_cost:.3g}")
     for table in (_deciles(found), _splits(found), _layouts(found)):
         console().print(table)
     typer.echo(f"auto takes       {found.chosen}: {found.reason}")
@@ -106,7 +106,7 @@ def _layouts(found: Description) -> Table:
     from clsvm.tools.describe import WORKING
 
     table = _table(
-        f"layouts; ms: predicted, of a product with {WORKING} working rows",
+        f"layouts; ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows",
         *("layout", "MB on the device", "cost in dense cells a row", "ms", "auto"),
     )
     for one in found.layouts:

@@ -93,6 +93,7 @@ class BlockGram:
     def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
         self.stream, self.kernel, self._X, self._dtype = stream, kernel, X, dtype
         (n, _), left = X.shape, stream.limit - stream.held
+        self._asked = plan.kind
         self._plan = layouts.streamed(plan, X, left)  # of the rows that are fetched
         itemsize = np.dtype(dtype).itemsize
         self._row = row_bytes(self._plan, X, itemsize)
@@ -128,7 +129,8 @@ class BlockGram:
         (n, d), one, step = self._X.shape, seen[0], self._streamed.step
         n_pad, stored = sum(map(len, norms)), sum(rows.stored for rows in seen)
         stay = "stay" if self._stays else "pass through the device"
-        words = f"in {len(seen)} blocks of {step} rows at most, which {stay}"
+        other = f", and so not {self._asked}" * (one.kind != self._asked)
+        words = f"in {len(seen)} blocks of {step} rows at most, which {stay}{other}"
         cost, laid = sum(rows.cost * rows.n for rows in seen) / n, 0.0 if self._stays else LAID * stored / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), self._streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)

@@ -34,7 +34,7 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
         number = float(value)
     else:
         raise TypeError(f"{name} must be None, a number of bytes or text like '2GB', got {value!r}")
-    if not 0 < number < 2**60:
+    if not 1 <= number < 2**60:
         raise ValueError(f"{name} must be a positive number of bytes or text like '2GB', got {value!r}")
     return int(number)
 

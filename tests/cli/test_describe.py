@@ -38,7 +38,7 @@ def test_it_prints_the_figures(file: str, clsvm: Command, device: str) -> None:
         "columns          4, 3 of them with an entry",
         "entries a row    1.667 on average, 2 at most, 5 in all",
         "density          41.7 %",
-        "clusters hold    4 columns a row, about",
+        "clusters hold    about 4 columns a row",
     ):
         assert words in out.splitlines()
     assert re.search(r"density │ +100 % │ 33.3 % │ 33.3 % │ +- │", out)

@@ -152,7 +152,7 @@ def test_one_row_is_one_class() -> None:
                 ValueError,
                 "memory_limit must be a positive number of bytes or text like '2GB', got",
             )
-            for value in ("lots", "-1", "0", "", "1.2.3GB", "2 GBs", 0, -5, np.nan, np.inf)
+            for value in ("lots", "-1", "0", "", "1.2.3GB", "2 GBs", 0, 0.5, -5, np.nan, np.inf)
         ),
         ("memory_limit", [], TypeError, r"memory_limit must be None, .* got \[\]"),
         ("memory_limit", 1, ValueError, "memory_limit of 1 bytes is too small: 0 are in use and 64 more are needed"),

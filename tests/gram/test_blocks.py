@@ -117,6 +117,8 @@ def test_the_same_bits_as_in_one_piece(
         gram = BlockGram(stream, X, plan, kernel, "float32")
         stream.largest = largest
         assert ("which stay" in gram.rows.describe()) == stays
+        if form == "hybrid":
+            assert "and so not hybrid" in gram.rows.describe()
         some = made(stream, gram, "float32")
     for one, expected in zip(some, whole, strict=True):
         if form == "hybrid":  # (in another order of columns)
