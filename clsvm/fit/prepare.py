@@ -123,7 +123,7 @@ class PreparedFit:
         with self._solver.cleared() if self._solver else nullcontext():
             if solution is None or host.takes(self.stream, problem):
                 return self._finished(problem, asked, solution, perf_counter() - began, aim)
-        if status is solution.status:  # (memory_limit does not hold the solver and what the host needs)
+        if not self._unfinished(solution, most):  # (memory_limit does not hold the solver and what the host needs)
             return sure
         again: dict[str, Any] = {"start": problem.feasible(solution.b), "known": None}
         if most >= 0:

@@ -18,6 +18,7 @@ from benchmarks.__main__ import main
 from clsvm import arrays, kernels
 from clsvm.gram import cluster, layouts
 from clsvm.gram.products import Gram
+from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 
 
@@ -200,6 +201,16 @@ def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form
         gram = Gram(stream, rows, rbf)
         K = gram.rows_of(gram.panel(150), gram)[:, rows.position]
     np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
+
+
+@pytest.mark.parametrize(("cost", "chosen"), [(0.96, "dense"), (0.94, "csr")])
+def test_of_layouts_that_are_level_the_first_is_chosen(cost: float, chosen: str) -> None:
+    X = sp.random(400, 60, 0.25, "csr", np.float32, random_state=0)
+    d, used = X.shape[1], X.nnz / X.shape[0]
+    costs = {"csr_cost": cost * d / used, "clustered_cost": 100.0, "hybrid_cost": 100.0}
+    profile = replace(PROFILES["cpu"], **costs)
+    plan = layouts.choose(profile, X, kernels.make("rbf", gamma=1.0).spec)
+    assert (plan.kind, min(plan.costs, key=lambda name: plan.costs[name])) == (chosen, "csr")
 
 
 def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) -> None:
