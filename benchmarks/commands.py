@@ -19,6 +19,7 @@ from benchmarks import (
     ladder,
     ladder_plot,
     layouts,
+    outofcore,
     pairs,
     search,
     table,
@@ -378,6 +379,14 @@ _LISTED = (
         lambda result: parts.PARTS[result["part"]].show(result),
         lambda result: parts.PARTS[result["part"]].holds(result),
         after=parts.draw,
+    ),
+    Command(
+        "outofcore",
+        "Cholesky factors and LAUUM in tiles by one worker and by two, beside LAPACK in core",
+        outofcore.add_arguments,
+        outofcore.measure,
+        outofcore.show,
+        outofcore.holds,
     ),
 )
 COMMANDS: dict[str, Command] = {one.name: one for one in _LISTED}

@@ -23,6 +23,7 @@ __all__ = [
     "from_sklearn",
     "kernel_matrix",
     "libsvm",
+    "linalg",
     "load_model",
     "model_selection",
     "plots",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from clsvm import libsvm, model_selection, plots, probability
+    from clsvm import libsvm, linalg, model_selection, plots, probability
     from clsvm.errors import BuildError, ClsvmError, DeviceError
     from clsvm.estimators.classification import SVC, NuSVC
     from clsvm.estimators.convert import from_sklearn, to_sklearn
@@ -67,7 +68,7 @@ _HOMES = {
     "ClsvmError": "errors",
     "DeviceError": "errors",
 }
-_MODULES = ("libsvm", "model_selection", "plots", "probability")
+_MODULES = ("libsvm", "linalg", "model_selection", "plots", "probability")
 
 
 def __getattr__(name: str) -> Any:

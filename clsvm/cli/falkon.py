@@ -148,7 +148,7 @@ def _lines(report: NystromReport) -> Iterator[str]:
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"
     numbers = f"rank {report.rank}, condition {report.condition:.1g}, jitter {report.jitter:.1g}"
-    yield f"preconditioner   of {report.sample} rows, {numbers}"
+    yield f"preconditioner   of {report.sample} rows, {numbers}; {report.factors}"
     yield f"status           {report.status}"
 
 

@@ -81,7 +81,8 @@ def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: f
     K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)
     if not np.isfinite(K).all():
         raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
-    preconditioner = Preconditioner(K, least=min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0)
+    least = min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0
+    preconditioner = Preconditioner(K, least, **given)
     dtypes = dict.fromkeys((options.dtype, finest))
     if preconditioner.condition > COARSE and finest in dtypes:
         dtypes = dict.fromkeys((finest,))
@@ -118,6 +119,8 @@ class Ready:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)
         self._posed.preconditioner.sample(values, penalty)
+        stream, *_ = self._given
+        self._posed.preconditioner.memory_limit = stream.limit - stream.held
 
     def solve(
         self,
@@ -174,6 +177,7 @@ def train(
         if found.status is not Status.STALLED:
             break
     assert found is not None
+    factors = posed.preconditioner.plan
     report = NystromReport(
         objective=found.objective,
         residual=found.residual,
@@ -188,10 +192,11 @@ def train(
         condition=posed.preconditioner.condition,
         jitter=posed.preconditioner.jitter,
         rank=posed.preconditioner.rank,
-        bytes_held=peak,
+        bytes_held=peak + factors.nbytes,
         seconds=clock.seconds(),
         device=posed.device,
         layout=ready.cross.describe(),
+        factors=str(factors),
         dtype=posed.finest if found.exact else dtype,
         trace=tuple(found.trace),
     )

@@ -1,4 +1,5 @@
-"""The preconditioner: two Cholesky factors of m x m in one buffer, by LAPACK on the host.
+"""The preconditioner: two Cholesky factors of m x m in one buffer of the host, by LAPACK, or by tiles on a device that
+is no CPU (clsvm.linalg).
 
     T'T = K(C, C) + jitter I              T upper, made once; of r centres that span the others where K is singular
     A'A = B' D B + penalty I, B = K_s T^-1    A upper, made for weights D (s,) of s sampled rows and each penalty
@@ -23,11 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
+from clsvm import linalg
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
@@ -52,27 +55,50 @@ class Preconditioner:
 
     least: of the mean of the diagonal, at least added to it. jitter: what was. rank: of K, r; kept (r,): the centres
     that span the others where r < m, else None. condition: the ratio of T's diagonal, squared, which the condition
-    number of K among the centres kept is at least. size: the mean of K's diagonal. Raises ValueError where K is
+    number of K among the centres kept is at least. size: the mean of K's diagonal. device, memory_limit: where the
+    factors are made, as :func:`clsvm.linalg.plan` takes them; the limit may change. Raises ValueError where K is
     indefinite beyond rounding: then the function is no kernel for these centres.
     """
 
-    def __init__(self, K: NDArray[np.float64], least: float = 0.0) -> None:
+    def __init__(
+        self,
+        K: NDArray[np.float64],
+        least: float = 0.0,
+        device: Any = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
         self.m = self.rank = len(K)
+        self.device, self.memory_limit = device, memory_limit
         self.kept: NDArray[np.intp] | None = None
         diagonal = K.diagonal().copy()
         size = self.size = float(np.abs(diagonal).mean()) or 1.0
         self.jitter = max(JITTER * float(np.finfo(np.float64).eps) * self.m, least) * size
         both = np.asfortranarray(K.T)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
-        both, failed = lapack.dpotrf(both, lower=0, clean=0, overwrite_a=1)
         self._R: Vector | None = None
-        if failed or _condition(both) > SINGULAR:
+        if not self._factored(both, lower=False) or _condition(both) > SINGULAR:
             np.fill_diagonal(both, diagonal)
             both = self._reduced(both, MOST if least else EXACT)  # (below the diagonal K stands still)
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
         self._B: NDArray[np.floating] | None = self._R
         self.condition = _condition(both)
+
+    @property
+    def plan(self) -> linalg.Plan:
+        """How factors are made."""
+        return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
+
+    def _where(self) -> dict[str, Any]:
+        return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
+
+    def _factored(self, both: Vector, lower: bool) -> bool:
+        """Whether a triangle of ``both`` became its Cholesky factor."""
+        try:
+            linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
+        except np.linalg.LinAlgError:
+            return False
+        return True
 
     def _reduced(self, K: Vector, most: float) -> Vector:
         """T (r, r) of K, which stands in its lower triangle. What is left without the pivots is looked at: where that
@@ -112,8 +138,7 @@ class Preconditioner:
         np.fill_diagonal(self._both, self._of_T)
         both = self._of_centres(scale) if self._B is None else self._of_rows(self._B, scale)
         np.fill_diagonal(both, both.diagonal() + penalty)
-        both, failed = lapack.dpotrf(both, lower=1, clean=0, overwrite_a=1)
-        if failed:
+        if not self._factored(both, lower=True):
             raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} centres")
         self._both, self._of_A = both, both.diagonal().copy()
 
@@ -124,7 +149,7 @@ class Preconditioner:
             both[rest, done] = both[done, rest].T * scale[rest, None]
             corner = both[done, done]
             both[done, done] = np.triu(corner, 1) + np.triu(corner).T * scale[done, None]
-        both, _ = lapack.dlauum(both, lower=1, overwrite_c=1)
+        linalg.lauum(both, lower=True, overwrite=True, **self._where())
         return both
 
     def _of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:

@@ -120,15 +120,15 @@ def find(spec: Any = None) -> DeviceInfo:
     """The device that ``spec`` means.
 
     spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu",
-    part of a platform's name or, where no platform has it, of a device's, "name:index" (the index-th of those that
-    match), an index as a number or text, or a pyopencl Device or CommandQueue. Raises DeviceError (none, none usable,
-    several match) and TypeError.
+    part of a platform's name or, where no platform has it, of a device's, "name:index" and "gpu:index" (the index-th of
+    those that match), an index as a number or text, or a pyopencl Device (or a sub-device of one) or CommandQueue.
+    Raises DeviceError (none, none usable, several match) and TypeError.
     """
     here = visible(os.getpid())
     if isinstance(spec, cl.CommandQueue):
         spec = spec.device
     if isinstance(spec, cl.Device):
-        return _info(os.getpid(), here.index(spec))
+        return _info(os.getpid(), here.index(_whole(spec, here)))
     if isinstance(spec, int | np.integer) and not isinstance(spec, bool):
         spec = str(spec)
     if spec is not None and not isinstance(spec, str):
@@ -155,6 +155,24 @@ def find(spec: Any = None) -> DeviceInfo:
     return usable
 
 
+def handle(spec: Any, info: DeviceInfo) -> cl.Device:
+    """pyopencl's device of what :func:`find` found ``info`` for: a part of it where that was given."""
+    spec = spec.device if isinstance(spec, cl.CommandQueue) else spec
+    return spec if isinstance(spec, cl.Device) else visible(os.getpid())[info.index]
+
+
+def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
+    """The visible device that ``device`` is, or that it is a part of."""
+    while device not in here:
+        try:
+            device = device.parent_device
+        except cl.Error:
+            raise DeviceError(f"{device} is no device of this process, nor a part of one") from None
+        if device is None:
+            raise DeviceError("the given device is none of this process, nor a part of one")
+    return device
+
+
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
     """Indices of the devices that the lower-case text ``asked`` can mean; everything for the empty text."""
     if asked.isascii() and asked.isdecimal():
@@ -163,6 +181,8 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
         return [i for i, d in enumerate(here) if _kind(d) == asked]
     names = [(d.platform.name.strip().lower(), " ".join(d.name.split()).lower()) for d in here]
     number = re.fullmatch(r"(.*):(\d+)", asked)
+    if number and number[1] in ("gpu", "cpu"):
+        return [i for i, d in enumerate(here) if _kind(d) == number[1]][int(number[2]) :][:1]
     hits = _named(asked, names)
     if not hits and number:
         hits = _named(number[1], names)[int(number[2]) :][:1]

@@ -1,4 +1,4 @@
-"""Memory: limits as a user writes them, slabs that outlive a call, and what owners keep on a device between calls."""
+"""Memory: limits as a user writes them, copies by rows, slabs that outlive a call, what owners keep on a device."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clsvm.opencl.runtime import cl
 
@@ -140,3 +141,18 @@ def free_memory(device: cl.Device) -> int:
             available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
             free = min(free, available + pooled())
     return free
+
+
+def flat(array: NDArray[Any]) -> NDArray[Any]:
+    """All that lies between the first number of ``array`` (h, w) and its last: its own memory."""
+    span = (len(array) - 1) * array.strides[0] // array.itemsize + array.shape[1]
+    return np.lib.stride_tricks.as_strided(array, (span,), (array.itemsize,))
+
+
+def in_rows(array: NDArray[Any], ld: int) -> dict[str, Any]:
+    """What a copy of rows is told."""
+    size = array.itemsize
+    pitch = max(array.strides[0], array.shape[1] * size)  # (of one row it can be any number)
+    pitches = {"buffer_pitches": (ld * size,), "host_pitches": (pitch,)}
+    region = array.shape[1] * size, len(array), 1
+    return {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": region, **pitches}

@@ -15,14 +15,16 @@ from numpy.typing import DTypeLike, NDArray
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.opencl import sources
 from clsvm.opencl.contexts import built, context_lock, context_of, queue_of, streams
-from clsvm.opencl.devices import default_profile, find, visible
+from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.launch import Kernel
 from clsvm.opencl.memory import (
     MEMORY_SHARE,
     DeviceCache,
     all_kept,
+    flat,
     free_memory,
     huge_pages,
+    in_rows,
     keeping,
     never_released,
     parse_bytes,
@@ -46,7 +48,7 @@ class Stream:
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
         self.info = find(spec)
-        self._device = visible(os.getpid())[self.info.index]
+        self._device = handle(spec, self.info)
         self._context = context_of(os.getpid(), self._device)
         self._queue = spec if isinstance(spec, cl.CommandQueue) else queue_of(self._device)
         if isinstance(spec, cl.CommandQueue):
@@ -327,6 +329,14 @@ class Stream:
         if array.nbytes:
             self._copy(array, buffer, src_offset=offset)
         return array
+
+    def write_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
+        """The rows of ``array`` (h, w), each without gaps, into rows of ``ld`` items of the buffer."""
+        self._copy(buffer, flat(array), **in_rows(array, ld))
+
+    def read_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
+        """The same back: the first (h, w) items of rows of ``ld`` into ``array``."""
+        self._copy(flat(array), buffer, **in_rows(array, ld))
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
         """A buffer with ``array`` as wide numbers (8 bytes each: doubles, or pairs of floats)."""

@@ -128,7 +128,8 @@ class NystromReport(Record):
     made. rank: of K among the centres, by float64: coefficients of the others are 0. condition: at least so large is
     that of K among these; jitter: what its diagonal got.
     bytes_held: the most that was held on the device at a time. seconds: by part, with "total". layout: where rows and
-    kernel values were, and why. trace: a :class:`Point` for each gradient, whose violation is the residual.
+    kernel values were, and why. factors: where those of the preconditioner were made, and why. trace: a :class:`Point`
+    for each gradient, whose violation is the residual.
     """
 
     parts = MappingProxyType({name: (name,) for name in ("layout", "preconditioner", "solve")} | {"other": ()})
@@ -150,6 +151,7 @@ class NystromReport(Record):
     seconds: Mapping[str, float]
     device: str
     layout: str
+    factors: str
     dtype: str
     trace: tuple[Point, ...] = ()
 

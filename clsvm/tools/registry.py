@@ -8,6 +8,7 @@ from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, shapes, update
 from clsvm.kernels.records import Spec
+from clsvm.linalg.programs import programs
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
@@ -60,5 +61,6 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
         yield given(profile, dtype)
         yield back(profile, dtype)
         yield back(profile, dtype, exact=True)
+        yield from programs(profile, dtype)
         for layout in LAYOUTS.values():
             yield from layout.programs(profile, dtype)

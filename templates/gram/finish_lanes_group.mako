@@ -16,7 +16,7 @@
         const int s = slot[u];
         global real *to = STORED_ROW(s) + out;
 #pragma unroll
-        for (int i = 0; i < RX; ++i) to[tx * RX + i] = k[i][q];
+        for (int i = 0; i < RX; ++i) to[tx * RX + i] = KEPT(to[tx * RX + i], k[i][q]);
       }
     }
 #endif

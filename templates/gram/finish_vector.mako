@@ -4,7 +4,7 @@
       value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
 #ifdef STORE
       const int s = slot[u0 + u];
-      storev(value[u], 0, STORED_ROW(s) + to);
+      storev(KEPT(loadv(0, STORED_ROW(s) + to), value[u]), 0, STORED_ROW(s) + to);
 #endif
     }
 #ifdef UPDATE

@@ -26,7 +26,7 @@ ORDER = [
     ["errors", "files", "threads", "arrays", "tasks", "parameters", "losses", "problem", "kernels", "report"],
     ["opencl"],
     ["gram"],
-    ["solvers", "nystrom", "models"],
+    ["solvers", "linalg", "nystrom", "models"],
     ["fit"],
     ["tools", "estimators"],
     ["model_selection", "plots"],

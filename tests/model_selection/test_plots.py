@@ -70,7 +70,7 @@ def test_convergence_without_a_trace_says_so_and_shows_the_end() -> None:
 def on_centres() -> Any:
     points = tuple(Point(t, 2, 1, 0.5, math.nan, math.nan, r) for t, r in ((0.1, 1.0), (0.4, 1e-3), (0.9, 1e-6)))
     numbers = {field.name: 1 for field in fields(NystromReport)}
-    words = dict.fromkeys(("status", "centers", "device", "layout", "dtype"), "words")
+    words = dict.fromkeys(("status", "centers", "device", "layout", "factors", "dtype"), "words")
     seconds = {"check": 0.1, "layout": 0.2, "preconditioner": 0.3, "solve": 0.3, "other": 0.1, "total": 1.0}
     return NystromReport(**numbers | words | {"seconds": seconds, "trace": points, "residual": 1e-6})
 

@@ -1,0 +1,37 @@
+// Vectors of a matrix into blocks of V, as products read rows and working vectors:
+//   to[(i / V) length V + (to0 + k) V + i % V] = M[from + i stride + k step],   i < n,  k < d
+// and 0 where i is n or more, or, of a triangle, where k < i. One of stride and step is 1: M lies in rows.
+// A range of (S, blocks): the items of a block take turns at its numbers, in the order in which they lie in M. In the
+// vector shape S = 1 and an item takes V numbers at a time, transposed where step is 1.
+kernel EXPLICIT void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
+                 const int d, const int triangle, const int to0, const int length, global real *restrict to) {
+  const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, here = min(V, n - i0);
+  global const real *restrict m = M + from + i0 * stride;
+  global real *restrict block = to + ((size_t)get_global_id(1) * length + to0) * V;
+#ifdef VECTOR
+  for (int k = 0; k < begin; ++k) storev((realv)(real)0, k, block);
+  int k = begin;
+  if (here == V && stride == 1)
+    for (; k < d; ++k) storev(loadv(0, m + k * step), k, block);
+  if (here == V && step == 1)
+    for (; k + V <= d; k += V) {
+      realv x[V];
+#pragma unroll
+      for (int r = 0; r < V; ++r) x[r] = loadv(0, m + r * stride + k);
+      transpose(x);
+#pragma unroll
+      for (int r = 0; r < V; ++r) storev(x[r], k + r, block);
+    }
+  for (; k < d; ++k)
+    for (int r = 0; r < V; ++r) block[(size_t)k * V + r] = r < here ? m[r * stride + k * step] : (real)0;
+  if (triangle)
+    for (int c = begin; c < min(begin + V, d); ++c)
+      for (int r = c - i0 + 1; r < V; ++r) block[(size_t)c * V + r] = 0;
+#else
+  for (size_t e = get_global_id(0); e < (size_t)d * V; e += get_global_size(0)) {
+    const int r = step == 1 ? e / d : e % V, k = step == 1 ? e % d : e / V;
+    const bool there = r < here && (!triangle || k >= i0 + r);
+    block[(size_t)k * V + r] = there ? m[r * stride + k * step] : (real)0;
+  }
+#endif
+}

@@ -1,0 +1,52 @@
+// Forward substitution by a block of b rows of an upper triangle, for the columns of lane groups:
+//   U' x = c:   x_u = (c_u - sum_{l < u} U[l][u] x_l) / U[u][u]
+// U[l][u] = values[at + l down + u right]; c stands in rows k0 .. k0 + b - 1 of C, x takes its place there and in the columns'
+// lane groups, X[(g length + k0 + u) V + lane]. An item takes V columns in the vector shape, else one; what of x it
+// wants again it wrote itself. All items read the same numbers of U, of ROWS columns at a
+// time.
+#define ROWS 8
+#ifdef VECTOR
+#define LANES V
+#define COLUMN realv
+#define GET(p) loadv(0, p)
+#define PUT(x, p) storev(x, 0, p)
+#else
+#define LANES 1
+#define COLUMN real
+#define GET(p) (*(p))
+#define PUT(x, p) *(p) = x
+#endif
+
+kernel EXPLICIT void solve(const int group0, const int b, const int k0, global const real *restrict values, const long at,
+                  const long down, const long right, global real *restrict C, const long ld, const int length, global real *X) {
+  const size_t column = (size_t)group0 * V + get_global_id(0) * LANES;
+  global const real *restrict U = values + at;
+  global real *restrict c = C + k0 * ld + column;
+  global real *x = X + ((column / V) * length + k0) * V + column % V;
+  int u = 0;
+  for (; u + ROWS <= b; u += ROWS) {
+    COLUMN sum[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) sum[r] = GET(c + (u + r) * ld);
+    for (int l = 0; l < u; ++l) {
+      const COLUMN xl = -GET(x + (size_t)l * V);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) sum[r] = fma((COLUMN)U[l * down + (u + r) * right], xl, sum[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+      for (int q = 0; q < r; ++q) sum[r] = fma((COLUMN)U[(u + q) * down + (u + r) * right], -sum[q], sum[r]);
+      sum[r] /= U[(u + r) * (down + right)];
+      PUT(sum[r], x + (size_t)(u + r) * V);
+      PUT(sum[r], c + (u + r) * ld);
+    }
+  }
+  for (; u < b; ++u) {
+    COLUMN sum = GET(c + u * ld);
+    for (int l = 0; l < u; ++l) sum = fma((COLUMN)U[l * down + u * right], -GET(x + (size_t)l * V), sum);
+    sum /= U[u * (down + right)];
+    PUT(sum, x + (size_t)u * V);
+    PUT(sum, c + u * ld);
+  }
+}

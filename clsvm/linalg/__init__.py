@@ -1,0 +1,7 @@
+"""Linear algebra of matrices that are larger than a device: Cholesky factors and their products, tile by tile."""
+
+from __future__ import annotations
+
+from clsvm.linalg.factors import Plan, cholesky, lauum, plan, solve_triangular
+
+__all__ = ["Plan", "cholesky", "lauum", "plan", "solve_triangular"]

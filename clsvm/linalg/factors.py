@@ -1,0 +1,269 @@
+"""Cholesky factors, their products U U', and solves with them, for matrices that are larger than a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from clsvm.errors import BufferSizeError, MemoryLimitError
+from clsvm.linalg import schedule
+from clsvm.linalg.schedule import Grid, Team
+from clsvm.linalg.tiles import Shape
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Stream
+
+Matrix = NDArray[Any]
+UNIT = 128  # tiles are whole ones, where they are chosen
+TABLES = 1 << 14, 64  # bytes of small tables, and for each row of a tile
+LEAST, PARTS = 1024, 8  # a chosen tile is no smaller, but for the memory; nor larger than so many parts of the matrix
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a matrix will be worked on. method: "lapack" (SciPy's, on the host, in place) or "tiles"; tile: rows of one;
+    devices: of the workers; memory_limit: bytes of each, nbytes: what it will hold; reason: why, in words."""
+
+    method: str
+    tile: int
+    devices: tuple[Any, ...]
+    memory_limit: int
+    nbytes: int
+    reason: str
+
+    @property
+    def team(self) -> Team:
+        """Who works."""
+        return Team(self.devices, self.memory_limit)
+
+    def __str__(self) -> str:
+        where = "LAPACK on the host" if self.method == "lapack" else f"tiles of {self.tile} rows"
+        return f"{where}: {self.reason}"
+
+
+def plan(
+    n: int,
+    dtype: Any = "float64",
+    *,
+    device: Any = None,
+    memory_limit: int | str | None = None,
+    tile: int | None = None,
+) -> Plan:
+    """How :func:`cholesky`, :func:`lauum` and :func:`solve_triangular` would work on a matrix (n, n) of ``dtype``.
+
+    device: as clsvm.SVC takes it, or a list of such, a worker each; one that stands there twice gets two queues.
+    memory_limit: bytes on each worker's device; None: half of what is free there. tile: rows and columns of a tile;
+    None: as many as the memory holds three of, at most an eighth of n. But where every device is a CPU, whose memory is
+    the host's, or one lacks the dtype, LAPACK then works on the whole matrix, and takes none.
+    Raises ValueError (memory_limit is too small, a device lacks the dtype) or DeviceError.
+    """
+    dtype = np.dtype(dtype).name
+    if tile is not None and (isinstance(tile, bool) or not isinstance(tile, int | np.integer) or tile < 1):
+        raise ValueError(f"tile must be a whole number of rows >= 1, got {tile!r}")
+    devices = tuple(device) if isinstance(device, list | tuple) else (device,)
+    if not devices:
+        raise ValueError("device must name at least one device, got none")
+    rooms = [_room(one, memory_limit, dtype) for one in devices]
+    names = [room.name for room in rooms]
+    limit = min(room.limit // (names.count(room.name) if memory_limit is None else 1) for room in rooms)
+    lacking = next((room for room in rooms if room.lacks), None)
+    if tile is not None and lacking:
+        raise ValueError(f"{lacking.name} has no {dtype}: give the matrix in float32")
+    if tile is None and (reason := _for_lapack(rooms, dtype)):
+        return Plan("lapack", n, devices, limit, 0, reason)
+    most = min(n, tile or usual_tile(n))
+    sizes = (most,) if tile else (most, *range((most - 1) // UNIT * UNIT, 0, -UNIT))
+
+    def need(t: int) -> int:
+        return max(room.need(t) for room in rooms)
+
+    for t in sizes:
+        if need(t) <= limit and all(room.fits(t) for room in rooms):
+            return Plan("tiles", t, devices, limit, need(t), "as asked" if tile else f"three take {need(t)} bytes")
+    if need(sizes[-1]) > limit:
+        raise MemoryLimitError(limit, 0, need(sizes[-1]))
+    raise BufferSizeError(f"{names[0]} allows no buffers for tiles of {sizes[-1]} rows")
+
+
+def usual_tile(n: int) -> int:
+    """Rows of a tile of a matrix (n, n) where memory allows it."""
+    return max(LEAST, -(-n // (PARTS * UNIT)) * UNIT)
+
+
+class _Room(NamedTuple):
+    """What a device has for tiles of a dtype: its name, kind, bytes that may be used and that one buffer may have."""
+
+    name: str
+    kind: str
+    limit: int
+    largest: int
+    profile: Profile
+    dtype: str
+
+    @property
+    def lacks(self) -> bool:
+        return self.profile.lacks(self.dtype)
+
+    def _bytes(self, t: int) -> list[int]:
+        numbers = Shape.of(self.profile, self.dtype, t).numbers()
+        return [np.dtype(self.dtype).itemsize * number for number in numbers.values()]
+
+    def need(self, t: int) -> int:
+        """Bytes for tiles of t rows, and for small tables."""
+        return sum(self._bytes(t)) + TABLES[0] + TABLES[1] * t
+
+    def fits(self, t: int) -> bool:
+        """Whether no buffer is too large for the device."""
+        return max(self._bytes(t)) <= self.largest
+
+
+def _room(device: Any, memory_limit: int | str | None, dtype: str) -> _Room:
+    with Stream(device, memory_limit) as stream:
+        return _Room(str(stream.info), stream.info.kind, stream.limit, stream.largest, stream.profile, dtype)
+
+
+def _for_lapack(rooms: Sequence[_Room], dtype: str) -> str:
+    """Why LAPACK does it; empty where it does not."""
+    if all(room.kind == "cpu" for room in rooms):
+        return "every device is a CPU, on whose cores it is as fast"
+    lacking = next((room for room in rooms if room.lacks), None)
+    return f"{lacking.name} has no {dtype}" if lacking else ""
+
+
+def cholesky(
+    A: Any,
+    *,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    clean: bool = True,
+    device: Any = None,
+    memory_limit: int | str | None = None,
+    tile: int | None = None,
+) -> Matrix:
+    """The Cholesky factor of A (n, n), symmetric and positive definite, of which one triangle is read: U with U'U = A,
+    or L with L L' = A where ``lower``; (n, n), float32 or float64 as A is, else float64.
+
+    overwrite_a: the factor takes A's place, which may be a memory-mapped file; without a copy where A is in C's order
+    (in Fortran's for ``lower``) or the other one, more slowly. clean: zeros in the other triangle; else it stays as it
+    is. device, memory_limit, tile: as :func:`plan` says. The bits are the same for any number of workers on devices of
+    one kind. Meanti, Carratino, Rosasco and Rudi (2020), appendix C, Algorithm 4.
+    Raises numpy.linalg.LinAlgError where A is not positive definite, ValueError or TypeError for bad input,
+    DeviceError where the machine fails; what was to be overwritten is then half done.
+    """
+    out, U = _upper(A, lower, overwrite_a, "A")
+    made = plan(len(out), out.dtype, device=device, memory_limit=memory_limit, tile=tile)
+    if made.method == "tiles":
+        schedule.cholesky(Grid(U, made.tile), made.team)
+    else:
+        _lapack("potrf", U)
+    return _cleaned(out, U, clean)
+
+
+def lauum(
+    U: Any,
+    *,
+    lower: bool = False,
+    overwrite: bool = False,
+    clean: bool = True,
+    device: Any = None,
+    memory_limit: int | str | None = None,
+    tile: int | None = None,
+) -> Matrix:
+    """One triangle of U U' of a triangle U (n, n), or of L'L where ``lower``; the other triangle is not read.
+
+    The parameters and errors are :func:`cholesky`'s. In place there is one barrier a row of tiles, else none.
+    Algorithm 3 of the same appendix.
+    """
+    given = np.asanyarray(U)
+    out, triangle = _upper(U, lower, overwrite, "U")
+    made = plan(len(out), out.dtype, device=device, memory_limit=memory_limit, tile=tile)
+    if made.method == "lapack":
+        _lapack("lauum", triangle)
+    elif np.shares_memory(out, given) or out.dtype != given.dtype:
+        schedule.lauum(Grid(triangle, made.tile), made.team)
+    else:
+        schedule.lauum(Grid(given.T if lower else given, made.tile), made.team, triangle)
+    return _cleaned(out, triangle, clean)
+
+
+def solve_triangular(
+    T: Any,
+    B: Any,
+    *,
+    trans: bool = False,
+    lower: bool = False,
+    overwrite_b: bool = False,
+    device: Any = None,
+    memory_limit: int | str | None = None,
+    tile: int | None = None,
+) -> Matrix:
+    """X of T X = B, or of T'X = B where ``trans``, for a triangle T (n, n) and B (n,) or (n, k), in B's shape and T's
+    dtype. The other triangle is not read. Columns of B are shared by the workers, a tile's width each.
+
+    device, memory_limit and tile as :func:`plan` says. Raises numpy.linalg.LinAlgError where T is singular, ValueError
+    or TypeError for bad input, DeviceError where the machine fails.
+    """
+    T = _matrix(T, "T")
+    X = np.array(B, T.dtype, order="C", copy=None if overwrite_b else True)
+    if X.ndim not in (1, 2) or len(X) != len(T):
+        raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {X.shape}")
+    if len(zeros := np.flatnonzero(T.diagonal() == 0)):
+        raise np.linalg.LinAlgError(f"T is singular: number {zeros[0]} of its diagonal is 0")
+    made = plan(len(T), T.dtype, device=device, memory_limit=memory_limit, tile=tile)
+    columns, U = X.reshape(len(X), -1), T.T if lower else T
+    if not X.size:
+        return X
+    if made.method == "lapack":
+        solve = lapack.strtrs if T.dtype == np.float32 else lapack.dtrtrs
+        turned = not T.flags.f_contiguous
+        found, _ = solve(T.T if turned else T, columns, lower=lower != turned, trans=trans != turned)
+        columns[...] = found
+    elif lower != trans:  # U'X = B
+        schedule.solve(Grid(U, made.tile), columns, made.team)
+    else:  # U X = B, from its last row on
+        schedule.solve(Grid(U[::-1, ::-1].T, made.tile), columns[::-1], made.team)
+    return X
+
+
+def _matrix(A: Any, name: str) -> Matrix:
+    """A square matrix of float32 or float64."""
+    A = np.asanyarray(A)
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not len(A):
+        raise ValueError(f"{name} must be a square matrix of at least one row, got shape {A.shape}")
+    if A.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be of real numbers, got {A.dtype}")
+    return A if A.dtype in (np.float32, np.float64) else A.astype(np.float64)
+
+
+def _upper(A: Any, lower: bool, overwrite: bool, name: str) -> tuple[Matrix, Matrix]:
+    """(what will be returned, the upper triangle that stands in it): a copy in the order that suits, or A itself."""
+    given = _matrix(A, name)
+    if not overwrite:
+        given = np.array(given, order="F" if lower else "C")
+    elif not given.flags.writeable:
+        raise ValueError(f"{name} is read-only and cannot be overwritten")
+    return given, given.T if lower else given
+
+
+def _lapack(name: str, U: Matrix) -> None:
+    """LAPACK's potrf or lauum in the upper triangle of U, whose rows or columns are without gaps."""
+    routine = getattr(lapack, ("s" if U.dtype == np.float32 else "d") + name)
+    rows = U.flags.c_contiguous
+    F = np.asarray(U.T if rows else U)
+    options = {"clean": 0, "overwrite_a": 1} if name == "potrf" else {"overwrite_c": 1}
+    made, info = routine(F, lower=int(rows), **options)
+    if info:
+        raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")
+    if not np.shares_memory(made, F):  # (neither rows nor columns lie without gaps)
+        F[...] = made
+
+
+def _cleaned(out: Matrix, U: Matrix, clean: bool) -> Matrix:
+    """Zeros below the diagonal of U, a row at a time."""
+    for i in range(len(U) if clean else 0):
+        U[i, :i] = 0
+    return out

@@ -1,0 +1,262 @@
+"""What a device does with tiles of a matrix, three of them at a time.
+
+    C   the tile that changes, in rows of ``ld`` numbers
+    M   another one as it lies in the matrix, in rows or in columns
+    X   the columns of a third, or its rows, as lane groups (gram/layouts/lanes.py)
+
+Every number of C is one chain of multiply-adds in the order of the rows of the factors, whatever the device's cores and
+whichever tile came first: the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram.layouts.record import lanes, padded
+from clsvm.gram.products import Store
+from clsvm.linalg import programs
+from clsvm.linalg.programs import LAYOUT
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Buffer, Stream
+
+Tile = NDArray[Any]
+STRIP = 512  # working vectors that are packed at a time
+SIDE = 16  # of what a work-group turns at a time: that of turn.cl
+
+
+class Shape(NamedTuple):
+    """Sizes of the tiles of a profile: t rows and columns at most, pad: columns in whole lane groups, ld: numbers of a
+    row, block: rows that are factored at a time, strip: working vectors of a product."""
+
+    t: int
+    pad: int
+    ld: int
+    block: int
+    strip: int
+
+    @classmethod
+    def of(cls, profile: Profile, dtype: str, t: int) -> Shape:
+        block = 128 if profile.shape == "vector" else lanes(profile, dtype)
+        pad = padded(t, lanes(profile, dtype))
+        ld = pad + lanes(profile, dtype) * (pad % 256 == 0)  # (rows that begin in the same set of a cache evict others)
+        return cls(t, pad, ld, block, min(STRIP, padded(t, lanes(profile, dtype))))
+
+    def numbers(self) -> dict[str, int]:
+        """How many each of the buffers holds."""
+        rows = {"C": self.t * self.ld, "M": self.t * self.ld, "X": self.pad * self.t}
+        return rows | {"strip": self.strip * self.t, "norms": max(self.pad, self.strip)}
+
+
+class At(NamedTuple):
+    """Vectors of a tile: where the first begins, and what is between two of them and between their numbers."""
+
+    buffer: Buffer
+    first: int
+    stride: int
+    step: int
+
+
+class In(NamedTuple):
+    """A tile in a buffer: what is between two rows, and between two columns."""
+
+    buffer: Buffer
+    down: int
+    right: int
+
+    def rows(self, i: int, j: int = 0) -> At:
+        """Those from the i-th on, from column j on."""
+        return At(self.buffer, i * self.down + j * self.right, self.down, self.right)
+
+    def columns(self, j: int, i: int = 0) -> At:
+        """Those from the j-th on, from row i on."""
+        return At(self.buffer, i * self.down + j * self.right, self.right, self.down)
+
+
+class To(NamedTuple):
+    """Where packed vectors go: from number ``first`` on of blocks that are ``length`` vectors of V numbers long."""
+
+    buffer: Buffer
+    first: int
+    length: int
+
+
+class DeviceTiles:
+    """Buffers for three tiles of at most t x t on a stream, and what is computed with them. Raises ValueError where the
+    memory limit is too small."""
+
+    def __init__(self, stream: Stream, dtype: str, t: int) -> None:
+        self.stream, self.real = stream, np.dtype(dtype)
+        self.shape = shape = Shape.of(stream.profile, dtype, t)
+        self.V = lanes(stream.profile, dtype)
+        made = {name: stream.buffer(self.real.itemsize * n) for name, n in shape.numbers().items()}
+        self.C, self.M, self.X, self._strip = made["C"], made["M"], made["X"], made["strip"]
+        self._norms = stream.zeros(self.real.itemsize * shape.numbers()["norms"])
+        self._failed = stream.zeros(4)
+        variant = programs.product(stream.profile, dtype)
+        self._product, self._numbers = stream.variant(variant), variant.numbers
+        self._pack, self._turn, self._solve, self._factor = (
+            stream.variant(programs.own(name, stream.profile, dtype)) for name in programs.OWN
+        )
+        self._of_M = In(self.M, shape.ld, 1)
+        self._tables: dict[tuple[str, int, int], Buffer] = {}
+
+    # -- copies
+
+    def load_c(self, tile: Tile) -> None:
+        """A tile into C; what was in M is lost where the tile lies in columns."""
+        if _in_columns(tile):
+            self.stream.write_rows(self.M, tile.T, self.shape.ld)
+            self._turned(self.M, self.C, *tile.T.shape)
+        else:
+            self.stream.write_rows(self.C, _rows_of(tile), self.shape.ld)
+
+    def load_m(self, tile: Tile) -> None:
+        """A tile into M."""
+        turned = _in_columns(tile)
+        self.stream.write_rows(self.M, tile.T if turned else _rows_of(tile), self.shape.ld)
+        self._of_M = In(self.M, 1, self.shape.ld) if turned else In(self.M, self.shape.ld, 1)
+
+    def load_columns(self, tile: Tile) -> None:
+        """The columns of a tile into X; it is in M afterwards."""
+        self.load_m(tile)
+        h, w = tile.shape
+        self._packed(self._of_M.columns(0), w, h, To(self.X, 0, self.shape.t))
+
+    def load_rows(self, tile: Tile, triangle: bool = False) -> None:
+        """The rows of a tile into X, zero below the diagonal of a triangle; it is in M afterwards."""
+        self.load_m(tile)
+        h, w = tile.shape
+        self._packed(self._of_M.rows(0), h, w, To(self.X, 0, self.shape.t), triangle)
+
+    def store(self, tile: Tile, triangle: bool = False) -> None:
+        """C into a tile; of a triangle what stands above its diagonal and on it. What was in M may be lost."""
+        h, w = tile.shape
+        source, turned = self.C, _in_columns(tile)
+        if turned:
+            self._turned(self.C, self.M, h, w)
+            source, tile = self.M, tile.T
+        whole = _in_rows(tile) and not triangle
+        to = tile if whole else np.empty(tile.shape, self.real)
+        self.stream.read_rows(source, to, self.shape.ld)
+        if whole:
+            return
+        for i in range(len(tile)):
+            some = slice(None) if not triangle else slice(i + 1) if turned else slice(i, None)
+            tile[i, some] = to[i, some]
+
+    def clear(self) -> None:
+        """C is zero."""
+        self.stream.clear(self.C, self.real.itemsize * self.shape.t * self.shape.ld)
+
+    # -- algebra
+
+    def factor(self, w: int) -> int:
+        """U of U'U = C (w, w), in its place, above the diagonal. 0, or which pivot is not above 0, counted from 1."""
+        s, of_C = self.shape, In(self.C, self.shape.ld, 1)
+        for k in range(0, w, s.block):
+            b = min(s.block, w - k)
+            self._rest(of_C, k, b, w, k)
+            size = 1 if self.stream.profile.shape == "vector" else self.stream.profile.group
+            self._factor((size,), (size,), self.C, np.int64(k * s.ld + k), np.int64(s.ld), b, k, self._failed)
+            if k + b < w:
+                self._packed(of_C.columns(k, k), b, b, To(self.X, k // self.V * s.t + k, s.t))
+                self._substitute(of_C, k, b, w, k + b)
+        failed = int(self.stream.read(self._failed, np.int32, 1)[0])
+        if failed:
+            self.stream.clear(self._failed, 4)
+        return failed
+
+    def solve(self, h: int, w: int) -> None:
+        """C (h, w) becomes X' of U' X = C, with U (h, h) in M; its columns are in X, too."""
+        for k in range(0, h, self.shape.block):
+            b = min(self.shape.block, h - k)
+            self._rest(self._of_M, k, b, w, 0)
+            self._substitute(self._of_M, k, b, w, 0)
+
+    def subtract(self, h: int, w: int, d: int, half: bool = False) -> None:
+        """C (h, w) -= M' X with M (d, h) and d rows of X's columns; half: what stands above C's diagonal and on it."""
+        for u in range(0, h, self.shape.strip):
+            some = min(self.shape.strip, h - u)
+            self._packed(self._of_M.columns(u), some, d)
+            self._sum(-1.0, u, some, d, u if half else 0, w)
+
+    def add(self, h: int, w: int, d: int, half: bool = False, triangle: bool = False) -> None:
+        """C (h, w) += M X with M (h, d), rows in X; half: what stands above C's diagonal and on it. triangle: M is
+        one, and so are the rows in X."""
+        for u in range(0, h, self.shape.strip):
+            some, first = min(self.shape.strip, h - u), u if triangle else 0
+            self._packed(self._of_M.rows(u, first), some, d - first, triangle=triangle)
+            self._sum(1.0, u, some, d - first, u if half else 0, w, first)
+
+    def _rest(self, U: In, k: int, b: int, w: int, column: int) -> None:
+        """Rows k .. k + b - 1 of C, from ``column`` on, less what X's first k rows and U make of them."""
+        if k:
+            self._packed(U.columns(k), b, k)
+            self._sum(-1.0, k, b, k, column, w)
+
+    def _substitute(self, U: In, k: int, b: int, w: int, column: int) -> None:
+        s, vector = self.shape, self.stream.profile.shape == "vector"
+        group = column // self.V
+        groups = -(-w // self.V) - group
+        size, local = (groups, 1) if vector else (groups * self.V, self.V)
+        of_U = U.buffer, *(np.int64(n) for n in (k * (U.down + U.right), U.down, U.right))
+        self._solve((size,), (local,), group, b, k, of_U, self.C, np.int64(s.ld), s.t, self.X)
+
+    def _turned(self, source: Buffer, to: Buffer, h: int, w: int) -> None:
+        vector = self.stream.profile.shape == "vector"
+        size, local = (-(-w // self.V), -(-h // self.V)), (1, 1)
+        if not vector:
+            size, local = (-(-w // SIDE) * SIDE, -(-h // SIDE) * SIDE // 4), (SIDE, SIDE // 4)
+        self._turn(size, local, h, w, np.int64(self.shape.ld), source, to)
+
+    def _packed(self, at: At, n: int, d: int, into: To | None = None, triangle: bool = False) -> None:
+        """n vectors of d numbers of a tile into blocks of V, those of a strip if no other place is given."""
+        buffer, first, length = into or To(self._strip, 0, d)
+        items = 1 if self.stream.profile.shape == "vector" else 64
+        source, *numbers = at
+        where = (*(np.int64(number) for number in numbers), n, d, int(triangle), first, length)
+        self._pack((items, -(-n // self.V)), (items, 1), source, *where, buffer)
+
+    def _sum(self, scale: float, row: int, n: int, d: int, column: int, w: int, first: int = 0) -> None:
+        """C[row + u][i] += scale <x_i, u> for n packed vectors u of d numbers, i from the lane group of ``column`` on;
+        ``first`` numbers of each x_i are left out."""
+        stream, s = self.stream, self.shape
+        group = column // self.V
+        groups = -(-w // self.V) - group
+        if stream.profile.shape == "vector":
+            size: tuple[int, ...] = (LAYOUT.size(stream, self._numbers, False, groups),)
+            local: tuple[int, ...] = (1,)
+        else:
+            items = LAYOUT.items(self._numbers)
+            size, local = (groups * items, -(-n // self._numbers["COLUMNS"])), (items, 1)
+        places = np.arange(s.pad // self.V, dtype=np.int64) * (s.t * self.V) + first * self.V
+        at, count = self._table("at", first, places), self._table("count", n, np.array([n], np.int32))
+        slot = self._table("slot", row, np.arange(row, row + n, dtype=np.int32))
+        store = Store((self.C,), s.t, s.ld, slot)
+        reads = self.X, at, at, at, self._norms, d, count, self._strip, self._norms
+        self._product(size, local, group, groups, 0, reads, store.arguments(), self.real.type(scale))
+
+    def _table(self, name: str, number: int, array: NDArray[Any]) -> Buffer:
+        """A small array that kernels read, kept under its name, a number that it depends on, and its length."""
+        key = name, number, len(array)
+        if key not in self._tables:
+            self._tables[key] = self.stream.upload(array)
+        return self._tables[key]
+
+
+def _in_rows(tile: Tile) -> bool:
+    """Whether numbers of a row lie side by side, and rows one after another."""
+    return tile.strides[1] == tile.itemsize and tile.strides[0] >= tile.shape[1] * tile.itemsize
+
+
+def _in_columns(tile: Tile) -> bool:
+    """The same of columns, where it is not so of rows."""
+    return not _in_rows(tile) and _in_rows(tile.T)
+
+
+def _rows_of(tile: Tile) -> Tile:
+    """Itself, or a copy that lies in rows."""
+    return tile if _in_rows(tile) else np.ascontiguousarray(tile)

@@ -1,0 +1,237 @@
+"""Factors in tiles against NumPy: right, the same bits by any workers, errors that reach all of them."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from numpy.testing import assert_array_equal
+
+from clsvm import linalg
+from clsvm.errors import MemoryLimitError
+from clsvm.linalg import factors, schedule
+from clsvm.linalg.tiles import Shape
+from clsvm.opencl import devices
+from clsvm.opencl.runtime import cl
+from clsvm.opencl.stream import Stream
+from tests.conftest import USABLE
+
+DTYPES = ("float32", "float64")
+EXACT = {"float32": 1e-5, "float64": 1e-13}
+
+
+def definite(n: int, dtype: str = "float64", condition: float = 1e4) -> np.ndarray:
+    Q = np.linalg.qr(np.random.default_rng(n).normal(size=(n, n)))[0]
+    return ((Q * np.geomspace(1, 1 / condition, n)) @ Q.T).astype(dtype)
+
+
+def apart(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("n", "tile"),
+    [
+        pytest.param(70, 30, marks=pytest.mark.oclgrind),
+        (1, 1),
+        (5, 2),
+        (129, 200),
+        (401, 134),
+        pytest.param(600, 200, marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize("lower", [False, True])
+def test_against_numpy(device: str, profile: str, dtype: str, n: int, tile: int, lower: bool) -> None:
+    """Factor, product and solves; in place, in the order that suits and in the other one, the same bits."""
+    if Stream(device).profile.lacks(dtype):
+        pytest.skip("the device has no double precision")
+    where: dict[str, Any] = {"lower": lower, "device": device, "tile": tile}
+    A, low = definite(n, dtype), np.tril if lower else np.triu
+    U = linalg.cholesky(A, **where)
+    assert U.dtype == dtype
+    assert (low(U) == U).all()
+    full = U.astype(np.float64)
+    assert apart(full @ full.T if lower else full.T @ full, A) < EXACT[dtype]
+    B = linalg.lauum(U, **where)
+    assert apart(B, low(full.T @ full if lower else full @ full.T)) < EXACT[dtype]
+    for order in "CF":
+        own, other = np.array(A, order=order), A - low(A)  # type: ignore[call-overload]
+        assert linalg.cholesky(own, overwrite_a=True, clean=False, **where) is own
+        assert_array_equal(own - low(own), other)
+        assert_array_equal(low(own), U)
+        assert linalg.lauum(own, overwrite=True, clean=False, **where) is own
+        assert_array_equal(own - low(own), other)
+        assert_array_equal(low(own), B)
+        right = np.random.default_rng(0).normal(size=(n, 3))
+        for trans in (False, True):
+            X = linalg.solve_triangular(np.array(U, order=order), right, trans=trans, **where)  # type: ignore[call-overload]
+            assert apart((full.T if trans else full) @ X, right) < 1e3 * EXACT[dtype]
+
+
+def test_lapack_where_every_device_is_a_cpu(device: str) -> None:
+    """The same functions by LAPACK, with the same results up to rounding."""
+    if devices.find(device).kind != "cpu":
+        pytest.skip("no CPU")
+    assert linalg.plan(300, device=device).method == "lapack"
+    A, right = definite(300), np.arange(300.0)
+    for lower in (False, True):
+        for order in "CF":
+            given = {"lower": lower, "device": device}
+            L = linalg.cholesky(np.array(A, order=order), **given)  # type: ignore[call-overload]
+            assert apart(L, scipy.linalg.cholesky(A, lower=lower)) < 1e-12
+            own = np.array(A, order=order)  # type: ignore[call-overload]
+            linalg.cholesky(own, overwrite_a=True, clean=False, **given)
+            assert apart(own, np.where((L != 0), L, A)) < 1e-12
+            assert apart(linalg.lauum(L, **given), np.tril(L.T @ L) if lower else np.triu(L @ L.T)) < 1e-12
+            for trans in (False, True):
+                X = linalg.solve_triangular(np.array(L, order=order), right, trans=trans, **given)  # type: ignore[call-overload]
+                assert apart((L.T if trans else L) @ X, right) < 1e-10
+
+
+def teams(device: str) -> dict[str, Any]:
+    """One queue, three, and two parts of the device where it has any."""
+    found = {"one": device, "three queues": [device] * 3}
+    whole = devices.handle(device, devices.find(device))
+    if whole.max_compute_units > 1 and whole.partition_properties:
+        shares: Any = [cl.device_partition_property.EQUALLY, whole.max_compute_units // 2]
+        found["two parts"] = whole.create_sub_devices(shares)[:2]
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_by_any_workers(device: str, dtype: str) -> None:
+    A = definite(701, dtype)
+    factors = {name: linalg.cholesky(A, device=team, tile=100) for name, team in teams(device).items()}
+    products = {name: linalg.lauum(factors["one"], device=team, tile=100) for name, team in teams(device).items()}
+    for name, team in teams(device).items():
+        assert_array_equal(factors[name], factors["one"])
+        assert_array_equal(products[name], products["one"])
+        own = factors["one"].copy()
+        assert_array_equal(linalg.lauum(own, overwrite=True, device=team, tile=100), products["one"])
+        X = linalg.solve_triangular(factors["one"], A, device=team, tile=100)
+        assert_array_equal(X, linalg.solve_triangular(factors["one"], A, device=device, tile=100))
+
+
+def test_two_runtimes_agree() -> None:
+    if len(USABLE) < 2:
+        pytest.skip("one device alone")
+    A = definite(500)
+    both = linalg.cholesky(A, device=[str(one.index) for one in USABLE[:2]], tile=100)
+    assert apart(both, scipy.linalg.cholesky(A)) < 1e-12
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_pivot_that_is_not_positive_ends_all_workers(device: str, workers: int) -> None:
+    A = definite(600)
+    A[310, 310] = -1.0
+    linalg.cholesky(definite(600), device=device, tile=100)  # (programs are built by now)
+    before = threading.active_count()
+    for _ in range(30):
+        began = time.monotonic()
+        with pytest.raises(np.linalg.LinAlgError, match=r"order 311 \(tile 3, 3 of 6\)"):
+            linalg.cholesky(A, device=[device] * workers, tile=100)
+        assert time.monotonic() - began < 60
+        assert threading.active_count() == before
+    A[0, 0] = np.nan
+    with pytest.raises(np.linalg.LinAlgError, match="order 1 "):
+        linalg.cholesky(A, device=[device] * workers, tile=100)
+
+
+def test_errors_and_interrupts_reach_all_workers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever one of them raises; and what comes to the caller's thread while it waits."""
+    A = np.triu(definite(600))
+
+    def broken(self: Any, *_: Any, **__: Any) -> None:
+        if threading.current_thread().name.endswith("(go)") and self.stream.held:
+            raise RuntimeError("broken")
+
+    monkeypatch.setattr("clsvm.linalg.tiles.DeviceTiles.add", broken)
+    for out in (False, True):
+        with pytest.raises(RuntimeError, match="broken"):
+            linalg.lauum(A.copy(), overwrite=out, device=[device] * 2, tile=100)
+    monkeypatch.setattr("clsvm.linalg.tiles.DeviceTiles.subtract", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        linalg.cholesky(definite(600), device=[device] * 2, tile=100)
+    monkeypatch.undo()
+    joined = threading.Thread.join
+
+    def interrupted(self: threading.Thread, *given: Any) -> None:
+        if not raised:
+            raised.append(True)
+            raise KeyboardInterrupt
+        joined(self, *given)
+
+    raised: list[bool] = []
+    monkeypatch.setattr(schedule.threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        linalg.cholesky(definite(600), device=[device] * 2, tile=50)
+    monkeypatch.undo()
+    assert not [t for t in threading.enumerate() if t.name.endswith("(go)")]
+
+
+def test_memory(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tiles of a size that the limit holds; what is held stays within it; a memory-mapped matrix."""
+    monkeypatch.setattr(factors, "_for_lapack", lambda *_: "")
+    limit = 3_000_000
+    made = linalg.plan(3000, device=device, memory_limit=limit)
+    assert (made.method, made.tile % factors.UNIT) == ("tiles", 0)
+    assert limit // 2 < made.nbytes <= limit
+    peaks, free = [], Stream.__exit__
+
+    def leave(self: Stream, *given: Any) -> None:
+        peaks.append(self.peak)
+        free(self, *given)
+
+    monkeypatch.setattr(Stream, "__exit__", leave)
+    A = definite(900)
+    mapped = np.lib.format.open_memmap(tmp_path / "A.npy", "w+", A.dtype, A.shape)
+    mapped[:] = A
+    linalg.cholesky(mapped, overwrite_a=True, device=device, memory_limit=limit)
+    assert 0 < max(peaks) <= made.nbytes
+    assert apart(np.load(tmp_path / "A.npy"), scipy.linalg.cholesky(A)) < 1e-12
+    with pytest.raises(MemoryLimitError, match="memory_limit of 100000 bytes is too small"):
+        linalg.plan(3000, device=device, memory_limit=100_000)
+    with pytest.raises(MemoryLimitError):
+        linalg.plan(3000, device=device, memory_limit=limit, tile=2000)
+    monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "300000")
+    assert linalg.plan(3000, device=device, memory_limit=limit).tile < made.tile
+    assert (
+        Shape.of(Stream(device).profile, "float64", 200).numbers()["X"] * 8
+        <= linalg.plan(900, device=device, tile=200, memory_limit=limit).nbytes
+    )
+
+
+def test_bad_input(device: str) -> None:
+    given: dict[str, Any] = {"device": device, "tile": 10}
+    for words, call in (
+        ("A must be a square matrix of at least one row, got shape (3, 2)", lambda: linalg.cholesky(np.ones((3, 2)))),
+        ("U must be a square matrix of at least one row, got shape (0, 0)", lambda: linalg.lauum(np.ones((0, 0)))),
+        ("tile must be a whole number of rows >= 1, got 0", lambda: linalg.cholesky(np.eye(3), tile=0)),
+        ("device must name at least one device, got none", lambda: linalg.cholesky(np.eye(3), device=[])),
+        ("B must be (n,) or (n, k) with n = 3", lambda: linalg.solve_triangular(np.eye(3), np.ones(4), **given)),
+        ("T is singular: number 1 of its diagonal", lambda: linalg.solve_triangular(np.diag([1.0, 0]), np.ones(2))),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            call()
+    with pytest.raises(TypeError, match="A must be of real numbers, got complex128"):
+        linalg.cholesky(np.eye(3) * 1j)
+    locked = np.eye(3)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="A is read-only"):
+        linalg.cholesky(locked, overwrite_a=True)
+    assert linalg.cholesky([[4, 2], [2, 5]], **given).tolist() == [[2, 1], [0, 2]]
+
+
+def test_no_float64_on_the_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said where tiles are asked for; else LAPACK does it."""
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
+    with pytest.raises(ValueError, match="has no float64: give the matrix in float32"):
+        linalg.plan(100, device=device, tile=10)
+    assert linalg.plan(100, device=device).method == "lapack"
