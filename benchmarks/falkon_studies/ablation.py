@@ -27,6 +27,7 @@ from clsvm.kernels import make
 from clsvm.losses import LOSSES
 from clsvm.nystrom import newton
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
+from clsvm.nystrom.rows import Rows, Task
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
@@ -162,9 +163,10 @@ def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Found, dict[str,
         P = Preconditioner(_among(part, posed))
         sample = _sampled(cross, P, posed) if part.more else posed.places
         times.append(perf_counter())
-        task = newton.Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
-        # (float32 for all: it is how well steps are solved before the residual is computed anew)
-        found = newton.solve(cross, P, task, sample, None, TOL, most, "float32", exact=exact)
+        task = Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
+        rows = Rows(cross, task, sample, exact=exact)
+        # (float32's for all: it is how well steps are solved before the residual is computed anew)
+        found = newton.solve(rows, P, None, TOL, most, fine=newton.FINE["float32"])
         times.append(perf_counter())
     layout, made, solved = np.diff(times).tolist()
     weighed = found.seconds["preconditioner"]

@@ -23,8 +23,8 @@ from clsvm.losses import LOSSES
 from clsvm.models.model import KernelModel
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.centers import Centers, choose
-from clsvm.nystrom.newton import Task
 from clsvm.nystrom.parameters import TABLE
+from clsvm.nystrom.rows import Task
 
 Vector = NDArray[np.float64]
 _Callback = Callable[[int, Vector, float], Any] | None

@@ -14,7 +14,7 @@ from clsvm.estimators.falkon import Falkon, Posed
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.fit import Options as NystromOptions
-from clsvm.nystrom.newton import Task
+from clsvm.nystrom.rows import Task
 from clsvm.parameters import Options
 from clsvm.solvers.batch import Member
 

@@ -24,7 +24,7 @@ from clsvm.estimators.checks import check_values
 from clsvm.estimators.steps import NystromSteps
 from clsvm.model_selection.fits import Fits, Found, Group, Job
 from clsvm.nystrom import fit as nystrom
-from clsvm.nystrom.newton import Task
+from clsvm.nystrom.rows import Task
 from clsvm.opencl.stream import Stream
 from clsvm.report import Status
 

@@ -19,8 +19,8 @@ from clsvm.gram.matrix import kernel_matrix
 from clsvm.kernels import Kernel
 from clsvm.nystrom import newton
 from clsvm.nystrom.centers import Centers
-from clsvm.nystrom.newton import Task
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
+from clsvm.nystrom.rows import Rows, Task
 from clsvm.opencl.stream import Stream
 from clsvm.report import NystromReport, Progress, Status
 from clsvm.report.display import Display
@@ -132,8 +132,8 @@ class Ready:
         callback: newton.Callback | None = None,
     ) -> newton.Found:
         """As :func:`clsvm.nystrom.newton.solve`."""
-        given = start, tol, max_iter, self._dtype, progress, callback, self._finer if self.coarse else None
-        return newton.solve(self.cross, self._posed.preconditioner, task, self.sample, *given)
+        rows = Rows(self.cross, task, self.sample, exact=self._finer if self.coarse else None)
+        return newton.solve(rows, self._posed.preconditioner, start, tol, max_iter, progress, callback)
 
     def decision_values(self, task: Task, found: newton.Found) -> Vector:
         """f (k, n) of every row, by products as the solve's gradients had them."""

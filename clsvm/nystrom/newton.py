@@ -1,7 +1,7 @@
 """Newton's method with conjugate gradients for machines on m centres.
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
-Given      products with K(X, C) (gram/cross.py), the preconditioner, a loss, y (k, n), w (n,) or (k, n)
+Given      rows that answer with sums over them (rows.py), and the preconditioner
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| of each output, or of all together where the loss couples
            them; P = T^-1 A^-1: near the optimum F - F* is about half its square, since there P' (Hessian) P is about I
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.cross import Cross
-from clsvm.losses import Loss
 from clsvm.nystrom.preconditioner import Preconditioner
+from clsvm.nystrom.rows import Side
 from clsvm.report import Point, Progress, Status
 
 Vector = NDArray[np.float64]
@@ -38,22 +37,9 @@ HALVINGS = 30
 LOST = 2e-4  # of the largest target: what rounding of K may do to f before gradients are of values in float64
 EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # times what rounding makes of a gradient: where it is no more at the start, nothing is to be learnt
-NEAR = 1e3 * EPS  # of the largest target: targets that are nearer to the offset count as that far from it
 HIDDEN = 1e-3  # what it may do at most where a tolerance is claimed
 FEW = 9.0  # how much more it does with as many rows as centres than with many more
 STALL = 0.5  # g has to get lower by that factor, or F lower
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty. weights (k, n) make outputs tasks
-    of their own, over other rows, say, with one penalty; not of a coupled loss."""
-
-    loss: Loss
-    y: Vector
-    weights: Vector
-    offset: Vector
-    penalty: float
 
 
 @dataclass
@@ -95,43 +81,36 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 def solve(
-    cross: Cross,
+    rows: Side,
     preconditioner: Preconditioner,
-    task: Task,
-    sample: NDArray[np.intp] | None,
     start: Vector | None,
     tol: float,
     max_iter: int,
-    dtype: str,
     progress: Progress | None = None,
     callback: Callback | None = None,
-    exact: Callable[[], Cross] | None = None,
+    fine: float | None = None,
 ) -> Found:
-    """Minimise F from coefficients ``start`` (k, m), or from 0. sample (s,): the rows of which the preconditioner is
-    made; None: of centres that are no rows. max_iter: steps of conjugate gradients at most. An
-    interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds after each step. exact:
-    makes products in float64 for the gradients, for when rounding of K turns out to show in f."""
-    return _Newton(cross, preconditioner, task, sample, tol, max_iter, dtype, progress, callback, exact).run(start)
+    """Minimise F from coefficients ``start`` (k, m), or from 0, of which the rows' f is. max_iter: steps of conjugate
+    gradients at most. An interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds
+    after each step. fine: how well a step is solved at most, relative to the gradient; None: FINE of the dtype."""
+    fine = FINE[rows.dtype] if fine is None else fine
+    return _Newton(rows, preconditioner, tol, max_iter, progress, callback, fine).run(start)
 
 
 class _Newton:
     def __init__(
         self,
-        cross: Cross,
+        rows: Side,
         preconditioner: Preconditioner,
-        task: Task,
-        sample: NDArray[np.intp] | None,
         tol: float,
         max_iter: int,
-        dtype: str,
         progress: Progress | None,
         callback: Callback | None,
-        exact: Callable[[], Cross] | None,
+        fine: float,
     ) -> None:
-        self.cross, self.P, self.task, self.sample = cross, preconditioner, task, sample
-        self.tol, self.max_iter, self.exact, self.of_gradients = tol, max_iter, exact, cross
-        self.progress, self.callback, self.fine = progress, callback, FINE[dtype]
-        self.shares = task.weights / task.weights.sum(axis=-1, keepdims=True)
+        self.rows, self.P, self.tol, self.max_iter = rows, preconditioner, tol, max_iter
+        self.loss, self.penalty = rows.loss, rows.penalty
+        self.progress, self.callback, self.fine = progress, callback, fine
         self.steps = self.newton_steps = 0
         self.interrupted = False
         self.began, self.trace = perf_counter(), list[Point]()
@@ -139,12 +118,12 @@ class _Newton:
         self.seconds = {"preconditioner": 0.0}
 
     def run(self, start: Vector | None) -> Found:
-        k, m = self.cross.k, self.cross.m
+        k, m = self.rows.k, self.rows.m
         self.u, self.alpha, status = np.zeros((k, self.P.rank)), np.zeros((k, m)), Status.STALLED
         try:
             status = self._run(start)
             if status is Status.RESIDUAL and self._lost() > HIDDEN:
-                status = Status.PRECISION if self.of_gradients.dtype == "float64" else Status.COARSE
+                status = Status.PRECISION if self.rows.dtype == "float64" else Status.COARSE
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
         return Found(
@@ -155,31 +134,29 @@ class _Newton:
             status=status,
             steps=self.steps,
             newton_steps=self.newton_steps,
-            passes=self.cross.passes + (self.of_gradients.passes if self.of_gradients is not self.cross else 0),
-            exact=self.of_gradients is not self.cross,
+            passes=self.rows.passes,
+            exact=self.rows.refined,
             trace=tuple(self.trace),
             seconds=self.seconds,
         )
 
     def _run(self, start: Vector | None) -> Status:
-        task, loss = self.task, self.task.loss
-        offset = task.offset[:, None]
-        f = np.broadcast_to(offset, task.y.shape).astype(np.float64)
-        self._weigh(f)
-        slope = self._slope(f)
+        rows, loss = self.rows, self.loss
+        self._weigh()
+        slope = rows.slope()
         g = self._gradient(slope)
-        learns = self._each(slope, lambda a: np.abs(a).max(axis=1)) > self._noise(f)
+        learns = self._each(slope, lambda a: np.abs(a).max(axis=1)) > self._noise()
         goal = np.where(learns, self.tol * self._norms(g), np.inf)  # (elsewhere the offset is all)
-        self._hold(self._values(f, self.u))
+        self._hold(self._values(self.u))
         if start is not None and learns.any():
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
             self.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
             self._refine()
-            f = self.of_gradients.forward(self.alpha) + offset
+            rows.go(self.alpha)
             if not loss.quadratic:
-                self._weigh(f)
-            g = self._gradient(self._slope(f))
-            self._hold(self._values(f, self.u))
+                self._weigh()
+            g = self._gradient(rows.slope())
+            self._hold(self._values(self.u))
         size = self._seen(g, goal)
         while (size > goal).any():
             if self.steps >= self.max_iter:
@@ -190,17 +167,19 @@ class _Newton:
             d = self._conjugate_gradients(-g, eta[:, None])
             step = self.P.u(d)
             change = self.P.alpha(step)
-            along = self.of_gradients.forward(change)
-            s, lower = self._shortened(f, along, step, g * d)
+            rows.look(change)
+            s, lower = self._shortened(step, g * d)
             if not s.any():
                 return Status.STALLED
-            self.u, self.alpha, f = self.u + s * step, self.alpha + s * change, f + s * along
+            self.u, self.alpha = self.u + s * step, self.alpha + s * change
+            rows.step(s)
             self.newton_steps += 1
             if self._refine():
-                f, size = self.of_gradients.forward(self.alpha) + offset, np.full_like(size, np.inf)
+                rows.go(self.alpha)
+                size = np.full_like(size, np.inf)
             if not loss.quadratic:
-                self._weigh(f)
-            g, before = self._gradient(self._slope(f)), size
+                self._weigh()
+            g, before = self._gradient(rows.slope()), size
             size = self._seen(g, goal)
             if self.interrupted:
                 return Status.INTERRUPTED
@@ -211,69 +190,49 @@ class _Newton:
 
     def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
         """A number of each output's row (k, ...) of values; one of all together of a coupled loss."""
-        return of(values.reshape(1, -1) if self.task.loss.coupled else values)
+        return of(values.reshape(1, -1) if self.loss.coupled else values)
 
     def _norms(self, g: Vector) -> Vector:
         return self._each(g, lambda rows: np.linalg.norm(rows, axis=1))
 
     def _refine(self) -> bool:
         """Take products in the finest dtype for gradients, where rounding of K shows and there is one."""
-        if not self.exact or self._lost() <= LOST:
-            return False
-        self.of_gradients, self.exact = self.exact(), None
-        return True
+        return not self.rows.refined and self._lost() > LOST and self.rows.refine()
 
     def _lost(self) -> float:
         """What rounding of K, by errors of its last bit, may do to f, over the largest target, of the worst output."""
-        task, (_, m) = self.task, self.alpha.shape
-        rounding = float(np.finfo(self.of_gradients.dtype).eps) * self.P.size * (1 + FEW * m / task.y.shape[1])
-        counted = np.where(task.weights > 0, task.y, task.offset[:, None])  # (what weighs nothing has any target)
-        largest = np.abs(counted - task.offset[:, None]).max(axis=1)
-        largest = np.maximum(largest, np.abs(counted).max(axis=1) * NEAR)
+        rows = self.rows
+        rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         sizes = np.sqrt(np.square(self.alpha).sum(axis=1))
-        return float((rounding * sizes / np.maximum(largest, 1e-300)).max())
+        return float((rounding * sizes / np.maximum(rows.largest(), 1e-300)).max())
 
-    def _noise(self, f: Vector) -> Vector:
-        """What rounding of targets and of f makes of :meth:`_slope`, about, of each output."""
-        task = self.task
-        terms = np.abs(task.loss.derivative(f, task.y)) + np.abs(task.y) + np.abs(f)
-        sums = (self.shares * terms).sum(axis=1, keepdims=True)
-        return SAFE * EPS * self.P.size * self._each(sums, lambda rows: rows.max(axis=1))
+    def _noise(self) -> Vector:
+        """What rounding of targets and of f makes of the rows' slope, about, of each output."""
+        return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
-    def _weigh(self, f: Vector) -> None:
+    def _weigh(self) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
-        task, loss = self.task, self.task.loss
-        second = loss.second(f, task.y)
-        if loss.coupled:
-            self.cross.weigh(self.shares, second)
-        else:
-            self.cross.weigh(self.shares if loss.quadratic else self.shares * second)
-        D = ((second * (1 - second) if loss.coupled else second) * self.shares).mean(axis=0)
-        sample, total = self.sample, float(D.sum())
-        at = np.full(self.cross.m, total / self.cross.m) if sample is None else D[sample]
+        total, at = self.rows.weigh()
+        at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # (of centres that are no rows)
         began = perf_counter()
-        self.P.weigh(at * (total / at.sum()) if at.any() else at, task.penalty)
+        self.P.weigh(at * (total / at.sum()) if at.any() else at, self.penalty)
         self.seconds["preconditioner"] += perf_counter() - began
 
-    def _slope(self, f: Vector) -> Vector:
-        """K'(w l'(f)) / N."""
-        return self.of_gradients.back(self.shares * self.task.loss.derivative(f, self.task.y))
-
     def _gradient(self, slope: Vector) -> Vector:
-        return self.P.from_u(self.P.from_alpha(slope) + self.task.penalty * self.u)
+        return self.P.from_u(self.P.from_alpha(slope) + self.penalty * self.u)
 
-    def _values(self, f: Vector, u: Vector) -> Vector:
-        """F of each output."""
-        loss = (self.shares * self.task.loss.value(f, self.task.y)).sum(axis=1)
-        return loss + self.task.penalty / 2 * self._each(u, lambda rows: np.square(rows).sum(axis=1))
+    def _values(self, u: Vector, s: Vector | None = None) -> Vector:
+        """F of each output, with f at the rows or s times along."""
+        squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
+        return self.rows.losses(s) + self.penalty / 2 * squares
 
     def _hold(self, values: Vector) -> None:
         self.values, self.objective = values, float(values.sum())
 
     def _hessian(self, d: Vector) -> Vector:
         v = self.P.u(d)
-        c = self.cross.forward_back(self.P.alpha(v))
-        return self.P.from_u(self.P.from_alpha(c) + self.task.penalty * v)
+        c = self.rows.hessian(self.P.alpha(v))
+        return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
         """d with |right - Hd| <= eta |right|, of each output by itself where they are not coupled; eta (k, 1)."""
@@ -304,32 +263,32 @@ class _Newton:
             self._tell(d)
         return d
 
-    def _shortened(self, f: Vector, along: Vector, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+    def _shortened(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
         """(s (k, 1), whether F got lower (k,)): of each output the first of 1, 1/2, ... that lowers F enough; 0 where
         none does. What rounding does to F is no reason to stop. gd: each term of the slope."""
         before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
         for _ in range(HALVINGS):
-            values = self._values(f + s[:, None] * along, self.u + s[:, None] * step)
+            values = self._values(self.u + s[:, None] * step, s[:, None])
             done = values <= before + ENOUGH * s * slope + noise
             if done.all():
                 break
             s = np.where(done, s, s / 2)
         else:
             s = np.where(done, s, 0.0)
-            values = self._values(f + s[:, None] * along, self.u + s[:, None] * step)
+            values = self._values(self.u + s[:, None] * step, s[:, None])
         self._hold(values)
         return s[:, None], values < before
 
     def _seen(self, g: Vector, goal: Vector) -> Vector:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
-            raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.cross.dtype}: scale X")
+            raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.rows.dtype}: scale X")
         self.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
         self.bound = float(np.square(sizes[np.isfinite(goal)]).sum()) / 2
         nan, now = float("nan"), perf_counter() - self.began
-        rows = self.cross.passes * self.cross.n
-        point = Point(now, self.steps, self.newton_steps, self.objective, nan, nan, self.residual, rows)
+        seen = self.rows.passes * self.rows.n
+        point = Point(now, self.steps, self.newton_steps, self.objective, nan, nan, self.residual, seen)
         self.trace.append(point)
         if self.progress:
             self.progress(point)

@@ -1,0 +1,173 @@
+"""The rows' side of a solve: products with K(X, C), targets, weights and f stay here, sums over rows go to the solver.
+
+f = K(X, C) alpha + offset (k, n) is held, and K(X, C) p along a step p. What is asked are m numbers for each output, or
+one, so that rows may be anywhere: those of several places add up, in the order of the rows (:class:`Several`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram.cross import Cross
+from clsvm.losses import Loss
+
+Vector = NDArray[np.float64]
+NEAR = 1e3 * float(np.finfo(np.float64).eps)  # of the largest target: nearer ones to the offset count as that far off
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty. weights (k, n) make outputs tasks
+    of their own, over other rows, say, with one penalty; not of a coupled loss."""
+
+    loss: Loss
+    y: Vector
+    weights: Vector
+    offset: Vector
+    penalty: float
+
+    @property
+    def total(self) -> Vector:
+        """The weights' sum, (1,) or (k, 1)."""
+        return np.asarray(self.weights.sum(axis=-1, keepdims=True))
+
+
+class Curvature(NamedTuple):
+    """Of the second derivatives D, weighed and over the outputs' mean: their sum, and those of the sampled rows."""
+
+    total: float
+    sampled: Vector
+
+
+class Side(Protocol):
+    """What a solver asks. loss, penalty: of the task. k, m, n: outputs, centres, rows. passes: over the rows, so far.
+    dtype: of products in gradients; refined: whether it was made finer."""
+
+    loss: Loss
+    penalty: float
+    k: int
+    m: int
+    n: int
+
+    @property
+    def passes(self) -> int: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def refined(self) -> bool: ...
+
+    def refine(self) -> bool:
+        """Take products in the finest dtype for gradients from here on; False where there is none."""
+
+    def go(self, alpha: Vector) -> None:
+        """f is that of the coefficients (k, m)."""
+
+    def look(self, change: Vector) -> None:
+        """K(X, C) of a change (k, m) of the coefficients is held beside f."""
+
+    def step(self, s: Vector) -> None:
+        """f goes s (k, 1) times along it."""
+
+    def losses(self, s: Vector | None = None) -> Vector:
+        """Sums (k,) of w l(f), (1,) of a coupled loss; s (k, 1): of f so far along."""
+
+    def slope(self) -> Vector:
+        """K' (w l'(f)), (k, m)."""
+
+    def rounding(self) -> Vector:
+        """Sums (k, 1) of what rounding may show in, of each row: derivatives, targets, f."""
+
+    def largest(self) -> Vector:
+        """The largest target of each output (k,), from the offset on."""
+
+    def weigh(self) -> Curvature:
+        """Take second derivatives at f for :meth:`hessian`."""
+
+    def hessian(self, V: Vector) -> Vector:
+        """K' (w l''(f)) K V, (k, m) of V (k, m)."""
+
+
+class Rows:
+    """:class:`Side` of rows on one device. total: the weights' sum over all rows there are, these and others; sample
+    (s,): which of these the preconditioner is made of, None: none of them. exact: makes products in float64."""
+
+    def __init__(
+        self,
+        cross: Cross,
+        task: Task,
+        sample: NDArray[np.intp] | None,
+        total: Vector | None = None,
+        exact: Callable[[], Cross] | None = None,
+    ) -> None:
+        self.cross, self.task, self._sample, self._exact = cross, task, sample, exact
+        self.loss, self.penalty = task.loss, task.penalty
+        self.k, self.m, self.n = cross.k, cross.m, cross.n
+        self._of_gradients = cross
+        self._shares = task.weights / (task.total if total is None else total)
+        self._offset = task.offset[:, None]
+        self._f = np.broadcast_to(self._offset, task.y.shape).astype(np.float64)
+        self._along = np.empty(0)
+
+    @property
+    def passes(self) -> int:
+        return self.cross.passes + (self._of_gradients.passes if self.refined else 0)
+
+    @property
+    def dtype(self) -> str:
+        return self._of_gradients.dtype
+
+    @property
+    def refined(self) -> bool:
+        return self._of_gradients is not self.cross
+
+    def refine(self) -> bool:
+        if self._exact is None:
+            return False
+        self._of_gradients, self._exact = self._exact(), None
+        return True
+
+    def go(self, alpha: Vector) -> None:
+        self._f = self._of_gradients.forward(alpha) + self._offset
+
+    def look(self, change: Vector) -> None:
+        self._along = self._of_gradients.forward(change)
+
+    def step(self, s: Vector) -> None:
+        self._f = self._f + s * self._along
+
+    def losses(self, s: Vector | None = None) -> Vector:
+        f = self._f if s is None else self._f + s * self._along
+        return np.asarray((self._shares * self.loss.value(f, self.task.y)).sum(axis=1))
+
+    def slope(self) -> Vector:
+        return self._of_gradients.back(self._shares * self.loss.derivative(self._f, self.task.y))
+
+    def rounding(self) -> Vector:
+        f, y = self._f, self.task.y
+        terms = np.abs(self.loss.derivative(f, y)) + np.abs(y) + np.abs(f)
+        return np.asarray((self._shares * terms).sum(axis=1, keepdims=True))
+
+    def largest(self) -> Vector:
+        counted = np.where(self.task.weights > 0, self.task.y, self._offset)  # (what weighs nothing has any target)
+        largest = np.abs(counted - self._offset).max(axis=1)
+        return np.maximum(largest, np.abs(counted).max(axis=1) * NEAR)
+
+    def weigh(self) -> Curvature:
+        loss, shares = self.loss, self._shares
+        second = loss.second(self._f, self.task.y)
+        if loss.coupled:
+            self.cross.weigh(shares, second)
+        else:
+            self.cross.weigh(shares if loss.quadratic else shares * second)
+        D = ((second * (1 - second) if loss.coupled else second) * shares).mean(axis=0)
+        return Curvature(float(D.sum()), D[:0] if self._sample is None else D[self._sample])
+
+    def hessian(self, V: Vector) -> Vector:
+        return self.cross.forward_back(V)
