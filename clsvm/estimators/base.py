@@ -188,7 +188,7 @@ class KernelEstimator(BaseEstimator):
             X = self._evaluated(X, self._rows_of_fit)
         elif sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        return self.model_.decision_function(X, self.device, self.memory_limit)
+        return self.model_.decision_function(X, devices.first(self.device), self.memory_limit)
 
     def _kernel(self, X: Any) -> Kernel:
         """The kernel function with its numbers, which the dtype of its values has to hold."""

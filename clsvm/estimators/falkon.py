@@ -25,6 +25,7 @@ from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.centers import Centers, choose
 from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
+from clsvm.opencl import devices
 
 Vector = NDArray[np.float64]
 _Callback = Callable[[int, Vector, float], Any] | None
@@ -156,7 +157,7 @@ class Falkon(KernelEstimator):
             if sp.issparse(how) != sp.issparse(X):
                 how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
             kernel.check_domain(how)
-        given = weights, random, kernel, float(self.penalty), self.device, self.memory_limit
+        given = weights, random, kernel, float(self.penalty), devices.first(self.device), self.memory_limit
         return choose(X, how, self.n_centers, *given)
 
     def _check_numbers(self) -> None:

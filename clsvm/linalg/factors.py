@@ -14,6 +14,7 @@ from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import schedule
 from clsvm.linalg.schedule import Grid, Team
 from clsvm.linalg.tiles import Shape
+from clsvm.opencl.devices import listed
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
@@ -64,9 +65,7 @@ def plan(
     dtype = np.dtype(dtype).name
     if tile is not None and (isinstance(tile, bool) or not isinstance(tile, int | np.integer) or tile < 1):
         raise ValueError(f"tile must be a whole number of rows >= 1, got {tile!r}")
-    devices = tuple(device) if isinstance(device, list | tuple) else (device,)
-    if not devices:
-        raise ValueError("device must name at least one device, got none")
+    devices = tuple(listed(device))
     rooms = [_room(one, memory_limit, dtype) for one in devices]
     names = [room.name for room in rooms]
     limit = min(room.limit // (names.count(room.name) if memory_limit is None else 1) for room in rooms)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
@@ -19,8 +20,10 @@ from clsvm.gram.matrix import kernel_matrix
 from clsvm.kernels import Kernel
 from clsvm.nystrom import newton
 from clsvm.nystrom.centers import Centers
+from clsvm.nystrom.places import Place, Spread, opened
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
-from clsvm.nystrom.rows import Rows, Task
+from clsvm.nystrom.rows import Rows, Side, Task
+from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import NystromReport, Progress, Status
 from clsvm.report.display import Display
@@ -74,11 +77,14 @@ def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: f
     """What is the same for all tasks over the rows of X (n, d) with these centres and this penalty or more. float64 is
     first where float32 is too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel
     function is no kernel for these centres."""
-    with Stream(options.device, options.memory_limit) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
-        finest, device = stream.profile.finest, str(stream.info)
     given = {"device": options.device, "memory_limit": options.memory_limit}
-    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **given)
+    first = devices.first(options.device)
+    with Stream(first, options.memory_limit) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
+    there = [devices.find(one) for one in devices.listed(options.device)]
+    finest = min(devices.default_profile(info).finest for info in there)
+    device = " and ".join(dict.fromkeys(map(str, there)))
+    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **{**given, "device": first})
     if not np.isfinite(K).all():
         raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
     least = min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0
@@ -97,11 +103,19 @@ class Ready:
     device has a finer dtype. Raises ValueError where memory_limit is too small.
     """
 
+    cross: Cross | Spread
+    _finest: Cross | None
+
     def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
-        self._posed, self._dtype, self.sample = posed, dtype, posed.centers.places
+        self._posed, self.sample, self._streams = posed, posed.centers.places, [stream]
         self._given = stream, X, posed.centers.rows, posed.kernel, posed.plan
-        self.cross, self.coarse = Cross(*self._given, dtype, k), dtype != posed.finest
-        self._finest: Cross | None = None
+        self.cross = self._products = Cross(*self._given, dtype, k)
+        self.coarse, self._finest = dtype != posed.finest, None
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were held on a device."""
+        return max(stream.peak for stream in self._streams)
 
     def _finer(self) -> Cross:
         """Products in the finest dtype, made once."""
@@ -119,8 +133,7 @@ class Ready:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)
         self._posed.preconditioner.sample(values, penalty)
-        stream, *_ = self._given
-        self._posed.preconditioner.memory_limit = stream.limit - stream.held
+        self._posed.preconditioner.memory_limit = min(one.limit - one.held for one in self._streams)
 
     def solve(
         self,
@@ -132,13 +145,40 @@ class Ready:
         callback: newton.Callback | None = None,
     ) -> newton.Found:
         """As :func:`clsvm.nystrom.newton.solve`."""
-        rows = Rows(self.cross, task, self.sample, exact=self._finer if self.coarse else None)
-        return newton.solve(rows, self._posed.preconditioner, start, tol, max_iter, progress, callback)
+        return newton.solve(self._side(task), self._posed.preconditioner, start, tol, max_iter, progress, callback)
+
+    def _side(self, task: Task) -> Side:
+        return Rows(self._products, task, self.sample, exact=self._finer if self.coarse else None)
 
     def decision_values(self, task: Task, found: newton.Found) -> Vector:
         """f (k, n) of every row, by products as the solve's gradients had them."""
-        cross = self._finest if found.exact and self._finest else self.cross
+        cross = self._finest if found.exact and self._finest else self._products
         return cross.forward(found.alpha) + task.offset[:, None]
+
+
+class ReadyInPlaces(Ready):
+    """The same of rows on several devices."""
+
+    cross: Spread
+
+    def __init__(self, places: Sequence[Place], X: Data, posed: Posed, dtype: str, k: int) -> None:
+        self._posed, self.sample, self._streams = posed, posed.centers.places, [place.stream for place in places]
+        given = X, posed.centers.rows, posed.kernel, posed.plan
+        self.cross, self.coarse = Spread(places, *given, dtype, k, posed.finest), dtype != posed.finest
+
+    def _side(self, task: Task) -> Side:
+        return self.cross.side(task, self.sample)
+
+
+@contextmanager
+def ready(options: Options, X: Data, posed: Posed, dtype: str, k: int) -> Iterator[Ready]:
+    """Rows and centres on the device, or on several."""
+    if isinstance(options.device, list | tuple):
+        with opened(options.device, options.memory_limit) as places:
+            yield ReadyInPlaces(places, X, posed, dtype, k)
+    else:
+        with Stream(options.device, options.memory_limit) as stream:
+            yield Ready(stream, X, posed, dtype, k)
 
 
 def train(
@@ -164,16 +204,15 @@ def train(
     clock.lap("preconditioner")
     found, peak = None, 0
     for dtype in posed.dtypes:
-        with Stream(options.device, options.memory_limit) as stream:
-            ready = Ready(stream, X, posed, dtype, len(task.y))
+        with ready(options, X, posed, dtype, len(task.y)) as made:
             clock.lap("layout")
-            ready.draw(random, task.penalty, options.tol, task.loss.quadratic)
+            made.draw(random, task.penalty, options.tol, task.loss.quadratic)
             clock.lap("preconditioner")
             most = options.max_iter - (found.steps if found else 0)
             with Display(options.verbose, options.tol, violation="residual") as progress:
-                now = ready.solve(task, start, options.tol, most, progress, _going_on(options.callback, found))
+                now = made.solve(task, start, options.tol, most, progress, _going_on(options.callback, found))
             clock.lap("solve", now.seconds)
-            found, start, peak = now.after(found), now.alpha, max(peak, stream.peak)
+            found, start, peak = now.after(found), now.alpha, max(peak, made.peak)
         if found.status is not Status.STALLED:
             break
     assert found is not None
@@ -188,14 +227,14 @@ def train(
         newton_steps=found.newton_steps,
         passes=found.passes,
         centers=centers.words,
-        sample=posed.preconditioner.m if ready.sample is None else len(ready.sample),
+        sample=posed.preconditioner.m if made.sample is None else len(made.sample),
         condition=posed.preconditioner.condition,
         jitter=posed.preconditioner.jitter,
         rank=posed.preconditioner.rank,
         bytes_held=peak + factors.nbytes,
         seconds=clock.seconds(),
         device=posed.device,
-        layout=ready.cross.describe(),
+        layout=made.cross.describe(),
         factors=str(factors),
         dtype=posed.finest if found.exact else dtype,
         trace=tuple(found.trace),

@@ -104,6 +104,8 @@ _CHANGED = {
     "class_weight": "what multiplies the weights of each class's rows: a dict, 'balanced' or None",
     "dtype": "'float32' or 'float64', of kernel values; coefficients and gradients are float64 either way. Where K "
     "among the centres is too ill-conditioned for float32, float64 is taken; the report says so",
+    "device": PARAMETERS["device"].words + "; or a list of such, among which the rows are shared by their speeds; "
+    "prediction goes to the first",
     "kernel": "a name of clsvm.kernels.BUILTIN ('clsvm kernels list') or a clsvm.Kernel",
 }
 TABLE: Mapping[str, Parameter] = {

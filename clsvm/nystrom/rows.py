@@ -6,9 +6,11 @@ one, so that rows may be anywhere: those of several places add up, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from clsvm.losses import Loss
 
 Vector = NDArray[np.float64]
 NEAR = 1e3 * float(np.finfo(np.float64).eps)  # of the largest target: nearer ones to the offset count as that far off
+PARTS, LEAST = 16, 1024  # that rows in several places come in at most; rows of one at least
 
 
 @dataclass(frozen=True)
@@ -171,3 +174,98 @@ class Rows:
 
     def hessian(self, V: Vector) -> Vector:
         return self.cross.forward_back(V)
+
+
+class Asked(Protocol):
+    """What an answer will be."""
+
+    def result(self) -> Any: ...
+
+
+class Part(Protocol):
+    """Some of the rows, wherever they are. n: how many."""
+
+    @property
+    def n(self) -> int: ...
+
+    def ask(self, name: str, *given: Any) -> Asked:
+        """Call a method of the :class:`Rows` there, or read what they say of themselves."""
+
+
+class Several:
+    """:class:`Side` of rows in several places, asked at the same time. Sums are added up in the order of the parts:
+    whichever place has a part, the bits are the same."""
+
+    def __init__(self, parts: Sequence[Part], task: Task, m: int) -> None:
+        self._parts, self.loss, self.penalty = parts, task.loss, task.penalty
+        self.k, self.m, self.n = len(task.offset), m, sum(part.n for part in parts)
+        self._largest = np.maximum.reduce(self._all("largest"))
+
+    def _all(self, name: str, *given: Any) -> list[Any]:
+        asked = [part.ask(name, *given) for part in self._parts]
+        return [one.result() for one in asked]
+
+    def _sum(self, name: str, *given: Any) -> Vector:
+        return np.asarray(reduce(np.add, self._all(name, *given)))
+
+    @property
+    def passes(self) -> int:
+        return int(max(self._all("passes")))
+
+    @property
+    def dtype(self) -> str:
+        return str(self._all("dtype")[0])
+
+    @property
+    def refined(self) -> bool:
+        return bool(self._all("refined")[0])
+
+    def refine(self) -> bool:
+        return all(self._all("refine"))
+
+    def go(self, alpha: Vector) -> None:
+        self._all("go", alpha)
+
+    def look(self, change: Vector) -> None:
+        self._all("look", change)
+
+    def step(self, s: Vector) -> None:
+        self._all("step", s)
+
+    def losses(self, s: Vector | None = None) -> Vector:
+        return self._sum("losses", s)
+
+    def slope(self) -> Vector:
+        return self._sum("slope")
+
+    def rounding(self) -> Vector:
+        return self._sum("rounding")
+
+    def largest(self) -> Vector:
+        return self._largest
+
+    def weigh(self) -> Curvature:
+        found = self._all("weigh")
+        return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]))
+
+    def hessian(self, V: Vector) -> Vector:
+        return self._sum("hessian", V)
+
+
+def blocks(n: int) -> list[slice]:
+    """The parts that n rows come in, whatever the number of places: what each sums is summed first."""
+    ends = np.linspace(0, n, min(PARTS, max(1, n // LEAST)) + 1).astype(int)
+    return [slice(int(a), int(b)) for a, b in pairwise(ends)]
+
+
+def of_part(task: Task, rows: slice) -> Task:
+    """The task's targets and weights of some rows."""
+    return replace(task, y=task.y[:, rows], weights=task.weights[..., rows])
+
+
+def within(places: NDArray[np.intp] | None, rows: slice) -> NDArray[np.intp] | None:
+    """Those of sorted places that are among some rows, counted from the first of these."""
+    if places is None:
+        return None
+    first, end = np.searchsorted(places, (rows.start, rows.stop))
+    return places[first:end] - rows.start

@@ -155,6 +155,20 @@ def find(spec: Any = None) -> DeviceInfo:
     return usable
 
 
+def listed(spec: Any) -> list[Any]:
+    """The devices that a user names, one or several. Raises ValueError for an empty list."""
+    if not isinstance(spec, list | tuple):
+        return [spec]
+    if not spec:
+        raise ValueError("device must name at least one device, got none")
+    return list(spec)
+
+
+def first(spec: Any) -> Any:
+    """The one that does what one device does."""
+    return listed(spec)[0]
+
+
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
     """pyopencl's device of what :func:`find` found ``info`` for: a part of it where that was given."""
     spec = spec.device if isinstance(spec, cl.CommandQueue) else spec

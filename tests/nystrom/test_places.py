@@ -1,0 +1,116 @@
+"""Machines on centres over several devices: the same bits by any of them, errors and interrupts that end all."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
+from clsvm.errors import DeviceError, MemoryLimitError
+from clsvm.nystrom import places, rows
+from clsvm.opencl import devices
+from clsvm.opencl.runtime import cl
+from tests.conftest import USABLE
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6000, 6)).astype(np.float32)
+Y = np.sin(X).sum(axis=1)
+MACHINES = [
+    (FalkonRegressor, Y, {}),
+    (FalkonRegressor, np.stack([Y, -2 * Y], axis=1), {"loss": "log_cosh"}),
+    (FalkonClassifier, (Y > 0) + (Y > 2), {}),
+    (LogisticFalkonClassifier, Y > 0, {}),
+    (LogisticFalkonClassifier, (Y > 0) + (Y > 2), {}),
+]
+
+
+def fitted(device: Any, machine: Any = FalkonRegressor, y: Any = Y, data: Any = X, **given: Any) -> Any:
+    return machine(n_centers=100, random_state=0, device=device, **given).fit(data, y)
+
+
+@pytest.mark.parametrize(("machine", "y", "given"), MACHINES)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_same_bits_by_any_devices(device: str, machine: Any, y: Any, given: dict[str, Any], sparse: bool) -> None:
+    data = sp.csr_matrix(np.where(X > 0, X, 0)) if sparse else X
+    alone, listed = fitted(device, machine, y, data, **given), fitted([device], machine, y, data, **given)
+    several = fitted([device] * 3, machine, y, data, **given)
+    np.testing.assert_array_equal(several.dual_coef_, listed.dual_coef_)
+    scale = np.abs(alone.dual_coef_).max()
+    np.testing.assert_allclose(several.dual_coef_, alone.dual_coef_, rtol=0, atol=1e-5 * scale)
+    assert several.fit_report_.converged
+    assert several.fit_report_.objective == pytest.approx(alone.fit_report_.objective, rel=1e-9)
+    assert "5 parts, " in several.fit_report_.layout
+    np.testing.assert_array_equal(several.predict(data[:50]), listed.predict(data[:50]))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("clsvm_")]
+
+
+def test_halves_of_a_device_and_kinds_by_number(device: str) -> None:
+    """Sub-devices are devices; "cpu:0" is the first CPU."""
+    info = devices.find(device)
+    whole = devices.handle(device, info)
+    shares: Any = [cl.device_partition_property.EQUALLY, max(1, whole.max_compute_units // 2)]
+    if not whole.partition_properties or whole.max_compute_units < 2:
+        pytest.skip("a device without parts")
+    halves = whole.create_sub_devices(shares)[:2]
+    assert devices.find(halves[0]) == info
+    np.testing.assert_array_equal(fitted(halves).dual_coef_, fitted([device]).dual_coef_)
+    of_kind = [one for one in devices.devices() if one.kind == info.kind]
+    for i, one in enumerate(of_kind):
+        assert devices.find(f"{info.kind}:{i}") == one
+    with pytest.raises(DeviceError, match=f"no OpenCL device matches '{info.kind}:{len(of_kind)}'"):
+        devices.find(f"{info.kind}:{len(of_kind)}")
+
+
+def test_two_runtimes_agree() -> None:
+    if len(USABLE) < 2:
+        pytest.skip("one device alone")
+    both, one = fitted([str(d.index) for d in USABLE[:2]]), fitted([str(USABLE[0].index)])
+    np.testing.assert_allclose(both.dual_coef_, one.dual_coef_, rtol=0, atol=1e-6 * np.abs(one.dual_coef_).max())
+
+
+def test_shares_follow_speeds() -> None:
+    assert places._dealt(16, np.array([1.0, 3.0])) == [0] * 4 + [1] * 12
+    assert places._dealt(2, np.array([1.0, 100.0])) == [1, 1]
+    for n in (1, 1023, 5000, 10**6):
+        parts = rows.blocks(n)
+        assert [parts[0].start, parts[-1].stop] == [0, n]
+        assert all(a.stop == b.start < b.stop for a, b in pairwise(parts))
+    assert len(rows.blocks(10**6)) == rows.PARTS
+
+
+def test_finer_products_and_memory(device: str) -> None:
+    """Where rounding of K shows the gradients of all parts are made in float64; limits hold on each device."""
+    if devices.default_profile(devices.find(device)).finest == "float32":
+        pytest.skip("the device has no double precision")
+    given = {"gamma": 0.01, "penalty": 1e-12}
+    one, two = fitted(device, **given), fitted([device] * 2, **given)
+    assert one.fit_report_.dtype == two.fit_report_.dtype == "float64"
+    np.testing.assert_allclose(two.predict(X), one.predict(X), atol=1e-4)
+    limit = 3_000_000
+    small = fitted([device] * 2, memory_limit=limit)
+    assert small.fit_report_.bytes_held <= limit
+    np.testing.assert_allclose(small.dual_coef_, fitted([device]).dual_coef_, rtol=0, atol=1e-5)
+    with pytest.raises(MemoryLimitError):
+        fitted([device] * 2, memory_limit=20_000)
+    with pytest.raises(ValueError, match="device must name at least one device"):
+        fitted([])
+    with pytest.raises(DeviceError, match="no OpenCL device matches 'nowhere'"):
+        fitted([device, "nowhere"])
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("clsvm_")]
+
+
+def test_an_interrupt_keeps_what_was_found(device: str) -> None:
+    def interrupt(step: int, *_: Any) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    machine = FalkonRegressor(n_centers=100, random_state=0, device=[device] * 2, callback=interrupt, penalty=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        machine.fit(X, Y)
+    assert (machine.n_iter_, machine.fit_report_.converged) == (3, False)
+    assert np.square(machine.predict(X) - Y).mean() < np.var(Y)
