@@ -79,9 +79,11 @@ class KernelEstimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        if state.get("device") is not None and not isinstance(state["device"], str):
-            info = devices.find(state["device"])  # a pyopencl object does not travel: its index on this machine does
-            state = {**state, "device": str(info.index)}
+        given = state.get("device")
+        if isinstance(given, list | tuple):
+            state = {**state, "device": [_by_name(one) for one in given]}
+        elif given is not None:
+            state = {**state, "device": _by_name(given)}
         return state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -213,3 +215,8 @@ class KernelEstimator(BaseEstimator):
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
+
+
+def _by_name(device: Any) -> str | None:
+    """A device as it travels: a pyopencl object does not, its index on this machine does."""
+    return device if device is None or isinstance(device, str) else str(devices.find(device).index)

@@ -108,12 +108,18 @@ class Falkon(KernelEstimator):
         random = check_random_state(self.random_state)
         kernel = self._kernel(X)
         check_values(kernel, X)
-        task, k, classes = self._problem(posed), len(posed.y), posed.classes
-        centers, start = self._centers(X, kernel, posed.weights, random, k)
+        task = self._problem(posed)
+        centers, start = self._centers(X, kernel, posed.weights, random, len(posed.y))
         trained = nystrom.train(X, task, kernel, centers, self._options(), start, random, started)
+        self._set_learnt(trained, centers, task.offset, posed.classes, kernel)
+
+    def _set_learnt(
+        self, trained: nystrom.Trained, centers: Centers, offset: Vector, classes: NDArray[Any], kernel: Kernel
+    ) -> None:
+        """Set the attributes of a fit."""
         self.fit_report_ = trained.report
         self.centers_, self.center_indices_ = centers.rows, centers.places
-        self.dual_coef_, self.intercept_ = trained.alpha, task.offset
+        self.dual_coef_, self.intercept_ = trained.alpha, offset
         self.n_iter_ = trained.report.steps
         count = np.zeros(max(1, len(classes)), np.int32)
         count[0] = centers.rows.shape[0]  # (centres are of no class)
@@ -121,13 +127,13 @@ class Falkon(KernelEstimator):
             kernel=kernel,
             support_vectors=centers.rows,
             dual_coef=trained.alpha,
-            intercept=task.offset,
+            intercept=offset,
             classes=classes,
             n_support=count,
             plan=trained.plan,
             dtype=trained.report.dtype,
             task=self._task,
-            **self._estimates(k),
+            **self._estimates(len(offset)),
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:

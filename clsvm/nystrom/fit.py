@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,22 +77,47 @@ def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: f
     """What is the same for all tasks over the rows of X (n, d) with these centres and this penalty or more. float64 is
     first where float32 is too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel
     function is no kernel for these centres."""
-    given = {"device": options.device, "memory_limit": options.memory_limit}
-    first = devices.first(options.device)
-    with Stream(first, options.memory_limit) as stream:
+    with Stream(devices.first(options.device), options.memory_limit) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
     there = [devices.find(one) for one in devices.listed(options.device)]
     finest = min(devices.default_profile(info).finest for info in there)
-    device = " and ".join(dict.fromkeys(map(str, there)))
-    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", **{**given, "device": first})
+    return posed(kernel, centers, options, penalty, Found(plan, finest, " and ".join(dict.fromkeys(map(str, there)))))
+
+
+class Found(NamedTuple):
+    """What the devices say: the rows' layout, the finest dtype that all of them have, their names."""
+
+    plan: Plan
+    finest: str
+    device: str
+
+
+def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, found: Found) -> Posed:
+    """The same where the rows are elsewhere; the preconditioner is made here."""
+    first, limit = devices.first(options.device), options.memory_limit
+    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
     if not np.isfinite(K).all():
         raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
+    plan, finest, device = found
     least = min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0
-    preconditioner = Preconditioner(K, least, **given)
+    preconditioner = Preconditioner(K, least, options.device, limit)
     dtypes = dict.fromkeys((options.dtype, finest))
     if preconditioner.condition > COARSE and finest in dtypes:
         dtypes = dict.fromkeys((finest,))
     return Posed(kernel, centers, preconditioner, plan, tuple(dtypes), finest, device)
+
+
+class Drawn(Protocol):
+    """What drawing the sampled rows asks of K(X, C): n, m, k, the cost of a value, some rows, words."""
+
+    n: int
+    m: int
+    k: int
+    cost: float
+
+    def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]: ...
+
+    def describe(self) -> str: ...
 
 
 class Ready:
@@ -103,7 +128,7 @@ class Ready:
     device has a finer dtype. Raises ValueError where memory_limit is too small.
     """
 
-    cross: Cross | Spread
+    cross: Drawn
     _finest: Cross | None
 
     def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
@@ -116,6 +141,11 @@ class Ready:
     def peak(self) -> int:
         """The most bytes that were held on a device."""
         return max(stream.peak for stream in self._streams)
+
+    @property
+    def _left(self) -> int | str | None:
+        """What of the memory limit is left for the preconditioner."""
+        return min(stream.limit - stream.held for stream in self._streams)
 
     def _finer(self) -> Cross:
         """Products in the finest dtype, made once."""
@@ -133,7 +163,7 @@ class Ready:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)
         self._posed.preconditioner.sample(values, penalty)
-        self._posed.preconditioner.memory_limit = min(one.limit - one.held for one in self._streams)
+        self._posed.preconditioner.memory_limit = self._left
 
     def solve(
         self,
@@ -198,13 +228,28 @@ def train(
     so large that rounding of K shows. Raises ValueError where memory is too small or the kernel function is no kernel
     for these centres.
     """
-    clock = _Clock(since)
+    clock = Clock(since)
     clock.lap("check")
     posed = pose(X, kernel, centers, options, task.penalty)
     clock.lap("preconditioner")
-    found, peak = None, 0
+    return solved(
+        posed, task, options, start, random, clock, lambda dtype: ready(options, X, posed, dtype, len(task.y))
+    )
+
+
+def solved(
+    posed: Posed,
+    task: Task,
+    options: Options,
+    start: Vector | None,
+    random: np.random.RandomState,
+    clock: Clock,
+    opened: Callable[[str], AbstractContextManager[Ready]],
+) -> Trained:
+    """The steps of :func:`train` from there on. opened: has the rows ready in a dtype."""
+    found, peak, centers = None, 0, posed.centers
     for dtype in posed.dtypes:
-        with ready(options, X, posed, dtype, len(task.y)) as made:
+        with opened(dtype) as made:
             clock.lap("layout")
             made.draw(random, task.penalty, options.tol, task.loss.quadratic)
             clock.lap("preconditioner")
@@ -250,7 +295,7 @@ def _going_on(callback: newton.Callback | None, before: newton.Found | None) -> 
     return lambda step, coefficients, seconds: callback(step + before.steps, coefficients, seconds + last.seconds)
 
 
-class _Clock:
+class Clock:
     """Seconds by part."""
 
     def __init__(self, since: float) -> None:

@@ -115,7 +115,11 @@ class Rows:
         self._of_gradients = cross
         self._shares = task.weights / (task.total if total is None else total)
         self._offset = task.offset[:, None]
-        self._f = np.broadcast_to(self._offset, task.y.shape).astype(np.float64)
+        self.restart()
+
+    def restart(self) -> None:
+        """f is the offset."""
+        self._f = np.broadcast_to(self._offset, self.task.y.shape).astype(np.float64)
         self._along = np.empty(0)
 
     @property

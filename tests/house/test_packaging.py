@@ -30,6 +30,7 @@ ORDER = [
     ["fit"],
     ["tools", "estimators"],
     ["model_selection", "plots"],
+    ["dask"],
     ["libsvm", "probability", "expression", "datasets", "__init__"],  # what users import by name
     ["cli"],
     ["__main__"],

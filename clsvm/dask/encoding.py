@@ -1,0 +1,114 @@
+"""Targets in chunks: what each says of its own, what follows of all, and the numbers that a solver gets of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+
+from clsvm.estimators import targets
+
+Vector = NDArray[np.float64]
+
+
+class Summary(NamedTuple):
+    """Of a chunk: how many rows weigh something; its labels, or the weighted mean (1, k) of its numbers, and of each
+    the sum of weights and the rows; ends of the numbers (k,)."""
+
+    there: int
+    keys: NDArray[Any]
+    weights: Vector
+    counts: NDArray[Any]
+    least: Vector
+    most: Vector
+
+
+class Encoding(Protocol):
+    """How targets of a chunk become numbers."""
+
+    def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
+        """(y (k, n), weights (n,))."""
+
+
+def weights_of(given: Any, n: int) -> Vector:
+    """Weights (n,) of rows, ones by default, negative ones 0."""
+    weights = np.ones(n) if given is None else np.asarray(given, np.float64).reshape(-1)
+    if len(weights) != n or not np.isfinite(weights).all():
+        raise ValueError(f"sample_weight must be finite numbers of {n} rows, got {len(weights)}")
+    return np.maximum(weights, 0)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Of a regression. k: outputs."""
+
+    k: int
+
+    @staticmethod
+    def summary(y: Any, weights: Any) -> Summary:
+        """Of a chunk. Raises ValueError for targets that are no finite numbers."""
+        y = targets.within(np.asarray(y, np.float64))
+        if not np.isfinite(y).all():
+            raise ValueError("Input y contains NaN or infinity.")
+        w, columns = weights_of(weights, len(y)), y.reshape(len(y), -1)
+        total = np.array([w.sum()])
+        means = (w @ columns / total)[None] if total[0] > 0 else np.zeros((1, columns.shape[1]))
+        ends = (columns.min(axis=0), columns.max(axis=0)) if len(y) else (means[0], means[0])
+        return Summary(int((w > 0).sum()), means, total, np.array([len(y)]), *ends)
+
+    def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
+        y = np.asarray(y, np.float64)
+        return np.ascontiguousarray(y.reshape(len(y), -1).T), weights_of(weights, len(y))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Of classes (c,) that weigh something. known (a,): all that there are; by_class (a,): what multiplies the weights;
+    table (k, c): the targets of each class."""
+
+    classes: NDArray[Any]
+    known: NDArray[Any]
+    by_class: Vector
+    table: Vector
+
+    @staticmethod
+    def summary(y: Any, weights: Any) -> Summary:
+        """Of a chunk."""
+        y = np.asarray(y).reshape(-1)
+        check_classification_targets(y)
+        w = weights_of(weights, len(y))
+        keys, index = np.unique(y, return_inverse=True)
+        sums, counts = np.bincount(index, w, len(keys)).astype(np.float64), np.bincount(index, minlength=len(keys))
+        return Summary(int((w > 0).sum()), keys, sums, counts, np.zeros(0), np.zeros(0))
+
+    @classmethod
+    def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
+        """(the encoding, weights (c,) of the classes) by all summaries. table: makes targets (k, c) of places (c,) and
+        their number. Raises ValueError for fewer than two classes."""
+        known = np.unique(np.concatenate([one.keys for one in chunks]))
+        if len(known) < 2:
+            raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
+        sums, counts = np.zeros(len(known)), np.zeros(len(known))
+        for one in chunks:
+            at = np.searchsorted(known, one.keys)
+            sums[at] += one.weights
+            counts[at] += one.counts
+        if class_weight == "balanced":
+            by_class = counts.sum() / (len(known) * counts)
+        else:
+            by_class = np.asarray(compute_class_weight(class_weight, classes=known, y=known), np.float64)
+        left = np.flatnonzero(sums * by_class > 0)
+        if len(left) < 2:
+            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+        made = cls(known[left], known, by_class, table(np.arange(len(left)), len(left)))
+        return made, (sums * by_class)[left]
+
+    def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
+        y = np.asarray(y).reshape(-1)
+        places = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
+        w = weights_of(weights, len(y)) * self.by_class[np.searchsorted(self.known, y)]
+        return np.ascontiguousarray(self.table[:, places]), w

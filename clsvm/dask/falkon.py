@@ -1,0 +1,347 @@
+"""Machines on centres over chunks of rows: scikit-learn's interface, Dask's arrays and data frames.
+
+chunks         checked and kept by the workers that have them, laid out there once on the worker's device
+centres        drawn across the chunks, sent to all; K among them and its factors stay with the caller
+a step         coefficients out, sums over a chunk's rows back; added up here in the order of the chunks
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from dask.array import from_array
+from distributed import Future, get_client
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from sklearn.utils.validation import check_is_fitted, check_random_state
+
+import clsvm.estimators.falkon as local
+from clsvm.dask import worker
+from clsvm.dask.encoding import Labels, Numbers, Summary
+from clsvm.dask.side import Chunks, OnWorkers, nbytes
+from clsvm.dask.worker import Terms
+from clsvm.gram.cross import USED
+from clsvm.gram.matrix import kernel_matrix
+from clsvm.losses import LOSSES
+from clsvm.nystrom import fit as nystrom
+from clsvm.nystrom.centers import Centers, count
+from clsvm.nystrom.rows import Task
+from clsvm.opencl import devices
+
+Vector = NDArray[np.float64]
+HEAD = 20  # rows that are looked at before the work
+
+
+def is_dask(X: Any) -> bool:
+    """Whether X is one of Dask's collections."""
+    return hasattr(X, "__dask_graph__")
+
+
+class _Moments(NamedTuple):
+    """As much of all rows as a kernel function's numbers depend on."""
+
+    shape: tuple[int, int]
+    variance: float
+
+    def var(self, dtype: Any = None) -> float:
+        return self.variance
+
+
+class _Products:
+    """What a fit asks of K(X, C), with X in chunks."""
+
+    def __init__(
+        self, chunks: Chunks, sizes: list[int], posed: nystrom.Posed, options: nystrom.Options, k: int
+    ) -> None:
+        self._chunks, self._ends, self._posed, self._options = chunks, np.cumsum(sizes), posed, options
+        self.n, self.m, self.k = int(self._ends[-1]), posed.centers.rows.shape[0], k
+        self.cost = posed.centers.rows.shape[1] + USED
+
+    def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
+        """K (s, m) of some rows, ascending, which come here for it."""
+        found = [rows for rows, _ in taken(self._chunks, split(rows, self._ends)) if rows.shape[0]]
+        X = sp.vstack(found, "csr") if sp.issparse(found[0]) else np.concatenate(found)
+        given = {"device": devices.first(self._options.device), "memory_limit": self._options.memory_limit}
+        return kernel_matrix(X, self._posed.centers.rows, self._posed.kernel, dtype="float64", **given)
+
+    def describe(self) -> str:
+        """Where K is."""
+        homes = len(set(self._chunks.homes))
+        return f"{self._posed.plan.kind}, {len(self._chunks.X)} chunks on {homes} workers"
+
+
+def split(rows: NDArray[np.intp], ends: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Sorted rows by the chunk that they are in, counted from its first."""
+    cuts = np.searchsorted(rows, ends)
+    starts = np.concatenate([[0], ends[:-1]])
+    return [some - start for some, start in zip(np.split(rows, cuts[:-1]), starts, strict=True)]
+
+
+def taken(chunks: Chunks, places: list[NDArray[np.intp]], there: bool = False) -> list[Any]:
+    """(rows, places) of each chunk; there: counted among rows that weigh something."""
+    found = chunks.each(worker.take, chunks.X, places, chunks.weights, [there] * len(places))
+    chunks.sent += nbytes(places)
+    chunks.received += nbytes([rows.data if sp.issparse(rows) else rows for rows, _ in found])
+    return found
+
+
+class _OnWorkers(nystrom.Ready):
+    """Rows in chunks, ready for a dtype."""
+
+    cross: _Products
+
+    def __init__(self, chunks: Chunks, sizes: list[int], posed: nystrom.Posed, terms: Terms, options: Any) -> None:
+        self._posed, self.sample, self._limit = posed, posed.centers.places, options.memory_limit
+        self._chunks, self._terms, self.coarse = chunks, terms, terms.dtype != posed.finest
+        self._sizes = sizes
+        self.cross = _Products(chunks, sizes, posed, options, len(terms.offset))
+
+    @property
+    def _left(self) -> int | str | None:
+        return self._limit
+
+    @property
+    def peak(self) -> int:
+        return max([0, *self._chunks.client.run(worker.peak, self._terms.name).values()])
+
+    def _side(self, task: Any) -> OnWorkers:
+        samples = [None] * len(self._sizes) if self.sample is None else split(self.sample, np.cumsum(self._sizes))
+        terms = self._terms._replace(samples=tuple(samples))
+        self._chunks.sent += nbytes(terms.centers.data if sp.issparse(terms.centers) else terms.centers)
+        future = self._chunks.client.submit(_itself, terms, pure=False)
+        return OnWorkers(self._chunks, future, terms, sum(self._sizes))
+
+
+def _itself(terms: Terms) -> Terms:
+    return terms
+
+
+class OverChunks(local.Falkon):
+    """What the machines of this package share; what is said there of X and y holds of Dask's collections, too.
+
+    Rows come in chunks, of known sizes or unknown; columns in one. A Dask client has to be there. ``device`` and
+    ``memory_limit`` are of each worker's device, and of the caller's for the preconditioner. Centres are drawn evenly,
+    or given. bytes_sent_ (dict) says what travelled after the rows were laid out.
+    """
+
+    _encoding: Any = Numbers
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        if not is_dask(X):
+            return super()._learn(X, y, sample_weight, started)
+        clock, name = nystrom.Clock(started), uuid.uuid4().hex
+        if isinstance(self.center_selection, str) and self.center_selection != "uniform":
+            raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
+        chunks = gathered(X, y, sample_weight)
+        facts = chunks.each(worker.facts, chunks.X)
+        sizes, d = [one.n for one in facts], facts[0].d
+        if len({one.d for one in facts}) > 1 or not sum(sizes):
+            raise ValueError(
+                f"chunks of X must have rows with as many features each, got {[(f.n, f.d) for f in facts]}"
+            )
+        summaries = chunks.each(self._encoding.summary, chunks.y, chunks.weights)
+        random = check_random_state(self.random_state)
+        head = taken(chunks, split(np.arange(min(HEAD, sizes[0])), np.cumsum(sizes)))[0][0]
+        self._rows(_named(head, X), reset=True)
+        kernel = self._kernel(_Moments((sum(sizes), d), _variance(facts)))
+        self._flat = len(getattr(y, "shape", (0,))) == 1
+        encoding, offset, total, classes = self._encoded(chunks, summaries)
+        centers = self._drawn(chunks, sizes, summaries, random, kernel)
+        clock.lap("check")
+        options = self._options()
+        at = int(np.argmax(sizes))
+        given = kernel, options.layout, options.device, options.memory_limit
+        found = nystrom.Found(*chunks.client.submit(worker.choose, chunks.X[at], *given).result())
+        posed = nystrom.posed(kernel, centers, options, float(self.penalty), found)
+        clock.lap("preconditioner")
+        loss = LOSSES[self._loss(len(offset))]
+        terms = Terms(
+            name=name,
+            encoding=encoding,
+            kernel=kernel,
+            centers=centers.rows,
+            plan=posed.plan,
+            dtype=posed.dtypes[0],
+            finest=posed.finest,
+            loss=loss.name,
+            offset=offset,
+            penalty=float(self.penalty),
+            total=total,
+            device=options.device,
+            memory_limit=options.memory_limit,
+            chunks=-(-len(sizes) // max(1, len(chunks.workers()))),
+            samples=(),
+        )
+        task = Task(loss, np.empty((len(offset), 0)), np.array([total]), offset, float(self.penalty))
+
+        def opened(dtype: str) -> Any:
+            return _ready(chunks, sizes, posed, terms._replace(dtype=dtype, name=f"{name}-{dtype}"), options)
+
+        trained = nystrom.solved(posed, task, options, None, random, clock, opened)
+        self._set_learnt(trained, centers, offset, classes, kernel)
+        self.bytes_sent_ = {"to the workers": chunks.sent, "back": chunks.received}
+        return centers.rows
+
+    def _encoded(self, chunks: Chunks, summaries: list[Summary]) -> tuple[Any, Vector, float, NDArray[Any]]:
+        """(the encoding of targets, offset (k,), the weights' sum, classes (c,))."""
+        weights = np.array([float(one.weights[0]) for one in summaries])
+        if not weights.sum() > 0:
+            raise ValueError("Invalid input - all samples have zero or negative weights.")
+        means = np.concatenate([one.keys for one in summaries])
+        k = means.shape[1]
+        if not self.fit_intercept:
+            offset = np.zeros(k)
+        elif self._loss(k) == "squared":
+            offset = weights @ means / weights.sum()
+        else:
+            filled = [one for one in summaries if one.counts[0]]
+            least = np.min([one.least for one in filled], axis=0)
+            most = np.max([one.most for one in filled], axis=0)
+            offset = np.array([self._middle(chunks, c, k, least[c] - 1e-9, most[c] + 1e-9) for c in range(k)])
+        return Numbers(k), offset, float(weights.sum()), np.zeros(0)
+
+    def _middle(self, chunks: Chunks, output: int, k: int, low: float, high: float) -> float:
+        """Where the loss's derivative, summed over all chunks, is 0."""
+        encoding, loss, count = Numbers(k), self._loss(k), len(chunks.X)
+
+        def slope(at: float) -> float:
+            given = [encoding] * count, [loss] * count, [output] * count, [at] * count
+            return float(sum(chunks.each(worker.slope_at, *given, chunks.y, chunks.weights)))
+
+        return float(brentq(slope, low, high))
+
+    def _drawn(self, chunks: Chunks, sizes: list[int], summaries: list[Summary], random: Any, kernel: Any) -> Centers:
+        """Centres drawn evenly from the rows that weigh something, or those that are given."""
+        if self.warm_start:
+            raise ValueError("warm_start is not for rows in chunks: give the centres as center_selection")
+        if not isinstance(self.center_selection, str):
+            return self._chosen(np.zeros((1, self.n_features_in_)), kernel, np.ones(1), random)
+        ends = np.cumsum([one.there for one in summaries])
+        m, words = count(int(ends[-1]), self.n_centers)
+        ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))
+        found = taken(chunks, split(ranks, ends), there=True)
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        places = np.concatenate([places + start for (_, places), start in zip(found, starts, strict=True)])
+        filled = [rows for rows, _ in found if rows.shape[0]]
+        rows = sp.vstack(filled, "csr") if sp.issparse(filled[0]) else np.concatenate(filled)
+        return Centers(rows, places.astype(np.intp), words)
+
+    def _answered(self, name: str, X: Any) -> Any:
+        """What a method answers for rows in chunks, as an array of Dask's."""
+        check_is_fitted(self)
+        columns, X = getattr(X, "columns", None), _array(X)
+        like = worker.answer(np.zeros((1, self.n_features_in_)), self, name, columns)
+        shape = {"drop_axis": 1} if like.ndim == 1 else {"chunks": (X.chunks[0], (like.shape[1],))}
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        return X.map_blocks(worker.answer, self, name, columns, dtype=like.dtype, meta=like[:0], **shape)
+
+    def predict(self, X: Any) -> Any:
+        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        return self._answered("predict", X) if is_dask(X) else super().predict(X)
+
+
+class _Classes(OverChunks):
+    """The same of classifiers."""
+
+    _encoding = Labels
+    class_weight: Any
+
+    def _encoded(self, chunks: Chunks, summaries: list[Summary]) -> tuple[Any, Vector, float, NDArray[Any]]:
+        encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
+        loss = LOSSES[self._loss(len(encoding.table))]
+        offset = loss.constant(encoding.table, weights) if self.fit_intercept else np.zeros(len(encoding.table))
+        self.classes_ = encoding.classes
+        return encoding, offset, float(weights.sum()), encoding.classes
+
+    def decision_function(self, X: Any) -> Any:
+        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        there = is_dask(X)
+        return self._answered("decision_function", X) if there else super().decision_function(X)
+
+
+class FalkonRegressor(OverChunks, local.FalkonRegressor):
+    """:class:`clsvm.FalkonRegressor` for rows in chunks."""
+
+
+class FalkonClassifier(_Classes, local.FalkonClassifier):
+    """:class:`clsvm.FalkonClassifier` for rows in chunks."""
+
+
+class LogisticFalkonClassifier(_Classes, local.LogisticFalkonClassifier):
+    """:class:`clsvm.LogisticFalkonClassifier` for rows in chunks."""
+
+    def predict_proba(self, X: Any) -> Any:
+        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        return self._answered("predict_proba", X) if is_dask(X) else super().predict_proba(X)
+
+
+@contextmanager
+def _ready(
+    chunks: Chunks, sizes: list[int], posed: nystrom.Posed, terms: Terms, options: Any
+) -> Iterator[nystrom.Ready]:
+    try:
+        yield _OnWorkers(chunks, sizes, posed, terms, options)
+    finally:
+        chunks.client.run(worker.forget, terms.name)
+
+
+def gathered(X: Any, y: Any, weights: Any) -> Chunks:
+    """Chunks of X (n, d), y and weights, kept by the workers. Raises ValueError where there is no client, or where
+    they do not come in the same chunks."""
+    try:
+        client = get_client()
+    except ValueError:
+        raise ValueError("rows in chunks need a Dask client: make one by distributed.Client()") from None
+    X, y, weights = (_array(one) for one in (X, y, weights))
+    if X.ndim != 2 or y is None:
+        raise ValueError(f"X must be (n, d) and y given, got X of {X.ndim} dimensions and y={y!r}")
+    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+    columns: list[list[Any]] = [_blocks(client, X)]
+    for name, one in (("y", y), ("sample_weight", weights)):
+        if one is None:
+            columns.append([None] * len(columns[0]))
+            continue
+        one = one if hasattr(one, "chunks") else _like(np.asarray(one), X, name)
+        known = not np.isnan([*X.chunks[0], *one.chunks[0]]).any()
+        if known and sum(one.chunks[0]) != sum(X.chunks[0]):
+            raise ValueError(f"{name} must have as many rows as X, got {sum(one.chunks[0])} and {sum(X.chunks[0])}")
+        one = one.rechunk({0: X.chunks[0]}) if known and one.chunks[0] != X.chunks[0] else one
+        one = one.rechunk({1: -1}) if one.ndim > 1 and one.numblocks[1] > 1 else one
+        columns.append(_blocks(client, one))
+        if len(columns[-1]) != len(columns[0]):
+            raise ValueError(f"{name} must come in the {len(columns[0])} chunks of X, got {len(columns[-1])}")
+    rows = [client.submit(worker.checked, block) for block in columns[0]]
+    return Chunks(client, rows, columns[1], columns[2])
+
+
+def _array(one: Any) -> Any:
+    return one.to_dask_array() if hasattr(one, "to_dask_array") else one
+
+
+def _like(values: NDArray[Any], X: Any, name: str) -> Any:
+    """Values that are here, in the chunks of X."""
+    if np.isnan(X.chunks[0]).any():
+        raise ValueError(f"{name} must be one of Dask's collections where the sizes of X's chunks are not known")
+    return from_array(values, chunks=(X.chunks[0], *values.shape[1:]))
+
+
+def _blocks(client: Any, array: Any) -> list[Future[Any]]:
+    return list(client.compute([*array.to_delayed().ravel()]))
+
+
+def _named(head: Any, X: Any) -> Any:
+    """Rows with the names of a data frame's columns."""
+    return worker.named(head, getattr(X, "columns", None))
+
+
+def _variance(facts: list[worker.Facts]) -> float:
+    """Of all cells of all chunks (Chan, Golub, LeVeque 1983)."""
+    cells = np.array([one.n * one.d for one in facts], float)
+    means = np.array([one.mean for one in facts])
+    mean = cells @ means / cells.sum()
+    return float((sum(one.squares for one in facts) + cells @ np.square(means - mean)) / cells.sum())

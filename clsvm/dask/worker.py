@@ -1,0 +1,228 @@
+"""What runs on Dask's workers: chunks of rows, laid out once on the worker's device, and the answers of their side.
+
+What a chunk knows beside its rows (f, second derivatives) is gone with its worker; whoever asks says what it should be,
+by a number that grows with each change, and how to make it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_array
+
+from clsvm import arrays
+from clsvm.arrays import Data
+from clsvm.dask.encoding import Encoding
+from clsvm.estimators.checks import check_values, variance
+from clsvm.gram import layouts
+from clsvm.gram.cross import Cross
+from clsvm.gram.layouts.record import Plan
+from clsvm.kernels import Kernel
+from clsvm.losses import LOSSES
+from clsvm.nystrom.rows import Rows, Task
+from clsvm.opencl.stream import Stream
+
+Vector = NDArray[np.float64]
+CHANGES = ("go", "look", "step", "weigh", "refine")
+
+
+class Terms(NamedTuple):
+    """What all chunks of a fit have in common. name: of the fit. centers (m, d). total: the weights' sum over all
+    chunks; chunks: how many of them a worker is likely to hold."""
+
+    name: str
+    encoding: Encoding
+    kernel: Kernel
+    centers: Data
+    plan: Plan
+    dtype: str
+    finest: str
+    loss: str
+    offset: Vector
+    penalty: float
+    total: float
+    device: Any
+    memory_limit: int | str | None
+    chunks: int
+    samples: tuple[NDArray[np.intp] | None, ...]  # of each chunk: the rows that the preconditioner is made of
+
+
+class Past(NamedTuple):
+    """How the side of a chunk came to be as it is: coefficients (k, m) that f is of, a change that was looked at,
+    whether it was weighed and refined."""
+
+    alpha: Vector | None = None
+    change: Vector | None = None
+    weighed: bool = False
+    refined: bool = False
+
+    def relive(self, side: Rows) -> None:
+        """The same again, of a new side."""
+        if self.refined:
+            side.refine()
+        if self.alpha is not None:
+            side.go(self.alpha)
+        if self.weighed:
+            side.weigh()
+        if self.change is not None:
+            side.look(self.change)
+
+
+class Lost:
+    """The answer where a chunk is not as it should be."""
+
+
+@dataclass
+class _Held:
+    side: Rows
+    version: int = 0
+
+
+@dataclass
+class _Fit:
+    """What a worker has of a fit."""
+
+    stream: Stream
+    chunks: dict[int, _Held] = field(default_factory=dict)
+
+
+_fits: dict[str, _Fit] = {}
+_lock = threading.Lock()
+_threads: list[ThreadPoolExecutor] = []
+
+
+def in_thread(call: Callable[..., Any], *given: Any) -> Any:
+    """``call`` in the one thread of this process that works with devices for Dask."""
+    with _lock:
+        if not _threads:
+            _threads.append(ThreadPoolExecutor(1, "clsvm-dask"))
+    return _threads[0].submit(call, *given).result()
+
+
+def ask(
+    terms: Terms, i: int, X: Data, y: Any, weights: Any, version: int, past: Past | None, name: str, given: list[Any]
+) -> Any:
+    """What :class:`clsvm.nystrom.rows.Rows` of chunk i, rows X (n, d), targets y and weights, answers to ``name`` at
+    that version; Lost where it is not there and no past was given."""
+    return in_thread(_ask, terms, i, (X, y, weights), version, past, name, given)
+
+
+def _ask(
+    terms: Terms, i: int, chunk: tuple[Any, Any, Any], version: int, past: Past | None, name: str, given: list[Any]
+) -> Any:
+    if terms.name not in _fits:
+        _fits[terms.name] = _Fit(Stream(terms.device, terms.memory_limit))
+    fit = _fits[terms.name]
+    held = fit.chunks.get(i)
+    if held is None or held.version != version:
+        if version and past is None:
+            return Lost()
+        held = fit.chunks[i] = held or _Held(_laid(fit, terms, i, *chunk))
+        if version:
+            assert past is not None
+            held.side.restart()
+            past.relive(held.side)
+        held.version = version
+    found = getattr(held.side, name)
+    answer = found(*given) if callable(found) else found
+    held.version = version + (name in CHANGES)
+    return answer
+
+
+def _laid(fit: _Fit, terms: Terms, i: int, X: Data, y: Any, weights: Any) -> Rows:
+    """A chunk on the device, in what memory is its share."""
+    stream, left = fit.stream, max(1, terms.chunks - len(fit.chunks))
+    task = Task(LOSSES[terms.loss], *terms.encoding.encoded(y, weights), terms.offset, terms.penalty)
+    given = stream, X, terms.centers, terms.kernel, terms.plan
+    spared = (stream.limit - stream.held) * (left - 1) // left
+    stream.limit -= spared
+    try:
+        cross = Cross(*given, terms.dtype, len(terms.offset))
+    finally:
+        stream.limit += spared
+    exact = None if terms.dtype == terms.finest else lambda: Cross(*given, terms.finest, cross.k, keep=False)
+    return Rows(cross, task, terms.samples[i], np.array([terms.total]), exact)
+
+
+class Facts(NamedTuple):
+    """Of the rows of a chunk: how many, their features, and the mean of all cells, with the sum of squares about it."""
+
+    n: int
+    d: int
+    mean: float
+    squares: float
+
+
+def checked(X: Any) -> Data:
+    """A chunk as layouts read it. Raises ValueError for what are no finite numbers."""
+    X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", ensure_min_samples=0)
+    return arrays.canonical(X)
+
+
+def facts(X: Data) -> Facts:
+    """Of a chunk."""
+    cells = X.shape[0] * X.shape[1]
+    mean = float(X.sum(dtype=np.float64)) / max(1, cells)
+    n, d = X.shape
+    return Facts(n, d, mean, variance(X) * cells if cells else 0.0)
+
+
+def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:
+    """(rows, places) at some places of a chunk; there: counted among the rows that weigh something."""
+    if there and weights is not None:
+        places = np.flatnonzero(np.asarray(weights).reshape(-1) > 0)[places]
+    return X[places], places
+
+
+def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:
+    """(the plan for rows like these, the finest dtype, the device) on this worker. Raises ValueError where the kernel
+    function is not for such rows."""
+    check_values(kernel, X)
+
+    def chosen() -> tuple[Plan, str, str]:
+        with Stream(device, memory_limit) as stream:
+            plan = layouts.choose(stream.profile, X, kernel.spec, layout)
+            return plan, stream.profile.finest, str(stream.info)
+
+    return in_thread(chosen)
+
+
+def slope_at(encoding: Encoding, loss: str, output: int, at: float, y: Any, weights: Any) -> float:
+    """The sum of w l'(at, y) of one output of a chunk."""
+    targets, w = encoding.encoded(y, weights)
+    return float(w @ LOSSES[loss].derivative(np.full_like(targets[output], at), targets[output]))
+
+
+def named(X: Any, columns: Any) -> Any:
+    """Rows as a data frame with those columns, if there are any."""
+    if columns is None:
+        return X
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=[*columns])
+
+
+def answer(X: Any, machine: Any, name: str, columns: Any) -> Any:
+    """What a method of a machine answers for a chunk of a data frame with those columns, or of an array."""
+    return in_thread(getattr(machine, name), named(X, columns))
+
+
+def peak(name: str) -> int:
+    """The most bytes that a fit has held on this worker's device."""
+    return _fits[name].stream.peak if name in _fits else 0
+
+
+def forget(name: str) -> None:
+    """Give back what a fit had here."""
+
+    def give_back() -> None:
+        if fit := _fits.pop(name, None):
+            fit.stream.__exit__()
+
+    in_thread(give_back)

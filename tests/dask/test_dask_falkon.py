@@ -1,0 +1,196 @@
+"""Machines on centres over Dask's workers: as in one place, whoever has the rows and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+import clsvm  # noqa: E402
+from clsvm import dask as over_dask  # noqa: E402
+from clsvm.dask.encoding import Labels, Numbers  # noqa: E402
+from tests.conftest import USABLE  # noqa: E402
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3000, 5)).astype(np.float32)
+Y = np.sin(X).sum(axis=1)
+CLASSES = np.array(["a", "b", "c"])[(Y > 0).astype(int) + (Y > 1.5)]
+DEVICE = next((str(one.index) for one in USABLE if "Intel" in one.platform), str(USABLE[0].index) if USABLE else "")
+
+
+def cluster(workers: int) -> Any:
+    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Two workers, for all that leave them alive."""
+    with cluster(2) as two, distributed.Client(two) as client:
+        yield client
+
+
+def machine(name: str, **given: Any) -> Any:
+    return getattr(over_dask, name)(**{"n_centers": 80, "random_state": 0, "device": DEVICE} | given)
+
+
+def in_one_place(name: str, like: Any, y: Any, rows: Any = X, **given: Any) -> Any:
+    """The same machine of this process, with the same centres."""
+    made = getattr(clsvm, name)(center_selection=like.centers_, random_state=0, device=DEVICE, **given)
+    return made.fit(rows, y)
+
+
+def close(got: Any, want: Any) -> None:
+    answers = "decision_function" if hasattr(got, "classes_") else "predict"
+    np.testing.assert_allclose(getattr(got, answers)(X), getattr(want, answers)(X), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "given"),
+    [
+        ("FalkonRegressor", Y, {}),
+        pytest.param("FalkonRegressor", Y, {"loss": "log_cosh"}, marks=pytest.mark.full),
+        ("FalkonRegressor", np.stack([Y, 1 - 3 * Y], axis=1), {"fit_intercept": False}),
+        ("FalkonClassifier", CLASSES, {"class_weight": "balanced"}),
+        pytest.param("LogisticFalkonClassifier", CLASSES == "a", {}, marks=pytest.mark.full),
+        ("LogisticFalkonClassifier", CLASSES, {"class_weight": {"a": 2, "b": 1, "c": 1}, "penalty": 1e-4}),
+    ],
+)
+def test_as_in_one_place(client: Any, name: str, y: Any, given: dict[str, Any]) -> None:
+    """Objective, offsets and answers; what is asked for rows in chunks comes in chunks."""
+    rows = da.from_array(X, chunks=(1000, 2))
+    made = machine(name, tol=1e-6, **given).fit(rows, da.from_array(y, chunks=(900, *y.shape[1:])))
+    alone = in_one_place(name, made, y, tol=1e-6, **given)
+    assert made.fit_report_.converged
+    assert made.fit_report_.objective == pytest.approx(alone.fit_report_.objective, rel=1e-6)
+    np.testing.assert_allclose(made.intercept_, alone.intercept_, atol=1e-9)
+    np.testing.assert_array_equal(X[made.center_indices_], made.centers_)
+    close(made, alone)
+    assert "3 chunks on 2 workers" in made.fit_report_.layout
+    for method in ("predict", "decision_function", "predict_proba"):
+        if hasattr(made, method):
+            found, want = getattr(made, method)(rows), getattr(made, method)(X)
+            assert found.shape == want.shape
+            np.testing.assert_array_equal(found.compute(), want)
+    if hasattr(made, "classes_"):
+        np.testing.assert_array_equal(made.classes_, np.unique(y))
+
+
+def test_data_frames_weights_and_sparse_rows(client: Any) -> None:
+    """Chunks of unknown sizes; weights, of which 0 leaves a row out; names of columns."""
+    frame = pytest.importorskip("dask.dataframe")
+    pandas = pytest.importorskip("pandas")
+    weights = RNG.random(len(X)) * (RNG.random(len(X)) < 0.7)
+    table = frame.from_pandas(pandas.DataFrame(X, columns=list("abcde")).assign(y=Y, w=weights), npartitions=4)
+    table = table[table.y < 2]
+    left = Y < 2
+    made = machine("FalkonRegressor").fit(table[list("abcde")], table.y, table.w)
+    assert (weights[left][made.center_indices_] > 0).all()
+    alone = clsvm.FalkonRegressor(center_selection=made.centers_, random_state=0, device=DEVICE)
+    alone.fit(X[left], Y[left], weights[left])
+    close(made, alone)
+    assert list(made.feature_names_in_) == list("abcde")
+    assert len(made.predict(table[list("abcde")]).compute()) == left.sum()
+    some = np.where(X > 0, X, 0)
+    rows = da.from_array(some, chunks=(1000, 5)).map_blocks(sp.csr_matrix)
+    made = machine("FalkonRegressor", layout="csr").fit(rows, da.from_array(Y, chunks=1000))
+    assert sp.issparse(made.centers_)
+    np.testing.assert_allclose(
+        made.fit_report_.objective,
+        in_one_place("FalkonRegressor", made, Y, sp.csr_matrix(some)).fit_report_.objective,
+        rtol=1e-5,
+    )
+
+
+def test_the_same_bits_by_any_number_of_workers(client: Any) -> None:
+    rows, y = da.from_array(X, chunks=(800, 5)), da.from_array(CLASSES, chunks=800)
+    two = machine("FalkonClassifier").fit(rows, y)
+    with cluster(1) as one, distributed.Client(one, set_as_default=False) as alone, alone.as_current():
+        np.testing.assert_array_equal(machine("FalkonClassifier").fit(rows, y).dual_coef_, two.dual_coef_)
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "given"),
+    [
+        ("FalkonRegressor", Y, {"penalty": 1e-7, "tol": 1e-7}),
+        pytest.param("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}, marks=pytest.mark.full),
+    ],
+)
+def test_a_worker_that_dies(client: Any, name: str, y: Any, given: dict[str, Any]) -> None:
+    """Killed in the middle of conjugate gradients: its rows are laid out elsewhere, and the result stands."""
+    rows, targets = da.from_array(X, chunks=(1000, 5)), da.from_array(y, chunks=1000)
+    whole = machine(name, **given).fit(rows, targets)
+    with cluster(2) as two, distributed.Client(two, set_as_default=False) as doomed, doomed.as_current():
+        worker, killed = next(iter(doomed.run(os.getpid).values())), []
+
+        def kill(step: int, *_: Any) -> None:
+            if step == 3:
+                killed.append(worker)
+                os.kill(worker, signal.SIGKILL)
+
+        again = machine(name, callback=kill, **given).fit(rows, targets)
+    assert killed == [worker]
+    assert again.fit_report_.converged
+    assert again.fit_report_.objective == pytest.approx(whole.fit_report_.objective, rel=1e-8)
+    scale = np.abs(whole.dual_coef_).max()
+    np.testing.assert_allclose(again.dual_coef_, whole.dual_coef_, rtol=0, atol=1e-5 * scale)
+
+
+def test_coefficients_and_centres_are_all_that_travels(client: Any) -> None:
+    made = machine("FalkonRegressor").fit(da.from_array(X, chunks=(500, 5)), da.from_array(Y, chunks=500))
+    chunks, report = 6, made.fit_report_
+    sample = 4 * report.sample * (5 + 2)
+    each = chunks * 8 * 80 * (report.passes + 4)
+    assert made.bytes_sent_["to the workers"] <= each + made.centers_.nbytes + sample
+    assert made.bytes_sent_["back"] <= each + made.centers_.nbytes + sample
+
+
+def test_bad_input(client: Any) -> None:
+    rows, y = da.from_array(X, chunks=(1000, 5)), da.from_array(Y, chunks=1000)
+    for words, call in (
+        ("y must have as many rows as X, got 2000 and 3000", lambda: machine("FalkonRegressor").fit(rows, y[:2000])),
+        (
+            "center_selection must be 'uniform' or rows",
+            lambda: machine("FalkonRegressor", center_selection="leverage").fit(rows, y),
+        ),
+        ("warm_start is not for rows in chunks", lambda: machine("FalkonRegressor", warm_start=True).fit(rows, y)),
+        ("contains NaN", lambda: machine("FalkonRegressor").fit(rows, y * np.nan)),
+        ("contains NaN", lambda: machine("FalkonRegressor").fit(rows * np.nan, y)),
+        ("got 1 class", lambda: machine("FalkonClassifier").fit(rows, y * 0)),
+        ("penalty must be", lambda: machine("FalkonRegressor", penalty=-1).fit(rows, y)),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    assert machine("FalkonRegressor").fit(X, Y).predict(X).shape == Y.shape  # (rows in one place as ever)
+
+
+def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Any:
+        raise ValueError("No global client found")
+
+    monkeypatch.setattr(over_dask.falkon, "get_client", none)
+    with pytest.raises(ValueError, match="rows in chunks need a Dask client"):
+        machine("FalkonRegressor").fit(da.from_array(X, chunks=(1000, 5)), Y)
+
+
+def test_encodings() -> None:
+    """Of classes that some chunks do not have."""
+    table = lambda index, k: np.where(np.arange(k)[:, None] == index, 1.0, -1.0)  # noqa: E731
+    chunks = [Labels.summary(["b", "a"], None), Labels.summary(["c", "c"], [1.0, 0.0]), Labels.summary(["d"], [0.0])]
+    made, weights = Labels.of(chunks, "balanced", table)
+    assert made.classes.tolist() == ["a", "b", "c"]
+    assert made.by_class.tolist() == [1.25, 1.25, 0.625, 1.25]
+    assert weights.tolist() == [1.25, 1.25, 0.625]
+    y, w = made.encoded(["c", "d", "a"], [1.0, 0.0, 3.0])
+    assert y[:, [0, 2]].T.tolist() == [[-1, -1, 1], [1, -1, -1]]
+    assert w.tolist() == [0.625, 0.0, 3.75]
+    assert Numbers.summary([1.0, 3.0], [1.0, 3.0]).keys.tolist() == [[2.5]]
+    with pytest.raises(ValueError, match="sample_weight must be finite numbers of 2 rows, got 3"):
+        Numbers.summary([1.0, 3.0], [1.0, 1.0, 1.0])
