@@ -84,10 +84,13 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
     """The program of a text and its options, built once. Raises BuildError."""
     global builds
     with build_lock:
+        log = ""
         try:
             program = cached(lambda: quietly_built(context, text, options))
         except cl.Error as error:
-            raise BuildError(device.name.strip(), str(error), text) from None
+            log = str(error)
+        if log:  # (raised here it has no context, which would not pickle)
+            raise BuildError(device.name.strip(), log, text)
         builds += 1
         return program
 

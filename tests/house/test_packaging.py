@@ -139,12 +139,14 @@ def project() -> dict[str, object]:
 
 
 def test_every_import_is_a_declared_dependency() -> None:
-    declared = {re.split(r"[^\w.-]", line)[0].lower() for line in project()["dependencies"]}  # type: ignore[attr-defined]
-    of_import = packages_distributions()
-    used = {parts[0] for paths in modules().values() for path in paths for parts in imports(path)}
-    for name in used - set(sys.stdlib_module_names) - {"clsvm"}:
-        distributions = {distribution.lower() for distribution in of_import.get(name, [name])}
-        assert distributions & declared, f"clsvm imports {name}, which pyproject.toml does not name"
+    of_import, everywhere = packages_distributions(), project()["dependencies"]
+    for module, paths in modules().items():
+        lines = [*everywhere, *project()["optional-dependencies"].get(module, [])]  # type: ignore[attr-defined, misc]
+        declared = {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
+        used = {parts[0] for path in paths for parts in imports(path)}
+        for name in used - set(sys.stdlib_module_names) - {"clsvm"}:
+            distributions = {distribution.lower() for distribution in of_import.get(name, [name])}
+            assert distributions & declared, f"clsvm.{module} imports {name}, which pyproject.toml does not name"
 
 
 # Wheel and sdist.
