@@ -1,11 +1,12 @@
-"""Machines on centres whose rows are on many machines: scikit-learn's interface over Dask's arrays and data frames.
+"""Machines whose rows are on many machines: scikit-learn's interface over Dask's arrays and data frames.
 
-The chunks of rows stay with Dask's workers, each on its own device; centres and coefficients are all that travels.
-Needs the extra ``dask``.
+The chunks of rows stay with Dask's workers, each on its own device. Of machines on centres, centres and coefficients
+are all that travels, of SVMs the rows of working sets. Needs the extra ``dask``.
 """
 
 from __future__ import annotations
 
 from clsvm.dask.falkon import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
+from clsvm.dask.svm import SVC, SVR, NuSVC, OneClassSVM
 
-__all__ = ["FalkonClassifier", "FalkonRegressor", "LogisticFalkonClassifier"]
+__all__ = ["SVC", "SVR", "FalkonClassifier", "FalkonRegressor", "LogisticFalkonClassifier", "NuSVC", "OneClassSVM"]

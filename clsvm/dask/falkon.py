@@ -10,19 +10,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from dask.array import from_array
-from distributed import Future, get_client
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from sklearn.utils.validation import check_is_fitted, check_random_state
+from sklearn.utils.validation import check_random_state
 
 import clsvm.estimators.falkon as local
 from clsvm.dask import worker
 from clsvm.dask.encoding import Labels, Numbers, Summary
+from clsvm.dask.rows import HEAD, Answering, Moments, gathered, is_dask, named, split, taken, variance
 from clsvm.dask.side import Chunks, OnWorkers, nbytes
 from clsvm.dask.worker import Terms
 from clsvm.gram.cross import USED
@@ -34,22 +33,6 @@ from clsvm.nystrom.rows import Task
 from clsvm.opencl import devices
 
 Vector = NDArray[np.float64]
-HEAD = 20  # rows that are looked at before the work
-
-
-def is_dask(X: Any) -> bool:
-    """Whether X is one of Dask's collections."""
-    return hasattr(X, "__dask_graph__")
-
-
-class _Moments(NamedTuple):
-    """As much of all rows as a kernel function's numbers depend on."""
-
-    shape: tuple[int, int]
-    variance: float
-
-    def var(self, dtype: Any = None) -> float:
-        return self.variance
 
 
 class _Products:
@@ -73,21 +56,6 @@ class _Products:
         """Where K is."""
         homes = len(set(self._chunks.homes))
         return f"{self._posed.plan.kind}, {len(self._chunks.X)} chunks on {homes} workers"
-
-
-def split(rows: NDArray[np.intp], ends: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Sorted rows by the chunk that they are in, counted from its first."""
-    cuts = np.searchsorted(rows, ends)
-    starts = np.concatenate([[0], ends[:-1]])
-    return [some - start for some, start in zip(np.split(rows, cuts[:-1]), starts, strict=True)]
-
-
-def taken(chunks: Chunks, places: list[NDArray[np.intp]], there: bool = False) -> list[Any]:
-    """(rows, places) of each chunk; there: counted among rows that weigh something."""
-    found = chunks.each(worker.take, chunks.X, places, chunks.weights, [there] * len(places))
-    chunks.sent += nbytes(places)
-    chunks.received += nbytes([rows.data if sp.issparse(rows) else rows for rows, _ in found])
-    return found
 
 
 class _OnWorkers(nystrom.Ready):
@@ -121,7 +89,7 @@ def _itself(terms: Terms) -> Terms:
     return terms
 
 
-class OverChunks(local.Falkon):
+class OverChunks(Answering, local.Falkon):
     """What the machines of this package share; what is said there of X and y holds of Dask's collections, too.
 
     Rows come in chunks, of known sizes or unknown; columns in one. A Dask client has to be there. ``device`` and
@@ -137,6 +105,8 @@ class OverChunks(local.Falkon):
         clock, name = nystrom.Clock(started), uuid.uuid4().hex
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
+        if y is None:
+            raise ValueError("y must be given, in the chunks of X, got None")
         chunks = gathered(X, y, sample_weight)
         facts = chunks.each(worker.facts, chunks.X)
         sizes, d = [one.n for one in facts], facts[0].d
@@ -147,8 +117,8 @@ class OverChunks(local.Falkon):
         summaries = chunks.each(self._encoding.summary, chunks.y, chunks.weights)
         random = check_random_state(self.random_state)
         head = taken(chunks, split(np.arange(min(HEAD, sizes[0])), np.cumsum(sizes)))[0][0]
-        self._rows(_named(head, X), reset=True)
-        kernel = self._kernel(_Moments((sum(sizes), d), _variance(facts)))
+        self._rows(named(head, X), reset=True)
+        kernel = self._kernel(Moments((sum(sizes), d), variance(facts)))
         self._flat = len(getattr(y, "shape", (0,))) == 1
         encoding, offset, total, classes = self._encoded(chunks, summaries)
         centers = self._drawn(chunks, sizes, summaries, random, kernel)
@@ -231,19 +201,6 @@ class OverChunks(local.Falkon):
         rows = sp.vstack(filled, "csr") if sp.issparse(filled[0]) else np.concatenate(filled)
         return Centers(rows, places.astype(np.intp), words)
 
-    def _answered(self, name: str, X: Any) -> Any:
-        """What a method answers for rows in chunks, as an array of Dask's."""
-        check_is_fitted(self)
-        columns, X = getattr(X, "columns", None), _array(X)
-        like = worker.answer(np.zeros((1, self.n_features_in_)), self, name, columns)
-        shape = {"drop_axis": 1} if like.ndim == 1 else {"chunks": (X.chunks[0], (like.shape[1],))}
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        return X.map_blocks(worker.answer, self, name, columns, dtype=like.dtype, meta=like[:0], **shape)
-
-    def predict(self, X: Any) -> Any:
-        """As of rows in one place; of one of Dask's collections an array of Dask's."""
-        return self._answered("predict", X) if is_dask(X) else super().predict(X)
-
 
 class _Classes(OverChunks):
     """The same of classifiers."""
@@ -288,60 +245,3 @@ def _ready(
         yield _OnWorkers(chunks, sizes, posed, terms, options)
     finally:
         chunks.client.run(worker.forget, terms.name)
-
-
-def gathered(X: Any, y: Any, weights: Any) -> Chunks:
-    """Chunks of X (n, d), y and weights, kept by the workers. Raises ValueError where there is no client, or where
-    they do not come in the same chunks."""
-    try:
-        client = get_client()
-    except ValueError:
-        raise ValueError("rows in chunks need a Dask client: make one by distributed.Client()") from None
-    X, y, weights = (_array(one) for one in (X, y, weights))
-    if X.ndim != 2 or y is None:
-        raise ValueError(f"X must be (n, d) and y given, got X of {X.ndim} dimensions and y={y!r}")
-    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-    columns: list[list[Any]] = [_blocks(client, X)]
-    for name, one in (("y", y), ("sample_weight", weights)):
-        if one is None:
-            columns.append([None] * len(columns[0]))
-            continue
-        one = one if hasattr(one, "chunks") else _like(np.asarray(one), X, name)
-        known = not np.isnan([*X.chunks[0], *one.chunks[0]]).any()
-        if known and sum(one.chunks[0]) != sum(X.chunks[0]):
-            raise ValueError(f"{name} must have as many rows as X, got {sum(one.chunks[0])} and {sum(X.chunks[0])}")
-        one = one.rechunk({0: X.chunks[0]}) if known and one.chunks[0] != X.chunks[0] else one
-        one = one.rechunk({1: -1}) if one.ndim > 1 and one.numblocks[1] > 1 else one
-        columns.append(_blocks(client, one))
-        if len(columns[-1]) != len(columns[0]):
-            raise ValueError(f"{name} must come in the {len(columns[0])} chunks of X, got {len(columns[-1])}")
-    rows = [client.submit(worker.checked, block) for block in columns[0]]
-    return Chunks(client, rows, columns[1], columns[2])
-
-
-def _array(one: Any) -> Any:
-    return one.to_dask_array() if hasattr(one, "to_dask_array") else one
-
-
-def _like(values: NDArray[Any], X: Any, name: str) -> Any:
-    """Values that are here, in the chunks of X."""
-    if np.isnan(X.chunks[0]).any():
-        raise ValueError(f"{name} must be one of Dask's collections where the sizes of X's chunks are not known")
-    return from_array(values, chunks=(X.chunks[0], *values.shape[1:]))
-
-
-def _blocks(client: Any, array: Any) -> list[Future[Any]]:
-    return list(client.compute([*array.to_delayed().ravel()]))
-
-
-def _named(head: Any, X: Any) -> Any:
-    """Rows with the names of a data frame's columns."""
-    return worker.named(head, getattr(X, "columns", None))
-
-
-def _variance(facts: list[worker.Facts]) -> float:
-    """Of all cells of all chunks (Chan, Golub, LeVeque 1983)."""
-    cells = np.array([one.n * one.d for one in facts], float)
-    means = np.array([one.mean for one in facts])
-    mean = cells @ means / cells.sum()
-    return float((sum(one.squares for one in facts) + cells @ np.square(means - mean)) / cells.sum())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from distributed import Client, Future, wait
 from numpy.typing import NDArray
 
@@ -39,12 +40,13 @@ class Chunks:
         """``call`` with an entry of each column, for every chunk, wherever it is."""
         return list(self.client.gather([self.client.submit(call, *row) for row in zip(*columns, strict=True)]))
 
-    def ask(self, make: Callable[[int, bool], tuple[Any, ...]]) -> list[Any]:
-        """worker.ask of every chunk, on its own worker, with what ``make(i, again)`` gives; again: after the chunk was
-        lost, with its worker or without."""
+    def ask(self, make: Callable[[int, bool], tuple[Any, ...]], among: Sequence[int] | None = None) -> list[Any]:
+        """worker.ask of every chunk, or of some, on its own worker, with what ``make(i, again)`` gives; again: after
+        the chunk was lost, with its worker or without."""
+        asked = range(len(self.X)) if among is None else among
         if not self.homes:
-            self._settle()
-        waiting = {self._submit(i, make(i, False)): i for i in range(len(self.X))}
+            self.settle()
+        waiting = {self._submit(i, make(i, False)): i for i in asked}
         found: dict[int, Any] = {}
         while waiting:
             for future in self._ended(list(waiting)):
@@ -57,7 +59,7 @@ class Chunks:
                     found[i] = answer
             if waiting:
                 self._move(waiting, make)
-        return [found[i] for i in range(len(self.X))]
+        return [found[i] for i in asked]
 
     def _ended(self, futures: list[Future[Any]]) -> list[Future[Any]]:
         try:
@@ -79,7 +81,7 @@ class Chunks:
         """Addresses of those that are there."""
         return sorted(self.client.run_on_scheduler(_addresses))
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Every chunk stays with a worker that has it."""
         wait(self.X)
         holders = self.client.who_has(self.X)
@@ -108,6 +110,8 @@ def nbytes(given: Any) -> int:
 def _arrays(given: Any) -> Iterator[NDArray[Any]]:
     if isinstance(given, np.ndarray):
         yield given
+    elif sp.issparse(given):
+        yield from (given.data, given.indices, given.indptr)
     elif isinstance(given, list | tuple):
         for one in given:
             yield from _arrays(one)

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
@@ -30,27 +31,6 @@ from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 CHANGES = ("go", "look", "step", "weigh", "refine")
-
-
-class Terms(NamedTuple):
-    """What all chunks of a fit have in common. name: of the fit. centers (m, d). total: the weights' sum over all
-    chunks; chunks: how many of them a worker is likely to hold."""
-
-    name: str
-    encoding: Encoding
-    kernel: Kernel
-    centers: Data
-    plan: Plan
-    dtype: str
-    finest: str
-    loss: str
-    offset: Vector
-    penalty: float
-    total: float
-    device: Any
-    memory_limit: int | str | None
-    chunks: int
-    samples: tuple[NDArray[np.intp] | None, ...]  # of each chunk: the rows that the preconditioner is made of
 
 
 class Past(NamedTuple):
@@ -74,13 +54,74 @@ class Past(NamedTuple):
             side.look(self.change)
 
 
+class Terms(NamedTuple):
+    """What all chunks of a fit have in common. name: of the fit. centers (m, d). total: the weights' sum over all
+    chunks; chunks: how many of them a worker is likely to hold."""
+
+    name: str
+    encoding: Encoding
+    kernel: Kernel
+    centers: Data
+    plan: Plan
+    dtype: str
+    finest: str
+    loss: str
+    offset: Vector
+    penalty: float
+    total: float
+    device: Any
+    memory_limit: int | str | None
+    chunks: int
+    samples: tuple[NDArray[np.intp] | None, ...]  # of each chunk: the rows that the preconditioner is made of
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Questions after which a chunk is not as it was."""
+        return CHANGES
+
+    def laid(self, stream: Stream, left: int, i: int, X: Data, y: Any, weights: Any) -> Rows:
+        """Chunk i on the device, where ``left`` of them are still to share the memory."""
+        task = Task(LOSSES[self.loss], *self.encoding.encoded(y, weights), self.offset, self.penalty)
+        given = stream, X, self.centers, self.kernel, self.plan
+        spared = (stream.limit - stream.held) * (left - 1) // left
+        stream.limit -= spared
+        try:
+            cross = Cross(*given, self.dtype, len(self.offset))
+        finally:
+            stream.limit += spared
+        exact = None if self.dtype == self.finest else lambda: Cross(*given, self.finest, cross.k, keep=False)
+        return Rows(cross, task, self.samples[i], np.array([self.total]), exact)
+
+
+class Agreed(Protocol):
+    """What all chunks of a fit have in common: :class:`Terms`, or that of another solver."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def device(self) -> Any: ...
+
+    @property
+    def memory_limit(self) -> int | str | None: ...
+
+    @property
+    def chunks(self) -> int: ...
+
+    @property
+    def changes(self) -> tuple[str, ...]: ...
+
+    def laid(self, stream: Stream, left: int, i: int, X: Data, y: Any, weights: Any) -> Any:
+        """Chunk i on the device, where ``left`` of them are still to share the memory."""
+
+
 class Lost:
     """The answer where a chunk is not as it should be."""
 
 
 @dataclass
 class _Held:
-    side: Rows
+    side: Any
     version: int = 0
 
 
@@ -106,15 +147,15 @@ def in_thread(call: Callable[..., Any], *given: Any) -> Any:
 
 
 def ask(
-    terms: Terms, i: int, X: Data, y: Any, weights: Any, version: int, past: Past | None, name: str, given: list[Any]
+    terms: Agreed, i: int, X: Data, y: Any, weights: Any, version: int, past: Past | None, name: str, given: list[Any]
 ) -> Any:
-    """What :class:`clsvm.nystrom.rows.Rows` of chunk i, rows X (n, d), targets y and weights, answers to ``name`` at
-    that version; Lost where it is not there and no past was given."""
+    """What the side of chunk i, rows X (n, d), targets y and weights, answers to ``name`` at that version; Lost where
+    it is not there and no past was given."""
     return in_thread(_ask, terms, i, (X, y, weights), version, past, name, given)
 
 
 def _ask(
-    terms: Terms, i: int, chunk: tuple[Any, Any, Any], version: int, past: Past | None, name: str, given: list[Any]
+    terms: Agreed, i: int, chunk: tuple[Any, Any, Any], version: int, past: Past | None, name: str, given: list[Any]
 ) -> Any:
     if terms.name not in _fits:
         _fits[terms.name] = _Fit(Stream(terms.device, terms.memory_limit))
@@ -123,7 +164,8 @@ def _ask(
     if held is None or held.version != version:
         if version and past is None:
             return Lost()
-        held = fit.chunks[i] = held or _Held(_laid(fit, terms, i, *chunk))
+        left = max(1, terms.chunks - len(fit.chunks))
+        held = fit.chunks[i] = held or _Held(terms.laid(fit.stream, left, i, *chunk))
         if version:
             assert past is not None
             held.side.restart()
@@ -131,23 +173,8 @@ def _ask(
         held.version = version
     found = getattr(held.side, name)
     answer = found(*given) if callable(found) else found
-    held.version = version + (name in CHANGES)
+    held.version = version + (name in terms.changes)
     return answer
-
-
-def _laid(fit: _Fit, terms: Terms, i: int, X: Data, y: Any, weights: Any) -> Rows:
-    """A chunk on the device, in what memory is its share."""
-    stream, left = fit.stream, max(1, terms.chunks - len(fit.chunks))
-    task = Task(LOSSES[terms.loss], *terms.encoding.encoded(y, weights), terms.offset, terms.penalty)
-    given = stream, X, terms.centers, terms.kernel, terms.plan
-    spared = (stream.limit - stream.held) * (left - 1) // left
-    stream.limit -= spared
-    try:
-        cross = Cross(*given, terms.dtype, len(terms.offset))
-    finally:
-        stream.limit += spared
-    exact = None if terms.dtype == terms.finest else lambda: Cross(*given, terms.finest, cross.k, keep=False)
-    return Rows(cross, task, terms.samples[i], np.array([terms.total]), exact)
 
 
 class Facts(NamedTuple):
@@ -171,6 +198,13 @@ def facts(X: Data) -> Facts:
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
     return Facts(n, d, mean, variance(X) * cells if cells else 0.0)
+
+
+def stacked(parts: list[Data]) -> Data:
+    """Chunks one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:

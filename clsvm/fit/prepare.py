@@ -243,16 +243,26 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
 
 def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram, asked: str) -> Scales:
     """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
-    kernel, dtype = gram.kernel, gram.rows.dtype
+    return scales(gram.kernel, *extent(stream, plan, X, gram), X.shape[1], gram.rows.dtype, asked)
+
+
+def extent(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> tuple[float, float]:
+    """The largest and the least size of rows, from which rounding errors follow."""
+    dtype = gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
     sizes = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
-    if kernel.spec.element or sizes.min(initial=np.inf) * eps < floor:  # (what is too small for the dtype is 0 there)
-        sizes = precision.sizes(kernel, X, plan)
-    size, least = precision.extent(sizes)
-    scale = kernel.rounding(size, eps, least, floor)
+    if gram.kernel.spec.element or sizes.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
+        sizes = precision.sizes(gram.kernel, X, plan)
+    return precision.extent(sizes)
+
+
+def scales(kernel: Kernel, size: float, least: float, d: int, dtype: str, asked: str) -> Scales:
+    """The rounding errors of kernel values of rows of d features with such sizes. Raises ValueError where they are too
+    large for a dtype."""
+    scale = kernel.rounding(size, float(np.finfo(dtype).eps), least, underflow(dtype, d))
     if not scale <= float(np.finfo(dtype).max):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
-    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", X.shape[1])))
+    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", d)))
 
 
 def beyond(what: str, dtype: str) -> str:

@@ -15,9 +15,11 @@ NEAR = 4 << 20  # bytes of a W x W tile beyond which an inner step takes FAR tim
 FAR = 1.2
 
 
-def choose(stream: Stream, gram: Products, working_set: int | str, cache: float | str) -> tuple[int, int, str]:
+def choose(
+    stream: Stream, gram: Products, working_set: int | str, cache: float | str, n: int | None = None
+) -> tuple[int, int, str]:
     """(working set size, bytes of the row cache, why): the numbers given, or those of the least cost by the device's
-    measured rates (profiles.py), in dense multiply-adds.
+    measured rates (profiles.py), in dense multiply-adds. n: rows of the problem, where these are not all of them.
 
     A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the row cache: rows are kept
     where that is less. A large working set leaves fewer rows to compute, launches and looks to pay, a small one has the
@@ -28,7 +30,9 @@ def choose(stream: Stream, gram: Products, working_set: int | str, cache: float 
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep or gram.whole else cells
-        costs = {W: cost(profile, rows.n, rows.tile_cost, value, W, rows.laid) for W in _sizes(profile.working_set)}
+        costs = {
+            W: cost(profile, n or rows.n, rows.tile_cost, value, W, rows.laid) for W in _sizes(profile.working_set)
+        }
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:

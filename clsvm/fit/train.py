@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from clsvm import solvers
+from clsvm.fit import sharded
 from clsvm.fit.alone import HostFit
 from clsvm.fit.checkpoint import Checkpoint
 from clsvm.fit.prepare import PreparedFit, Vector
-from clsvm.gram.layouts.record import Plan
+from clsvm.fit.trained import At, Trained, reported
 from clsvm.kernels import Kernel, Precomputed
+from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Problem
-from clsvm.report import FitReport, Status, relative_gap
+from clsvm.report import Status
 from clsvm.report.display import Display
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The solution, its report, and what a model of it needs to know."""
-
-    solution: solvers.Solution
-    report: FitReport
-    plan: Plan | None
 
 
 def train(
@@ -37,16 +28,31 @@ def train(
     kernel is precomputed, from ``start`` where it is given.
 
     since: perf_counter() at which the fit began. float64 is taken where float32 cannot reach the tolerance. Raises
-    ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit.
+    ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit. Rows
+    for several devices, or that are elsewhere already, are solved in shards.
     """
     if options.checkpoint is None:
-        return train_each(X, [problem], kernel, options, [start], since)[0]
+        return _solved(X, problem, kernel, options, start, since, None)
     checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel)
     if checkpoint.file.exists():
         start = checkpoint.read()
-    trained = train_each(X, [problem], kernel, options, [start], since, checkpoint.write)[0]
+    trained = _solved(X, problem, kernel, options, start, since, checkpoint.write)
     checkpoint.write(trained.solution.b)
     return trained
+
+
+def _solved(
+    X: Any,
+    problem: Problem,
+    kernel: Kernel | Precomputed,
+    options: Options,
+    start: Vector | None,
+    since: float,
+    save: Callable[[Vector], None] | None,
+) -> Trained:
+    if isinstance(X, sharded.Elsewhere) or len(listed(options.device)) > 1:
+        return sharded.train(X, problem, kernel, options, start, since, save)
+    return train_each(X, [problem], kernel, options, [start], since, save)[0]
 
 
 def train_each(
@@ -95,37 +101,10 @@ def train_each(
                     continue
                 solution = solution.after(before.solution) if before else solution
                 feasible[i] = problem.feasible(solution.b)
-                report = _report(solution, ready, {**seconds, **solution.seconds}, perf_counter() - begun[i])
+                at = ready.stream.peak, str(ready.stream.info), ready.describe(), ready.reason, ready.plan
+                report = reported(solution, At(*at), {**seconds, **solution.seconds}, perf_counter() - begun[i])
                 made[i] = Trained(solution, report, ready.plan)
                 seconds = {}
         if ready.last:
             break
     return [one for one in made if one is not None]
-
-
-def _report(
-    solution: solvers.Solution, ready: PreparedFit | HostFit, seconds: dict[str, float], total: float
-) -> FitReport:
-    primal, dual = float(solution.primal.sum()), float(solution.dual.sum())
-    return FitReport(
-        primal=primal,
-        dual=dual,
-        gap=relative_gap(primal, dual),
-        violation=float(solution.violation.max()),
-        error_bound=solution.error_bound,
-        exact_rows=solution.exact_rows,
-        status=solution.status.value,
-        converged=solution.status.converged,
-        steps=int(solution.steps.sum()),
-        outer_steps=solution.outer_steps,
-        rows_computed=solution.rows_computed,
-        bytes_held=ready.stream.peak,
-        seconds={**seconds, "other": total - sum(seconds.values()), "total": total},
-        device=str(ready.stream.info),
-        layout=ready.describe(),
-        working_set_size=solution.working_set,
-        dtype=solution.dtype,
-        trace=solution.trace,
-        selection=ready.reason,
-        layout_costs=ready.plan.costs if ready.plan else {},
-    )

@@ -6,9 +6,10 @@ from clsvm.gram.products import Products
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
+from clsvm.solvers.certificate import Exact
 from clsvm.solvers.coupled import Coupled
 from clsvm.solvers.decomposition import Solver
-from clsvm.solvers.solution import Exact, Settings, Solution
+from clsvm.solvers.solution import Settings, Solution
 
 __all__ = ["Exact", "Settings", "Solution", "Solver", "batch", "solver"]
 

@@ -6,6 +6,7 @@ to. Where a sum is held, its dual is an offset; else every coefficient is by its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from clsvm.problem import Problem
 from clsvm.report import Status
 
 Vector = NDArray[np.float64]
+Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
 HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
 EPS = float(np.finfo(np.float64).eps)
@@ -144,6 +146,35 @@ def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
     lo, hi, group = problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     held = len(problem.totals)
     return extremes(f.ravel(), b.ravel(), lo, hi, problem.kink, group, held or problem.problems, held > 0)
+
+
+def rounding(b: Vector, dtype: str, kernel_scale: float) -> float:
+    """What rounding of kernel values of ``dtype``, of kernel_scale eps each, can do to f at most, for coefficients b
+    (problems, n)."""
+    return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
+
+
+def certified(
+    problem: Problem, b: Vector, f: Vector, exact: Exact, bound: float, double: bool, worst: float, tol: float
+) -> tuple[float, int, Vector]:
+    """(violation, rows evaluated, f (problems, n)): f of the rows that decide the violation, seen as ``worst``, and the
+    objectives, from kernel values in float64, where rounding, at most ``bound``, may hide a tenth of tol. Where these
+    are in float64 as it is (double), f of all rows: it has gathered the rounding of many steps."""
+    rows: NDArray[np.bool_] = np.full(problem.n, double)
+    evaluated, off = 0, bound
+    if not double and bound > tol / 10 and worst + 2 * bound > tol:
+        rows = np.asarray(of(problem, b, f).deciding(tol, bound).reshape(b.shape).any(axis=0))
+    for more in (rows, ~rows & (b != 0).any(axis=0)):
+        at = np.flatnonzero(more)
+        if at.size:
+            values = exact(at, b) + problem.q[:, at]
+            off = float(np.abs(values - f[:, at]).max())  # what rounding did here, it will have done to the rest
+            f[:, at] = values
+            evaluated += at.size
+        size, weight = level(f, b, problem.q, problem.kink)
+        if (off * weight <= OBJECTIVE * size).all():
+            break
+    return of(problem, b, f).violation if evaluated else worst, evaluated, f
 
 
 def objectives(

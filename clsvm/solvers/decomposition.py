@@ -15,10 +15,8 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
 
-Nothing of length n leaves the device, and the host waits only every ``sync`` steps, to read the violation. K is in
-float32 as a rule, b and f in float64 (or pairs of float32). When the violation seems small enough, the rows that can
-decide it, within the bound of what rounding of K can have done to f, are evaluated again in float64 (``exact``); if the
-true violation is larger, their f is replaced and the loop goes on.
+Nothing of length n leaves the device, and the host waits only every ``sync`` steps, to read the violation (loop.py). K
+is in float32 as a rule, b and f in float64 (or pairs of float32).
 """
 
 from __future__ import annotations
@@ -35,26 +33,21 @@ from clsvm.gram.products import Products, Store, Tile, Update
 from clsvm.gram.row_cache import RowCache
 from clsvm.opencl.launch import local
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint, Problem
-from clsvm.report import Point, Status, relative_gap
-from clsvm.solvers import certificate, programs
+from clsvm.problem import Problem
+from clsvm.solvers import programs
+from clsvm.solvers.loop import Look, Loop
 from clsvm.solvers.programs import Hits, Limits, Misses
 from clsvm.solvers.selection import View, nbytes, selection
-from clsvm.solvers.solution import Settings, Solution
-from clsvm.solvers.state import Course, Look, State
+from clsvm.solvers.solution import Settings
+from clsvm.solvers.state import State
 
 Vector = NDArray[np.float64]
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
-NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
-PATIENCE = 200  # outer steps, and some more of many rows, in which neither violation nor dual need get better
-CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
-FEW_ROWS = 4096  # of which the objectives are checked in float64 also where a solve ends short of its tolerance
 WHOLE = 16  # a working set is whole vectors of this many
-GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
 
 
-class Solver:
+class Solver(Loop):
     """The state of a solve on the device, and one method for each stage of a step.
 
     ``sets`` working sets are chosen at a time, each for ``each`` problems. :meth:`load` begins again with another
@@ -64,7 +57,7 @@ class Solver:
     def __init__(self, stream: Stream, gram: Products, problem: Problem, settings: Settings) -> None:
         self.stream, self.gram, self.problem, self.settings = stream, gram, problem, settings
         rows, P = gram.rows, problem.problems
-        self.n, self.P = rows.n_pad, P
+        self.n, self.P, self.sync, self.dtype = rows.n_pad, P, stream.profile.sync, rows.dtype
         self.sets, self.each = self._shape()
         self.state = State(stream, gram, P)
         self.W = self._working_set()
@@ -88,9 +81,7 @@ class Solver:
         counters[:, :2] = 0  # (the head of the ring stays)
         stream.write(self.counters, counters)
         self.selection.clear()
-        parts = ("select", "subproblem", "tile", "rows", "update", "gap", "exact")
-        self.seconds = dict.fromkeys(parts, 0.0)
-        self.trace: list[Point] = []
+        self._begin()
         if missing is not None:
             self.state.respond(missing, self.panel)
 
@@ -141,76 +132,21 @@ class Solver:
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
 
-    def run(self) -> Solution:
-        try:
-            return self._run()
-        except KeyboardInterrupt:
-            if self.settings.save:
-                self.settings.save(self.state.coefficients())
-            raise
-
-    def _run(self) -> Solution:
-        outer, course = 0, Course(perf_counter(), perf_counter())
-        status: Status | None = None
-        while status is None:
-            self._extremes()
-            replaced = False
-            if outer % self.stream.profile.sync == 0:
-                status, replaced = self._look(outer, course)
-            if status is None and not replaced:
-                self._step(outer)
-                outer += 1
-        if status in (Status.MAX_ITER, Status.MAX_TIME) and self.n <= FEW_ROWS:  # (of many it would take long)
-            worst = float(self._read().violation.max())
-            course.exact_rows += self._certified(worst, np.inf)[1]
-        self._extremes()
-        return self._solution(status, outer, course)
-
-    def _look(self, outer: int, course: Course) -> tuple[Status | None, bool]:
-        """(how the solve ends, if it does; whether f was replaced, so that the state is to be looked at again)."""
-        s, look = self.settings, self._read()
-        violation, gap = float(look.violation.max()), self._watch(look, outer, course.began)
-        close = violation <= s.tol and course.near < NEAR and not self._sure(violation)
-        course.near += close
-        if not close and (violation <= s.tol or (s.gap_tol is not None and gap <= s.gap_tol)):
-            return self._checked(look, violation, course)
-        if 0 <= s.max_iter <= int(look.steps.min()):
-            return Status.MAX_ITER, False
-        if s.max_time is not None and perf_counter() - course.began >= s.max_time:
-            return Status.MAX_TIME, False
-        if s.save and perf_counter() - course.saved >= s.save_every:
-            s.save(self.state.coefficients())
-            course.saved = perf_counter()
-        if self._stands_still(look, outer, violation, course):
-            return Status.STALLED, False
-        course.steps = int(look.steps.sum())
-        self.cache.reserve(self._before + look.rows, self.stream.profile.sync)
-        return None, False
-
-    def _checked(self, look: Look, violation: float, course: Course) -> tuple[Status | None, bool]:
-        """:meth:`_look` where the violation or the gap is small enough by f as it is: is it by f in float64?"""
-        s, started = self.settings, perf_counter()
-        if s.progress:
-            s.progress.phase("checking in float64")
-        by_tol = violation <= s.tol
-        tol = s.tol if by_tol else violation
-        worst, evaluated = self._certified(violation, tol)
-        self.seconds["exact"] += perf_counter() - started
-        course.exact_rows += evaluated
-        if by_tol and worst <= s.tol:
-            return Status.TOLERANCE, False
-        if not by_tol and (not evaluated or self._gap() <= (s.gap_tol or 0)):
-            return Status.GAP, False
-        course.certificates += 1
-        if course.certificates > CERTIFICATES:
-            return Status.STALLED, False
-        course.steps, course.best = -1, np.inf
-        return None, True
-
     def _certified(self, violation: float, tol: float) -> tuple[float, int]:
         """:meth:`State.certify`, with the memory of the panel."""
+        if self.settings.exact is None:
+            return violation, 0
         with self.cleared():
             return self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol)
+
+    def coefficients(self) -> Vector:
+        return self.state.coefficients()
+
+    def found(self) -> tuple[Vector, Vector]:
+        return self.state.found()
+
+    def _reserve(self, look: Look) -> None:
+        self.cache.reserve(self._before + look.rows, self.sync)
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
@@ -222,48 +158,6 @@ class Solver:
         finally:
             self.panel = self.gram.panel(self.W * self.sets, square=True)
 
-    def _stands_still(self, look: Look, outer: int, violation: float, course: Course) -> bool:
-        """Whether no step changed anything, or for long neither the violation fell nor the dual rose. The violation may
-        go up and down for long while the dual still rises."""
-        s = self.settings
-        if violation < 0.99 * course.best:
-            course.best, course.best_at = violation, outer
-        patience = PATIENCE + 50 * self.n // self.W
-        if outer - course.best_at > patience:
-            level = float(self._objective(look.rho)[1].sum())
-            rises = level > course.level + 1e-9 * abs(level)
-            hidden = s.exact is not None and self._hidden() > certificate.HOPELESS * s.tol
-            course.best_at, course.level = outer, level
-            if hidden or not rises:
-                return True
-        return bool(outer) and int(look.steps.sum()) == course.steps
-
-    def _solution(self, status: Status, outer: int, course: Course) -> Solution:
-        look = self._read()
-        b, f = self.state.found()
-        held = self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT)
-        rho = certificate.of(self.problem, b, f).rho.reshape(self.P, -1) if held else look.rho
-        primal, dual = self._objective(rho)
-        self.trace.append(look.point(perf_counter() - course.began, outer, primal, dual))
-        return Solution(
-            b=b,
-            f=f,
-            rho=rho,
-            primal=primal,
-            dual=dual,
-            violation=look.violation,
-            steps=look.steps,
-            status=status,
-            error_bound=self.state.bound(b, self.settings.kernel_scale),
-            exact_rows=course.exact_rows,
-            outer_steps=outer,
-            rows_computed=look.rows,
-            working_set=self.W,
-            seconds=self.seconds,
-            trace=tuple(self.trace),
-            dtype=self.gram.rows.dtype,
-        )
-
     def _view(self) -> View:
         """f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
         state = self.state
@@ -272,32 +166,7 @@ class Solver:
     def _extremes(self) -> None:
         self.selection.look(self._view())
 
-    def _watch(self, look: Look, outer: int, began: float) -> float:
-        """The relative duality gap where it is wanted now (else nan); keeps the trace, shows progress.
-
-        The gap is looked at by a count of steps, not by the clock: a fit ends at the same step every time.
-        """
-        s, now = self.settings, perf_counter() - began
-        every = max(1, GAP_ROWS // (self.W * self.stream.profile.sync)) * self.stream.profile.sync
-        wanted = s.gap_tol is not None and outer % every == 0
-        due = not self.trace or now > 1.1 * self.trace[-1].seconds + 0.02  # (the first second in a few dozen points)
-        if not (wanted or due):
-            if s.progress:
-                nan = float("nan")
-                steps, violation = int(look.steps.sum()), float(look.violation.max())
-                s.progress(Point(now, steps, outer, nan, nan, nan, violation, look.rows))
-            return float("nan")
-        primal, dual = self._objective(look.rho)
-        self.seconds["gap"] += perf_counter() - began - now
-        point = look.point(perf_counter() - began, outer, primal, dual)
-        if due:
-            self.trace.append(point)
-        if s.progress:
-            s.progress(point)
-        return point.gap if wanted else float("nan")
-
     def _step(self, outer: int) -> None:
-        """One working set: choose, solve, apply."""
         P, W, stay = self.P, self.W, self.stay if outer else 0
         ws, started = self.selection.ws, perf_counter()
         self.selection.choose(self._view(), stay)
@@ -358,43 +227,16 @@ class Solver:
         numbers, places = self.selection.extremes()
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
-        if self.problem.constraint in (Constraint.NONE, Constraint.COUPLED):  # every row by itself
-            violation = np.maximum(np.maximum(-m, M), 0)[:, 0]
-            return Look(np.zeros((self.P, 1)), violation, counters[: self.sets, 0], int(counters[0, 1]))
-        rho = certificate.offsets(m, M, places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1))
-        with np.errstate(invalid="ignore"):
-            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf).max(axis=1)
-        return Look(rho, np.maximum(violation, 0.0), counters[: self.sets, 0], int(counters[0, 1]))
-
-    def _gap(self) -> float:
-        """The relative duality gap of the state as it is now."""
-        self._extremes()
-        return float(max(map(relative_gap, *self._objective(self._read().rho))))
+        inside = places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)
+        return self._seen(m, M, *inside, counters[: self.sets, 0], int(counters[0, 1]))
 
     def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
-        """Primal and dual objective of each problem at offset rho."""
         buffer = self.stream.wide(rho)
         self._sum(buffer)
-        quadratic, linear, loss = self.stream.read_wide(self.sums, (self.sets, self.selection.chunks, 3)).sum(axis=1).T
+        sums = self.stream.read_wide(self.sums, (self.sets, self.selection.chunks, 3)).sum(axis=1)
         self.stream.free(buffer)
-        primal = quadratic / 2 + loss
-        if self.problem.constraint in (Constraint.BIAS, Constraint.SPLIT):
-            primal -= (rho.reshape(self.P, -1) * self.problem.total).sum(axis=1)
-        return primal, -(quadratic / 2 + linear)
+        return self._objectives(sums, rho)
 
     def _sum(self, rho: Buffer) -> None:
         """Into ``sums``: what the objectives are made of, chunk by chunk."""
         self.selection.over_rows(self._k["objective"], self._view(), self.state.q, rho, self.sums)
-
-    def _hidden(self) -> float:
-        """What rounding of kernel values can hide of f as it is."""
-        return self.state.bound(self.state.coefficients(), self.settings.kernel_scale)
-
-    def _sure(self, violation: float) -> bool:
-        """Whether a few steps more cannot spare the float64 certificate, or need not: what rounding of K hides is too
-        much for that, or nothing, or within tol with the violation."""
-        tol = self.settings.tol
-        if self.settings.exact is None or violation <= CLOSE * tol or self.gram.rows.dtype == "float64":
-            return True
-        hidden = 2 * self._hidden()
-        return hidden > (1 - CLOSE) * tol or hidden <= tol / 5 or violation + hidden <= tol

@@ -73,6 +73,11 @@ def respond(profile: Profile, dtype: str) -> Variant:
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
+def shard(profile: Profile, dtype: str) -> Variant:
+    """What a shard of the rows is told of single rows; ``entry`` is the first of three kernels."""
+    return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
+
+
 SQUARE = 16  # SIDE of carry.cl
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.report import Point, Progress, Status
+from clsvm.solvers.certificate import Exact
 
 Vector = NDArray[np.float64]
-Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 
 
 @dataclass(frozen=True)

@@ -6,50 +6,17 @@ to no problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Products, Update
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Problem
-from clsvm.report import Point, relative_gap
 from clsvm.solvers import certificate
-from clsvm.solvers.solution import Exact, Vector
-
-
-@dataclass(frozen=True)
-class Look:
-    """What the host reads back: rho (problems, groups), violation, steps (problems,), and rows computed."""
-
-    rho: Vector
-    violation: Vector
-    steps: NDArray[np.int64]
-    rows: int
-
-    def point(self, seconds: float, outer: int, primal: Vector, dual: Vector) -> Point:
-        """The point of a trace, with the objectives of the problems."""
-        gap, violation = float(max(map(relative_gap, primal, dual))), float(self.violation.max())
-        totals = float(primal.sum()), float(dual.sum())
-        return Point(seconds, int(self.steps.sum()), outer, *totals, gap, violation, self.rows)
-
-
-@dataclass
-class Course:
-    """What a solve remembers from one look to the next. steps: at the last one, -1 after f was replaced; near: looks at
-    which it went on within tol; best: the least violation, at outer step best_at; level: of the dual."""
-
-    began: float
-    saved: float = 0.0
-    near: int = 0
-    steps: int = -1
-    best: float = np.inf
-    best_at: int = 0
-    level: float = -np.inf
-    certificates: int = 0
-    exact_rows: int = 0
+from clsvm.solvers.certificate import Exact
+from clsvm.solvers.solution import Vector
 
 
 class State:
@@ -103,42 +70,15 @@ class State:
             s.finish()
             s.free(at, count, D)
 
-    def bound(self, b: Vector, kernel_scale: float) -> float:
-        """What rounding of the kernel values can have done to f at most, for coefficients b (problems, rows)."""
-        eps = float(np.finfo(self.gram.rows.dtype).eps)
-        return eps * kernel_scale * float(np.abs(b).sum(axis=1).max())
-
-    def certify(self, exact: Exact | None, kernel_scale: float, worst: float, tol: float) -> tuple[float, int]:
-        """(violation, rows evaluated): f of the rows that decide the violation and the objectives, from kernel values
-        in float64, where rounding may hide a tenth of tol. Where these are in float64 as it is, f of all rows: it has
-        gathered the rounding of many steps."""
-        double = self.gram.rows.dtype == "float64"
-        shape = (self.P, self.n)
-        b = self.stream.read_wide(self.b, shape)
-        bound = self.bound(b, kernel_scale)
-        if exact is None:
-            return worst, 0
-        f, lo, hi, q = (self.stream.read_wide(buffer, shape) for buffer in (self.f, self.lo, self.hi, self.q))
+    def certify(self, exact: Exact, kernel_scale: float, worst: float, tol: float) -> tuple[float, int]:
+        """certificate.certified of the state as it is, whose f is then replaced."""
+        at, shape = self.gram.rows.position, (self.P, self.n)
+        b, f, lo, hi, q = (
+            self.stream.read_wide(buffer, shape)[:, at] for buffer in (self.b, self.f, self.lo, self.hi, self.q)
+        )
         now = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
-        order = self.gram.rows.order
-        there = order >= 0
-        coefficients = np.zeros((self.P, self.gram.rows.n))
-        coefficients[:, order[there]] = b[:, there]
-        rows = there & double
-        if not double and bound > tol / 10 and worst + 2 * bound > tol:
-            rows = there & certificate.of(now, b, f).deciding(tol, bound).reshape(shape).any(axis=0)
-        evaluated, off = 0, bound
-        for more in (rows, there & ~rows & (b != 0).any(axis=0)):
-            at = np.flatnonzero(more)
-            if at.size:
-                values = exact(order[at].astype(np.intp), coefficients) + q[:, at]
-                off = float(np.abs(values - f[:, at]).max())  # what rounding did here, it will have done to the rest
-                f[:, at] = values
-                evaluated += at.size
-            level, weight = certificate.level(f, b, q, now.kink)
-            if (off * weight <= certificate.OBJECTIVE * level).all():
-                break
-        if not evaluated:
-            return worst, 0
-        self.stream.write_wide(self.f, f)
-        return certificate.of(now, b, f).violation, evaluated
+        double, hidden = self.gram.rows.dtype == "float64", certificate.rounding(b, self.gram.rows.dtype, kernel_scale)
+        violation, evaluated, f = certificate.certified(now, b, f, exact, hidden, double, worst, tol)
+        if evaluated:
+            self.stream.write_wide(self.f, self.padded(f))
+        return violation, evaluated

@@ -13,7 +13,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.problem import Constraint
-from clsvm.solvers.programs import carry, respond, selection, subproblem
+from clsvm.solvers.programs import carry, respond, selection, shard, subproblem
 
 
 def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
@@ -57,6 +57,7 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             yield subproblem(profile, dtype, profile.working_set, constraint)
         yield update(profile, dtype)
         yield carry(profile, dtype)
+        yield shard(profile, dtype)
         yield respond(profile, dtype)
         yield given(profile, dtype)
         yield back(profile, dtype)

@@ -1,0 +1,250 @@
+"""A shard: some of the rows of a solve on one device, with f, b and the bounds of theirs.
+
+It offers the rows that violate their optimum most, takes in by how much the working set changed, and keeps values of K
+of its own rows with rows of any shard. Rows travel centred and in the dtype of kernel values (sharded.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data, centred
+from clsvm.gram import layouts
+from clsvm.gram import programs as gram_programs
+from clsvm.gram.layouts.record import Plan
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.responses import exact_responses
+from clsvm.gram.row_cache import RowCache
+from clsvm.kernels import Kernel
+from clsvm.opencl.stream import Buffer, Stream
+from clsvm.problem import Constraint, Problem
+from clsvm.solvers import programs
+from clsvm.solvers.selection import View, selection
+from clsvm.solvers.state import State
+
+Vector = NDArray[np.float64]
+Places = NDArray[np.int32]
+CACHE_SHARE = 0.6  # of the memory that is left, for the row cache
+EXACT = 256 << 20  # bytes of rows at most that a look in float64 copies
+
+
+class Part(NamedTuple):
+    """What a shard has of a problem: lo, hi, q, b (1, n) of its rows; W: of working sets. cache_bytes: of its row
+    cache."""
+
+    lo: Vector
+    hi: Vector
+    q: Vector
+    b: Vector
+    constraint: Constraint
+    kink: float
+    W: int
+    cache_bytes: int
+
+
+class Change(NamedTuple):
+    """What a step did. rows, b: of this shard's rows those whose coefficient changed, and what it is now. X (m, d):
+    rows of any shard of which the row cache has no values; weights: by how much each changed; slots: where the values
+    go. hits: slots of those of which it has, and by how much these changed. kept: rows of this shard that stay in the
+    working set. least, most (groups,): extremes of the other shards, as far as is known. stay: how many rows of the
+    working set stay in all. computed: rows of K that were computed so far."""
+
+    rows: Places
+    b: Vector
+    X: Data | None
+    weights: Vector
+    slots: Places
+    hits: Places
+    hit_weights: Vector
+    kept: Places
+    least: Vector
+    most: Vector
+    stay: int
+    computed: int
+
+
+class Offer(NamedTuple):
+    """What a shard says after a step. rows: candidates for the working set; f, X: of them; kept: f of the rows that
+    stay. least, most, inside, sums (groups,): extremes of its rows, how many are inside their bounds, the sums of their
+    derivatives. capacity: slots of its row cache."""
+
+    rows: Places
+    f: Vector
+    X: Data
+    kept: Vector
+    least: Vector
+    most: Vector
+    inside: NDArray[np.int64]
+    sums: Vector
+    capacity: int
+
+
+def cast(X: Data, centre: Vector, dtype: str) -> Data:
+    """Rows as they travel."""
+    return (centred(X, centre) if centre.any() else X).astype(dtype, copy=False)
+
+
+def travelled(plan: Plan) -> Plan:
+    """The plan of rows that have travelled."""
+    return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
+
+
+def row_bytes(X: Data) -> int:
+    """Of a row on the host, about."""
+    return max(1, X.nnz * (X.dtype.itemsize + 4) // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize)
+
+
+class Shard:
+    """Rows X (n, d), dense or CSR, laid out on a device. Row numbers are the caller's. Raises ValueError where
+    memory_limit does not hold them."""
+
+    def __init__(self, stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> None:
+        self.stream, self.X, self.kernel, self.plan, self.dtype = stream, X, kernel, plan, dtype
+        self.gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+        stream.finish()
+        self.n = X.shape[0]
+        self.state = State(stream, self.gram, 1)
+        self._posed: tuple[Any, ...] = ()
+        self._k = {
+            name: stream.variant(programs.shard(stream.profile, dtype), name) for name in ("put", "mark", "pick")
+        }
+        self._k["update"] = stream.variant(gram_programs.update(stream.profile, dtype))
+
+    def pose(self, part: Part) -> None:
+        """Begin a problem at its coefficients, with f = q."""
+        stream, W = self.stream, part.W
+        self.problem = Problem(part.lo, part.hi, part.q, part.constraint, part.kink)
+        self.state.load(self.problem, part.b, (part.b, part.q))
+        given = part.constraint, W, part.cache_bytes
+        if self._posed != given:
+            if self._posed:
+                raise RuntimeError("a shard is for problems of one kind")
+            n, dtype = self.gram.rows.n_pad, np.dtype(self.dtype)
+            self.selection = selection(stream, self.dtype, part.constraint, 1, n, W)
+            self._objective = stream.variant(self.selection.program, "objective")
+            self._sums = stream.zeros(8 * 3 * self.selection.chunks)
+            room = min(part.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
+            self.cache = RowCache(stream, n, dtype.itemsize, room, W)
+            self._posed = given
+
+    @property
+    def _view(self) -> View:
+        state = self.state
+        return View(state.f, state.b, state.lo, state.hi, state.kink)
+
+    def step(self, change: Change) -> Offer:
+        """Take a change in, and say what follows."""
+        with self.stream.recycling():
+            with self.stream.scratch():
+                self._take(change)
+            with self.stream.scratch():
+                return self._offer(change)
+
+    def _take(self, change: Change) -> None:
+        stream, at = self.stream, self.gram.rows.position
+        if len(change.rows):
+            self._k["put"](
+                (len(change.rows),), None, stream.upload(at[change.rows]), stream.wide(change.b), self.state.b
+            )
+        self.cache.reserve(change.computed, 1)
+        if len(change.hits):
+            D, slots = stream.wide(change.hit_weights), stream.upload(change.hits)
+            store = (*Store(self.cache.slabs, self.cache.slab_rows, self.cache.ld, slots).arguments(),)
+            update = Update(1, self.gram.rows.n_pad, self.state.f, D, len(change.hits)).arguments()
+            count, blocks = stream.upload(np.array([len(change.hits)], np.int32)), self._blocks()
+            self._k["update"]((blocks,), None, store, update, count)
+        if change.X is not None:
+            self._accumulate(change.X, change.weights, change.slots)
+
+    def _blocks(self) -> int:
+        return -(-self.gram.rows.n_pad // self.stream.profile.block)
+
+    def _accumulate(self, X: Data, weights: Vector, slots: Places | None) -> None:
+        """f += K(., X) weights, and the values into the row cache where there are slots."""
+        stream, m = self.stream, X.shape[0]
+        plan = layouts.once(travelled(self.plan), X)
+        gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
+        panel = gram.panel(m)
+        count = stream.upload(np.array([m], np.int32))
+        gram.gather(panel, stream.upload(gram.rows.position), count)
+        D = np.zeros(panel.capacity)
+        D[:m] = weights
+        store = None
+        if slots is not None and len(slots):
+            where = np.zeros(panel.capacity, np.int32)
+            where[:m] = slots
+            store = Store(self.cache.slabs, self.cache.slab_rows, self.cache.ld, stream.upload(where))
+        update = Update(1, self.gram.rows.n_pad, self.state.f, stream.wide(D), panel.capacity)
+        self.gram.accumulate(panel, count, store, update)
+
+    def _offer(self, change: Change) -> Offer:
+        stream, choice, rows = self.stream, self.selection, self.gram.rows
+        choice.clear()
+        kept = np.zeros(0)
+        if len(change.kept):
+            at = stream.upload(rows.position[change.kept])
+            self._k["mark"]((len(change.kept),), None, at, choice.in_set)
+            kept = self._picked(at, len(change.kept))
+        choice.look(self._view)
+        numbers, places = choice.extremes()
+        least, most = numbers[0, ..., 0].min(axis=0), numbers[0, ..., 1].max(axis=0)
+        choice.beside(change.least, change.most)
+        choice.choose(self._view, change.stay)
+        ws = stream.read(choice.ws, np.int32, choice.W)[change.stay :]
+        ws = ws[ws >= 0]
+        f = self._picked(stream.upload(ws), len(ws)) if len(ws) else np.zeros(0)
+        chosen = rows.order[ws]
+        count, sums = places[0, ..., 2].sum(axis=0), numbers[0, ..., 2].sum(axis=0)
+        return Offer(chosen, f, self.sent(chosen), kept, least, most, count, sums, self.cache.capacity)
+
+    def _picked(self, at: Buffer, count: int) -> Vector:
+        out = self.stream.buffer(8 * count)
+        self._k["pick"]((count,), None, at, self.state.f, out)
+        return self.stream.read_wide(out, count)
+
+    def sent(self, rows: Places) -> Data:
+        """Some rows as they travel."""
+        return cast(self.X[rows], self.plan.centre, self.dtype)
+
+    def whole(self, rows: Places) -> Data:
+        """Some rows as they were given."""
+        return self.X[rows]
+
+    def respond(self, X: Data, weights: Vector) -> None:
+        """f += K(., X) weights for rows X (m, d) that have travelled."""
+        with self.stream.scratch():
+            self._accumulate(X, weights, None)
+
+    def objective(self, rho: Vector) -> Vector:
+        """(3,): what the objectives at offsets rho (groups,) are made of."""
+        stream, choice = self.stream, self.selection
+        with stream.scratch():
+            choice.over_rows(self._objective, self._view, self.state.q, stream.wide(rho), self._sums)
+            return np.asarray(stream.read_wide(self._sums, (choice.chunks, 3)).sum(axis=0))
+
+    def f(self) -> Vector:
+        """f (n,) of all rows."""
+        return self.stream.read_wide(self.state.f, self.gram.rows.n_pad)[self.gram.rows.position]
+
+    def put(self, f: Vector) -> None:
+        """Replace f (n,)."""
+        self.stream.write_wide(self.state.f, self.state.padded(f[None]))
+
+    def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
+        """K b in float64 of some rows, b (1, m) of the support vectors (m, d) as they were given."""
+        stream, c = self.stream, np.zeros((1, len(rows)))
+        with stream.beside(stream.limit - stream.held) as own:
+            step = max(1, EXACT // row_bytes(self.X))
+            for first in range(0, len(rows), step):
+                here = self.X[rows[first : first + step]]
+                c[:, first : first + step] = exact_responses(own, self.kernel, self.plan, here, support, b)
+        return c
+
+    def peak(self) -> int:
+        """The most bytes that the device has held."""
+        return self.stream.peak

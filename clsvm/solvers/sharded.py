@@ -1,0 +1,283 @@
+"""Decomposition over rows in several places: the solver of decomposition.py with f and rows in shards.
+
+Solves:   as decomposition.py, one problem (BIAS, NONE or SPLIT)
+Given:    shards (shard.py) on several devices or machines, and a device for the working set
+Stops:    as decomposition.py (loop.py), by the extremes of all shards
+
+    until stopped:
+        ws    <- half of the last working set, and of the candidates of all shards those with the largest violations
+        b_ws  <- solution of the dual over ws, here                                             working_set.py
+        f     <- f + K(., changed) delta in every shard, which offers its next candidates with the answer
+
+A step is one question to each shard: rows of the working set of which the shards keep no kernel values go there,
+candidates and numbers of a few rows come back; nothing as long as a shard travels before the end. Which rows of K the
+shards keep is decided here, so that all keep the same. The coefficients are here: a shard that was lost begins again
+with its part of them, and its f is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.problem import Constraint, Problem
+from clsvm.solvers import certificate
+from clsvm.solvers.loop import Look, Loop
+from clsvm.solvers.shard import Change, Offer, Part, row_bytes
+from clsvm.solvers.solution import Settings
+from clsvm.solvers.working_set import WorkingSet, chosen
+
+Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
+PIECE = 1024  # rows at a time that f is made of
+EXACT = 64 << 20  # bytes of support vectors at a time in float64
+
+
+class Lost:
+    """The answer of a shard that was lost and has begun again, with f = q."""
+
+
+class Shards(Protocol):
+    """Where the shards are. sizes: rows of each, one after another."""
+
+    sizes: Sequence[int]
+
+    def begin(self, part: Callable[[int], Part]) -> None:
+        """Pose the problem of which ``part(i)`` is that of shard i; a shard that is lost later begins again with what
+        ``part`` gives then."""
+
+    def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+        """What each shard's method of that name answers to its arguments, at the same time; None where it is not asked;
+        :class:`Lost`."""
+
+
+class Sharded(Loop):
+    """The solve of one problem; ``settings`` without what evaluates rows in float64, which the shards do."""
+
+    def __init__(self, shards: Shards, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
+        self._shards, self._set, self.problem = shards, working_set, problem
+        self.settings = replace(settings, exact=self.exact)
+        self.n, self.P, self.W, self.sync, self.dtype = problem.n, 1, working_set.W, 1, working_set.dtype
+        self._ends = np.cumsum(shards.sizes)
+        self._starts = self._ends - np.asarray(shards.sizes)
+        start = problem.start if settings.start is None else settings.start
+        self._b = np.zeros((1, self.n)) if start is None else start.copy()
+        self._rows_computed = self._steps = 0
+        self._directory = Directory(self.n)
+        self._kept, self._kept_X = np.zeros(0, np.intp), None
+        self._offers: list[Offer] = []
+        self._begin()
+        shards.begin(self._part)
+        if self._b.any():
+            for rows, X in self._support("sent", PIECE):
+                self._ask("respond", [(X, self._b[0, rows])] * len(self._ends))
+        self._look_again()
+
+    def _part(self, i: int) -> Part:
+        here, p = slice(self._starts[i], self._ends[i]), self.problem
+        given = p.lo[:, here], p.hi[:, here], p.q[:, here], self._b[:, here]
+        return Part(*given, p.constraint, p.kink, self.W, self.settings.cache_bytes)
+
+    # Questions.
+
+    def _ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+        """What all shards answer; one that was lost gets its f anew, and is asked again."""
+        answers = self._shards.ask(name, given)
+        for i, answer in enumerate(answers):
+            while isinstance(answer, Lost):
+                self._directory.forget()
+                self._revive(i)
+                again = given[i]
+                if name == "step":  # (its coefficients, and so its f, have the step already)
+                    again = (self._unchanged()[i],)
+                answer = self._only(i, name, again)
+            answers[i] = answer
+        return answers
+
+    def _only(self, i: int, name: str, given: tuple[Any, ...] | None) -> Any:
+        """The answer of one shard."""
+        return self._shards.ask(name, [given if i == k else None for k in range(len(self._ends))])[i]
+
+    def _revive(self, i: int) -> None:
+        """f of a shard that has begun again, from the coefficients."""
+        while True:
+            for rows, X in self._support("sent", PIECE):
+                if isinstance(self._only(i, "respond", (X, self._b[0, rows])), Lost):
+                    break
+            else:
+                return
+
+    def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
+        """Rows in any order by their shards, counted from the first of each."""
+        home = np.searchsorted(self._ends, rows, side="right")
+        return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._starts)]
+
+    def _taken(self, name: str, rows: Rows) -> Data:
+        """X of some rows, in their order: as they were given ("whole") or as they travel ("sent")."""
+        parts = self._split(rows)
+        found = self._ask(name, [(part,) if len(part) else None for part in parts])
+        home = np.searchsorted(self._ends, rows, side="right")
+        order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
+        return _stacked([one for one in found if one is not None])[order]
+
+    def _support(self, name: str, step: int) -> Iterator[tuple[Rows, Data]]:
+        """Support vectors, ``step`` at a time."""
+        support = np.flatnonzero(self._b[0])
+        for first in range(0, len(support), step):
+            rows = support[first : first + step]
+            yield rows, self._taken(name, rows)
+
+    # A step.
+
+    def _step(self, outer: int) -> None:
+        before = self._steps
+        self._solve()
+        if self._steps == before:  # (of other shards, each knew only how they were before the last step)
+            self._look_again()
+            self._solve()
+
+    def _look_again(self) -> None:
+        """Candidates by all extremes as they are."""
+        self._offers = self._ask("step", [(change,) for change in self._unchanged()])
+
+    def _solve(self) -> None:
+        """One working set: choose, solve, apply."""
+        started, p, of, W = perf_counter(), self.problem, self._offers, self.W
+        offered = np.concatenate([one.rows + start for one, start in zip(of, self._starts, strict=True)])
+        f, b = np.concatenate([one.f for one in of]), self._b[0]
+        stay, sides = len(self._kept), 1 if p.constraint is Constraint.NONE else 2
+        least, most = np.min([one.least for one in of], axis=0), np.max([one.most for one in of], axis=0)
+        new = chosen(p, offered, f, b[offered], least, most, (W - stay) // sides)
+        rows = np.concatenate([self._kept, offered[new]])
+        if not len(rows):
+            return
+        X = _stacked([self._kept_X] * bool(stay) + [_stacked([one.X for one in of])[new]])
+        f = np.concatenate([*(one.kept for one in of), f[new]])
+        self.seconds["select"] += perf_counter() - started
+        started, s = perf_counter(), self.settings
+        found, self._steps = self._set.solve(X, f, b[rows], p.lo[0, rows], p.hi[0, rows], s.tol, s.max_iter)
+        self.seconds["subproblem"] += perf_counter() - started
+        started, change = perf_counter(), found - b[rows]
+        self._b[0, rows] = found
+        stays = stay + np.sort(np.arange(len(new))[:: 1 if stay else 2])
+        stays = stays[np.argsort(rows[stays])]
+        self._kept, self._kept_X = rows[stays], X[stays]
+        changed = np.flatnonzero(change)
+        self._apply(rows[changed], change[changed], X[changed])
+        self.seconds["rows"] += perf_counter() - started
+
+    def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
+        """Tell all shards of coefficients that changed, and take their next candidates."""
+        slots, hit = self._directory.slots(rows, min(one.capacity for one in self._offers))
+        self._rows_computed += int((~hit).sum())
+        told = self._unchanged()
+        for i, own in enumerate(self._split(rows)):
+            told[i] = told[i]._replace(
+                rows=own,
+                b=self._b[0, own + self._starts[i]],
+                X=None if hit.all() else X[~hit],
+                weights=change[~hit],
+                slots=slots[~hit] if len(slots) else slots,
+                hits=slots[hit] if len(slots) else slots,
+                hit_weights=change[hit],
+            )
+        self._offers = self._ask("step", [(one,) for one in told])
+
+    def _unchanged(self) -> list[Change]:
+        """What each shard is told where nothing changed."""
+        none, nothing, made = np.zeros(0, np.int32), np.zeros(0), []
+        for i, kept in enumerate(self._split(self._kept)):
+            others = [one for k, one in enumerate(self._offers) if k != i]
+            far = np.full(self.problem.groups, np.inf)
+            least = np.min([far, *(one.least for one in others)], axis=0)
+            most = np.max([-far, *(one.most for one in others)], axis=0)
+            stay = min(len(self._kept), self.W // 2)
+            told = none, nothing, None, nothing, none, none, nothing
+            made.append(Change(*told, kept, least, most, stay, self._rows_computed))
+        return made
+
+    # The loop's.
+
+    def coefficients(self) -> Vector:
+        return self._b.copy()
+
+    def found(self) -> tuple[Vector, Vector]:
+        return self.problem.snapped(self._b, self.problem.lo, self.problem.hi), self._f()
+
+    def _f(self) -> Vector:
+        return np.concatenate(self._ask("f", [()] * len(self._ends)))[None]
+
+    def _extremes(self) -> None:
+        """Every answer to a step has them."""
+
+    def _reserve(self, look: Look) -> None:
+        """Every shard does, in its step."""
+
+    def _read(self) -> Look:
+        of = self._offers
+        m, M = np.min([one.least for one in of], axis=0)[None], np.max([one.most for one in of], axis=0)[None]
+        count, sums = np.sum([one.inside for one in of], axis=0)[None], np.sum([one.sums for one in of], axis=0)[None]
+        return self._seen(m, M, count, sums, np.array([self._steps]), self._rows_computed)
+
+    def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
+        parts = self._ask("objective", [(rho.ravel(),)] * len(self._ends))
+        return self._objectives(np.sum(parts, axis=0)[None], rho)
+
+    def _certified(self, violation: float, tol: float) -> tuple[float, int]:
+        b, f = self._b, self._f()
+        given = self.problem, b, f, self.exact, self.bound(b), self.dtype == "float64", violation, tol
+        violation, evaluated, f = certificate.certified(*given)
+        if evaluated:
+            self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])
+            self._look_again()
+        return violation, evaluated
+
+    def exact(self, rows: Rows, b: Vector) -> Vector:
+        """K b (1, n) in float64 of some rows, ascending."""
+        parts, c = self._split(rows), np.zeros((1, len(rows)))
+        size = max(1, row_bytes(self._taken("whole", rows[:1])))
+        for support, X in self._support("whole", max(1, EXACT // size)):
+            given = [(part, X, b[:, support]) if len(part) else None for part in parts]
+            c += np.concatenate([one for one in self._ask("exact", given) if one is not None], axis=1)
+        return c
+
+
+def _stacked(parts: list[Data]) -> Data:
+    """Rows one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+
+
+class Directory:
+    """Which rows of K, of n, the shards keep, and where: a ring of slots, as rowcache.cl has it on one device."""
+
+    def __init__(self, n: int) -> None:
+        self._slot_of, self._owner, self._head = np.full(n, -1, np.int32), np.zeros(0, np.intp), 0
+
+    def forget(self) -> None:
+        """None are kept."""
+        self._slot_of[:], self._owner[:] = -1, -1
+
+    def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """(the slot of each row, empty where nothing is kept; whether it is kept there), after which all are kept."""
+        slots = self._slot_of[rows]
+        hit = slots >= 0
+        if not capacity:
+            return np.zeros(0, np.int32), hit
+        if capacity > len(self._owner):
+            self._owner = np.concatenate([self._owner, np.full(capacity - len(self._owner), -1, np.intp)])
+        new = rows[~hit]
+        taken = ((self._head + np.arange(len(new))) % capacity).astype(np.int32)
+        left = self._owner[taken]
+        self._slot_of[left[left >= 0]] = -1
+        self._owner[taken], self._slot_of[new], slots[~hit] = new, taken, taken
+        self._head = (self._head + len(new)) % capacity
+        return slots, hit
