@@ -75,18 +75,13 @@ class _OnWorkers(nystrom.Ready):
 
     @property
     def peak(self) -> int:
-        return max([0, *self._chunks.client.run(worker.peak, self._terms.name).values()])
+        return max([0, *self._chunks.client.run(worker.peak, self._terms.name, on_error="ignore").values()])
 
     def _side(self, task: Any) -> OnWorkers:
         samples = [None] * len(self._sizes) if self.sample is None else split(self.sample, np.cumsum(self._sizes))
         terms = self._terms._replace(samples=tuple(samples))
-        self._chunks.sent += nbytes(terms.centers.data if sp.issparse(terms.centers) else terms.centers)
-        future = self._chunks.client.submit(_itself, terms, pure=False)
-        return OnWorkers(self._chunks, future, terms, sum(self._sizes))
-
-
-def _itself(terms: Terms) -> Terms:
-    return terms
+        self._chunks.sent += nbytes(terms.centers)
+        return OnWorkers(self._chunks, terms, sum(self._sizes))
 
 
 class OverChunks(Answering, local.Falkon):
@@ -244,4 +239,4 @@ def _ready(
     try:
         yield _OnWorkers(chunks, sizes, posed, terms, options)
     finally:
-        chunks.client.run(worker.forget, terms.name)
+        chunks.client.run(worker.forget, terms.name, on_error="ignore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from distributed import Client, Future, wait
 from numpy.typing import NDArray
 
 from clsvm.dask import worker
-from clsvm.dask.worker import CHANGES, Lost, Past, Terms
+from clsvm.dask.worker import CHANGES, Agreed, Lost, Past, Terms
 from clsvm.losses import LOSSES
 from clsvm.nystrom.rows import Several
 
 Vector = NDArray[np.float64]
+LONG = 60.0  # seconds that a worker has to say that it is there
 PATIENCE = 2.0  # seconds after which it is asked whether a worker that has not answered is still there
 
 
@@ -35,47 +37,110 @@ class Chunks:
 
     def __post_init__(self) -> None:
         self.homes: list[str] = []  # the address of the worker that each chunk is asked at
+        self._desks: dict[str, Any] = {}
 
     def each(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
         """``call`` with an entry of each column, for every chunk, wherever it is."""
         return list(self.client.gather([self.client.submit(call, *row) for row in zip(*columns, strict=True)]))
 
+    def agree(self, terms: Agreed) -> None:
+        """Lay the chunks out by these terms from here on."""
+        self._terms, self._name = self.client.submit(_itself, terms, pure=False), terms.name
+        self._there: set[int] = set()
+
     def ask(self, make: Callable[[int, bool], tuple[Any, ...]], among: Sequence[int] | None = None) -> list[Any]:
         """worker.ask of every chunk, or of some, on its own worker, with what ``make(i, again)`` gives; again: after
         the chunk was lost, with its worker or without."""
         asked = range(len(self.X)) if among is None else among
+        todo, found = dict.fromkeys(asked, False), {}
+        while todo:
+            self._lay([i for i in todo if i not in self._there])
+            calls = [(i, self._call(i, make(i, again))) for i, again in todo.items()]
+            for i, call in calls:
+                answer = self._answer(i, call)
+                if isinstance(answer, Lost):
+                    self._there.discard(i)
+                    todo[i] = True
+                    continue
+                self.received += nbytes(answer)
+                found[i] = answer
+                del todo[i]
+        return [found[i] for i in asked]
+
+    def _lay(self, missing: list[int]) -> None:
+        """Have chunks laid out by workers that are there."""
+        if not missing:
+            return
         if not self.homes:
             self.settle()
-        waiting = {self._submit(i, make(i, False)): i for i in asked}
-        found: dict[int, Any] = {}
+        waiting: dict[Future[Any], int] = {}
+        self._find_homes(missing)
+        for i in missing:
+            waiting[self._laying(i)] = i
         while waiting:
             for future in self._ended(list(waiting)):
                 i = waiting.pop(future)
-                answer = Lost() if future.status in ("cancelled", "lost") else future.result()
-                if isinstance(answer, Lost):
-                    waiting[self._submit(i, make(i, True))] = i
-                else:
-                    self.received += nbytes(answer)
-                    found[i] = answer
-            if waiting:
-                self._move(waiting, make)
-        return [found[i] for i in asked]
+                if future.status in ("cancelled", "lost"):
+                    waiting[self._laying(i)] = i
+                    continue
+                future.result()
+                self._there.add(i)
+            moved = self._find_homes(list(waiting.values()))
+            for future, i in list(waiting.items()):
+                if i in moved:
+                    del waiting[future]
+                    future.cancel()
+                    waiting[self._laying(i)] = i
+
+    def _laying(self, i: int) -> Future[Any]:
+        row = i, self.X[i], self.y[i], self.weights[i]
+        return self.client.submit(worker.lay, self._terms, *row, workers=[self.homes[i]], pure=False)
+
+    def _find_homes(self, chunks: list[int]) -> set[int]:
+        """Those of some chunks whose worker is gone, which have another one now."""
+        there = self.workers() if chunks else []
+        lost = {i for i in chunks if there and self.homes[i] not in there}
+        for i in lost:
+            self.homes[i] = min(there, key=Counter(self.homes).__getitem__)
+        return lost
+
+    def _call(self, i: int, given: tuple[Any, ...]) -> Any:
+        """What an answer will be; None where there is nobody to ask."""
+        self.sent += nbytes(given)
+        try:
+            return self._desk(self.homes[i]).ask(self._name, i, *given)
+        except (RuntimeError, OSError, TimeoutError):
+            return None
+
+    def _desk(self, home: str) -> Any:
+        """Who answers on a worker, some ten milliseconds faster than a task would."""
+        if home not in self._desks:
+            made = self.client.submit(worker.Desk, actor=True, workers=[home], pure=False)
+            self._desks[home] = made, made.result(timeout=LONG)
+        return self._desks[home][1]
+
+    def _answer(self, i: int, call: Any) -> Any:
+        """An answer, or :class:`Lost` where its worker is gone."""
+        began = perf_counter()
+        while call is not None:
+            try:
+                return call.result(timeout=PATIENCE)
+            except TimeoutError:
+                if self.homes[i] not in self.workers():
+                    return Lost()
+            except OSError:
+                if (
+                    self.homes[i] in self.workers() and perf_counter() - began > LONG
+                ):  # (it takes a while to be noticed)
+                    raise
+                call = None
+        return Lost()
 
     def _ended(self, futures: list[Future[Any]]) -> list[Future[Any]]:
         try:
             return list(wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED").done)
         except TimeoutError:
             return []
-
-    def _move(self, waiting: dict[Future[Any], int], make: Callable[[int, bool], tuple[Any, ...]]) -> None:
-        """Ask elsewhere what was asked of workers that are gone."""
-        there = self.workers()
-        for future, i in list(waiting.items()):
-            if there and self.homes[i] not in there:
-                self.homes[i] = min(there, key=Counter(self.homes).__getitem__)
-                del waiting[future]
-                future.cancel()
-                waiting[self._submit(i, make(i, True))] = i
 
     def workers(self) -> list[str]:
         """Addresses of those that are there."""
@@ -91,11 +156,9 @@ class Chunks:
             counts[home] += 1
             self.homes.append(home)
 
-    def _submit(self, i: int, given: tuple[Any, ...]) -> Future[Any]:
-        terms, *rest = given
-        self.sent += nbytes(rest)
-        row = i, self.X[i], self.y[i], self.weights[i]
-        return self.client.submit(worker.ask, terms, *row, *rest, workers=[self.homes[i]], pure=False)
+
+def _itself(terms: Any) -> Any:
+    return terms
 
 
 def _addresses(dask_scheduler: Any) -> list[str]:
@@ -120,9 +183,10 @@ def _arrays(given: Any) -> Iterator[NDArray[Any]]:
 class OnWorkers(Several):
     """Rows in chunks on workers. What a chunk has to be is kept here, so that a lost one is made again."""
 
-    def __init__(self, chunks: Chunks, terms: Future[Any], values: Terms, n: int) -> None:
-        self._chunks, self._terms = chunks, terms
+    def __init__(self, chunks: Chunks, values: Terms, n: int) -> None:
+        self._chunks = chunks
         self._version, self._past = 0, Past()
+        chunks.agree(values)
         self.loss, self.penalty = LOSSES[values.loss], values.penalty
         self.k, self.m, self.n = len(values.offset), values.centers.shape[0], n
         self._largest = np.maximum.reduce(self._all("largest"))
@@ -131,7 +195,7 @@ class OnWorkers(Several):
         version, past = self._version, self._past
 
         def make(i: int, again: bool) -> tuple[Any, ...]:
-            return self._terms, version, past if again else None, name, list(given)
+            return version, past if again else None, name, list(given)
 
         answers = self._chunks.ask(make)
         if name in CHANGES:

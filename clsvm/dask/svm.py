@@ -107,7 +107,7 @@ class OnWorkers:
             words = f"{len(self._sizes)} of Dask's workers, each with {device}"
             yield AtWorkers(shards, terms, self._sizes, finest, words)
         finally:
-            shards.client.run(worker.forget, name)
+            shards.client.run(worker.forget, name, on_error="ignore")
 
 
 class AtWorkers:
@@ -115,7 +115,7 @@ class AtWorkers:
 
     def __init__(self, shards: Chunks, terms: Terms, sizes: Sequence[int], finest: str, device: str) -> None:
         self._shards, self.sizes, self.finest, self.device, self.plan = shards, sizes, finest, device, terms.plan
-        self._terms = shards.client.submit(_itself, terms, pure=False)
+        shards.agree(terms)
         self._versions = [0] * len(sizes)
         self._part: Callable[[int], Part] | None = None
 
@@ -131,8 +131,8 @@ class AtWorkers:
         def make(i: int, again: bool) -> tuple[Any, ...]:
             if again and self._part:
                 lost.add(i)
-                return self._terms, 0, None, "pose", [self._part(i)]
-            return self._terms, self._versions[i], None, name, list(given[i] or ())
+                return 0, None, "pose", [self._part(i)]
+            return self._versions[i], None, name, list(given[i] or ())
 
         among = [i for i, one in enumerate(given) if one is not None]
         answers: list[Any] = [None] * len(given)
@@ -140,10 +140,6 @@ class AtWorkers:
             answers[i] = Lost() if i in lost else answer
             self._versions[i] = 1 if i in lost else self._versions[i] + (name in CHANGES)
         return answers
-
-
-def _itself(terms: Terms) -> Terms:
-    return terms
 
 
 class OverWorkers(Answering):

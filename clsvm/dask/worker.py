@@ -130,6 +130,7 @@ class _Fit:
     """What a worker has of a fit."""
 
     stream: Stream
+    changes: tuple[str, ...]
     chunks: dict[int, _Held] = field(default_factory=dict)
 
 
@@ -146,34 +147,45 @@ def in_thread(call: Callable[..., Any], *given: Any) -> Any:
     return _threads[0].submit(call, *given).result()
 
 
-def ask(
-    terms: Agreed, i: int, X: Data, y: Any, weights: Any, version: int, past: Past | None, name: str, given: list[Any]
-) -> Any:
-    """What the side of chunk i, rows X (n, d), targets y and weights, answers to ``name`` at that version; Lost where
-    it is not there and no past was given."""
-    return in_thread(_ask, terms, i, (X, y, weights), version, past, name, given)
+def lay(terms: Agreed, i: int, X: Data, y: Any, weights: Any) -> None:
+    """Lay out chunk i, rows X (n, d), targets y and weights, unless it is there."""
+    in_thread(_lay, terms, i, X, y, weights)
 
 
-def _ask(
-    terms: Agreed, i: int, chunk: tuple[Any, Any, Any], version: int, past: Past | None, name: str, given: list[Any]
-) -> Any:
+def _lay(terms: Agreed, i: int, *chunk: Any) -> None:
     if terms.name not in _fits:
-        _fits[terms.name] = _Fit(Stream(terms.device, terms.memory_limit))
+        _fits[terms.name] = _Fit(Stream(terms.device, terms.memory_limit), terms.changes)
     fit = _fits[terms.name]
-    held = fit.chunks.get(i)
-    if held is None or held.version != version:
+    if i not in fit.chunks:
+        left = max(1, terms.chunks - len(fit.chunks))
+        fit.chunks[i] = _Held(terms.laid(fit.stream, left, i, *chunk))
+
+
+class Desk:
+    """An actor of Dask's, one on each worker, that answers for the chunks there."""
+
+    def ask(self, fit: str, i: int, version: int, past: Past | None, name: str, given: list[Any]) -> Any:
+        """What the side of chunk i of a fit answers to ``name`` at that version; Lost where it is not there, or not at
+        that version and no past was given."""
+        return in_thread(_ask, fit, i, version, past, name, given)
+
+
+def _ask(name: str, i: int, version: int, past: Past | None, question: str, given: list[Any]) -> Any:
+    fit = _fits.get(name)
+    held = fit.chunks.get(i) if fit else None
+    if not fit or not held:
+        return Lost()
+    if held.version != version:
         if version and past is None:
             return Lost()
-        left = max(1, terms.chunks - len(fit.chunks))
-        held = fit.chunks[i] = held or _Held(terms.laid(fit.stream, left, i, *chunk))
         if version:
             assert past is not None
             held.side.restart()
             past.relive(held.side)
         held.version = version
-    found = getattr(held.side, name)
+    found = getattr(held.side, question)
     answer = found(*given) if callable(found) else found
-    held.version = version + (name in terms.changes)
+    held.version = version + (question in fit.changes)
     return answer
 
 

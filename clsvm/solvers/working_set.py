@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Tile
 from clsvm.kernels import Kernel
@@ -66,10 +67,13 @@ class WorkingSet:
         self._constraint, self._real = constraint, np.dtype(dtype).itemsize
         self.W = self._size(most, row)
         self._kink, self._counters = stream.wide(np.array([kink])), stream.zeros(8 * 4)
-        self._carry = stream.variant(programs.carry(stream.profile, dtype), "mirror")
+        self._mirror = stream.variant(programs.carry(stream.profile, dtype), "mirror")
+        self._Q = stream.buffer(self._real * self.W**2)  # (new memory takes longer to touch than to fill)
 
     def _size(self, W: int, row: int) -> int:
-        stream, W = self.stream, max(1, W // WHOLE) * WHOLE
+        stream = self.stream
+        unit = max(WHOLE, *(one.width(stream.profile, self.dtype, "many") for one in LAYOUTS.values()))
+        W = max(1, W // unit) * unit
         room = min(SHARE * (stream.limit - stream.held), stream.largest)
         most = stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else W
         while W > WHOLE and (W * (W * self._real + 3 * row) > room or most < W):
@@ -88,16 +92,16 @@ class WorkingSet:
         rows = layouts.build(stream, X, layouts.once(self._plan, X), self.dtype)
         gram = Gram(stream, rows, self._kernel)
         panel = gram.panel(self.W, square=True)
-        W = panel.capacity
+        W = self.W
         at = np.full(W, -1, np.int32)
         at[:w] = rows.position
         here = np.where(at >= 0, np.arange(W), -1).astype(np.int32)
         places, count, ws = stream.upload(at), stream.upload(np.array([W], np.int32)), stream.upload(here)
-        Q, delta = stream.buffer(self._real * W * W), stream.zeros(8 * W)
+        Q, delta = self._Q, stream.zeros(8 * W)
         gram.gather(panel, places, count)
         gram.tile(panel, Tile(places, count, Q, half=True))
         squares = W // programs.SQUARE
-        self._carry((squares, squares), None, W, 0, Q)
+        self._mirror((squares, squares), None, W, 0, Q)
         f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
         state = f, b, lo, hi, self._kink, delta, self._counters
         items = programs.subproblem_items(stream.profile, W)
