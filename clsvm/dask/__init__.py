@@ -7,6 +7,17 @@ are all that travels, of SVMs the rows of working sets. Needs the extra ``dask``
 from __future__ import annotations
 
 from clsvm.dask.falkon import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
+from clsvm.dask.search import FalkonSearchCV, SVCSearchCV
 from clsvm.dask.svm import SVC, SVR, NuSVC, OneClassSVM
 
-__all__ = ["SVC", "SVR", "FalkonClassifier", "FalkonRegressor", "LogisticFalkonClassifier", "NuSVC", "OneClassSVM"]
+__all__ = [
+    "SVC",
+    "SVR",
+    "FalkonClassifier",
+    "FalkonRegressor",
+    "FalkonSearchCV",
+    "LogisticFalkonClassifier",
+    "NuSVC",
+    "OneClassSVM",
+    "SVCSearchCV",
+]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from dask.array import from_array
-from distributed import Future, get_client
+from distributed import Client, Future, get_client
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
@@ -47,13 +47,18 @@ def taken(chunks: Chunks, places: list[NDArray[np.intp]], there: bool = False) -
     return found
 
 
+def client_for(words: str) -> Client:
+    """The Dask client that is there. Raises ValueError, which says that ``words`` one, where there is none."""
+    try:
+        return get_client()
+    except ValueError:
+        raise ValueError(f"{words} a Dask client: make one by distributed.Client()") from None
+
+
 def gathered(X: Any, y: Any, weights: Any) -> Chunks:
     """Chunks of X (n, d), y and weights (or None), kept by the workers. Raises ValueError where there is no client, or
     where they do not come in the same chunks."""
-    try:
-        client = get_client()
-    except ValueError:
-        raise ValueError("rows in chunks need a Dask client: make one by distributed.Client()") from None
+    client = client_for("rows in chunks need")
     X, y, weights = (array(one) for one in (X, y, weights))
     if X.ndim != 2:
         raise ValueError(f"X must be (n, d), got {X.ndim} dimensions")

@@ -16,8 +16,8 @@ from sklearn.utils.validation import (
 from clsvm import problem
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
-from clsvm.fit import several, train
-from clsvm.fit.trained import Trained
+from clsvm.fit import train
+from clsvm.fit.trained import Several, Trained
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
 from clsvm.parameters import Options
@@ -68,7 +68,7 @@ class Machine(KernelEstimator):
         self,
         X: Any,
         kernel: Kernel | Precomputed,
-        trained: Trained | several.Several,
+        trained: Trained | Several,
         support: NDArray[np.intp],
         dual_coef: NDArray[np.float64],
         intercept: NDArray[np.float64],

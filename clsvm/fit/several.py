@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.errors import MemoryLimitError
-from clsvm.fit import host, prepare
+from clsvm.fit import host, prepare, sharded, spread
 from clsvm.fit.alone import HostFit
 from clsvm.fit.train import train_each
+from clsvm.fit.trained import Several
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Products
 from clsvm.kernels import Kernel, Precomputed
+from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
@@ -27,17 +29,6 @@ from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.batch import Member, Outcome
 
 Vector = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Several:
-    """Coefficients (m,) of each problem, offsets (problems, groups) and pair steps of each, in order; one report."""
-
-    b: list[Vector]
-    rho: Vector
-    steps: NDArray[np.int64]
-    report: FitReport
-    plan: Plan | None
 
 
 @dataclass
@@ -65,8 +56,11 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
     small ones side by side on one layout of X (solvers/batch.py), and on the host what that leaves (host.py); large
     ones one after another, those that are of all rows with one row cache.
 
-    since: perf_counter() at which the fit began. max_time is that of all together. Raises as train.train does.
+    since: perf_counter() at which the fit began. max_time is that of all together. Raises as train.train does. Several
+    devices take members from a queue; of rows that are elsewhere, all shards take one member after another.
     """
+    if isinstance(X, sharded.Elsewhere) or len(listed(options.device)) > 1:
+        return spread.train(train, X, members, kernel, options, since)
     record, found = _Record(), dict[int, Outcome]()
     record.lap("check", since)
 

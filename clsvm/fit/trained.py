@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clsvm import solvers
 from clsvm.gram.layouts.record import Plan
-from clsvm.report import FitReport, relative_gap
+from clsvm.report import FitReport, Status, relative_gap
+
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -15,6 +21,18 @@ class Trained:
     """The solution, its report, and what a model of it needs to know."""
 
     solution: solvers.Solution
+    report: FitReport
+    plan: Plan | None
+
+
+@dataclass(frozen=True)
+class Several:
+    """Coefficients (m,) of each of several problems, offsets (problems, groups) and pair steps of each, in order; one
+    report."""
+
+    b: list[Vector]
+    rho: Vector
+    steps: NDArray[np.int64]
     report: FitReport
     plan: Plan | None
 
@@ -54,4 +72,38 @@ def reported(solution: solvers.Solution, at: At, seconds: dict[str, float], tota
         trace=solution.trace,
         selection=at.reason,
         layout_costs=at.plan.costs if at.plan else {},
+    )
+
+
+def together(reports: Sequence[FitReport], seconds: float, workers: int) -> FitReport:
+    """One report of fits that took so many seconds in all, by some workers at a time."""
+    primal, dual = sum(one.primal for one in reports), sum(one.dual for one in reports)
+    statuses = [one.status for one in reports]
+    by_gap = Status.GAP.value if Status.GAP.value in statuses else Status.TOLERANCE.value
+    status = next((one.status for one in reports if not one.converged), by_gap)
+    parts: dict[str, float] = {}
+    for one in reports:
+        for part, spent in one.seconds.items():
+            if part not in ("other", "total"):
+                parts[part] = parts.get(part, 0.0) + spent / workers
+    return FitReport(
+        primal=primal,
+        dual=dual,
+        gap=relative_gap(primal, dual),
+        violation=max(one.violation for one in reports),
+        error_bound=max(one.error_bound for one in reports),
+        exact_rows=sum(one.exact_rows for one in reports),
+        status=status,
+        converged=all(one.converged for one in reports),
+        steps=sum(one.steps for one in reports),
+        outer_steps=sum(one.outer_steps for one in reports),
+        rows_computed=sum(one.rows_computed for one in reports),
+        bytes_held=max(one.bytes_held for one in reports),
+        seconds={**parts, "other": seconds - sum(parts.values()), "total": seconds},
+        device=" and ".join(dict.fromkeys(one.device for one in reports)),
+        layout="; ".join(dict.fromkeys(one.layout for one in reports)),
+        working_set_size=max(one.working_set_size for one in reports),
+        dtype=min(one.dtype for one in reports),
+        selection="; ".join(dict.fromkeys(one.selection for one in reports)),
+        layout_costs=reports[0].layout_costs,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,8 @@ from clsvm.estimators import targets
 from clsvm.estimators.answers import Answers, Probable
 from clsvm.estimators.steps import Steps
 from clsvm.model_selection.shown import shown_fits
+from clsvm.opencl.devices import listed
+from clsvm.threads import dealt
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -167,14 +170,56 @@ class Fits:
 
     def _each(self) -> Iterator[None]:
         """Fit by fit."""
+        yield from self._by(*self._groups())
+
+    def _by(self, groups: list[Group], apart: list[Job]) -> Iterator[None]:
+        """The jobs of some groups, then those that go alone, on the machine's devices."""
+        devices = listed(self.machine.device)
+        if len(devices) == 1:
+            for group in groups:
+                yield from self._together(group, apart)
+            yield from self._one_by_one(apart)
+            return
+
+        def together(device: Any, group: Group) -> Generator[None]:
+            yield from self._together(group._replace(jobs=self._on(device, group.jobs)), apart)
+
+        def alone(device: Any, job: Job) -> Generator[None]:
+            yield from self._one_by_one(self._on(device, [job]))
+
+        yield from dealt(devices, _pieces(groups, len(devices)), together)
+        yield from dealt(devices, apart, alone)
+
+    def pieces(self, workers: int) -> list[list[tuple[int, int]]]:
+        """What is not done yet, (candidate, fold) of each fit, in pieces for workers that share nothing."""
         groups, apart = self._groups()
-        for group in groups:
-            try:
-                yield from self.shared(group, apart)
-            except SAID as error:  # of these numbers, on this device
-                left = [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
-                yield from self._one_by_one(left, str(error) or type(error).__name__)
-        yield from self._one_by_one(apart)
+        jobs = [group.jobs for group in _pieces(groups, workers)] + [[job] for job in apart]
+        return [[(job.candidate, job.fold) for job in some] for some in jobs]
+
+    def done(self, jobs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Found | Exception]:
+        """What some fits come to, (candidate, fold) of each, and no others."""
+        own = copy.copy(self)
+        own.found, groups, apart = {}, *self._groups(jobs)
+        for _ in own._by(groups, apart):
+            pass
+        return own.found
+
+    def _on(self, device: Any, jobs: list[Job]) -> list[Job]:
+        """Jobs on one of the machine's devices; but for those whose candidate says on which."""
+        return [
+            job
+            if "device" in self.candidates[job.candidate]
+            else job._replace(machine=clone(job.machine).set_params(device=device))
+            for job in jobs
+        ]
+
+    def _together(self, group: Group, apart: list[Job]) -> Iterator[None]:
+        """The jobs of a group; what has to go alone is added to ``apart``."""
+        try:
+            yield from self.shared(group, apart)
+        except SAID as error:  # of these numbers, on this device
+            left = [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
+            yield from self._one_by_one(left, str(error) or type(error).__name__)
 
     def _one_by_one(self, jobs: list[Job], why: str = "") -> Iterator[None]:
         """Fits as the estimator does them; said where that is slower than it should be: where ``why`` hinders none."""
@@ -185,15 +230,15 @@ class Fits:
                 why = ""
             yield
 
-    def _groups(self) -> tuple[list[Group], list[Job]]:
-        """What shares its work, and what does not."""
+    def _groups(self, among: Sequence[tuple[int, int]] | None = None) -> tuple[list[Group], list[Job]]:
+        """What shares its work, and what does not, of what is not done; among: of these fits alone."""
         groups: list[Group] = []
         apart: list[Job] = []
         for candidate, values in enumerate(self.candidates):
             machine = clone(self.machine).set_params(**clone(dict(values), safe=False))
             for fold in range(len(self.splits)):
                 job = Job(candidate, fold, machine)
-                if (candidate, fold) in self.found:
+                if (candidate, fold) in self.found or not (among is None or (candidate, fold) in among):
                     continue
                 try:
                     key = self.key(job)
@@ -268,3 +313,14 @@ class Fits:
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged])
         with files.atomic_write(file) as stream:
             np.savez(stream, **content)
+
+
+def _pieces(groups: list[Group], workers: int) -> list[Group]:
+    """Groups, by folds where there are fewer of them than workers."""
+    if len(groups) >= workers:
+        return groups
+    return [
+        group._replace(jobs=[job for job in group.jobs if job.fold == fold])
+        for group in groups
+        for fold in dict.fromkeys(job.fold for job in group.jobs)
+    ]
