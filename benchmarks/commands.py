@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import multiprocessing
-import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from benchmarks import (
     outofcore,
     pairs,
     search,
+    sharded,
     table,
     tasks,
     tasks_table,
@@ -30,7 +30,7 @@ from benchmarks.boostsvm import cases, parts
 from benchmarks.boostsvm.shapes import COMMON_COLUMNS
 from benchmarks.falkon_studies import shared, studies
 from benchmarks.fit import Options, fit_set
-from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS
+from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS, add_data
 from clsvm.opencl import devices
 
 PEERS = ("libsvm", "onedal")
@@ -79,12 +79,6 @@ def _names(known: tuple[str, ...]) -> Any:
     return parse
 
 
-def _add_data(parser: Parser, words: str = "") -> None:
-    named = os.environ.get("CLSVM_DATA")
-    words = "; ".join(part for part in ("folder of the data sets (else that of CLSVM_DATA)", words) if part)
-    parser.add_argument("--data", type=Path, default=Path(named) if named else None, help=words)
-
-
 def _add_sets(parser: Parser, known: tuple[str, ...], default: list[str] | None, words: str = "") -> None:
     parser.add_argument("--sets", type=_names(known), default=default, help=f"of {', '.join(known)}{words}")
 
@@ -108,7 +102,7 @@ def _rows(result: Result) -> list[dict[str, Any]]:
 def _fit_arguments(parser: Parser) -> None:
     _add_sets(parser, tuple(SETS), list(BUNDLED[1:]))
     _add_peers(parser)
-    _add_data(parser, f"none needed for {', '.join(BUNDLED)}")
+    add_data(parser, f"none needed for {', '.join(BUNDLED)}")
     _add_repeats(parser, 3, "fits of each solver")
     parser.add_argument("--repeats-libsvm", type=int, default=1, help="fits of LIBSVM (1)")
     parser.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance (1e-3)")
@@ -159,7 +153,7 @@ def _gtsvm_arguments(parser: Parser) -> None:
     which.add_argument("--table", type=int, choices=tuple(gtsvm.TABLES), help=words)
     which.add_argument("--figure", type=int, choices=tuple(gtsvm.FIGURES), help="2: where the time goes")
     _add_sets(parser, tuple(SETS), list(gtsvm.SETS))
-    _add_data(parser, f"none needed for {', '.join(BUNDLED)}")
+    add_data(parser, f"none needed for {', '.join(BUNDLED)}")
 
 
 def _gtsvm(asked: Asked) -> Result:
@@ -172,7 +166,7 @@ def _tasks_arguments(parser: Parser) -> None:
     _add_sets(parser, tuple(TASK_SETS), None, "; all that are there")
     known = tuple(tasks.TASKS)
     parser.add_argument("--tasks", type=_names(known), default=list(known), help=f"of {', '.join(known)}")
-    _add_data(parser, f"none needed for {', '.join(BUNDLED_TASKS)}")
+    add_data(parser, f"none needed for {', '.join(BUNDLED_TASKS)}")
     parser.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance of both (1e-3)")
 
 
@@ -194,7 +188,7 @@ def _search_arguments(parser: Parser) -> None:
     parser.add_argument("--rows", type=int, default=8000, help="rows of a9a (8000)")
     _add_peers(parser)
     _add_repeats(parser, 3, "searches of ours")
-    _add_data(parser)
+    add_data(parser)
 
 
 def _search(asked: Asked) -> Result:
@@ -207,7 +201,7 @@ def _pairs_arguments(parser: Parser) -> None:
     _add_sets(parser, known, ["letter", "pendigits"])
     _add_peers(parser)
     _add_repeats(parser, 4, "fits of each solver")
-    _add_data(parser, "none needed for iris and digits")
+    add_data(parser, "none needed for iris and digits")
 
 
 def _pairs(asked: Asked) -> Result:
@@ -217,7 +211,7 @@ def _pairs(asked: Asked) -> Result:
 def _layouts_arguments(parser: Parser) -> None:
     _add_sets(parser, tuple(SETS), ["synthetic20k"])
     _add_repeats(parser, 6, "fits in each layout")
-    _add_data(parser, f"none needed for {', '.join(BUNDLED)}")
+    add_data(parser, f"none needed for {', '.join(BUNDLED)}")
 
 
 def _layouts(asked: Asked) -> Result:
@@ -231,7 +225,7 @@ def _falkon_arguments(parser: Parser) -> None:
     parser.add_argument("--rows", type=int, help="rows of a set at most (all)")
     parser.add_argument("--product", action="store_true", help="the product alone, for features 3 to 784")
     _add_repeats(parser, 3, "fits of each solver")
-    _add_data(parser, "none needed for synthetic")
+    add_data(parser, "none needed for synthetic")
 
 
 def _falkon(asked: Asked) -> Result:
@@ -256,7 +250,7 @@ def _study_arguments(parser: Parser) -> None:
     parser.add_argument("--memory-limit", default="400MB", help="of the device in growth (400MB)")
     parser.add_argument("--repeats", type=int, default=3, help="of a product in features, after the cold one (3)")
     parser.add_argument("--plot", type=Path, help="a picture to draw, .png; needs matplotlib")
-    _add_data(parser, "none needed for synthetic, features and growth")
+    add_data(parser, "none needed for synthetic, features and growth")
 
 
 def _study(asked: Asked) -> Result:
@@ -290,7 +284,7 @@ def _boostsvm_arguments(parser: Parser) -> None:
     words = "seconds after which a fit is ended; 0: never (120)"
     parser.add_argument("--limit", type=float, default=120, metavar="S", help=words)
     parser.add_argument("--plot", type=Path, help="a picture of a figure, .png; needs matplotlib")
-    _add_data(parser, "none needed for synthetic sets")
+    add_data(parser, "none needed for synthetic sets")
 
 
 _LISTED = (
@@ -380,13 +374,16 @@ _LISTED = (
         lambda result: parts.PARTS[result["part"]].holds(result),
         after=parts.draw,
     ),
-    Command(
-        "outofcore",
-        "Cholesky factors and LAUUM in tiles by one worker and by two, beside LAPACK in core",
-        outofcore.add_arguments,
-        outofcore.measure,
-        outofcore.show,
-        outofcore.holds,
+    *(
+        Command(name, words, one.add_arguments, one.measure, one.show, one.holds)
+        for name, one, words in (
+            (
+                "outofcore",
+                outofcore,
+                "Cholesky and LAUUM in tiles by one worker and by two, beside LAPACK in core",
+            ),
+            ("sharded", sharded, "exact SVMs with the rows on Dask's workers, beside one process"),
+        )
     ),
 )
 COMMANDS: dict[str, Command] = {one.name: one for one in _LISTED}

@@ -5,7 +5,9 @@ A set is made by a function that takes the data folder and returns rows and raw 
 
 from __future__ import annotations
 
+import argparse
 import lzma
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +59,13 @@ class DataSet:
     """The label that becomes +1; every other one becomes -1."""
     C: float
     gamma: float
+
+
+def add_data(parser: argparse.ArgumentParser, words: str = "") -> None:
+    """The option of a command that reads files."""
+    named = os.environ.get("CLSVM_DATA")
+    words = "; ".join(part for part in ("folder of the data sets (else that of CLSVM_DATA)", words) if part)
+    parser.add_argument("--data", type=Path, default=Path(named) if named else None, help=words)
 
 
 def load(name: str, folder: Path | None) -> Problem:

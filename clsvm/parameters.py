@@ -227,7 +227,8 @@ _LISTED = (
         None,
         "None (CLSVM_DEVICE, else a usable GPU, else a usable CPU), 'gpu', 'cpu', a number of 'clsvm "
         "devices', part of a platform's or device's name, 'name:1' for the second of those that such a part names, or "
-        "a pyopencl Device or CommandQueue",
+        "a pyopencl Device or CommandQueue; or a list of such: rows are then split over them, and machines of several "
+        "classes dealt to them",
         solver=_as_it_is,
     ),
     Parameter(

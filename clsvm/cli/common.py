@@ -196,7 +196,8 @@ def ending(suffix: str) -> Callable[[str | None], str | None]:
 
 
 Device = Annotated[
-    str | None, typer.Option("--device", help="gpu, cpu, part of a name or an index; see 'clsvm devices'.")
+    str | None,
+    typer.Option("--device", help="gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'. Several: a,b."),
 ]
 Element = Annotated[
     str | None,

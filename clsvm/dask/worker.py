@@ -200,7 +200,9 @@ class Facts(NamedTuple):
 
 def checked(X: Any) -> Data:
     """A chunk as layouts read it. Raises ValueError for what are no finite numbers."""
-    X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", ensure_min_samples=0)
+    X = check_array(
+        X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", ensure_min_samples=0, input_name="X"
+    )
     return arrays.canonical(X)
 
 

@@ -6,7 +6,6 @@ The places are devices of this machine (:class:`OnDevices`), or whatever else ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -34,7 +33,7 @@ from clsvm.report import Status
 from clsvm.report.display import Display
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Part, Shard, row_bytes, travelled
-from clsvm.solvers.sharded import Sharded, Shards
+from clsvm.solvers.sharded import Lost, Sharded, Shards
 from clsvm.solvers.working_set import WorkingSet
 
 Vector = NDArray[np.float64]
@@ -177,10 +176,9 @@ class Ready:
 
     def at(self) -> At:
         """Where it was solved."""
-        peaks = self._laid.ask("peak", [()] * len(self._facts))
-        layout = (
-            f"{len(peaks)} shards of {min(self._laid.sizes)} to {max(self._laid.sizes)} rows: {self._facts[0].layout}"
-        )
+        peaks = [one for one in self._laid.ask("peak", [()] * len(self._facts)) if not isinstance(one, Lost)]
+        few, many = min(self._laid.sizes), max(self._laid.sizes)
+        layout = f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
         return At(max(self._stream.peak, *peaks), self._laid.device, layout, self._facts[0].reason, self._laid.plan)
 
 
@@ -205,7 +203,7 @@ class AtPlaces:
         self.plan, self._places = plan, places
         self.finest = min(place.stream.profile.finest for place in places)
         self.device = " and ".join(dict.fromkeys(str(place.stream.info) for place in places))
-        ends = _ends(X.shape[0], [place.ask(_speed, place.stream, X, kernel, plan, dtype) for place in places])
+        ends = _ends(X.shape[0], _speeds(places, X, kernel, plan, dtype))
         parts = [X[first:end] for first, end in pairwise([0, *ends])]
         self.sizes: Sequence[int] = [part.shape[0] for part in parts]
         made = [
@@ -227,8 +225,16 @@ class AtPlaces:
         return [None if one is None else one.result() for one in asked]
 
 
+def _speeds(places: Sequence[Place], X: Data, kernel: Kernel, plan: Plan, dtype: str) -> Vector:
+    """How fast each place is by itself; devices of one name are, and few rows are not worth a look."""
+    if len({str(place.stream.info) for place in places}) == 1 or X.shape[0] < PROBE:
+        return np.ones(len(places))
+    speeds = np.array([place.ask(_speed, place.stream, X, kernel, plan, dtype).result() for place in places])
+    return np.ones(len(places)) if speeds.max() <= ALIKE * speeds.min() else speeds
+
+
 def _speed(stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> float:
-    """Values of K a second that a device makes by itself, in a second pass over the first rows."""
+    """Values of K a second that a device makes, in a second pass over the first rows."""
     some = X[:PROBE]
     with stream.scratch():
         gram = Gram(stream, layouts.build(stream, some, plan, dtype), kernel)
@@ -246,13 +252,10 @@ def _speed(stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> f
     return m * some.shape[0] / took
 
 
-def _ends(n: int, asked: Sequence[Future[float]]) -> list[int]:
+def _ends(n: int, speeds: Vector) -> list[int]:
     """Where the shards of n rows end, by the devices' speeds; at least a row each. Raises ValueError for fewer rows."""
-    speeds = np.array([one.result() for one in asked])
     if n < len(speeds):
         raise ValueError(f"{len(speeds)} devices take at least a row each, got {n} rows")
-    if speeds.max() <= ALIKE * speeds.min():
-        speeds[:] = 1.0
     ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)
     least = np.arange(1, len(speeds) + 1)
     return [int(end) for end in np.clip(ends, least, n - least[::-1] + 1)]

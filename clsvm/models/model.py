@@ -18,6 +18,7 @@ from clsvm.gram.precision import Reach, extent, sizes
 from clsvm.gram.responses import HOST, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import probability
+from clsvm.opencl.devices import first
 from clsvm.opencl.memory import DeviceCache
 from clsvm.opencl.stream import Stream
 from clsvm.tasks import ONE_CLASS, TASKS
@@ -93,7 +94,7 @@ class KernelModel:
             if X.ndim != 2 or X.shape[1] != d:
                 raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
             self.kernel.check_domain(X)
-            with Stream(device, memory_limit) as stream:
+            with Stream(first(device), memory_limit) as stream:
                 support, X = self._met(stream, self.kernel, X)
                 c = support.decided(stream, X, self.dual_coef)
         if self.of_pairs:

@@ -116,6 +116,9 @@ def no_platform() -> DeviceError:
     return DeviceError(f"no OpenCL platform was found{where}; {install('cpu')} brings a CPU runtime, {driver}")
 
 
+_KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQueue"
+
+
 def find(spec: Any = None) -> DeviceInfo:
     """The device that ``spec`` means.
 
@@ -132,7 +135,7 @@ def find(spec: Any = None) -> DeviceInfo:
     if isinstance(spec, int | np.integer) and not isinstance(spec, bool):
         spec = str(spec)
     if spec is not None and not isinstance(spec, str):
-        raise TypeError(f"device must be None, an index, a string, a pyopencl Device or CommandQueue, got {spec!r}")
+        raise TypeError(f"{_KINDS}, got {spec!r}")
     if not here:
         raise no_platform()
     given = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip()
@@ -156,11 +159,14 @@ def find(spec: Any = None) -> DeviceInfo:
 
 
 def listed(spec: Any) -> list[Any]:
-    """The devices that a user names, one or several. Raises ValueError for an empty list."""
+    """The devices that a user names, one or several: in a list, or with commas between them. Raises TypeError for an
+    empty list."""
+    if isinstance(spec, str) and "," in spec:
+        spec = [one.strip() for one in spec.split(",")]
     if not isinstance(spec, list | tuple):
         return [spec]
     if not spec:
-        raise ValueError("device must name at least one device, got none")
+        raise TypeError(f"{_KINDS}, or a list of at least one of them, got {spec!r}")
     return list(spec)
 
 

@@ -175,7 +175,7 @@ def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Any:
         raise ValueError("No global client found")
 
-    monkeypatch.setattr(over_dask.falkon, "get_client", none)
+    monkeypatch.setattr(over_dask.rows, "get_client", none)
     with pytest.raises(ValueError, match="rows in chunks need a Dask client"):
         machine("FalkonRegressor").fit(da.from_array(X, chunks=(1000, 5)), Y)
 

@@ -145,7 +145,7 @@ def test_stalled_fits_are_done_again(device: str, alone: list[int], monkeypatch:
 
     def stalled(self: Any, start: Any) -> Status:
         found = real(self, start)
-        return Status.STALLED if self.exact and len(self.task.y) > 1 else found
+        return Status.STALLED if self.rows.dtype == "float32" and self.rows.k > 1 else found
 
     monkeypatch.setattr(newton._Newton, "_run", stalled)
     machine = FalkonRegressor(center_selection=CENTERS, gamma=0.2, device=device, tol=1e-4)

@@ -1,0 +1,210 @@
+"""Exact SVMs over Dask's workers, and searches: as in one place, whoever has the rows and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+import joblib  # noqa: E402
+from sklearn.model_selection import GridSearchCV  # noqa: E402
+from sklearn.multiclass import OneVsOneClassifier  # noqa: E402
+
+import clsvm  # noqa: E402
+from clsvm import dask as over_dask  # noqa: E402
+from clsvm.dask import side  # noqa: E402
+from clsvm.model_selection import SVCSearchCV  # noqa: E402
+from tests.conftest import noisy  # noqa: E402
+from tests.dask.test_dask_falkon import DEVICE, cluster  # noqa: E402
+
+X, SIGNS = noisy(2000, 6)
+X = X.astype(np.float32)
+NUMBERS = np.sin(X).sum(axis=1)
+LABELS = np.array(["no", "yes"])[(SIGNS > 0).astype(int)]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Two workers, for all that leave them alive."""
+    with cluster(2) as two, distributed.Client(two) as client:
+        yield client
+
+
+def machine(name: str, module: Any = over_dask, **given: Any) -> Any:
+    return getattr(module, name)(**{"device": DEVICE, "gamma": 0.1, "working_set_size": 256} | given)
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "given"),
+    [
+        ("SVC", LABELS, {"C": 2.0, "class_weight": "balanced"}),
+        ("SVR", NUMBERS, {"epsilon": 0.2, "gamma": "scale"}),
+        pytest.param("NuSVC", LABELS, {"nu": 0.4, "tol": 1e-6}, marks=pytest.mark.full),
+        ("OneClassSVM", None, {"nu": 0.2}),
+    ],
+)
+def test_as_in_one_place(client: Any, name: str, y: Any, given: dict[str, Any]) -> None:
+    """Objective and answers; rows keep their numbers, whichever worker has them."""
+    rows = da.from_array(X, chunks=(300, 3))
+    alone = machine(name, clsvm, **given).fit(X, y)
+    made = machine(name, **given).fit(rows, None if y is None else da.from_array(y, chunks=300))
+    assert made.fit_report_.converged
+    assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-4 if name == "NuSVC" else 1e-5)
+    assert made.fit_report_.layout.startswith("2 shards of ")
+    np.testing.assert_array_equal(made.support_vectors_, X[made.support_])
+    answers = "predict" if name == "SVR" else "decision_function"
+    scale = np.abs(getattr(alone, answers)(X)).max()
+    np.testing.assert_allclose(getattr(made, answers)(X), getattr(alone, answers)(X), atol=1e-2 * scale)
+    found = getattr(made, answers)(rows)
+    assert found.shape == (2000,)
+    np.testing.assert_array_equal(found.compute(), getattr(made, answers)(X))
+    assert min(made.bytes_sent_.values()) > 1000
+
+
+def test_sparse_rows_unknown_chunks_and_weights(client: Any) -> None:
+    sparse, weights = sp.csr_matrix(np.where(X > 0, X, 0)), np.where(SIGNS > 0, 1.0, 0.5)
+    rows = da.from_array(np.where(X > 0, X, 0), chunks=(500, 6)).map_blocks(sp.csr_matrix)
+    alone = machine("SVC", clsvm).fit(sparse, LABELS, weights)
+    made = machine("SVC").fit(rows, da.from_array(LABELS, chunks=500), da.from_array(weights, chunks=500))
+    assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-5)
+    dense = da.from_array(X, chunks=(500, 6))
+    some = dense[da.from_array(X[:, 0], chunks=500) > 0]  # (nobody knows how many)
+    kept = X[:, 0] > 0
+    assert np.isnan(some.chunks[0]).any()
+    made = machine("SVC").fit(some, da.from_array(LABELS, chunks=500)[da.from_array(X[:, 0], chunks=500) > 0])
+    assert made.fit_report_.dual == pytest.approx(
+        machine("SVC", clsvm).fit(X[kept], LABELS[kept]).fit_report_.dual, rel=1e-5
+    )
+
+
+def test_more_classes(client: Any) -> None:
+    """A machine for each pair, one after another over all shards."""
+    classes = (NUMBERS > 0).astype(int) + (NUMBERS > 1.5)
+    alone = machine("SVC", clsvm).fit(X, classes)
+    made = machine("SVC").fit(da.from_array(X, chunks=(500, 6)), da.from_array(classes, chunks=500))
+    assert made.fit_report_.converged
+    assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-4)
+    assert (made.predict(X) == alone.predict(X)).mean() > 0.995
+
+
+def test_bad_input(client: Any) -> None:
+    rows, y = da.from_array(X, chunks=(500, 6)), da.from_array(LABELS, chunks=500)
+    with pytest.raises(
+        ValueError, match="rows in chunks take kernel functions of the device, got kernel='precomputed'"
+    ):
+        machine("SVC", kernel="precomputed").fit(rows, y)
+    with pytest.raises(ValueError, match="y must be given, got None"):
+        machine("SVC").fit(rows, None)
+    with pytest.raises(ValueError, match="y must have as many rows as X, got 1500 and 2000"):
+        machine("SVC").fit(rows, y[:1500])
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        machine("SVC").fit(da.where(rows > 3, np.nan, rows), y)
+    with pytest.raises(ValueError, match="'crammer_singer' is for one device"):
+        machine("SVC", multi_class="crammer_singer").fit(rows, y)
+
+
+def killed(client: Any, after: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Kill a worker (-9) at a question; returns a list that then has its process."""
+    real, asked, dead = side.Chunks.ask, [0], list[int]()
+
+    def ask(self: Any, *given: Any) -> Any:
+        asked[0] += 1
+        if asked[0] == after:
+            dead.append(next(iter(client.run(os.getpid, workers=[self.homes[0]]).values())))
+            os.kill(dead[0], signal.SIGKILL)
+        return real(self, *given)
+
+    monkeypatch.setattr(side.Chunks, "ask", ask)
+    return dead
+
+
+@pytest.mark.parametrize(
+    "after", [6, pytest.param(3, marks=pytest.mark.full), pytest.param(14, marks=pytest.mark.full)]
+)
+def test_a_worker_dies(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a solve: the optimum is the same within the tolerance, by the certificate."""
+    alone = machine("SVC", clsvm, C=10.0).fit(X, LABELS)
+    with cluster(2) as two, distributed.Client(two) as client:
+        dead = killed(client, after, monkeypatch)
+        made = machine("SVC", C=10.0).fit(da.from_array(X, chunks=(400, 6)), da.from_array(LABELS, chunks=400))
+        assert dead
+    assert made.fit_report_.converged
+    assert made.fit_report_.violation <= 1e-3
+    assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-5)
+
+
+GRID = {"C": [0.1, 1, 10], "gamma": [0.05, 0.1, 0.3]}
+
+
+def test_searches(client: Any, tmp_path: Any) -> None:
+    """Scores are the local search's, by kernel functions and by folds."""
+    for grid in (GRID, {"C": [0.1, 10]}):
+        alone = SVCSearchCV(machine("SVC", clsvm), grid, cv=3).fit(X, LABELS)
+        made = over_dask.SVCSearchCV(machine("SVC", clsvm), grid, cv=3, checkpoint=tmp_path / str(len(grid)))
+        made.fit(da.from_array(X, chunks=(500, 6)), LABELS)
+        np.testing.assert_array_equal(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+        assert made.best_params_ == alone.best_params_
+        assert made.score(X, LABELS) > 0.7
+        again = over_dask.SVCSearchCV(
+            machine("SVC", clsvm), grid, cv=3, checkpoint=tmp_path / str(len(grid)), refit=False
+        )
+        assert again.fit(X, LABELS).best_score_ == made.best_score_
+
+
+def test_searches_of_machines_on_centres(client: Any) -> None:
+    regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)
+    grid = {"gamma": [0.1, 0.3], "penalty": [1e-3, 1e-5]}
+    alone = clsvm.model_selection.FalkonSearchCV(regressor, grid, cv=3).fit(X, NUMBERS)
+    made = over_dask.FalkonSearchCV(regressor, grid, cv=3).fit(X, NUMBERS)
+    np.testing.assert_allclose(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"], rtol=1e-9)
+
+
+def test_errors_of_fits(client: Any) -> None:
+    search = over_dask.SVCSearchCV(machine("SVC", clsvm), {"C": [1, -1]}, cv=3, refit=False, error_score="raise")
+    with pytest.raises(ValueError, match="C must be"):
+        search.fit(X, LABELS)
+
+
+@pytest.mark.full
+def test_a_worker_of_a_search_dies() -> None:
+    alone = SVCSearchCV(machine("SVC", clsvm), GRID, cv=3).fit(X, LABELS)
+    with cluster(2) as two, distributed.Client(two) as client:
+
+        def kill() -> None:
+            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+        timer = threading.Timer(1.0, kill)
+        timer.start()
+        made = over_dask.SVCSearchCV(machine("SVC", clsvm), GRID, cv=3).fit(X, LABELS)
+        timer.join()
+    np.testing.assert_array_equal(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+
+
+def test_joblib(client: Any) -> None:
+    """scikit-learn's own parallel loops, over Dask."""
+    grid, classes = {"C": [0.1, 10]}, (NUMBERS > 0).astype(int) + (NUMBERS > 1.5)
+    alone = GridSearchCV(machine("SVC", clsvm), grid, cv=3).fit(X, LABELS)
+    pairs = OneVsOneClassifier(machine("SVC", clsvm)).fit(X, classes)
+    with joblib.parallel_config(backend="dask"):
+        made = GridSearchCV(machine("SVC", clsvm), grid, cv=3, n_jobs=-1).fit(X, LABELS)
+        both = OneVsOneClassifier(machine("SVC", clsvm), n_jobs=-1).fit(X, classes)
+    np.testing.assert_array_equal(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(both.predict(X), pairs.predict(X))
+
+
+def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Any:
+        raise ValueError("No global client found")
+
+    monkeypatch.setattr(over_dask.rows, "get_client", none)
+    with pytest.raises(ValueError, match="a search over workers needs a Dask client: make one by"):
+        over_dask.SVCSearchCV(machine("SVC", clsvm), {"C": [1]}, cv=3).fit(X, LABELS)

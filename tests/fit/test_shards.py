@@ -1,0 +1,221 @@
+"""Exact SVMs over several devices: rows in shards, the same optimum by the same rule, whatever is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM
+from clsvm.fit import sharded
+from clsvm.problem import Constraint, Problem
+from clsvm.solvers import certificate
+from clsvm.solvers.shard import Change, Offer
+from clsvm.solvers.sharded import Directory, Lost
+from clsvm.solvers.working_set import chosen
+from tests.conftest import noisy, thrifty
+
+X, SIGNS = noisy(700, 6)
+NUMBERS = np.sin(X).sum(axis=1)
+TASKS: list[tuple[Any, Any, dict[str, Any]]] = [
+    (SVC, SIGNS, {"C": 2.0}),
+    (SVC, SIGNS, {"bias": False}),
+    (SVC, SIGNS, {"class_weight": {1: 0.1, -1: 3.0}, "tol": 1e-5}),
+    (SVR, NUMBERS, {"epsilon": 0.2}),
+    (OneClassSVM, None, {"nu": 0.2}),
+    (NuSVC, SIGNS, {"nu": 0.4, "tol": 1e-5}),
+    (NuSVR, NUMBERS, {"nu": 0.3}),
+]
+
+
+def fitted(device: Any, machine: Any = SVC, y: Any = SIGNS, rows: Any = X, **given: Any) -> Any:
+    return machine(**{"gamma": 0.1, "device": device, "working_set_size": 64} | given).fit(rows, y)
+
+
+def violation(made: Any, y: Any, rows: Any, C: float) -> float:
+    """Of an SVC, recomputed in float64 from its coefficients alone."""
+    rows = np.asarray(rows.toarray() if sp.issparse(rows) else rows, np.float64)
+    b = np.zeros(len(rows))
+    b[made.support_] = made.dual_coef_[0]
+    f = Kernel("rbf", gamma=0.1)(rows, rows[made.support_]) @ made.dual_coef_[0] - y
+    right, left = f[b < np.maximum(C * y, 0)], f[b > np.minimum(C * y, 0)]
+    return float(left.max() - right.min())
+
+
+@pytest.mark.parametrize(("machine", "y", "given"), TASKS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_as_on_one_device(device: str, machine: Any, y: Any, given: dict[str, Any], sparse: bool) -> None:
+    if thrifty(device) and (sparse or machine in (NuSVC, NuSVR)):
+        pytest.skip("one task of each kind is tried here")
+    rows = sp.csr_matrix(np.where(X > 0, X, 0)) if sparse else X
+    alone, several = (fitted(where, machine, y, rows, **given) for where in (device, [device] * 3))
+    one, many = alone.fit_report_, several.fit_report_
+    assert many.converged
+    assert many.violation <= given.get("tol", 1e-3)
+    near = 280 * many.violation if machine is NuSVC else 0.0  # (of an objective near 0; nu n is the sum of all |b|)
+    assert many.dual == pytest.approx(one.dual, rel=1e-5, abs=near)
+    assert many.layout.startswith("3 shards of 23") or machine is NuSVR
+    assert many.outer_steps > 3
+    assert many.rows_computed > 100
+    if machine is not NuSVC:  # (whose offset is divided by a width that can be near 0)
+        np.testing.assert_allclose(
+            several.intercept_, alone.intercept_, atol=5e-3 * max(1, np.abs(alone.intercept_).max())
+        )
+    if machine is SVC and "C" in given:
+        assert violation(several, y, rows, given["C"]) <= 1.2e-3
+
+
+@pytest.mark.oclgrind
+def test_work_groups(profile: str, device: str) -> None:
+    """Every shape of kernels, with a row cache."""
+    made = fitted([device] * 2, rows=X[:130], y=SIGNS[:130], working_set_size=32, cache_size=1, C=5.0)
+    assert made.fit_report_.converged
+    assert violation(made, SIGNS[:130], X[:130], 5.0) <= 1.2e-3
+
+
+def test_classes_apart(device: str) -> None:
+    """Each shard is of one class, and so at its optimum as far as it can see: the other's extremes decide."""
+    order = np.argsort(SIGNS, kind="stable")
+    made, alone = fitted([device] * 2, rows=X[order], y=SIGNS[order]), fitted(device)
+    assert made.fit_report_.converged
+    assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-5)
+
+
+@pytest.mark.parametrize("cache", [0, 1])
+def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every few questions a shard forgets all that it knows: f is made again, and the end is the same."""
+    real, count = sharded.AtPlaces.ask, 0
+    begin = sharded.AtPlaces.begin
+    part: list[Callable[[int], Any]] = []
+
+    def begun(self: Any, parts: Any) -> None:
+        part[:] = [parts]
+        begin(self, parts)
+
+    def ask(self: Any, name: str, given: Any) -> list[Any]:
+        nonlocal count
+        count += 1
+        answers = real(self, name, given)
+        if part and name != "pose" and count % 7 == 0:
+            i = count % len(answers)
+            if given[i] is not None:
+                shard = self._shards[i]
+                self._places[i].ask(shard.pose, part[0](i)).result()
+                answers[i] = Lost()
+        return answers
+
+    monkeypatch.setattr(sharded.AtPlaces, "begin", begun)
+    monkeypatch.setattr(sharded.AtPlaces, "ask", ask)
+    made = fitted([device] * 3, C=2.0, cache_size=cache)
+    assert made.fit_report_.converged
+    assert count > 30
+    assert violation(made, SIGNS, X, 2.0) <= 1.2e-3
+
+
+def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step sends at most the working set's rows and a few numbers for each, both ways."""
+    real, steps = sharded.AtPlaces.ask, []
+
+    def size(one: Any) -> int:
+        if isinstance(one, np.ndarray):
+            return one.nbytes
+        return sum(map(size, one)) if isinstance(one, list | tuple) else 0
+
+    def ask(self: Any, name: str, given: Any) -> list[Any]:
+        answers = real(self, name, given)
+        if name == "step":
+            assert all(isinstance(one, Offer) for one in answers)
+            assert all(isinstance(change, Change) for (change,) in given)
+            steps.extend(size(change) + size(answer) for (change,), answer in zip(given, answers, strict=True))
+        return answers
+
+    monkeypatch.setattr(sharded.AtPlaces, "ask", ask)
+    wide = np.random.default_rng(0).normal(size=(1200, 40)).astype(np.float32)
+    W, d = fitted([device] * 2, rows=wide, y=np.sign(wide[:, 0] * wide[:, 1])).fit_report_.working_set_size, 40
+    assert len(steps) > 20
+    assert max(steps) <= 2 * (W * d + 4 * W) * 4 + (1 << 16)
+    assert np.mean(steps) <= 2 * (W * d + 4 * W) * 4
+
+
+def test_the_estimator_is_as_ever(device: str, tmp_path: Path) -> None:
+    """Limits, warm starts, checkpoints, the duality gap."""
+    both = [device] * 2
+    with pytest.warns(match="max_iter was reached"):
+        short = fitted(both, max_iter=50)
+    assert 50 <= short.n_iter_[0] < 2000
+    assert fitted(both, gap_tol=0.05).fit_report_.gap <= 0.05
+    first = fitted(both, warm_start=True, C=1.0)
+    again = first.set_params(C=1.1).fit(X, SIGNS)
+    assert again.fit_report_.steps < fitted(both, C=1.1).fit_report_.steps
+    assert violation(again, SIGNS, X, 1.1) <= 1.2e-3
+    file = tmp_path / "checkpoint"
+    fitted(both, checkpoint=file)
+    assert file.exists()
+    assert fitted(both, checkpoint=file).fit_report_.steps < 50
+
+
+def test_float64_where_float32_is_too_coarse(device: str) -> None:
+    with pytest.warns(match="max_iter was reached"):
+        hard = fitted([device] * 2, C=1e6, tol=1e-6, max_iter=2000)
+    assert hard.fit_report_.dtype == "float64"
+
+
+def test_bad_input(device: str) -> None:
+    both = [device] * 2
+    with pytest.raises(ValueError, match="kernel values are for one device"):
+        fitted(both, kernel="precomputed", rows=np.eye(700))
+    with pytest.raises(ValueError, match=r"multi_class='crammer_singer' is for one device"):
+        fitted(both, multi_class="crammer_singer", y=np.arange(700) % 3)
+    with pytest.raises(ValueError, match="3 devices take at least a row each, got 2 rows"):
+        fitted([device] * 3, rows=X[:2], y=[-1, 1])
+    with pytest.raises(TypeError, match="or a list of at least one of them, got"):
+        fitted([])
+    with pytest.raises(ValueError, match="memory_limit of 20000 bytes is too small"):
+        fitted(both, memory_limit=20000)
+
+
+@given(st.lists(st.sets(st.integers(0, 29), max_size=8), max_size=40), st.integers(8, 20))
+@settings(deadline=None)
+def test_directory(steps: list[set[int]], capacity: int) -> None:
+    """A row that counts as kept is the last that went to its slot; a ring's slots are taken in turn."""
+    directory, at = Directory(30), dict[int, int]()  # what each slot holds
+    for some in steps:
+        rows = np.array(sorted(some), np.intp)
+        slots, hit = directory.slots(rows, capacity)
+        assert all(at[int(slot)] == row for row, slot in zip(rows[hit], slots[hit], strict=True))
+        assert len(set(slots[~hit].tolist())) == (~hit).sum()
+        at |= {int(slot): int(row) for row, slot in zip(rows[~hit], slots[~hit], strict=True)}
+        assert not set(rows[~hit].tolist()) - {row for slot, row in at.items()}
+    directory.forget()
+    assert not directory.slots(np.arange(8), capacity)[1].any()
+    assert directory.slots(np.arange(8), 0)[0].size == 0
+
+
+@pytest.mark.parametrize("constraint", [Constraint.BIAS, Constraint.NONE, Constraint.SPLIT])
+def test_candidates(constraint: Constraint) -> None:
+    """The largest violations of each side."""
+    rng = np.random.default_rng(0)
+    lo, hi = np.where(rng.random(200) < 0.5, -1.0, 0.0)[None], np.zeros((1, 200))
+    hi[lo == 0] = 1.0
+    problem = Problem(lo, hi, np.zeros((1, 200)), constraint)
+    b, f = np.clip(rng.normal(size=200), lo[0], hi[0]), rng.normal(size=200)
+    seen = certificate.of(problem, b[None], f[None])
+    took = chosen(problem, np.arange(200), f, b, seen.least, seen.most, 10)
+    right, left = np.where(b < hi[0], f, np.inf), np.where(b > lo[0], f, -np.inf)
+    if constraint is Constraint.NONE:
+        worst = np.maximum(np.maximum(-right, left), 0)
+        assert set(took) == set(np.argsort(-worst, kind="stable")[:10])
+        return
+    group = seen.group
+    rise, fall = seen.most[group] - right, left - seen.least[group]
+    for some, violations, other in ((took[:10], rise, fall), (took[10:], fall, rise)):
+        own = np.flatnonzero((violations > 0) & (violations > other) | ((violations == other) & (some is took[:10])))
+        assert len(some) == 10
+        assert set(some) <= set(own)
+        assert violations[some].min() >= np.sort(violations[own])[-10]
