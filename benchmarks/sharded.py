@@ -141,7 +141,7 @@ def _row(name: str, fits: list[dict[str, Any]], X: Any, y: Any) -> dict[str, Any
         "recomputed": _recomputed(model, X, y) if len(X) <= 10**5 else None,
         "steps": report.outer_steps,
         "working_set": report.working_set_size,
-        "parts": report.seconds,
+        "parts": dict(report.seconds),
         "support": len(model.support_),
     }
     if hasattr(model, "bytes_sent_"):
