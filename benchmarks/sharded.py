@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[20000, 100000], help="of covertype (20000 100000)")
     parser.add_argument("--workers", type=int, nargs="+", default=[2], help="Dask workers of one core each (2)")
     parser.add_argument("--repeats", type=int, default=3, help="fits of each, the cold one included (3)")
+    parser.add_argument("--centers", type=int, default=0, help="of a machine on centres over the same rows (0: none)")
     parser.add_argument("--kill", type=int, default=20000, help="rows of the fit in which a worker is killed (20000)")
 
 
@@ -94,9 +95,22 @@ def _compared(n: int, asked: argparse.Namespace) -> dict[str, Any]:
             for _ in range(asked.repeats):
                 one.append(_fit(machine(clsvm, asked.device), X, y))
                 many.append(_fit(machine(over_dask, asked.device), rows, targets))
+                if asked.centers:
+                    one[-1]["centers"] = _centers(clsvm, asked, X, y)
+                    many[-1]["centers"] = _centers(over_dask, asked, rows, targets)
             many[-1]["question"] = _question(client, rows)
     contestants = [_row(name, fits, X, y) for name, fits in made.items()]
     return {"n": len(X), "d": X.shape[1], "contestants": contestants}
+
+
+def _centers(module: Any, asked: argparse.Namespace, X: Any, y: Any) -> dict[str, Any]:
+    """A machine on centres: seconds in all and of the steps, passes over the rows, what travelled."""
+    given = {"gamma": 1.0, "penalty": 1e-6, "tol": 1e-3, "random_state": 0, "device": asked.device}
+    found = _fit(module.FalkonClassifier(n_centers=asked.centers, **given), X, y)
+    report, model = found["model"].fit_report_, found["model"]
+    parts = dict(report.seconds)
+    made = {"seconds": found["seconds"], "parts": parts, "passes": report.passes, "steps": report.steps}
+    return made | {"bytes": getattr(model, "bytes_sent_", {}), "objective": report.objective}
 
 
 def _fit(model: Any, X: Any, y: Any) -> dict[str, Any]:
@@ -143,6 +157,7 @@ def _row(name: str, fits: list[dict[str, Any]], X: Any, y: Any) -> dict[str, Any
         "working_set": report.working_set_size,
         "parts": dict(report.seconds),
         "support": len(model.support_),
+        "centers": [one["centers"] for one in fits if "centers" in one],
     }
     if hasattr(model, "bytes_sent_"):
         count = int(name.split()[0])

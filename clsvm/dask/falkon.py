@@ -139,6 +139,7 @@ class OverChunks(Answering, local.Falkon):
             total=total,
             device=options.device,
             memory_limit=options.memory_limit,
+            neighbours=chunks.neighbours(),
             chunks=-(-len(sizes) // max(1, len(chunks.workers()))),
             samples=(),
         )

@@ -146,6 +146,10 @@ class Chunks:
         """Addresses of those that are there."""
         return sorted(self.client.run_on_scheduler(_addresses))
 
+    def neighbours(self) -> int:
+        """The most workers that one machine has."""
+        return max(Counter(address.rpartition(":")[0] for address in self.workers()).values(), default=1)
+
     def settle(self) -> None:
         """Every chunk stays with a worker that has it."""
         wait(self.X)

@@ -35,7 +35,7 @@ CHANGES = "pose", "step", "respond", "put"
 
 
 class Terms(NamedTuple):
-    """What all shards of a fit have in common: see :class:`clsvm.dask.worker.Agreed`. chunks: shards of a worker."""
+    """What all shards of a fit have in common: see :class:`clsvm.dask.worker.Agreed`."""
 
     name: str
     kernel: Kernel
@@ -43,6 +43,7 @@ class Terms(NamedTuple):
     dtype: str
     device: Any
     memory_limit: int | str | None
+    neighbours: int
     chunks: int = 1
 
     @property
@@ -102,7 +103,7 @@ class OnWorkers:
         largest = shards.X[int(np.argmax(self._sizes))]
         given = kernel, options.layout, options.device, options.memory_limit
         plan, finest, device = shards.client.submit(worker.choose, largest, *given, pure=False).result()
-        terms = Terms(name, kernel, plan, dtype, options.device, options.memory_limit)
+        terms = Terms(name, kernel, plan, dtype, options.device, options.memory_limit, shards.neighbours())
         try:
             words = f"{len(self._sizes)} of Dask's workers, each with {device}"
             yield AtWorkers(shards, terms, self._sizes, finest, words)
@@ -151,8 +152,11 @@ class OverWorkers(Answering):
     """
 
     kernel: Any
+    checkpoint: Any
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        if is_dask(X) and self.checkpoint is not None:
+            raise ValueError(f"checkpoint is for rows in one place, got rows in chunks and {self.checkpoint!r}")
         if is_dask(sample_weight):
             sample_weight = np.asarray(array(sample_weight).compute())
         rows = super()._learn(X, y, sample_weight, started)  # type: ignore[misc]

@@ -56,7 +56,7 @@ class Past(NamedTuple):
 
 class Terms(NamedTuple):
     """What all chunks of a fit have in common. name: of the fit. centers (m, d). total: the weights' sum over all
-    chunks; chunks: how many of them a worker is likely to hold."""
+    chunks; neighbours: workers of one machine, at most; chunks: how many of them a worker is likely to hold."""
 
     name: str
     encoding: Encoding
@@ -71,6 +71,7 @@ class Terms(NamedTuple):
     total: float
     device: Any
     memory_limit: int | str | None
+    neighbours: int
     chunks: int
     samples: tuple[NDArray[np.intp] | None, ...]  # of each chunk: the rows that the preconditioner is made of
 
@@ -104,6 +105,9 @@ class Agreed(Protocol):
 
     @property
     def memory_limit(self) -> int | str | None: ...
+
+    @property
+    def neighbours(self) -> int: ...
 
     @property
     def chunks(self) -> int: ...
@@ -154,7 +158,9 @@ def lay(terms: Agreed, i: int, X: Data, y: Any, weights: Any) -> None:
 
 def _lay(terms: Agreed, i: int, *chunk: Any) -> None:
     if terms.name not in _fits:
-        _fits[terms.name] = _Fit(Stream(terms.device, terms.memory_limit), terms.changes)
+        stream = Stream(terms.device, terms.memory_limit)
+        stream.limit //= 1 if terms.memory_limit is not None else terms.neighbours
+        _fits[terms.name] = _Fit(stream, terms.changes)
     fit = _fits[terms.name]
     if i not in fit.chunks:
         left = max(1, terms.chunks - len(fit.chunks))

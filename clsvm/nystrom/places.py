@@ -6,6 +6,7 @@ all sums, follow from the number of rows alone (:func:`clsvm.nystrom.rows.blocks
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ class Place:
 
 @contextmanager
 def opened(devices: Sequence[Any], memory_limit: int | str | None) -> Iterator[list[Place]]:
-    """A place for each device; one that is named twice is two. Raises DeviceError."""
+    """A place for each device; one that is named twice is two, which share the memory. Raises DeviceError."""
     places: list[Place] = []
     try:
         for device in devices:
@@ -50,6 +51,10 @@ def opened(devices: Sequence[Any], memory_limit: int | str | None) -> Iterator[l
             except BaseException:
                 thread.shutdown()
                 raise
+        if memory_limit is None:
+            counts = Counter(place.stream.info.index for place in places)
+            for place in places:
+                place.stream.limit //= counts[place.stream.info.index]
         yield places
     finally:
         for place in places:
