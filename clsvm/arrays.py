@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,13 @@ def canonical(X: Any) -> Data:
         X = X.copy()
         X.sum_duplicates()
     return sp.csr_matrix((X.data, X.indices.astype(np.int32, copy=False), X.indptr), shape=X.shape)
+
+
+def stacked(parts: Sequence[Data]) -> Data:
+    """Rows (n, d) one below the other, all dense or all CSR."""
+    if len(parts) == 1:
+        return parts[0]
+    return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from sklearn.utils.validation import check_random_state
 
 import clsvm.estimators.falkon as local
+from clsvm.arrays import stacked
 from clsvm.dask import worker
 from clsvm.dask.encoding import Labels, Numbers, Summary
 from clsvm.dask.rows import HEAD, Answering, Moments, gathered, is_dask, named, split, taken, variance
@@ -48,7 +48,7 @@ class _Products:
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
         """K (s, m) of some rows, ascending, which come here for it."""
         found = [rows for rows, _ in taken(self._chunks, split(rows, self._ends)) if rows.shape[0]]
-        X = sp.vstack(found, "csr") if sp.issparse(found[0]) else np.concatenate(found)
+        X = stacked(found)
         given = {"device": devices.first(self._options.device), "memory_limit": self._options.memory_limit}
         return kernel_matrix(X, self._posed.centers.rows, self._posed.kernel, dtype="float64", **given)
 
@@ -194,7 +194,7 @@ class OverChunks(Answering, local.Falkon):
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         places = np.concatenate([places + start for (_, places), start in zip(found, starts, strict=True)])
         filled = [rows for rows, _ in found if rows.shape[0]]
-        rows = sp.vstack(filled, "csr") if sp.issparse(filled[0]) else np.concatenate(filled)
+        rows = stacked(filled)
         return Centers(rows, places.astype(np.intp), words)
 
 

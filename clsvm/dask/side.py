@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from clsvm.nystrom.rows import Several
 
 Vector = NDArray[np.float64]
 LONG = 60.0  # seconds that a worker has to say that it is there
+UNREACHED = "Unable to contact"  # what Dask says of an actor whose worker is gone
 PATIENCE = 2.0  # seconds after which it is asked whether a worker that has not answered is still there
 
 
@@ -121,19 +121,17 @@ class Chunks:
 
     def _answer(self, i: int, call: Any) -> Any:
         """An answer, or :class:`Lost` where its worker is gone."""
-        began = perf_counter()
         while call is not None:
             try:
                 return call.result(timeout=PATIENCE)
             except TimeoutError:
                 if self.homes[i] not in self.workers():
-                    return Lost()
-            except OSError:
-                if (
-                    self.homes[i] in self.workers() and perf_counter() - began > LONG
-                ):  # (it takes a while to be noticed)
+                    break
+            except OSError as error:
+                if UNREACHED not in str(error):  # (the worker's own)
                     raise
-                call = None
+                break
+        self._desks.pop(self.homes[i], None)
         return Lost()
 
     def _ended(self, futures: list[Future[Any]]) -> list[Future[Any]]:

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import column_or_1d
 
-from clsvm.arrays import Data
+from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
 from clsvm.dask.rows import HEAD, Answering, array, gathered, is_dask, named, split, taken, variance
 from clsvm.dask.side import Chunks
@@ -76,7 +75,7 @@ class OnWorkers:
             own = [i for i, one in enumerate(chunks.homes) if one == home and sizes[i]]
             if own:
                 parts = [chunks.X[i] for i in own]
-                shards.append(client.submit(worker.stacked, parts, workers=[home], allow_other_workers=True))
+                shards.append(client.submit(stacked, parts, workers=[home], allow_other_workers=True))
                 order += [np.arange(ends[i] - sizes[i], ends[i]) for i in own]
                 self._sizes.append(sum(sizes[i] for i in own))
         self.order = np.concatenate(order)
@@ -94,7 +93,7 @@ class OnWorkers:
         found = [some for some, _ in taken(self.shards, split(places, np.cumsum(self._sizes))) if some.shape[0]]
         if not found:
             found = [self.shards.client.submit(worker.take, self.shards.X[0], places).result()[0]]
-        return (sp.vstack(found, "csr") if sp.issparse(found[0]) else np.concatenate(found))[inverse]
+        return stacked(found)[inverse]
 
     @contextmanager
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
@@ -218,13 +217,6 @@ def facts(X: Data) -> Facts:
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
     return Facts(n, d, mean, variance(X) * cells if cells else 0.0)
-
-
-def stacked(parts: list[Data]) -> Data:
-    """Chunks one below the other."""
-    if len(parts) == 1:
-        return parts[0]
-    return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:

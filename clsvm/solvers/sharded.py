@@ -23,10 +23,9 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data
+from clsvm.arrays import Data, stacked
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.loop import Look, Loop
@@ -75,9 +74,8 @@ class Sharded(Loop):
         self._offers: list[Offer] = []
         self._begin()
         shards.begin(self._part)
-        if self._b.any():
-            for rows, X in self._support("sent", PIECE):
-                self._ask("respond", [(X, self._b[0, rows])] * len(self._ends))
+        self._lives = [0] * len(self._ends)  # how often each shard has begun again
+        self._respond(range(len(self._ends)))
         self._look_again()
 
     def _part(self, i: int) -> Part:
@@ -92,27 +90,25 @@ class Sharded(Loop):
         answers = self._shards.ask(name, given)
         for i, answer in enumerate(answers):
             while isinstance(answer, Lost):
+                self._lives[i] += 1
                 self._directory.forget()
-                self._revive(i)
-                again = given[i]
-                if name == "step":  # (its coefficients, and so its f, have the step already)
-                    again = (self._unchanged()[i],)
-                answer = self._only(i, name, again)
+                self._respond([i])
+                if name == "respond":  # (which is done)
+                    answer = None
+                    break
+                # Its coefficients, and so its f, have a step already.
+                again = (self._unchanged()[i],) if name == "step" else given[i]
+                answer = self._shards.ask(name, [again if i == k else None for k in range(len(answers))])[i]
             answers[i] = answer
         return answers
 
-    def _only(self, i: int, name: str, given: tuple[Any, ...] | None) -> Any:
-        """The answer of one shard."""
-        return self._shards.ask(name, [given if i == k else None for k in range(len(self._ends))])[i]
-
-    def _revive(self, i: int) -> None:
-        """f of a shard that has begun again, from the coefficients."""
-        while True:
-            for rows, X in self._support("sent", PIECE):
-                if isinstance(self._only(i, "respond", (X, self._b[0, rows])), Lost):
-                    break
-            else:
-                return
+    def _respond(self, shards: Sequence[int]) -> None:
+        """f of some shards that have just begun, from the coefficients. One that is lost meanwhile has all of its f
+        when :meth:`_ask` comes back."""
+        lives = {i: self._lives[i] for i in shards}
+        for rows, X in self._support("sent", PIECE):
+            given = (X, self._b[0, rows])
+            self._ask("respond", [given if lives.get(i) == life else None for i, life in enumerate(self._lives)])
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
         """Rows in any order by their shards, counted from the first of each."""
@@ -125,7 +121,7 @@ class Sharded(Loop):
         found = self._ask(name, [(part,) if len(part) else None for part in parts])
         home = np.searchsorted(self._ends, rows, side="right")
         order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
-        return _stacked([one for one in found if one is not None])[order]
+        return stacked([one for one in found if one is not None])[order]
 
     def _support(self, name: str, step: int) -> Iterator[tuple[Rows, Data]]:
         """Support vectors, ``step`` at a time."""
@@ -158,7 +154,7 @@ class Sharded(Loop):
         rows = np.concatenate([self._kept, offered[new]])
         if not len(rows):
             return
-        X = _stacked([self._kept_X] * bool(stay) + [_stacked([one.X for one in of])[new]])
+        X = stacked([self._kept_X] * bool(stay) + [stacked([one.X for one in of])[new]])
         f = np.concatenate([*(one.kept for one in of), f[new]])
         self.seconds["select"] += perf_counter() - started
         started, s = perf_counter(), self.settings
@@ -247,13 +243,6 @@ class Sharded(Loop):
             given = [(part, X, b[:, support]) if len(part) else None for part in parts]
             c += np.concatenate([one for one in self._ask("exact", given) if one is not None], axis=1)
         return c
-
-
-def _stacked(parts: list[Data]) -> Data:
-    """Rows one below the other."""
-    if len(parts) == 1:
-        return parts[0]
-    return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 class Directory:

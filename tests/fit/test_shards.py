@@ -17,7 +17,7 @@ from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Change, Offer
-from clsvm.solvers.sharded import Directory, Lost
+from clsvm.solvers.sharded import Directory, Lost, Sharded
 from clsvm.solvers.working_set import chosen
 from tests.conftest import noisy, thrifty
 
@@ -103,7 +103,7 @@ def test_classes_apart(device: str) -> None:
 
 @pytest.mark.parametrize("cache", [0, 1])
 def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every few questions a shard forgets all that it knows: f is made again, and the end is the same."""
+    """Every few questions a shard forgets all that it knows, also while f is made again: the end is the same."""
     real, count = sharded.AtPlaces.ask, 0
     begin = sharded.AtPlaces.begin
     part: list[Callable[[int], Any]] = []
@@ -126,10 +126,24 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(sharded.AtPlaces, "begin", begun)
     monkeypatch.setattr(sharded.AtPlaces, "ask", ask)
-    made = fitted([device] * 3, C=2.0, cache_size=cache)
+    monkeypatch.setattr("clsvm.solvers.sharded.PIECE", 50)
+    made = fitted([device] * 3, C=2.0, cache_size=cache, warm_start=True)
     assert made.fit_report_.converged
     assert count > 30
     assert violation(made, SIGNS, X, 2.0) <= 1.2e-3
+    again = made.set_params(C=2.2).fit(X, SIGNS)  # (begins with coefficients)
+    assert violation(again, SIGNS, X, 2.2) <= 1.2e-3
+    found = []
+    real_found = Sharded.found
+
+    def kept(self: Any) -> Any:
+        found.append(real_found(self))
+        return found[-1]
+
+    monkeypatch.setattr(Sharded, "found", kept)
+    fitted([device] * 3, C=2.0, cache_size=cache)
+    ((b, f),) = found
+    np.testing.assert_allclose(f[0], Kernel("rbf", gamma=0.1)(X) @ b[0] - SIGNS, atol=1e-4)
 
 
 def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
