@@ -11,6 +11,7 @@ import argparse
 import os
 import signal
 import statistics
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,7 +117,9 @@ def _centers(module: Any, asked: argparse.Namespace, X: Any, y: Any) -> dict[str
 def _fit(model: Any, X: Any, y: Any) -> dict[str, Any]:
     began = perf_counter()
     model.fit(X, y)
-    return {"seconds": perf_counter() - began, "model": model}
+    seconds = perf_counter() - began
+    print(f"{type(model).__module__}.{type(model).__name__} {X.shape[0]}: {seconds:.2f} s", file=sys.stderr, flush=True)
+    return {"seconds": seconds, "model": model}
 
 
 def _question(client: Any, rows: Any) -> float:
@@ -129,7 +132,7 @@ def _question(client: Any, rows: Any) -> float:
     there = OnWorkers(chunked.gathered(rows[:100], None, None))
     given = make("rbf", gamma=1.0), "dense", None, None
     plan = client.submit(worker.choose, there.shards.X[0], *given).result()[0]
-    there.shards.agree(Terms("empty", given[0], plan, "float32", None, None))
+    there.shards.agree(Terms("empty", given[0], plan, "float32", None, None, 1))
 
     def nothing(i: int, again: bool) -> tuple[Any, ...]:
         return 0, None, "peak", []
