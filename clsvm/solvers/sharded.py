@@ -61,7 +61,9 @@ class Sharded(Loop):
     """The solve of one problem; ``settings`` without what evaluates rows in float64, which the shards do."""
 
     def __init__(self, shards: Shards, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
-        self._shards, self._set, self.problem = shards, working_set, problem
+        self._shards, self._set, self._given = shards, working_set, problem
+        lo, hi = map(working_set.stream.held_wide, (problem.lo, problem.hi))
+        self.problem = replace(problem, lo=lo, hi=hi)  # (as the coefficients meet them)
         self.settings = replace(settings, exact=self.exact)
         self.n, self.P, self.W, self.sync, self.dtype = problem.n, 1, working_set.W, 1, working_set.dtype
         self._ends = np.cumsum(shards.sizes)
@@ -205,7 +207,7 @@ class Sharded(Loop):
         return self._b.copy()
 
     def found(self) -> tuple[Vector, Vector]:
-        return self.problem.snapped(self._b, self.problem.lo, self.problem.hi), self._f()
+        return self._given.snapped(self._b, self.problem.lo, self.problem.hi), self._f()
 
     def _f(self) -> Vector:
         return np.concatenate(self._ask("f", [()] * len(self._ends)))[None]
