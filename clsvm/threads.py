@@ -3,60 +3,85 @@ take pieces of work from one queue."""
 
 from __future__ import annotations
 
+import contextvars
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
+_ENDED = object()  # what a worker says at its end
+_local = threading.local()  # stop: the event that ends this thread's work, where it is a worker's
 
 
 def dealt(
-    workers: Sequence[Worker], pieces: Sequence[Piece], work: Callable[[Worker, Piece], Generator[None]]
-) -> Iterator[None]:
-    """Have every piece worked on: a thread for each worker takes the next one when it is done with one, so that who is
-    faster does more. Yields when ``work`` does; what it raises ends all, as the end of whoever iterates does, after the
-    step that each is at."""
-    todo, said, stop = iter(pieces), SimpleQueue[Any](), threading.Event()
-    lock, done = threading.Lock(), object()
+    workers: Sequence[Worker], pieces: Iterable[Piece], work: Callable[[Worker, Iterator[Piece]], Generator[None]]
+) -> Generator[None]:
+    """Have all pieces worked on by ``work(worker, pieces)``, in a thread for each worker: it takes a piece when it is
+    done with the one before, so a faster worker does more. One worker alone works in the caller's thread.
+
+    Yields whenever ``work`` does. An error of one worker ends the others and is raised here; so does the end of the
+    iteration, by Ctrl-C, say. A worker that is to end gets a KeyboardInterrupt from its next :func:`go_on`.
+    """
+    if len(workers) == 1:
+        yield from work(workers[0], iter(pieces))
+        return
+    todo, said, stop, lock = iter(pieces), SimpleQueue[Any](), threading.Event(), threading.Lock()
+
+    def taken() -> Iterator[Piece]:
+        while not stop.is_set():
+            with lock:
+                piece = next(todo, said)
+            if piece is said:
+                return
+            yield cast(Piece, piece)
 
     def run(worker: Worker) -> None:
+        _local.stop = stop
+        ended: Any = _ENDED
         try:
-            while not stop.is_set():
-                with lock:
-                    piece = next(todo)
-                with closing(work(worker, piece)) as steps:
-                    for _ in steps:
-                        said.put(None)
-                        if stop.is_set():
-                            break
-        except StopIteration:
-            pass
+            with closing(work(worker, taken())) as steps:
+                for _ in steps:
+                    said.put(None)
+                    if stop.is_set():
+                        break
         except BaseException as error:
-            said.put(error)
-        said.put(done)
+            ended = error
+        said.put(ended)
 
-    threads = [threading.Thread(target=run, args=(worker,), name="clsvm") for worker in workers]
-    for thread in threads:
-        thread.start()
+    started: list[threading.Thread] = []
     try:
-        left = len(threads)
+        for worker in workers:
+            context = contextvars.copy_context()  # of the caller: the words that its progress begins with
+            thread = threading.Thread(target=context.run, args=(run, worker), name="clsvm")
+            thread.start()
+            started.append(thread)
+        left = len(started)
         while left:
             one = said.get()
             if isinstance(one, BaseException):
                 raise one
-            left -= one is done
+            left -= one is _ENDED
             if one is None:
                 yield
     finally:
         stop.set()
-        for thread in threads:
+        for thread in started:
             thread.join()
+
+
+def go_on() -> None:
+    """Called from time to time by what may take long. Raises KeyboardInterrupt in a worker of :func:`dealt` that is to
+    end, as Ctrl-C does in the main thread: once, since what follows tidies up."""
+    stop: threading.Event | None = getattr(_local, "stop", None)
+    if stop is not None and stop.is_set():
+        _local.stop = None
+        raise KeyboardInterrupt
 
 
 class _OneThread:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Self
 
 from distributed import as_completed
@@ -21,7 +21,7 @@ Jobs = list[tuple[int, int]]
 class _Dealt(Fits):
     """The fits of a search, in pieces for Dask's workers."""
 
-    def _each(self) -> Iterator[None]:
+    def _each(self) -> Generator[None]:
         client = client_for("a search over workers needs")
         sent = copy.copy(self)
         sent.found = {}

@@ -20,6 +20,7 @@ from clsvm.fit import train
 from clsvm.fit.trained import Several, Trained
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
+from clsvm.opencl import devices
 from clsvm.parameters import Options
 from clsvm.report import FitReport
 from clsvm.solvers.batch import Member
@@ -47,7 +48,9 @@ class Machine(KernelEstimator):
     _task: str  # of clsvm.tasks.TASKS
 
     def _options(self) -> Options:
-        return Options.of(self._asked())
+        options = Options.of(self._asked())
+        one, *others = devices.listed(options.device)
+        return options if others else options.but(device=one)
 
     def _before(self, shape: tuple[int, int]) -> NDArray[np.float64] | None:
         """The coefficients of the fit before, as those of the first rows, where warm_start asks for them."""

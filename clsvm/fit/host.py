@@ -25,7 +25,7 @@ from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Progress, Status, relative_gap
 from clsvm.solvers import Solution, active_set, certificate
-from clsvm.threads import one_thread
+from clsvm.threads import go_on, one_thread
 
 Vector = NDArray[np.float64]
 MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose sums are as many as their rows
@@ -170,6 +170,7 @@ def solve(
 
     def going(found: active_set.Found) -> bool:
         nonlocal status, best
+        go_on()
         best, now = found.b, perf_counter() - began
         if progress:
             nan = float("nan")

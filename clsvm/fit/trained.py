@@ -75,8 +75,8 @@ def reported(solution: solvers.Solution, at: At, seconds: dict[str, float], tota
     )
 
 
-def together(reports: Sequence[FitReport], seconds: float, workers: int) -> FitReport:
-    """One report of fits that took so many seconds in all, by some workers at a time."""
+def together(reports: Sequence[FitReport], seconds: float) -> FitReport:
+    """One report of fits, one after another, that took so many seconds in all."""
     primal, dual = sum(one.primal for one in reports), sum(one.dual for one in reports)
     statuses = [one.status for one in reports]
     by_gap = Status.GAP.value if Status.GAP.value in statuses else Status.TOLERANCE.value
@@ -85,7 +85,7 @@ def together(reports: Sequence[FitReport], seconds: float, workers: int) -> FitR
     for one in reports:
         for part, spent in one.seconds.items():
             if part not in ("other", "total"):
-                parts[part] = parts.get(part, 0.0) + spent / workers
+                parts[part] = parts.get(part, 0.0) + spent
     return FitReport(
         primal=primal,
         dual=dual,

@@ -6,6 +6,7 @@ import copy
 import warnings
 import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -157,9 +158,14 @@ class Fits:
             if file.exists():
                 self._read(file)
         started = perf_counter()
+        begun, total = len(self.found), len(self.candidates) * len(self.splits)
         try:
-            with shown_fits(shown, len(self.found), len(self.candidates) * len(self.splits)) as show:
-                for _ in self._each():
+            with (
+                _no_convergence_warnings(),
+                shown_fits(shown, begun, total) as show,
+                closing(self._each()) as steps,
+            ):
+                for _ in steps:
                     show(len(self.found))
                     if file is not None and perf_counter() - started > _WRITE_EVERY:
                         self._write(file)
@@ -168,24 +174,21 @@ class Fits:
             if file is not None:
                 self._write(file)
 
-    def _each(self) -> Iterator[None]:
+    def _each(self) -> Generator[None]:
         """Fit by fit."""
         yield from self._by(*self._groups())
 
-    def _by(self, groups: list[Group], apart: list[Job]) -> Iterator[None]:
+    def _by(self, groups: list[Group], apart: list[Job]) -> Generator[None]:
         """The jobs of some groups, then those that go alone, on the machine's devices."""
         devices = listed(self.machine.device)
-        if len(devices) == 1:
-            for group in groups:
-                yield from self._together(group, apart)
-            yield from self._one_by_one(apart)
-            return
 
-        def together(device: Any, group: Group) -> Generator[None]:
-            yield from self._together(group._replace(jobs=self._on(device, group.jobs)), apart)
+        def together(device: Any, pieces: Iterator[Group]) -> Generator[None]:
+            for group in pieces:
+                yield from self._together(group._replace(jobs=self._on(device, group.jobs)), apart)
 
-        def alone(device: Any, job: Job) -> Generator[None]:
-            yield from self._one_by_one(self._on(device, [job]))
+        def alone(device: Any, jobs: Iterator[Job]) -> Generator[None]:
+            for job in jobs:
+                yield from self._one_by_one(self._on(device, [job]))
 
         yield from dealt(devices, _pieces(groups, len(devices)), together)
         yield from dealt(devices, apart, alone)
@@ -200,8 +203,9 @@ class Fits:
         """What some fits come to, (candidate, fold) of each, and no others."""
         own = copy.copy(self)
         own.found, groups, apart = {}, *self._groups(jobs)
-        for _ in own._by(groups, apart):
-            pass
+        with _no_convergence_warnings():
+            for _ in own._by(groups, apart):
+                pass
         return own.found
 
     def _on(self, device: Any, jobs: list[Job]) -> list[Job]:
@@ -270,9 +274,7 @@ class Fits:
         X, y = _safe_split(machine, self.X, self.y, train)
         weights = {} if self.weights is None else {"sample_weight": self.weights[train]}
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                machine.fit(X, y, **weights)
+            machine.fit(X, y, **weights)
             seconds = perf_counter() - began
             values = self.steps(machine).decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
         except Exception as error:
@@ -307,7 +309,7 @@ class Fits:
 
     def _write(self, file: Path) -> None:
         content: dict[str, Any] = {"clsvm_search": np.str_(self._digest)}
-        for (candidate, fold), found in self.found.items():
+        for (candidate, fold), found in list(self.found.items()):  # (other threads add some meanwhile)
             if isinstance(found, Found):
                 content[f"{candidate}_{fold}"] = found.values
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged])
@@ -316,11 +318,23 @@ class Fits:
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
-    """Groups, by folds where there are fewer of them than workers."""
-    if len(groups) >= workers:
-        return groups
-    return [
-        group._replace(jobs=[job for job in group.jobs if job.fold == fold])
-        for group in groups
-        for fold in dict.fromkeys(job.fold for job in group.jobs)
-    ]
+    """Groups; where there are fewer of them than workers each in parts, which have some folds each. Every part makes
+    its own kernel matrix, so there are no more parts than needed."""
+    parts = -(-workers // max(1, len(groups)))
+    return [piece for group in groups for piece in _by_folds(group, parts)]
+
+
+def _by_folds(group: Group, parts: int) -> list[Group]:
+    """A group in so many parts at most, by folds."""
+    folds = list(dict.fromkeys(job.fold for job in group.jobs))
+    split = [set(some.tolist()) for some in np.array_split(folds, min(parts, len(folds)))]
+    return [group._replace(jobs=[job for job in group.jobs if job.fold in some]) for some in split]
+
+
+@contextmanager
+def _no_convergence_warnings() -> Iterator[None]:
+    """Fits inside do not warn where they did not converge: the search counts them. For the thread that waits for all
+    others: filters of warnings are the process's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

@@ -35,6 +35,7 @@ from clsvm.opencl.memory import (
 )
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
+from clsvm.threads import go_on
 
 Buffer = Any  # opaque to every other module
 
@@ -324,7 +325,10 @@ class Stream:
         self._copy(buffer, np.ascontiguousarray(array))
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
-        """A copy of the buffer's start (from ``offset`` bytes) on the host; waits for all work enqueued before."""
+        """A copy of the buffer's start (from ``offset`` bytes) on the host; waits for all work enqueued before.
+
+        Raises KeyboardInterrupt where the work of this thread is to end (:func:`clsvm.threads.go_on`)."""
+        go_on()
         array: NDArray[Any] = np.empty(shape, dtype)
         if array.nbytes:
             self._copy(array, buffer, src_offset=offset)

@@ -88,6 +88,11 @@ def largest(stream: Stream) -> int:
     return W
 
 
+def at_once(stream: Stream) -> int:
+    """How many members keep all compute units of the device at work."""
+    return AT_ONCE * stream.compute_units
+
+
 def solve(
     stream: Stream,
     gram: Products,
@@ -141,7 +146,7 @@ def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int])
         W = _width(stream, gram, sizes[order[first]])
         panel = gram.panel_bytes(2 * W) - gram.panel_bytes(W)  # what one member more takes
         room = min(int(TILES * (stream.limit - stream.held)), stream.largest) // (itemsize * W * W + 3 * panel)
-        unit = AT_ONCE * stream.compute_units
+        unit = at_once(stream)
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
         yield order[first : first + count]
         first += count

@@ -1,0 +1,189 @@
+"""Small problems over subsets of the rows of one data set, side by side on one device (solvers/batch.py), and on the
+host what that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.fit import host, prepare
+from clsvm.fit.record import Given, Record, Worker, as_outcome
+from clsvm.gram.products import Products
+from clsvm.kernels import Precomputed
+from clsvm.opencl.stream import Stream
+from clsvm.parameters import Options
+from clsvm.report import Point, Progress, Status
+from clsvm.report.display import Display
+from clsvm.solvers import Solution, batch, certificate
+from clsvm.solvers.batch import Outcome
+
+
+def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
+    """Small members on one device, from what was found before: each piece side by side, then what is left of it on the
+    host. few: whether they are few altogether."""
+    options, record = worker
+    if (first := next(pieces, None)) is None:
+        return
+    with (
+        Stream(options.device, options.memory_limit) as stream,
+        Display(options.verbose, options.tol, options.gap_tol) as progress,
+    ):
+        started = perf_counter()
+        asked = stream, given.X, given.kernel, options, dtype, record.plan
+        gram, record.plan, scale, _ = prepare.products(*asked, gathered=True)
+        record.lap("layout", started)
+        record.layouts.append(f"{gram.rows.describe()}, {dtype}")
+        record.devices.append(str(stream.info))
+        work = _Work(stream, gram, given, options, scale, record, few, progress)
+        for todo in chain([first], pieces):
+            if given.left() <= 0:
+                break
+            started = perf_counter()
+            work.side_by_side(todo)
+            record.lap("subproblem", started)
+            started = perf_counter()
+            work.on_host(todo)
+            record.lap("active set", started)
+            work.conclude(todo)
+            record.peak = max(record.peak, stream.peak)
+            yield
+
+
+@dataclass
+class _Work:
+    """Members on one device in one dtype: what they are made of, and what was found so far."""
+
+    stream: Stream
+    gram: Products
+    given: Given
+    options: Options
+    scale: prepare.Scales
+    record: Record
+    few: bool
+    progress: Progress | None
+    finished: set[int] = field(default_factory=set)  # those that the host has solved
+    began: float = field(default_factory=perf_counter)
+
+    def side_by_side(self, todo: list[int]) -> None:
+        """Members that their dtype is fine enough for, and those that are too large for the host."""
+        able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
+        members, found = self.given.members, self.given.found
+        again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
+        options, single = self.options, self.gram.rows.dtype == "float32"
+        checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.given.X.shape))
+        outcomes = batch.solve(
+            self.stream,
+            self.gram,
+            again,
+            options.tol,
+            options.max_iter,
+            self.scale.own,
+            self._watch,
+            lambda: self.given.left() <= 0,
+            (lambda: self._double) if checked else None,
+        )
+        for place, outcome in zip(able, outcomes, strict=True):
+            if outcome is not None:
+                before = found[place].steps if place in found else 0
+                found[place] = replace(outcome, steps=before + outcome.steps)
+                capped = 0 <= options.max_iter <= found[place].steps
+                left = Status.GAP if self._within(outcome) else Status.MAX_ITER if capped else Status.STALLED
+                self.record.statuses[place] = Status.TOLERANCE if outcome.sure else left
+                self.record.dtypes[place] = self.gram.rows.dtype
+
+    def on_host(self, todo: list[int]) -> None:
+        """What that left, what is finer there, and, of few small problems, those for which tol is coarse."""
+        quick = self.few and host.holds(self.stream, self.given.X.shape)
+        for place in todo:
+            status, outcome = self.record.statuses.get(place, Status.STALLED), self.given.found.get(place)
+            rough = status is Status.TOLERANCE and certificate.beyond(self._hidden(place), self.options.tol)
+            gap = outcome.gap if outcome else np.inf
+            aim = host.aim(self.given.kernel, self._shape(place), status, gap, rough, quick)
+            if aim is not None and self._takes(place) and self.given.left() > 0:
+                one = self._one_on_host(place, aim)
+                self.given.found[place], self.record.statuses[place] = as_outcome(one), one.status
+                self.record.dtypes[place] = one.dtype
+                self.finished.add(place)
+                self._watch(place, self.given.found[place])
+
+    def conclude(self, todo: list[int]) -> None:
+        """Statuses that say so where rounding in float64 itself could hide the tolerance, or time was over."""
+        statuses = self.record.statuses
+        for place in todo:
+            status = statuses.get(place)
+            if status not in (Status.TOLERANCE, Status.GAP, Status.STALLED):
+                continue
+            outcome = self.given.found[place]
+            bound = outcome.error_bound if place in self.finished else self._hidden(place)
+            weight, options = float(np.abs(outcome.b).sum()), self.options
+            numbers = bound, weight, outcome.primal, options.tol, options.gap_tol
+            if certificate.doubtful(status, *numbers):
+                if self._within(outcome) and not certificate.doubtful(Status.GAP, *numbers):
+                    statuses[place] = Status.GAP
+                    continue
+                statuses[place] = Status.PRECISION
+                self.given.found[place] = replace(outcome, error_bound=max(outcome.error_bound, bound))
+            elif statuses[place] is Status.STALLED and self.given.left() <= 0:
+                statuses[place] = Status.MAX_TIME
+
+    def _one_on_host(self, place: int, aim: float) -> Solution:
+        """A member over its own rows, from what was found before."""
+        member, before, most = self.given.members[place], self.given.found.get(place), self.options.max_iter
+        rows, kernel = self.given.rows(member.rows), self.given.kernel
+        values = host.kernel_values(self.stream, rows, kernel, self.record.plan, member.problem, self.scale.double)
+        start = before.b if before else member.start
+        steps = before.steps if before else 0
+        one = host.solve(
+            self.stream,
+            values,
+            member.problem,
+            None if start is None else member.problem.feasible(start[None]),
+            self.options.tol,
+            self.options.gap_tol,
+            most=np.inf if most < 0 else most - steps,
+            max_time=self.given.left(),
+            aim=aim,
+        )
+        return replace(one, steps=one.steps + steps)
+
+    @cached_property
+    def _double(self) -> Products | NDArray[np.float64]:
+        """All of K in float64 on the host, where that is quickly made, else products in float64 on the device."""
+        X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
+        if host.holds(self.stream, X.shape):
+            return X if isinstance(kernel, Precomputed) else kernel(X)
+        return prepare.products(self.stream, X, kernel, self.options, "float64", plan, gathered=True)[0]
+
+    def _watch(self, place: int, outcome: Outcome) -> None:
+        self.record.rows += len(outcome.b)
+        if self.progress:
+            now, nan = perf_counter() - self.began, float("nan")
+            steps = sum(one.steps for one in list(self.given.found.values()))  # (other threads add some meanwhile)
+            self.progress(Point(now, steps, place, nan, nan, nan, outcome.violation, self.record.rows))
+
+    def _within(self, outcome: Outcome) -> bool:
+        """Whether gap_tol is reached."""
+        return self.options.gap_tol is not None and outcome.gap <= self.options.gap_tol
+
+    def _shape(self, place: int) -> tuple[int, int]:
+        return len(self.given.members[place].rows), self.given.X.shape[1]
+
+    def _takes(self, place: int) -> bool:
+        return host.takes(self.stream, self.given.members[place].problem)
+
+    def _hopeless(self, place: int) -> bool:
+        """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
+        if self.gram.rows.dtype == self.stream.profile.finest:
+            return False
+        rounding = float(np.finfo(self.gram.rows.dtype).eps) * self.scale.own
+        return certificate.hopeless(rounding, self.given.members[place].problem, self.options.tol)
+
+    def _hidden(self, place: int) -> float:
+        """What rounding of kernel values in float64, as devices compute them, can hide of a member's violation."""
+        return host.EPS * self.scale.double * float(np.abs(self.given.found[place].b).sum())
