@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -80,30 +80,33 @@ def test_who_is_faster_does_more() -> None:
     """And all pieces are done once; an error ends all, and so does who iterates."""
     slow, done = threading.Event(), list[tuple[str, int]]()
 
-    def work(worker: str, piece: int) -> Generator[None]:
-        if worker == "slow":
-            slow.wait(10)
-        done.append((worker, piece))
-        yield
-        if len(done) == 19:
-            slow.set()
+    def work(worker: str, pieces: Iterator[int]) -> Generator[None]:
+        for piece in pieces:
+            if worker == "slow":
+                slow.wait(10)
+            done.append((worker, piece))
+            yield
+            if len(done) == 19:
+                slow.set()
 
     assert len(list(dealt(["slow", "fast"], range(20), work))) == 20
     assert sorted(piece for _, piece in done) == list(range(20))
     assert sum(worker == "fast" for worker, _ in done) >= 18
 
-    def failing(worker: str, piece: int) -> Generator[None]:
-        yield
-        if piece == 3:
-            raise OSError("piece 3")
+    def failing(worker: str, pieces: Iterator[int]) -> Generator[None]:
+        for piece in pieces:
+            yield
+            if piece == 3:
+                raise OSError("piece 3")
 
     with pytest.raises(OSError, match="piece 3"):
         list(dealt("ab", range(1000), failing))
 
-    def waiting(worker: str, piece: int) -> Generator[None]:
-        time.sleep(0.001)
-        done.append((worker, piece))
-        yield
+    def waiting(worker: str, pieces: Iterator[int]) -> Generator[None]:
+        for piece in pieces:
+            time.sleep(0.001)
+            done.append((worker, piece))
+            yield
 
     reached = dealt("ab", range(100000), waiting)
     next(reached)

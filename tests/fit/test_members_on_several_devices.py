@@ -1,0 +1,190 @@
+"""Machines of several classes over several devices: pieces from a queue, the same bits by any of them, one report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+
+from clsvm import SVC, NuSVC
+from clsvm.fit import several, side_by_side
+from clsvm.opencl import devices
+from clsvm.opencl.runtime import cl
+from clsvm.report.display import labelled
+from clsvm.solvers import batch
+from clsvm.threads import dealt, go_on
+from tests.conftest import USABLE
+
+X, Y = load_digits(return_X_y=True)
+X = (X[:700] / 16).astype(np.float32)
+Y = Y[:700]
+
+
+def fitted(device: Any, machine: Any = SVC, rows: Any = X, **given: Any) -> Any:
+    return machine(**{"device": device, "gamma": 0.1} | given).fit(rows, Y)
+
+
+def same(one: Any, other: Any) -> None:
+    np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
+    np.testing.assert_array_equal(one.intercept_, other.intercept_)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "clsvm"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "given"),
+    [(SVC, {"C": 10}), (SVC, {"multi_class": "ovr"}), (NuSVC, {"nu": 0.1}), (SVC, {"tol": 1e-9, "kernel": "linear"})],
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_same_bits_by_any_devices(device: str, machine: Any, given: dict[str, Any], sparse: bool) -> None:
+    rows = sp.csr_matrix(X) if sparse else X
+    alone, two, three = (fitted(where, machine, rows, **given) for where in (device, [device] * 2, [device] * 3))
+    same(two, alone)
+    same(three, alone)
+    one, report = alone.fit_report_, two.fit_report_
+    for name in ("status", "converged", "steps", "violation", "device", "dtype", "selection", "exact_rows"):
+        assert getattr(report, name) == getattr(one, name), name
+    assert report.dual == pytest.approx(one.dual, rel=1e-12)
+
+
+@pytest.mark.parametrize("way", ["ovo", "ovr"])
+def test_members_by_decomposition(device: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Those that no device takes whole: of all rows a part for each device, others one after another."""
+    monkeypatch.setattr(batch, "largest", lambda stream: 100)
+    asked: list[int] = []
+    real = several.train_each
+    monkeypatch.setattr(several, "train_each", lambda *given: asked.append(len(given[1])) or real(*given))
+    one, two = fitted(device, multi_class=way), fitted([device] * 2, multi_class=way)
+    same(one, two)
+    assert asked == ([10, 5, 5] if way == "ovr" else [1] * 90)
+    words = f"{len(one.intercept_)} by decomposition"
+    assert words in one.fit_report_.selection
+    assert words in two.fit_report_.selection
+    assert two.fit_report_.outer_steps == one.fit_report_.outer_steps > 0
+
+
+def test_the_report_adds_up(device: str) -> None:
+    """Parts are a mean of the devices, so they and the rest are the whole; a budget holds on each."""
+    limit = 3_000_000
+    report = fitted([device] * 2, memory_limit=limit).fit_report_
+    seconds = dict(report.seconds)
+    total = seconds.pop("total")
+    assert sum(seconds.values()) == pytest.approx(total)
+    assert min(seconds.values()) > -1e-3
+    assert 0 < report.bytes_held <= limit
+    assert report.layout.count("float32") == 1
+    late = fitted([device] * 2, max_time=1e-9).fit_report_
+    assert (late.converged, late.seconds["total"] < 60) == (False, True)
+    assert "max_time was over" in late.status
+
+
+def test_rows_are_laid_out_once_on_each(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid: list[str] = []
+    real = side_by_side.prepare.products
+    monkeypatch.setattr(side_by_side.prepare, "products", lambda *a, **k: laid.append(a[4]) or real(*a, **k))
+    fitted([device] * 2)
+    assert 1 <= laid.count("float32") <= 2  # (one device may be done before the other begins)
+
+
+def test_lists_of_one_and_parts_of_a_device(device: str) -> None:
+    alone = fitted(device)
+    same(fitted([device]), alone)
+    same(fitted((device,), multi_class="ovr"), fitted(device, multi_class="ovr"))
+    two = [SVC(device=where, gamma=0.1).fit(X, Y > 4) for where in (device, [device])]
+    same(*two)
+    whole = devices.handle(device, devices.find(device))
+    shares: Any = [cl.device_partition_property.EQUALLY, max(1, whole.max_compute_units // 2)]
+    if not whole.partition_properties or whole.max_compute_units < 2:
+        pytest.skip("a device without parts")
+    same(fitted(whole.create_sub_devices(shares)[:2]), alone)
+
+
+def test_two_runtimes_agree() -> None:
+    if len(USABLE) < 2:
+        pytest.skip("one device alone")
+    both, one = fitted([str(d.index) for d in USABLE[:2]], tol=1e-5), fitted(str(USABLE[0].index), tol=1e-5)
+    np.testing.assert_allclose(both.decision_function(X), one.decision_function(X), atol=1e-3)
+    assert both.fit_report_.converged
+
+
+def test_what_is_for_one_problem_alone(device: str, tmp_path: Any) -> None:
+    for given in ({"checkpoint": tmp_path / "file"}, {"warm_start": True}):
+        with pytest.raises(ValueError, match="is for one problem: two classes"):
+            fitted([device] * 2, **given)
+
+
+def test_progress_is_one_device_s(device: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with labelled("fold 2"):
+        fitted([device] * 2, verbose=True)
+    said = capfd.readouterr().err.splitlines()
+    assert 0 < len(said) <= 2
+    assert all(line.startswith("clsvm: fold 2: violation") for line in said)
+
+
+def test_ctrl_c_ends_all_soon(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits that would take minutes end where a device next answers."""
+    random = np.random.default_rng(0)
+    rows, labels = random.normal(size=(6000, 8)), random.integers(0, 3, size=6000)
+    machine = SVC(device=[device] * 2, C=1e5, tol=1e-9, gamma=0.05, max_time=120)
+    threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        machine.fit(rows, labels)
+    assert time.perf_counter() - began < 30
+    assert not hasattr(machine, "model_")
+
+
+def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, ended = threading.Event(), list[str]()
+
+    def broken(*given: Any) -> Any:
+        if first.is_set():
+            raise OSError("the second device broke")
+        first.set()
+        try:
+            while True:
+                go_on()
+                time.sleep(0.001)
+        except KeyboardInterrupt:
+            ended.append("the first one")
+            go_on()  # (what tidies up is left alone)
+            raise
+
+    monkeypatch.setattr(batch, "solve", broken)
+    with pytest.raises(OSError, match="the second device broke"):
+        fitted([device] * 2)
+    assert ended == ["the first one"]
+
+
+def test_pieces_keep_devices_at_work() -> None:
+    """Some pieces for each device, none of fewer members than it takes at a time while there are enough of these."""
+    members: Any = [batch.Member(np.arange(size), None) for size in (5, 9, 7, 3, 8, 2, 6, 4)]  # type: ignore[arg-type]
+    assert several._pieces(members, [*range(8)], 1, 4) == [[*range(8)]]
+    assert several._pieces(members, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
+    assert several._pieces(members, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]
+    assert several._pieces(members, [*range(8)], 2, 300) == [[1, 4, 2, 6], [0, 7, 3, 5]]
+    assert several._pieces(members, [3], 2, 300) == [[3]]
+
+
+def test_one_worker_works_in_the_caller_s_thread() -> None:
+    def work(worker: str, pieces: Iterator[int]) -> Any:
+        for _ in pieces:
+            seen.append(threading.current_thread())
+            go_on()
+            yield
+
+    seen: list[threading.Thread] = []
+    assert len(list(dealt(["one"], range(3), work))) == 3
+    assert set(seen) == {threading.current_thread()}
