@@ -197,6 +197,10 @@ def ending(suffix: str) -> Callable[[str | None], str | None]:
 
 Device = Annotated[
     str | None,
+    typer.Option("--device", help="gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'."),
+]
+Devices = Annotated[
+    str | None,
     typer.Option("--device", help="gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'. Several: a,b."),
 ]
 Element = Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from clsvm.cli.common import (
     INTERRUPTED,
-    Device,
+    Devices,
     Element,
     MemoryLimit,
     Param,
@@ -76,7 +76,7 @@ def train(
     no_intercept: Annotated[bool, typer.Option("--no-intercept", help="Without an offset.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the centres that are drawn.")] = 0,
     quiet: Quiet = False,
-    device: Device = None,
+    device: Devices = None,
     memory_limit: MemoryLimit = None,
     report: Annotated[
         str | None,

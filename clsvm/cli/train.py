@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clsvm.cli.common import (
-    Device,
+    Devices,
     Element,
     Param,
     accuracy,
@@ -104,7 +104,7 @@ def train(
         int | None, typer.Option("-v", help="Cross-validation: so many folds, and no model is written.")
     ] = None,
     quiet: Quiet = False,
-    device: Device = None,
+    device: Devices = None,
     coupled: Annotated[
         bool, typer.Option("--crammer-singer", help="Two or more classes in one problem without offsets.")
     ] = False,

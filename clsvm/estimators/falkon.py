@@ -96,7 +96,7 @@ class Falkon(KernelEstimator):
             float(self.tol),
             int(self.max_iter),
             self.dtype,
-            self.device,
+            devices.separated(self.device),
             self.memory_limit,
             self.layout,
             self.verbose,

@@ -47,8 +47,10 @@ class Record:
         """What some devices did at the same time; their seconds are the mean."""
         for one in others:
             self.plan = self.plan or one.plan
-            for part, seconds in one.seconds.items():
-                self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(others)
+            for took in (one.seconds, *(report.seconds for report in one.reports)):
+                for part, seconds in took.items():
+                    if part not in ("other", "total"):
+                        self.seconds[part] = self.seconds.get(part, 0.0) + seconds / len(others)
             self.layouts += one.layouts
             self.reports += one.reports
             self.devices += one.devices
@@ -66,11 +68,6 @@ class Record:
         status = next((one for one in statuses if not one.converged), within)
         if len(found) < count:  # what has no coefficients yet has no objective, and no optimality
             status, primal, violation = Status.MAX_TIME, np.inf, np.inf
-        seconds = dict(self.seconds)
-        for one in reports:
-            for part, value in one.seconds.items():
-                if part not in ("other", "total"):
-                    seconds[part] = seconds.get(part, 0.0) + value / len(listed(options.device))
         total = perf_counter() - since
         words = (
             f"{count - len(reports)} problems of up to {self.most} rows solved whole, {len(reports)} by decomposition"
@@ -89,7 +86,7 @@ class Record:
             outer_steps=sum(one.outer_steps for one in reports),
             rows_computed=self.rows + sum(one.rows_computed for one in reports),
             bytes_held=max([self.peak, *(one.bytes_held for one in reports)]),
-            seconds={**seconds, "other": total - sum(seconds.values()), "total": total},
+            seconds={**self.seconds, "other": total - sum(self.seconds.values()), "total": total},
             device=" and ".join(dict.fromkeys(self.devices or [str(find(one)) for one in listed(options.device)])),
             layout="; ".join(dict.fromkeys([*self.layouts, *sorted(one.layout for one in reports)])),
             working_set_size=max([0, *(len(one.b) for one in outcomes), *(one.working_set_size for one in reports)]),

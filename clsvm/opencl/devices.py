@@ -158,11 +158,21 @@ def find(spec: Any = None) -> DeviceInfo:
     return usable
 
 
+def separated(spec: Any) -> Any:
+    """Text with commas as the list of names that it stands for; anything else as it is. Raises DeviceError for a name
+    that is empty: it would be the default device."""
+    if not (isinstance(spec, str) and "," in spec):
+        return spec
+    names = [one.strip() for one in spec.split(",")]
+    if not all(names):
+        raise DeviceError(f"device must have a name on each side of a comma, got {spec!r}")
+    return names
+
+
 def listed(spec: Any) -> list[Any]:
     """The devices that a user names, one or several: in a list, or with commas between them. Raises TypeError for an
-    empty list."""
-    if isinstance(spec, str) and "," in spec:
-        spec = [one.strip() for one in spec.split(",")]
+    empty list, DeviceError for an empty name between commas."""
+    spec = separated(spec)
     if not isinstance(spec, list | tuple):
         return [spec]
     if not spec:

@@ -76,7 +76,8 @@ class FitReport(Record):
     re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).
     error_bound: largest error of f that rounding of the kernel values can have caused.
     steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix.
-    bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`).
+    bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`); of
+    machines that are dealt to several devices a part is the mean of theirs.
     trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
     layout_costs: what the choice of the layout estimated, in dense cells a row, by layout; of all rows, where several
     problems are of some each. Empty for kernel values that are given.
