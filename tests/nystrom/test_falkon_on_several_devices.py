@@ -97,7 +97,7 @@ def test_finer_products_and_memory(device: str) -> None:
     np.testing.assert_allclose(small.dual_coef_, fitted([device]).dual_coef_, rtol=0, atol=1e-5)
     with pytest.raises(MemoryLimitError):
         fitted([device] * 2, memory_limit=20_000)
-    with pytest.raises(ValueError, match="device must name at least one device"):
+    with pytest.raises(TypeError, match="or a list of at least one of them"):
         fitted([])
     with pytest.raises(DeviceError, match="no OpenCL device matches 'nowhere'"):
         fitted([device, "nowhere"])
