@@ -1,54 +1,111 @@
-"""Grid searches over Dask's workers: what shares a kernel function goes to one of them, with data that is sent once."""
+"""Grid searches over Dask's workers.
+
+pieces   fits that share a kernel function go to one worker, or fits of one fold where there are more workers than
+         kernel functions
+data     X and y are sent to every worker once, and again only where all workers that had them are lost
+results  decision values of the rows that a fold leaves out come back; scores are made of them here
+"""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Generator
 from typing import Any, Self
 
-from distributed import as_completed
+import joblib
+from distributed import Client, Future, as_completed
+from sklearn.base import clone
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
 from clsvm.dask.rows import client_for, is_dask
+from clsvm.dask.side import neighbours, pickled, workers
+from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, Found
 from clsvm.model_selection.folds import Folds
 from clsvm.model_selection.nystrom import NystromFolds
 
 Jobs = list[tuple[int, int]]
+Results = dict[tuple[int, int], Found | Exception]
+Said = list[tuple[str, type[Warning]]]
+NEEDS = "a search over workers needs"
+LOSSES = 3  # how often all workers that have the data may be lost before another piece is done
 
 
 class _Dealt(Fits):
-    """The fits of a search, in pieces for Dask's workers."""
+    """The fits of a search, in pieces for Dask's workers. sent, received: bytes to and from them."""
+
+    sent = received = 0
 
     def _each(self) -> Generator[None]:
-        client = client_for("a search over workers needs")
-        sent = copy.copy(self)
-        sent.found = {}
-        everywhere = client.scatter(sent, broadcast=True, hash=False)
-        workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-        todo = self.pieces(workers)
-        asked = {client.submit(_done, everywhere, jobs, pure=False): jobs for jobs in todo}
+        client = client_for(NEEDS)
+        todo = self.pieces(len(workers(client)))
+        if not todo:
+            return
+        data, among, losses = self._everywhere(client), neighbours(client), 0
+        asked: dict[Future[Any], tuple[Jobs, Future[Any]]] = {}
+        waiting = as_completed()
+
+        def ask(jobs: Jobs) -> None:
+            future = client.submit(_done, data, jobs, among, pure=False)
+            asked[future] = jobs, data
+            waiting.add(future)
+
         try:
-            waiting = as_completed(list(asked))
+            for jobs in todo:
+                ask(jobs)
             for future in waiting:
-                jobs = asked.pop(future)
+                jobs, had = asked.pop(future)
                 if future.status in ("cancelled", "lost"):  # with the last worker that had the data
-                    everywhere = client.scatter(sent, broadcast=True, hash=False)
-                    again = client.submit(_done, everywhere, jobs, pure=False)
-                    asked[again] = jobs
-                    waiting.add(again)
+                    if had is data:  # (the others that were lost with it find it sent)
+                        losses += 1
+                        if losses > LOSSES:
+                            raise DeviceError(
+                                f"Dask lost all workers that had the data {losses} times and no piece of the search "
+                                "was done in between: do the workers have enough memory?"
+                            )
+                        data = self._everywhere(client)
+                    ask(jobs)
                     continue
-                self.found.update(future.result())
+                results, said = future.result()
+                losses = 0
+                self.received += sum(one.values.nbytes for one in results.values() if isinstance(one, Found))
+                self.found.update(results)
+                for words, category in said:
+                    warn(words, category)
                 yield
         finally:
-            client.cancel(list(asked))
+            client.cancel([*asked, data])
+
+    def _everywhere(self, client: Client) -> Future[Any]:
+        """These fits on every worker, without what is found and what a worker makes of X. Raises DeviceError where no
+        worker is there."""
+        bare = copy.copy(self)
+        bare.found, bare.rows = {}, None
+        try:
+            data: Future[Any] = client.scatter(bare, broadcast=True, hash=False)
+        except TimeoutError:
+            raise DeviceError("Dask has no worker that runs, and none came: start one") from None
+        self.sent += pickled(bare) * len(client.who_has([data]).get(data.key, ()))
+        return data
 
 
-def _done(fits: Fits, jobs: Jobs) -> dict[tuple[int, int], Found | Exception]:
-    """What some fits come to, on this worker's device."""
-    found: dict[tuple[int, int], Found | Exception] = worker.in_thread(fits.done, jobs)
+def _done(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
+    """What some fits come to on this worker's device, and what was warned of meanwhile; among: the workers that share
+    this machine's memory."""
+    found: tuple[Results, Said] = worker.in_thread(_found, fits, jobs, among)
     return found
+
+
+def _found(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
+    own = copy.copy(fits)
+    if among > 1 and own.machine.memory_limit is None:
+        own.machine = clone(own.machine).set_params(memory_limit=worker.share(own.machine.device, among))
+    own.rows = own.steps(clone(own.machine)).rows(own.X)
+    with warnings.catch_warnings(record=True) as said:
+        results = own.done(jobs)
+    return results, [(str(one.message), one.category) for one in said]
 
 
 class _Folds(_Dealt, Folds):
@@ -63,25 +120,47 @@ class _Here:
     """A search takes Dask's collections, too: they are brought together here and sent to every worker as they are."""
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
-        """As the search without Dask; a Dask client has to be there."""
+        """Search on X (n, d), dense or sparse, or K (n, n), and y (n,), of NumPy, SciPy, pandas or Dask; sample_weight
+        and groups as in scikit-learn.
+
+        Raises what the search without Dask raises, ValueError where there is no Dask client, and DeviceError where
+        there is no worker, or where workers are lost again and again.
+        """
         X, y = (one.compute() if is_dask(one) else one for one in (X, y))
         params = {name: one.compute() if is_dask(one) else one for name, one in params.items()}
-        super().fit(X, y, **params)  # type: ignore[misc]
+        if self._by_itself():  # type: ignore[attr-defined]
+            client_for(NEEDS)
+            with joblib.parallel_config(backend="dask", n_jobs=-1):
+                super().fit(X, y, **params)  # type: ignore[misc]
+        else:
+            super().fit(X, y, **params)  # type: ignore[misc]
         return self
+
+    def _note(self, folds: Any) -> None:
+        super()._note(folds)  # type: ignore[misc]
+        self.bytes_sent_ = {"to the workers": folds.sent, "back": folds.received}
 
 
 class SVCSearchCV(_Here, local.SVCSearchCV):
-    """:class:`clsvm.model_selection.SVCSearchCV` over Dask's workers: each takes a kernel function after the other, or
-    a fold where there are fewer kernel functions than workers; scores are those of one device of their kind.
+    """:class:`clsvm.model_selection.SVCSearchCV` over Dask's workers, with the same parameters, attributes and scores.
 
-    X and y are sent to every worker once. A worker that is lost has its piece done again by another. The refit is done
-    here. ``device`` and ``memory_limit`` of the estimator are of each worker's device.
+    Each worker takes all fits of one kernel function, then those of the next one; where there are fewer kernel
+    functions than workers, the fits of one fold. It uses its own device: ``device`` and ``memory_limit`` of the
+    estimator are each worker's, and workers of one machine share its memory where no limit is given. The refit is done
+    here, by the caller.
+
+    X and y are sent to every worker once. If a worker is lost, Dask has another one do its piece; if all of them are
+    lost, the data is sent again to those that come in their place. Ctrl-C and errors cancel the pieces that have not
+    begun; a worker ends the piece that it is at. ``checkpoint`` is a file here, and ``verbose`` shows what has come
+    back. The fits of a Pipeline go to the workers one by one, through joblib.
+
+    bytes_sent_ : dict, the bytes that went "to the workers" and came "back"; not of a Pipeline
     """
 
     _folds = _Folds
 
 
 class FalkonSearchCV(_Here, local.FalkonSearchCV):
-    """:class:`clsvm.model_selection.FalkonSearchCV`, the same way."""
+    """:class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers, as :class:`SVCSearchCV` is."""
 
     _folds = _NystromFolds

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from distributed import Client, Future, wait
+from distributed.protocol import pickle
 from numpy.typing import NDArray
 
 from clsvm.dask import worker
@@ -142,11 +143,11 @@ class Chunks:
 
     def workers(self) -> list[str]:
         """Addresses of those that are there."""
-        return sorted(self.client.run_on_scheduler(_addresses))
+        return workers(self.client)
 
     def neighbours(self) -> int:
         """The most workers that one machine has."""
-        return max(Counter(address.rpartition(":")[0] for address in self.workers()).values(), default=1)
+        return neighbours(self.client)
 
     def settle(self) -> None:
         """Every chunk stays with a worker that has it."""
@@ -163,8 +164,25 @@ def _itself(terms: Any) -> Any:
     return terms
 
 
+def workers(client: Client) -> list[str]:
+    """Addresses of the workers that are there."""
+    return sorted(client.run_on_scheduler(_addresses))
+
+
+def neighbours(client: Client) -> int:
+    """The most workers that one machine has."""
+    return max(Counter(address.rpartition(":")[0] for address in workers(client)).values(), default=1)
+
+
 def _addresses(dask_scheduler: Any) -> list[str]:
     return list(dask_scheduler.workers)
+
+
+def pickled(given: Any) -> int:
+    """The bytes that an object takes on its way to a worker; an array that is in it twice counts once."""
+    buffers: list[Any] = []
+    head = pickle.dumps(given, buffer_callback=buffers.append)
+    return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
 def nbytes(given: Any) -> int:

@@ -26,6 +26,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
 from clsvm.nystrom.rows import Rows, Task
+from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
@@ -257,6 +258,15 @@ def named(X: Any, columns: Any) -> Any:
 def answer(X: Any, machine: Any, name: str, columns: Any) -> Any:
     """What a method of a machine answers for a chunk of a data frame with those columns, or of an array."""
     return in_thread(getattr(machine, name), named(X, columns))
+
+
+def share(device: Any, workers: int) -> int:
+    """The bytes that a fit may hold on each of these devices, where so many workers of a machine share its memory."""
+    limits = []
+    for one in listed(device):
+        with Stream(one) as stream:
+            limits.append(stream.limit)
+    return min(limits) // workers
 
 
 def peak(name: str) -> int:

@@ -126,12 +126,16 @@ class _SearchCV(GridSearchCV):
             self.refit_time_ = perf_counter() - began
             if hasattr(self.best_estimator_, "feature_names_in_"):
                 self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        self._note(folds)
+        return self
+
+    def _note(self, folds: Fits) -> None:
+        """What the fits cost, as attributes; warns where some did not converge."""
         self.cv_results_["mean_fit_time"] = folds.seconds.mean(axis=1)
         self.cv_results_["std_fit_time"] = folds.seconds.std(axis=1)
         if folds.unconverged:
             words = f"{folds.unconverged} of {folds.seconds.size} fold fits did not converge"
             warn(words, ConvergenceWarning)
-        return self
 
     def _by_itself(self) -> bool:
         """Whether fits of an estimator of ours share nothing: steps come before it, or a user's class has its own

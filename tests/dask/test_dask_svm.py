@@ -1,10 +1,9 @@
-"""Exact SVMs over Dask's workers, and searches: as in one place, whoever has the rows and whoever dies."""
+"""Exact SVMs over Dask's workers: as in one place, whoever has the rows and whoever dies."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,14 +14,9 @@ import scipy.sparse as sp
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
-import joblib  # noqa: E402
-from sklearn.model_selection import GridSearchCV  # noqa: E402
-from sklearn.multiclass import OneVsOneClassifier  # noqa: E402
-
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
 from clsvm.dask import side  # noqa: E402
-from clsvm.model_selection import SVCSearchCV  # noqa: E402
 from tests.conftest import noisy  # noqa: E402
 from tests.dask.test_dask_falkon import DEVICE, cluster  # noqa: E402
 
@@ -142,71 +136,3 @@ def test_a_worker_dies(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.fit_report_.converged
     assert made.fit_report_.violation <= 1e-3
     assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-5)
-
-
-GRID = {"C": [0.1, 1, 10], "gamma": [0.05, 0.1, 0.3]}
-
-
-def test_searches(client: Any, tmp_path: Any) -> None:
-    """Scores are the local search's, by kernel functions and by folds."""
-    for grid in (GRID, {"C": [0.1, 10]}):
-        alone = SVCSearchCV(machine("SVC", clsvm), grid, cv=3).fit(X, LABELS)
-        made = over_dask.SVCSearchCV(machine("SVC", clsvm), grid, cv=3, checkpoint=tmp_path / str(len(grid)))
-        made.fit(da.from_array(X, chunks=(500, 6)), LABELS)
-        np.testing.assert_array_equal(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
-        assert made.best_params_ == alone.best_params_
-        assert made.score(X, LABELS) > 0.7
-        again = over_dask.SVCSearchCV(
-            machine("SVC", clsvm), grid, cv=3, checkpoint=tmp_path / str(len(grid)), refit=False
-        )
-        assert again.fit(X, LABELS).best_score_ == made.best_score_
-
-
-def test_searches_of_machines_on_centres(client: Any) -> None:
-    regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)
-    grid = {"gamma": [0.1, 0.3], "penalty": [1e-3, 1e-5]}
-    alone = clsvm.model_selection.FalkonSearchCV(regressor, grid, cv=3).fit(X, NUMBERS)
-    made = over_dask.FalkonSearchCV(regressor, grid, cv=3).fit(X, NUMBERS)
-    np.testing.assert_allclose(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"], rtol=1e-9)
-
-
-def test_errors_of_fits(client: Any) -> None:
-    search = over_dask.SVCSearchCV(machine("SVC", clsvm), {"C": [1, -1]}, cv=3, refit=False, error_score="raise")
-    with pytest.raises(ValueError, match="C must be"):
-        search.fit(X, LABELS)
-
-
-@pytest.mark.full
-def test_a_worker_of_a_search_dies() -> None:
-    alone = SVCSearchCV(machine("SVC", clsvm), GRID, cv=3).fit(X, LABELS)
-    with cluster(2) as two, distributed.Client(two) as client:
-
-        def kill() -> None:
-            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-
-        timer = threading.Timer(1.0, kill)
-        timer.start()
-        made = over_dask.SVCSearchCV(machine("SVC", clsvm), GRID, cv=3).fit(X, LABELS)
-        timer.join()
-    np.testing.assert_array_equal(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
-
-
-def test_joblib(client: Any) -> None:
-    """scikit-learn's own parallel loops, over Dask."""
-    grid, classes = {"C": [0.1, 10]}, (NUMBERS > 0).astype(int) + (NUMBERS > 1.5)
-    alone = GridSearchCV(machine("SVC", clsvm), grid, cv=3).fit(X, LABELS)
-    pairs = OneVsOneClassifier(machine("SVC", clsvm)).fit(X, classes)
-    with joblib.parallel_config(backend="dask"):
-        made = GridSearchCV(machine("SVC", clsvm), grid, cv=3, n_jobs=-1).fit(X, LABELS)
-        both = OneVsOneClassifier(machine("SVC", clsvm), n_jobs=-1).fit(X, classes)
-    np.testing.assert_array_equal(made.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
-    np.testing.assert_array_equal(both.predict(X), pairs.predict(X))
-
-
-def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> Any:
-        raise ValueError("No global client found")
-
-    monkeypatch.setattr(over_dask.rows, "get_client", none)
-    with pytest.raises(ValueError, match="a search over workers needs a Dask client: make one by"):
-        over_dask.SVCSearchCV(machine("SVC", clsvm), {"C": [1]}, cv=3).fit(X, LABELS)

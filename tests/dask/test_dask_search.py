@@ -1,0 +1,327 @@
+"""Searches over Dask's workers, and scikit-learn's loops over joblib's Dask backend: the scores of one place."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+import joblib  # noqa: E402
+from sklearn.model_selection import GridSearchCV  # noqa: E402
+from sklearn.multiclass import OneVsOneClassifier  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import FunctionTransformer  # noqa: E402
+
+import clsvm  # noqa: E402
+from clsvm import dask as over_dask  # noqa: E402
+from clsvm.dask import search as dealing  # noqa: E402
+from clsvm.dask import side  # noqa: E402
+from clsvm.errors import CheckpointError, DeviceError  # noqa: E402
+from clsvm.model_selection import FalkonSearchCV, folds  # noqa: E402
+from clsvm.opencl.stream import Stream  # noqa: E402
+from tests.conftest import noisy  # noqa: E402
+from tests.dask.test_dask_falkon import DEVICE, cluster  # noqa: E402
+
+X, SIGNS = noisy(2000, 6)
+X = X.astype(np.float32)
+NUMBERS = np.sin(X).sum(axis=1)
+LABELS = np.array(["no", "yes"])[(SIGNS > 0).astype(int)]
+KERNELS = {"C": [0.1, 1, 10], "gamma": [0.05, 0.1, 0.3]}  # three kernel functions: more than workers
+FOLDS = {"C": [0.1, 10]}  # one: a fold is a piece
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Two workers, for all that leave them alive."""
+    with cluster(2) as two, distributed.Client(two) as client:
+        yield client
+
+
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    """Two workers with three threads each, all in this process."""
+    how = {"n_workers": 2, "threads_per_worker": 3, "dashboard_address": ":0", "set_as_default": False}
+    with distributed.Client(processes=False, **how) as client, client.as_current():
+        yield client
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """What goes to the workers from here on: "data" that is scattered, and the "pieces" of searches, their jobs."""
+    calls: dict[str, list[Any]] = {"data": [], "pieces": []}
+    scatter, submit = distributed.Client.scatter, distributed.Client.submit
+
+    def scattered(self: Any, data: Any, **how: Any) -> Any:
+        calls["data"] += [data] * isinstance(data, dealing._Dealt)
+        return scatter(self, data, **how)
+
+    def submitted(self: Any, call: Any, *given: Any, **how: Any) -> Any:
+        calls["pieces"] += [given[1]] * (call is dealing._done)
+        return submit(self, call, *given, **how)
+
+    monkeypatch.setattr(distributed.Client, "scatter", scattered)
+    monkeypatch.setattr(distributed.Client, "submit", submitted)
+    return calls
+
+
+def machine(**given: Any) -> Any:
+    return clsvm.SVC(**{"device": DEVICE, "gamma": 0.1, "working_set_size": 256} | given)
+
+
+def searched(module: Any, grid: Any, y: Any = LABELS, rows: Any = X, **given: Any) -> Any:
+    return module.SVCSearchCV(machine(), grid, **{"cv": 3, "refit": False} | given).fit(rows, y)
+
+
+def scores(search: Any) -> Any:
+    """Of each candidate and fold."""
+    return np.stack([search.cv_results_[f"split{fold}_test_score"] for fold in range(3)])
+
+
+def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> list[bool]:
+    """Have ``call`` called once the first piece of a search is done; returns a list that is filled then."""
+    real, called = dealing._Dealt._each, list[bool]()
+
+    def each(self: Any) -> Iterator[None]:
+        for _ in (steps := real(self)):
+            if not called:
+                called.append(True)
+                try:
+                    call()
+                except BaseException as error:
+                    steps.throw(error)  # as if it came where the search waits
+            yield
+
+    monkeypatch.setattr(dealing._Dealt, "_each", each)
+    return called
+
+
+def assert_nothing_left(client: Any) -> None:
+    """Neither pieces nor data: the scheduler takes a moment to hear of it."""
+
+    def left(dask_scheduler: Any) -> list[str]:
+        return [key for key in map(str, dask_scheduler.tasks) if key.startswith(("_done", "_Folds"))]
+
+    ends = perf_counter() + 20
+    while (found := client.run_on_scheduler(left)) and perf_counter() < ends:
+        sleep(0.1)
+    assert not found
+
+
+def at_work(client: Any) -> list[str]:
+    """Addresses of the workers that have a piece in hand."""
+    return [address for address, tasks in client.processing().items() if tasks]
+
+
+def kill(client: Any, addresses: list[str]) -> None:
+    for process in client.run(os.getpid, workers=addresses).values():
+        os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("grid", "pieces"), [(KERNELS, 3), (FOLDS, 3)])
+def test_as_in_one_place(client: Any, sent: dict[str, list[Any]], grid: Any, pieces: int) -> None:
+    """Every score and the refit, by kernel functions and by folds; rows of Dask's are brought together."""
+    alone = searched(clsvm.model_selection, grid, refit=True)
+    made = searched(over_dask, grid, refit=True, rows=da.from_array(X, chunks=(500, 6)))
+    np.testing.assert_array_equal(scores(made), scores(alone))
+    np.testing.assert_array_equal(made.cv_results_["rank_test_score"], alone.cv_results_["rank_test_score"])
+    assert made.best_params_ == alone.best_params_
+    np.testing.assert_array_equal(made.predict(X), alone.predict(X))
+    assert len(sent["pieces"]) == pieces
+
+
+@pytest.mark.parametrize("rows", [X, sp.csr_matrix(np.where(X > 0, X, 0))], ids=["dense", "sparse"])
+def test_data_travels_once(client: Any, sent: dict[str, list[Any]], rows: Any) -> None:
+    """X and y to each of two workers; back come values of the rows left out."""
+    made = searched(over_dask, KERNELS, rows=rows)
+    nbytes = side.nbytes(rows)
+    splits = (3 * len(X) + len(X)) * 8  # numbers of rows: training, test and kept
+    data = nbytes + LABELS.nbytes + splits
+    assert len(sent["data"]) == 1
+    assert 2 * data <= made.bytes_sent_["to the workers"] <= 2 * (data + len(X) * 8 + 5000)
+    assert made.bytes_sent_["back"] == 9 * len(X) * 8
+    assert all(len(distributed.protocol.pickle.dumps(jobs)) < 1000 for jobs in sent["pieces"])
+
+
+def test_machines_on_centres(client: Any) -> None:
+    regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)
+    grid = {"gamma": [0.1, 0.3], "penalty": [1e-3, 1e-5]}
+    alone = FalkonSearchCV(regressor, grid, cv=3).fit(X, NUMBERS)
+    made = over_dask.FalkonSearchCV(regressor, grid, cv=3).fit(X, NUMBERS)
+    np.testing.assert_allclose(scores(made), scores(alone), rtol=1e-9)
+
+
+def test_verbose(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    searched(over_dask, KERNELS, verbose=1)
+    assert "27 of 27 fits" in capsys.readouterr().err
+
+
+def test_errors_and_warnings_come_here(client: Any) -> None:
+    with pytest.raises(ValueError, match="C must be") as raised:
+        searched(over_dask, {"C": [1, -1]}, error_score="raise")
+    assert_nothing_left(client)
+    assert raised.traceback
+
+    def full() -> None:
+        from clsvm.model_selection import nystrom
+
+        nystrom.NystromFolds._solved_here = nystrom.NystromFolds._solved  # type: ignore[attr-defined]
+
+        def failing(*_: Any) -> bool:
+            raise MemoryError("no room for all folds")
+
+        nystrom.NystromFolds._solved = failing  # type: ignore[method-assign]
+
+    def again() -> None:
+        from clsvm.model_selection import nystrom
+
+        nystrom.NystromFolds._solved = nystrom.NystromFolds._solved_here  # type: ignore[attr-defined,method-assign]
+
+    client.run(full)
+    regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)
+    try:
+        with pytest.warns(RuntimeWarning, match="done one by one: no room for all folds"):
+            over_dask.FalkonSearchCV(regressor, {"penalty": [1e-3, 1e-2]}, cv=3, refit=False).fit(X, NUMBERS)
+    finally:
+        client.run(again)
+
+
+def test_ctrl_c_and_a_checkpoint(
+    client: Any, sent: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are cancelled; the file has what came back, and the search goes on from there."""
+    file = tmp_path / "search"
+    with monkeypatch.context() as patch:
+        after_the_first(patch, lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            searched(over_dask, KERNELS, checkpoint=file)
+    assert_nothing_left(client)
+    assert interrupted.traceback  # (kept until here, as a notebook keeps it, with all that the search had at hand)
+    assert len(sent["pieces"]) == 3
+    again = searched(over_dask, KERNELS, checkpoint=file)
+    assert len(sent["pieces"]) == 3 + 2
+    np.testing.assert_array_equal(scores(again), scores(searched(clsvm.model_selection, KERNELS)))
+    data = len(sent["data"])
+    np.testing.assert_array_equal(scores(searched(over_dask, KERNELS, checkpoint=file)), scores(again))
+    assert len(sent["data"]) == data  # all was there: nothing is sent
+    with pytest.raises(CheckpointError, match="another search"):
+        searched(over_dask, FOLDS, checkpoint=file)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("everyone", [False, True], ids=["one", "all"])
+def test_workers_die(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch, everyone: bool) -> None:
+    """One that is at a piece, or all, with the data: scores are the same, and data is sent again in the latter case,
+    once."""
+    grid = {"C": [0.1, 1, 10, 100], "gamma": [0.02, 0.05, 0.1, 0.2, 0.3, 0.5]}
+    with cluster(2) as two, distributed.Client(two) as client:
+        before = set(client.run(os.getpid).values())
+
+        def some() -> None:
+            busy = at_work(client)
+            assert busy
+            kill(client, client.run(os.getpid) if everyone else busy[:1])
+
+        called = after_the_first(monkeypatch, some)
+        made = searched(over_dask, grid)
+        assert called
+        client.wait_for_workers(2)
+        assert len(before & set(client.run(os.getpid).values())) == (0 if everyone else 1)
+    assert len(sent["data"]) == 1 + everyone
+    np.testing.assert_array_equal(scores(made), scores(searched(clsvm.model_selection, grid)))
+
+
+@pytest.mark.full
+def test_what_kills_every_worker_ends(sent: dict[str, list[Any]]) -> None:
+    """A piece that its workers do not survive is an error, not an endless loop."""
+    here = os.getpid()
+
+    def deadly(A: Any, B: Any) -> Any:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return A @ B.T
+
+    with cluster(1) as one, distributed.Client(one):
+        search = over_dask.SVCSearchCV(machine(kernel=deadly), FOLDS, cv=3, refit=False)
+        with pytest.raises(DeviceError, match=r"Dask (lost all workers that had the data|has no worker)"):
+            search.fit(X[:200], LABELS[:200])
+    assert len(sent["data"]) <= 1 + dealing.LOSSES
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a client nor a worker."""
+    with monkeypatch.context() as patch:
+
+        def none() -> Any:
+            raise ValueError("No global client found")
+
+        patch.setattr(over_dask.rows, "get_client", none)
+        for estimator in (machine(), make_pipeline(machine())):
+            with pytest.raises(ValueError, match="a search over workers needs a Dask client: make one by"):
+                over_dask.SVCSearchCV(estimator, {}, cv=3).fit(X, LABELS)
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as none_yet,
+        distributed.Client(none_yet, timeout=1),
+        pytest.raises(DeviceError, match="Dask has no worker that runs"),
+    ):
+        searched(over_dask, FOLDS)
+
+
+def test_workers_of_one_machine_share_its_memory(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    class Noted(Stream):
+        def __init__(self, spec: Any = None, memory_limit: Any = None, *rest: Any) -> None:
+            given.append(memory_limit)
+            super().__init__(spec, memory_limit, *rest)
+
+    monkeypatch.setattr(folds, "Stream", Noted)
+    with Stream(DEVICE) as stream:
+        searched(over_dask, KERNELS)
+        assert len(given) == 3
+        assert all(0.3 * stream.limit < limit < 0.7 * stream.limit for limit in given)
+    over_dask.SVCSearchCV(machine(memory_limit="200MB"), KERNELS, cv=3, refit=False).fit(X, LABELS)
+    assert given[3:] == ["200MB"] * 3
+
+
+def test_a_pipeline_goes_to_the_workers(client: Any, tmp_path: Path) -> None:
+    """Its fits, one by one; the refit is here."""
+
+    def seen(rows: Any) -> Any:
+        (tmp_path / str(os.getpid())).touch()
+        return rows
+
+    pipeline = make_pipeline(FunctionTransformer(seen), machine())
+    grid = {"svc__C": [0.1, 10]}
+    made = over_dask.SVCSearchCV(pipeline, grid, cv=3, refit=False).fit(X, LABELS)
+    assert {one.name for one in tmp_path.iterdir()} <= {str(one) for one in client.run(os.getpid).values()}
+    np.testing.assert_array_equal(scores(made), scores(GridSearchCV(pipeline, grid, cv=3, refit=False).fit(X, LABELS)))
+
+
+def test_joblib(client: Any) -> None:
+    as_one_after_another()
+
+
+def test_joblib_and_threads_of_one_process(threads: Any) -> None:
+    as_one_after_another()
+
+
+def as_one_after_another() -> None:
+    """scikit-learn's own parallel loops, over Dask."""
+    classes = (NUMBERS > 0).astype(int) + (NUMBERS > 1.5)
+    alone = GridSearchCV(machine(), KERNELS, cv=3).fit(X, LABELS)
+    pairs = OneVsOneClassifier(machine()).fit(X, classes)
+    with joblib.parallel_config(backend="dask"):
+        made = GridSearchCV(machine(), KERNELS, cv=3, n_jobs=-1).fit(X, LABELS)
+        both = OneVsOneClassifier(machine(), n_jobs=-1).fit(X, classes)
+    np.testing.assert_array_equal(scores(made), scores(alone))
+    np.testing.assert_array_equal(both.predict(X), pairs.predict(X))
