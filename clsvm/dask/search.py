@@ -1,7 +1,7 @@
 """Grid searches over Dask's workers.
 
-pieces   fits that share a kernel function go to one worker, or fits of one fold where there are more workers than
-         kernel functions
+pieces   fits that share a kernel function go to one worker, or those of some folds where there are more workers
+         than kernel functions
 data     X and y are sent to every worker once, and again only where all workers that had them are lost
 results  decision values of the rows that a fold leaves out come back; scores are made of them here
 """
@@ -145,7 +145,7 @@ class SVCSearchCV(_Here, local.SVCSearchCV):
     """:class:`clsvm.model_selection.SVCSearchCV` over Dask's workers, with the same parameters, attributes and scores.
 
     Each worker takes all fits of one kernel function, then those of the next one; where there are fewer kernel
-    functions than workers, the fits of one fold. It uses its own device: ``device`` and ``memory_limit`` of the
+    functions than workers, the fits of some folds. It uses its own device: ``device`` and ``memory_limit`` of the
     estimator are each worker's, and workers of one machine share its memory where no limit is given. The refit is done
     here, by the caller.
 

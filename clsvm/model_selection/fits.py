@@ -320,7 +320,7 @@ class Fits:
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
     """Groups; where there are fewer of them than workers each in parts, which have some folds each. Every part makes
     its own kernel matrix, so there are no more parts than needed."""
-    parts = -(-workers // max(1, len(groups)))
+    parts = max(1, -(-workers // max(1, len(groups))))
     return [piece for group in groups for piece in _by_folds(group, parts)]
 
 
