@@ -28,7 +28,9 @@ from benchmarks import check, sets
 
 SLOWER, APART = 1.5, 1e-5  # how much longer shards may take on one machine; how far objectives may be apart
 VIOLATION = 1.2  # times tol
+SMALL = 400  # rows of a fit that does next to nothing
 EMPTY = 50  # questions with nothing in them
+WIRE = 1e9  # bytes a second to and from a worker
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +101,14 @@ def _compared(n: int, asked: argparse.Namespace) -> dict[str, Any]:
                 if asked.centers:
                     one[-1]["centers"] = _centers(clsvm, asked, X, y)
                     many[-1]["centers"] = _centers(over_dask, asked, rows, targets)
-            many[-1]["question"] = _question(client, rows)
+            many[-1] |= {"question": _question(client, rows), "start": _start(machine(over_dask, asked.device), X, y)}
     contestants = [_row(name, fits, X, y) for name, fits in made.items()]
+    for row in contestants[1:]:
+        each = row["question"], row["start"]
+        row["modelled"] = _modelled(contestants[0]["seconds"], row["steps"], row["bytes"], *each)
+        for one in row["centers"]:
+            alone = statistics.median(other["seconds"] for other in contestants[0]["centers"][1:])
+            one["modelled"] = _modelled(alone, one["passes"], one["bytes"], *each)
     return {"n": len(X), "d": X.shape[1], "contestants": contestants}
 
 
@@ -112,6 +120,19 @@ def _centers(module: Any, asked: argparse.Namespace, X: Any, y: Any) -> dict[str
     parts = dict(report.seconds)
     made = {"seconds": found["seconds"], "parts": parts, "passes": report.passes, "steps": report.steps}
     return made | {"bytes": getattr(model, "bytes_sent_", {}), "objective": report.objective}
+
+
+def _modelled(alone: float, steps: int, travelled: dict[str, int], question: float, start: float) -> float:
+    """Seconds over workers that share the cores which one process has alone: docs/cost.md."""
+    return alone + start + steps * question + sum(travelled.values()) / WIRE
+
+
+def _start(model: Any, X: Any, y: Any) -> float:
+    """Seconds of a fit of next to nothing, over all workers."""
+    import dask.array as da
+
+    small = da.from_array(X[:SMALL], chunks=(SMALL // 8, X.shape[1])), da.from_array(y[:SMALL], chunks=SMALL // 8)
+    return min(_fit(model, *small)["seconds"] for _ in range(2))
 
 
 def _fit(model: Any, X: Any, y: Any) -> dict[str, Any]:
@@ -166,7 +187,9 @@ def _row(name: str, fits: list[dict[str, Any]], X: Any, y: Any) -> dict[str, Any
         count = int(name.split()[0])
         bound = 2 * (row["working_set"] * X.shape[1] + 4 * row["working_set"]) * 4 + (1 << 16)
         sent = sum(model.bytes_sent_.values()) / max(1, row["steps"]) / count
-        row |= {"bytes_a_step_and_worker": sent, "bound": bound, "question": fits[-1]["question"]}
+        last = {name: fits[-1][name] for name in ("question", "start")}
+        row |= {"bytes_a_step_and_worker": sent, "bound": bound} | last
+        row["bytes"] = model.bytes_sent_
     return row
 
 
@@ -240,6 +263,7 @@ def show(result: dict[str, Any]) -> Table:
         "cold s",
         "s",
         "times",
+        "by docs/cost.md",
         "dual",
         "violation",
         "steps",
@@ -260,6 +284,7 @@ def show(result: dict[str, Any]) -> Table:
                 f"{row['cold']:.2f}",
                 f"{row['seconds']:.2f}",
                 f"{row['seconds'] / first:.2f}",
+                f"{row['modelled']:.2f}" if "modelled" in row else "",
                 f"{row['dual']:.8g}",
                 f"{found:.1e}",
                 str(row["steps"]),
