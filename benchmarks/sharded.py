@@ -181,6 +181,7 @@ def _row(name: str, fits: list[dict[str, Any]], X: Any, y: Any) -> dict[str, Any
         "working_set": report.working_set_size,
         "parts": dict(report.seconds),
         "support": len(model.support_),
+        "rows_computed": report.rows_computed,
         "centers": [one["centers"] for one in fits if "centers" in one],
     }
     if hasattr(model, "bytes_sent_"):

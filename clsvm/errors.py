@@ -37,10 +37,12 @@ class BufferSizeError(DeviceError):
 
 
 class MemoryLimitError(ValueError):
-    """memory_limit is too small."""
+    """memory_limit is too small: what is held, and what the next buffer takes. More may be needed after it."""
 
     def __init__(self, limit: int, held: int, more: int) -> None:
-        super().__init__(f"memory_limit of {limit} bytes is too small: {held} are in use and {more} more are needed")
+        super().__init__(
+            f"memory_limit of {limit} bytes is too small: {held} are in use and at least {more} more are needed"
+        )
         self._given = limit, held, more
 
     def __reduce__(self) -> tuple[object, ...]:

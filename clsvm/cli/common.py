@@ -201,7 +201,10 @@ Device = Annotated[
 ]
 Devices = Annotated[
     str | None,
-    typer.Option("--device", help="gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'. Several: a,b."),
+    typer.Option(
+        "--device",
+        help="gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'. Several: gpu:0,gpu:1.",
+    ),
 ]
 Element = Annotated[
     str | None,

@@ -21,7 +21,7 @@ import clsvm.estimators.falkon as local
 from clsvm.arrays import stacked
 from clsvm.dask import worker
 from clsvm.dask.encoding import Labels, Numbers, Summary
-from clsvm.dask.rows import HEAD, Answering, Moments, gathered, is_dask, named, split, taken, variance
+from clsvm.dask.rows import HEAD, Answering, Moments, gathered, is_dask, named, one_device, split, taken, variance
 from clsvm.dask.side import Chunks, OnWorkers, nbytes
 from clsvm.dask.worker import Terms
 from clsvm.gram.cross import USED
@@ -100,6 +100,7 @@ class OverChunks(Answering, local.Falkon):
         clock, name = nystrom.Clock(started), uuid.uuid4().hex
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
             raise ValueError(f"center_selection must be 'uniform' or rows (m, d), got {self.center_selection!r}")
+        one_device(self.device)
         if y is None:
             raise ValueError("y must be given, in the chunks of X, got None")
         chunks = gathered(X, y, sample_weight)
@@ -109,9 +110,12 @@ class OverChunks(Answering, local.Falkon):
             raise ValueError(
                 f"chunks of X must have rows with as many features each, got {[(f.n, f.d) for f in facts]}"
             )
+        chunks.keep([i for i, n in enumerate(sizes) if n])
+        sizes = [n for n in sizes if n]
         summaries = chunks.each(self._encoding.summary, chunks.y, chunks.weights)
         random = check_random_state(self.random_state)
-        head = taken(chunks, split(np.arange(min(HEAD, sizes[0])), np.cumsum(sizes)))[0][0]
+        at = int(np.argmax(sizes))
+        head = chunks.client.submit(worker.take, chunks.X[at], np.arange(min(HEAD, sizes[at]))).result()[0]
         self._rows(named(head, X), reset=True)
         kernel = self._kernel(Moments((sum(sizes), d), variance(facts)))
         self._flat = len(getattr(y, "shape", (0,))) == 1
@@ -119,7 +123,6 @@ class OverChunks(Answering, local.Falkon):
         centers = self._drawn(chunks, sizes, summaries, random, kernel)
         clock.lap("check")
         options = self._options()
-        at = int(np.argmax(sizes))
         given = kernel, options.layout, options.device, options.memory_limit
         found = nystrom.Found(*chunks.client.submit(worker.choose, chunks.X[at], *given).result())
         posed = nystrom.posed(kernel, centers, options, float(self.penalty), found)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from clsvm.dask import worker
 from clsvm.dask.side import Chunks, nbytes
+from clsvm.opencl.devices import listed
 
 Vector = NDArray[np.float64]
 HEAD = 20  # rows that are looked at before the work
@@ -53,6 +54,12 @@ def client_for(words: str) -> Client:
         return get_client()
     except ValueError:
         raise ValueError(f"{words} a Dask client: make one by distributed.Client()") from None
+
+
+def one_device(device: Any) -> None:
+    """Raises ValueError where these are several: a worker has one."""
+    if len(listed(device)) > 1:
+        raise ValueError(f"rows in chunks take one device a worker, got device={device!r}")
 
 
 def gathered(X: Any, y: Any, weights: Any) -> Chunks:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Self
 
 import joblib
 from distributed import Client, Future, as_completed
 from sklearn.base import clone
+from sklearn.utils.metaestimators import available_if
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
-from clsvm.dask.rows import client_for, is_dask
+from clsvm.dask.rows import Answering, client_for, is_dask
 from clsvm.dask.side import neighbours, pickled, workers
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, Found
@@ -116,8 +117,14 @@ class _NystromFolds(_Dealt, NystromFolds):
     """Of machines on centres."""
 
 
-class _Here:
-    """A search takes Dask's collections, too: they are brought together here and sent to every worker as they are."""
+def _has(name: str) -> Callable[[Any], bool]:
+    """Whether the best estimator has a method."""
+    return lambda search: hasattr(super(_Here, search), name)
+
+
+class _Here(Answering):
+    """A search takes Dask's collections, too: they are brought together here and sent to every worker as they are. What
+    the best estimator answers for chunks comes in chunks."""
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Search on X (n, d), dense or sparse, or K (n, n), and y (n,), of NumPy, SciPy, pandas or Dask; sample_weight
@@ -135,6 +142,22 @@ class _Here:
         else:
             super().fit(X, y, **params)  # type: ignore[misc]
         return self
+
+    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Any:
+        """The best estimator's; of one of Dask's collections an array of Dask's."""
+        there = is_dask(X)
+        return self._answered("decision_function", X) if there else super().decision_function(X)  # type: ignore[misc]
+
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        """The best estimator's; of one of Dask's collections an array of Dask's."""
+        return self._answered("predict_proba", X) if is_dask(X) else super().predict_proba(X)  # type: ignore[misc]
+
+    def score(self, X: Any, y: Any = None, **params: Any) -> float:
+        """The best estimator's; Dask's collections are brought together here."""
+        X, y = (one.compute() if is_dask(one) else one for one in (X, y))
+        return float(super().score(X, y, **params))  # type: ignore[misc]
 
     def _note(self, folds: Any) -> None:
         super()._note(folds)  # type: ignore[misc]

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from clsvm.dask import worker
 from clsvm.dask.worker import CHANGES, Agreed, Lost, Past, Terms
+from clsvm.errors import DeviceError
 from clsvm.losses import LOSSES
 from clsvm.nystrom.rows import Several
 
 Vector = NDArray[np.float64]
 LONG = 60.0  # seconds that a worker has to say that it is there
+TRIES = 3  # how often a chunk may be lost in one question, with its worker or without
 UNREACHED = "Unable to contact"  # what Dask says of an actor whose worker is gone
 PATIENCE = 2.0  # seconds after which it is asked whether a worker that has not answered is still there
 
@@ -40,6 +42,10 @@ class Chunks:
         self.homes: list[str] = []  # the address of the worker that each chunk is asked at
         self._desks: dict[str, Any] = {}
 
+    def keep(self, some: Sequence[int]) -> None:
+        """Leave the other chunks out, before any of them is asked."""
+        self.X, self.y, self.weights = ([column[i] for i in some] for column in (self.X, self.y, self.weights))
+
     def each(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
         """``call`` with an entry of each column, for every chunk, wherever it is."""
         return list(self.client.gather([self.client.submit(call, *row) for row in zip(*columns, strict=True)]))
@@ -54,19 +60,26 @@ class Chunks:
         the chunk was lost, with its worker or without."""
         asked = range(len(self.X)) if among is None else among
         todo, found = dict.fromkeys(asked, False), {}
+        losses: Counter[int] = Counter()
         while todo:
             self._lay([i for i in todo if i not in self._there])
             calls = [(i, self._call(i, make(i, again))) for i, again in todo.items()]
             for i, call in calls:
                 answer = self._answer(i, call)
                 if isinstance(answer, Lost):
-                    self._there.discard(i)
+                    self._lose(i, losses)
                     todo[i] = True
                     continue
                 self.received += nbytes(answer)
                 found[i] = answer
                 del todo[i]
         return [found[i] for i in asked]
+
+    def _lose(self, i: int, losses: Counter[int]) -> None:
+        self._there.discard(i)
+        losses[i] += 1
+        if losses[i] > TRIES:
+            raise DeviceError(f"Dask lost the rows of a chunk {losses[i]} times: do the workers have enough memory?")
 
     def _lay(self, missing: list[int]) -> None:
         """Have chunks laid out by workers that are there."""
@@ -99,8 +112,8 @@ class Chunks:
 
     def _find_homes(self, chunks: list[int]) -> set[int]:
         """Those of some chunks whose worker is gone, which have another one now."""
-        there = self.workers() if chunks else []
-        lost = {i for i in chunks if there and self.homes[i] not in there}
+        there = self._some() if chunks else []
+        lost = {i for i in chunks if self.homes[i] not in there}
         for i in lost:
             self.homes[i] = min(there, key=Counter(self.homes).__getitem__)
         return lost
@@ -145,6 +158,15 @@ class Chunks:
         """Addresses of those that are there."""
         return workers(self.client)
 
+    def _some(self) -> list[str]:
+        """Addresses of at least one. Raises DeviceError where none is there and none comes."""
+        if not self.workers():
+            try:
+                self.client.wait_for_workers(1, timeout=LONG)
+            except TimeoutError:
+                raise DeviceError("Dask has no worker that runs, and none came: start one") from None
+        return self.workers()
+
     def neighbours(self) -> int:
         """The most workers that one machine has."""
         return neighbours(self.client)
@@ -155,7 +177,7 @@ class Chunks:
         holders = self.client.who_has(self.X)
         counts: Counter[str] = Counter()
         for future in self.X:
-            home = min(holders.get(future.key) or self.workers(), key=lambda one: (counts[one], one))
+            home = min(holders.get(future.key) or self._some(), key=lambda one: (counts[one], one))
             counts[home] += 1
             self.homes.append(home)
 

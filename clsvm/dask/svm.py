@@ -18,7 +18,7 @@ from sklearn.utils.validation import column_or_1d
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
-from clsvm.dask.rows import HEAD, Answering, array, gathered, is_dask, named, split, taken, variance
+from clsvm.dask.rows import HEAD, Answering, array, gathered, is_dask, named, one_device, split, taken, variance
 from clsvm.dask.side import Chunks
 from clsvm.estimators import classification, one_class, regression
 from clsvm.fit.sharded import Laid, OneShard
@@ -154,8 +154,10 @@ class OverWorkers(Answering):
     checkpoint: Any
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        if is_dask(X) and self.checkpoint is not None:
-            raise ValueError(f"checkpoint is for rows in one place, got rows in chunks and {self.checkpoint!r}")
+        if is_dask(X):
+            one_device(self.device)  # type: ignore[attr-defined]
+            if self.checkpoint is not None:
+                raise ValueError(f"checkpoint is for rows in one place, got rows in chunks and {self.checkpoint!r}")
         if is_dask(sample_weight):
             sample_weight = np.asarray(array(sample_weight).compute())
         rows = super()._learn(X, y, sample_weight, started)  # type: ignore[misc]

@@ -19,6 +19,7 @@ from sklearn.utils import check_array
 from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.dask.encoding import Encoding
+from clsvm.errors import MemoryLimitError
 from clsvm.estimators.checks import check_values, variance
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
@@ -135,6 +136,7 @@ class _Fit:
 
     stream: Stream
     changes: tuple[str, ...]
+    expected: int  # chunks, all told
     chunks: dict[int, _Held] = field(default_factory=dict)
 
 
@@ -160,11 +162,17 @@ def _lay(terms: Agreed, i: int, *chunk: Any) -> None:
     if terms.name not in _fits:
         stream = Stream(terms.device, terms.memory_limit)
         stream.limit //= 1 if terms.memory_limit is not None else terms.neighbours
-        _fits[terms.name] = _Fit(stream, terms.changes)
+        _fits[terms.name] = _Fit(stream, terms.changes, terms.chunks)
     fit = _fits[terms.name]
-    if i not in fit.chunks:
-        left = max(1, terms.chunks - len(fit.chunks))
-        fit.chunks[i] = _Held(terms.laid(fit.stream, left, i, *chunk))
+    while i not in fit.chunks:
+        left = max(1, fit.expected - len(fit.chunks))
+        try:
+            fit.chunks[i] = _Held(terms.laid(fit.stream, left, i, *chunk))
+        except MemoryLimitError:
+            if not fit.chunks:
+                raise
+            fit.expected = len(fit.chunks) + 1  # a lost worker's chunk, of which those that are here left no room:
+            fit.chunks.clear()  # they are laid out again, in less of it, when they are asked
 
 
 class Desk:

@@ -95,7 +95,9 @@ def train(
     """train.train of rows that are elsewhere, or for several devices of this machine. Raises ValueError for kernel
     values, and for problems that are coupled."""
     if isinstance(kernel, Precomputed):
-        raise ValueError("kernel values are for one device: rows over several make their own")
+        raise ValueError(
+            "kernel='precomputed' and functions of Python are for one device: rows over several make their own values"
+        )
     if problem.constraint is Constraint.COUPLED:
         raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
     home = X if isinstance(X, Elsewhere) else OnDevices(X, devices.listed(options.device))
@@ -258,4 +260,5 @@ def _ends(n: int, speeds: Vector) -> list[int]:
         raise ValueError(f"{len(speeds)} devices take at least a row each, got {n} rows")
     ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)
     least = np.arange(1, len(speeds) + 1)
-    return [int(end) for end in np.clip(ends, least, n - least[::-1] + 1)]
+    ends = np.maximum.accumulate(np.maximum(ends, least) - least) + least  # (each beyond the one before it)
+    return [int(end) for end in np.minimum(ends, n - least[::-1] + 1)]

@@ -59,10 +59,12 @@ def plan(
     device: as clsvm.SVC takes it, or a list of such, a worker each; one that stands there twice gets two queues.
     memory_limit: bytes on each worker's device; None: half of what is free there. tile: rows and columns of a tile;
     None: as many as the memory holds three of, at most an eighth of n. But where every device is a CPU, whose memory is
-    the host's, or one lacks the dtype, LAPACK then works on the whole matrix, and takes none.
+    the host's, or one lacks the dtype, LAPACK then works on the whole matrix, takes none and knows no memory_limit.
     Raises ValueError (memory_limit is too small, a device lacks the dtype) or DeviceError.
     """
     dtype = np.dtype(dtype).name
+    if n < 1:
+        raise ValueError(f"n must be a number of rows >= 1, got {n}")
     if tile is not None and (isinstance(tile, bool) or not isinstance(tile, int | np.integer) or tile < 1):
         raise ValueError(f"tile must be a whole number of rows >= 1, got {tile!r}")
     devices = tuple(listed(device))
@@ -255,6 +257,8 @@ def _lapack(name: str, U: Matrix) -> None:
     F = np.asarray(U.T if rows else U)
     options = {"clean": 0, "overwrite_a": 1} if name == "potrf" else {"overwrite_c": 1}
     made, info = routine(F, lower=int(rows), **options)
+    if name == "potrf" and not info:  # (of what is no number OpenBLAS does not say so)
+        info = 1 + next(iter(np.flatnonzero(~np.isfinite(made.diagonal()))), -1)
     if info:
         raise np.linalg.LinAlgError(f"the leading minor of order {info} is not positive definite")
     if not np.shares_memory(made, F):  # (neither rows nor columns lie without gaps)

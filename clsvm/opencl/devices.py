@@ -122,9 +122,10 @@ _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQ
 def find(spec: Any = None) -> DeviceInfo:
     """The device that ``spec`` means.
 
-    spec: None (CLSVM_DEVICE, else a usable GPU, else a usable CPU; of several the one with most memory), "gpu", "cpu",
-    part of a platform's name or, where no platform has it, of a device's, "name:index" and "gpu:index" (the index-th of
-    those that match), an index as a number or text, or a pyopencl Device (or a sub-device of one) or CommandQueue.
+    spec: None (CLSVM_DEVICE, its first where it names several, else a usable GPU, else a usable CPU; of several the one
+    with most memory), "gpu", "cpu", part of a platform's name or, where no platform has it, of a device's, "name:index"
+    and "gpu:index" (the index-th of those that match), an index as a number or text, or a pyopencl Device (or a
+    sub-device of one) or CommandQueue.
     Raises DeviceError (none, none usable, several match) and TypeError.
     """
     here = visible(os.getpid())
@@ -138,7 +139,9 @@ def find(spec: Any = None) -> DeviceInfo:
         raise TypeError(f"{_KINDS}, got {spec!r}")
     if not here:
         raise no_platform()
-    given = (spec if spec is not None else os.environ.get("CLSVM_DEVICE") or "").strip()
+    given = (first(None) or "" if spec is None else spec).strip()
+    if isinstance(separated(given), list):
+        raise DeviceError(f"expected one device, got several: {given!r}")
     asked = given.lower()
     hits = _matches(asked, here)
     if not hits:
@@ -170,9 +173,9 @@ def separated(spec: Any) -> Any:
 
 
 def listed(spec: Any) -> list[Any]:
-    """The devices that a user names, one or several: in a list, or with commas between them. Raises TypeError for an
-    empty list, DeviceError for an empty name between commas."""
-    spec = separated(spec)
+    """The devices that a user names, one or several: in a list, or with commas between them; of None those that
+    CLSVM_DEVICE names. Raises TypeError for an empty list, DeviceError for an empty name between commas."""
+    spec = separated(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
     if not isinstance(spec, list | tuple):
         return [spec]
     if not spec:

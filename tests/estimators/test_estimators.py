@@ -155,7 +155,12 @@ def test_one_row_is_one_class() -> None:
             for value in ("lots", "-1", "0", "", "1.2.3GB", "2 GBs", 0, 0.5, -5, np.nan, np.inf)
         ),
         ("memory_limit", [], TypeError, r"memory_limit must be None, .* got \[\]"),
-        ("memory_limit", 1, ValueError, "memory_limit of 1 bytes is too small: 0 are in use and 64 more are needed"),
+        (
+            "memory_limit",
+            1,
+            ValueError,
+            "memory_limit of 1 bytes is too small: 0 are in use and at least 64 more are needed",
+        ),
         ("memory_limit", 1000, ValueError, r"memory_limit of 1000 bytes is too small: .*\d+ more are needed"),
         *(("kernel", value, ValueError, "unknown kernel .* expected one of linear, poly,") for value in ("RBF", "")),
         *(("kernel", value, TypeError, "kernel must be a name .*, a Kernel or a function, got") for value in (None, 3)),
@@ -253,7 +258,7 @@ def test_bad_rows_at_predict(sparse: bool) -> None:
 def test_memory_and_device_at_predict() -> None:
     model = SVC().fit(X, Y)
     for limit in (64, "1kB"):
-        with pytest.raises(ValueError, match=r"memory_limit of \d+ bytes is too small: \d+ are in use and \d+ more"):
+        with pytest.raises(ValueError, match=r"memory_limit of \d+ bytes is too small: \d+ are in use and at least \d+ more"):
             model.set_params(memory_limit=limit).predict(X)
     with pytest.raises(DeviceError, match="no OpenCL device matches"):
         model.set_params(memory_limit=None, device="no such thing").predict(X)

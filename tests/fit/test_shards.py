@@ -196,7 +196,7 @@ def test_float64_where_float32_is_too_coarse(device: str) -> None:
 
 def test_bad_input(device: str) -> None:
     both = [device] * 2
-    with pytest.raises(ValueError, match="kernel values are for one device"):
+    with pytest.raises(ValueError, match="functions of Python are for one device"):
         fitted(both, kernel="precomputed", rows=np.eye(700))
     with pytest.raises(ValueError, match=r"multi_class='crammer_singer' is for one device"):
         fitted(both, multi_class="crammer_singer", y=np.arange(700) % 3)
@@ -206,6 +206,14 @@ def test_bad_input(device: str) -> None:
         fitted([])
     with pytest.raises(ValueError, match="memory_limit of 20000 bytes is too small"):
         fitted(both, memory_limit=20000)
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6), st.integers(0, 50))
+def test_every_shard_has_rows(speeds: list[float], more: int) -> None:
+    n = len(speeds) + more
+    ends = sharded._ends(n, np.array(speeds))
+    assert ends[-1] == n
+    assert (np.diff([0, *ends]) > 0).all()
 
 
 @given(st.lists(st.sets(st.integers(0, 29), max_size=8), max_size=40), st.integers(8, 20))

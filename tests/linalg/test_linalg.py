@@ -220,6 +220,11 @@ def test_bad_input(device: str) -> None:
         linalg.cholesky(np.eye(3) * 1j)
     with pytest.raises(TypeError, match="or a list of at least one of them"):
         linalg.cholesky(np.eye(3), device=[])
+    with pytest.raises(ValueError, match="n must be a number of rows >= 1, got 0"):
+        linalg.plan(0)
+    for tile in (None, 1, 2):
+        with pytest.raises(np.linalg.LinAlgError, match=r"minor of order [23]"):  # (the tile's last)
+            linalg.cholesky(np.diag([1, np.nan, 1]), device=device, tile=tile)
     locked = np.eye(3)
     locked.flags.writeable = False
     with pytest.raises(ValueError, match="A is read-only"):

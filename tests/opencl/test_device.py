@@ -43,6 +43,11 @@ def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.find(f"{info.platform.split()[0]}:0") == first
     monkeypatch.setenv("CLSVM_DEVICE", str(info.index))
     assert devices.find(None) == info
+    monkeypatch.setenv("CLSVM_DEVICE", f"{info.index}, nowhere")
+    assert devices.find(None) == info
+    assert devices.listed(None) == [str(info.index), "nowhere"]
+    with pytest.raises(DeviceError, match="expected one device, got several: '0,1'"):
+        devices.find("0,1")
 
 
 @pytest.mark.parametrize("spec", ["no such device", "99", 99, -1, "no such:0"])
