@@ -155,11 +155,20 @@ def rounding(b: Vector, dtype: str, kernel_scale: float) -> float:
 
 
 def certified(
-    problem: Problem, b: Vector, f: Vector, exact: Exact, bound: float, double: bool, worst: float, tol: float
+    problem: Problem,
+    b: Vector,
+    f: Vector,
+    exact: Exact,
+    bound: float,
+    double: bool,
+    worst: float,
+    tol: float,
+    gap: bool = False,
 ) -> tuple[float, int, Vector]:
     """(violation, rows evaluated, f (problems, n)): f of the rows that decide the violation, seen as ``worst``, and the
     objectives, from kernel values in float64, where rounding, at most ``bound``, may hide a tenth of tol. Where these
-    are in float64 as it is (double), f of all rows: it has gathered the rounding of many steps."""
+    are in float64 as it is (double), f of all rows: it has gathered the rounding of many steps. The objectives' rows
+    are left where the violation turns out to be beyond tol, unless the gap is what may end the solve."""
     rows: NDArray[np.bool_] = np.full(problem.n, double)
     evaluated, off = 0, bound
     if not double and bound > tol / 10 and worst + 2 * bound > tol:
@@ -171,6 +180,8 @@ def certified(
             off = float(np.abs(values - f[:, at]).max())  # what rounding did here, it will have done to the rest
             f[:, at] = values
             evaluated += at.size
+            if not gap and of(problem, b, f).violation > tol:
+                break
         size, weight = level(f, b, problem.q, problem.kink)
         if (off * weight <= OBJECTIVE * size).all():
             break

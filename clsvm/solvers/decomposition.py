@@ -132,12 +132,12 @@ class Solver(Loop):
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
 
-    def _certified(self, violation: float, tol: float) -> tuple[float, int]:
+    def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
         """:meth:`State.certify`, with the memory of the panel."""
         if self.settings.exact is None:
             return violation, 0
         with self.cleared():
-            return self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol)
+            return self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol, gap)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()

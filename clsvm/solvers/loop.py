@@ -103,7 +103,7 @@ class Loop(ABC):
         """Primal and dual objective of each problem at offset rho (P, groups)."""
 
     @abstractmethod
-    def _certified(self, violation: float, tol: float) -> tuple[float, int]:
+    def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
         """certificate.certified of the state as it is, whose f is then replaced."""
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Loop(ABC):
             s.progress.phase("checking in float64")
         by_tol = violation <= s.tol
         tol = s.tol if by_tol else violation
-        worst, evaluated = self._certified(violation, tol)
+        worst, evaluated = self._certified(violation, tol, gap=not by_tol)
         self.seconds["exact"] += perf_counter() - started
         course.exact_rows += evaluated
         if by_tol and worst <= s.tol:

@@ -228,9 +228,9 @@ class Sharded(Loop):
         parts = self._ask("objective", [(rho.ravel(),)] * len(self._ends))
         return self._objectives(np.sum(parts, axis=0)[None], rho)
 
-    def _certified(self, violation: float, tol: float) -> tuple[float, int]:
+    def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
         b, f = self._b, self._f()
-        given = self.problem, b, f, self.exact, self.bound(b), self.dtype == "float64", violation, tol
+        given = self.problem, b, f, self.exact, self.bound(b), self.dtype == "float64", violation, tol, gap
         violation, evaluated, f = certificate.certified(*given)
         if evaluated:
             self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])

@@ -70,7 +70,9 @@ class State:
             s.finish()
             s.free(at, count, D)
 
-    def certify(self, exact: Exact, kernel_scale: float, worst: float, tol: float) -> tuple[float, int]:
+    def certify(
+        self, exact: Exact, kernel_scale: float, worst: float, tol: float, gap: bool = False
+    ) -> tuple[float, int]:
         """certificate.certified of the state as it is, whose f is then replaced."""
         at, shape = self.gram.rows.position, (self.P, self.n)
         b, f, lo, hi, q = (
@@ -78,7 +80,7 @@ class State:
         )
         now = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
         double, hidden = self.gram.rows.dtype == "float64", certificate.rounding(b, self.gram.rows.dtype, kernel_scale)
-        violation, evaluated, f = certificate.certified(now, b, f, exact, hidden, double, worst, tol)
+        violation, evaluated, f = certificate.certified(now, b, f, exact, hidden, double, worst, tol, gap)
         if evaluated:
             self.stream.write_wide(self.f, self.padded(f))
         return violation, evaluated
