@@ -30,7 +30,7 @@ SLOWER, APART = 1.5, 1e-5  # how much longer shards may take on one machine; how
 VIOLATION = 1.2  # times tol
 SMALL = 400  # rows of a fit that does next to nothing
 EMPTY = 50  # questions with nothing in them
-WIRE = 1e9  # bytes a second to and from a worker
+WIRE = 1.4e8  # bytes a second to and from the workers, packed and unpacked by Dask
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
