@@ -121,7 +121,8 @@ class Preconditioner:
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
         """Take K (s, m) of the sampled rows in place of the centres; None: the centres again. B is in float32, twice as
-        fast, where its rounding is small beside the penalties to come, ``penalty`` or more."""
+        fast, where its rounding is small beside the penalties to come, ``penalty`` or more. Raises ValueError where K
+        is not finite."""
         self._B = self._R
         if K is None:
             return
@@ -131,6 +132,8 @@ class Preconditioner:
         np.fill_diagonal(self._both, self._of_T)
         T = self._both.astype(dtype, copy=False)
         self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
+        if not np.isfinite(self._B).all():
+            raise ValueError(f"kernel values of rows and centres are beyond {K.dtype}: scale X")
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Make A of weights D (s,) of the sampled rows, or (m,) of the centres, and a penalty above 0."""
