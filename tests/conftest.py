@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from clsvm.opencl import devices
 os.environ["CLSVM_TUNED"] = os.path.join(
     tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
 )  # what ships is tested
+signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell's background jobs begin with Ctrl-C ignored)
 USABLE = [d for d in clsvm.devices() if d.usable]
 if os.environ.get("CLSVM_DEVICE"):
     USABLE = [devices.find(None)]

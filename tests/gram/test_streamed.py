@@ -225,7 +225,6 @@ def test_an_interrupt_amid_a_block(device: str, tmp_path: Path) -> None:
 def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C twice: the thread is waited for all the same, since it works with buffers that are freed then."""
     ended = threading.Event()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # (jobs in the background ignore it)
 
     def watch(number: int, stream: Stream) -> None:
         if number == 2:
@@ -235,17 +234,14 @@ def test_an_interrupt_while_waiting_for_a_block(device: str, monkeypatch: pytest
             ended.wait(0.3)
             ended.set()
 
-    try:
-        with Stream(device) as stream:
-            rows = streamed(stream, rows_of("mapped", tmp_path))
-            watched(monkeypatch, watch)
-            with pytest.raises(KeyboardInterrupt), rows.passing() as blocks:
-                for _ in blocks:
-                    pass
-            assert ended.is_set()
-            assert nothing_left(stream)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with Stream(device) as stream:
+        rows = streamed(stream, rows_of("mapped", tmp_path))
+        watched(monkeypatch, watch)
+        with pytest.raises(KeyboardInterrupt), rows.passing() as blocks:
+            for _ in blocks:
+                pass
+        assert ended.is_set()
+        assert nothing_left(stream)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
