@@ -182,6 +182,7 @@ def _row(name: str, fits: list[dict[str, Any]], X: Any, y: Any) -> dict[str, Any
         "parts": dict(report.seconds),
         "support": len(model.support_),
         "rows_computed": report.rows_computed,
+        "exact_rows": report.exact_rows,
         "centers": [one["centers"] for one in fits if "centers" in one],
     }
     if hasattr(model, "bytes_sent_"):

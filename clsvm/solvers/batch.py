@@ -255,7 +255,7 @@ class _Batch:
             if self.exact:
                 exact |= doubt & ((violation <= tol) | still)
             if exact.any():
-                near = seen.deciding(tol, np.repeat(bound, self.groups)).reshape(B, W) | (self.b != 0)
+                near = seen.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
                 near &= exact[:, None]
                 self._respond_exactly(near)
                 seen = self._extremes()

@@ -77,14 +77,16 @@ class Extremes(NamedTuple):
 
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """The entries (entries,) whose derivatives decide whether the violation is within tol, where each may be off
-        by ``bound``, one number or that of each group; and those that decide the offsets of sums for which that is not
-        clear."""
-        off = np.broadcast_to(2 * np.asarray(bound), self.rho.shape)
-        clear = (tol - off)[self.group]
+        by ``bound``, one number or its own; and those that decide the offsets of sums for which that is not clear."""
+        off = np.broadcast_to(bound, self.right.shape)
         if not self.held:
-            return (-self.right > clear) | (self.left > clear)
-        doubtful = (self.violations > tol - off)[self.group]
-        near = (self.right <= (self.least + off)[self.group]) | (self.left >= (self.most - off)[self.group])
+            return (-self.right > tol - 2 * off) | (self.left > tol - 2 * off)
+        low, high = np.full((2, *self.rho.shape), np.inf), np.full((2, *self.rho.shape), -np.inf)
+        for which, sign in enumerate((-1, 1)):  # what the extremes can be
+            np.minimum.at(low[which], self.group, self.right + sign * off)
+            np.maximum.at(high[which], self.group, self.left - sign * off)
+        doubtful = ~(high[0] - low[0] <= tol)[self.group]
+        near = (self.right - off <= low[1][self.group]) | (self.left + off >= high[1][self.group])
         return np.asarray(doubtful & (near | self.inside))
 
 
@@ -154,38 +156,79 @@ def rounding(b: Vector, dtype: str, kernel_scale: float) -> float:
     return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
 
 
+class Rounding:
+    """What rounding of kernel values of ``dtype``, of kernel_scale eps each, can have done to f of each row: of one
+    that was evaluated in float64, what it does to the change of the coefficients since."""
+
+    def __init__(self, dtype: str, kernel_scale: float) -> None:
+        self._given = dtype, kernel_scale
+        self._b: Vector | None = None  # when rows were last evaluated
+        self._c = self._off = np.zeros(0)  # K b then, and what rounding had done
+        self._known = np.zeros(0, bool)  # of these rows
+
+    def __call__(self, b: Vector) -> Vector:
+        """(n,) at most, for coefficients b (problems, n)."""
+        whole = np.full(b.shape[1], rounding(b, *self._given))
+        return whole if self._b is None else np.minimum(whole, self._off + rounding(b - self._b, *self._given))
+
+    def looked(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
+        """c = K b (problems, n) of some rows (n,) was evaluated, for coefficients b."""
+        self._off, self._known, self._b, self._c = np.where(rows, 0.0, self(b)), rows, b.copy(), c
+
+    def lost(self, rows: slice) -> None:
+        """Rows of which f was made from kernel values again."""
+        if self._b is not None:
+            self._off[rows] = np.inf
+
+    def evaluated(self, exact: Exact, at: NDArray[np.intp], b: Vector) -> Vector:
+        """K b of some rows in float64: of those that were evaluated, by what has changed since, where that is less."""
+        changed = b if self._b is None else b - self._b
+        known = self._known[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
+        out = np.empty((len(b), len(at)))
+        if known.any():
+            out[:, known] = self._c[:, at[known]] + exact(at[known], changed)
+        if not known.all():
+            out[:, ~known] = exact(at[~known], b)
+        return out
+
+
 def certified(
     problem: Problem,
     b: Vector,
     f: Vector,
     exact: Exact,
-    bound: float,
+    bound: float | Vector,
     double: bool,
     worst: float,
     tol: float,
     gap: bool = False,
-) -> tuple[float, int, Vector]:
-    """(violation, rows evaluated, f (problems, n)): f of the rows that decide the violation, seen as ``worst``, and the
-    objectives, from kernel values in float64, where rounding, at most ``bound``, may hide a tenth of tol. Where these
-    are in float64 as it is (double), f of all rows: it has gathered the rounding of many steps. The objectives' rows
-    are left where the violation turns out to be beyond tol, unless the gap is what may end the solve."""
+) -> tuple[float, NDArray[np.bool_], Vector]:
+    """(violation, rows evaluated (n,), f (problems, n)): f of the rows that decide the violation, seen as ``worst``,
+    and the objectives, from kernel values in float64, where rounding, at most ``bound`` or of each row its own, may
+    hide a tenth of tol. Where these are in float64 as it is (double), f of all rows: it has gathered the rounding of
+    many steps. The objectives' rows are left where the violation turns out to be beyond tol, unless the gap is what may
+    end the solve."""
+    off: Vector = np.array(np.broadcast_to(bound, problem.n), np.float64)
     rows: NDArray[np.bool_] = np.full(problem.n, double)
-    evaluated, off = 0, bound
-    if not double and bound > tol / 10 and worst + 2 * bound > tol:
-        rows = np.asarray(of(problem, b, f).deciding(tol, bound).reshape(b.shape).any(axis=0))
-    for more in (rows, ~rows & (b != 0).any(axis=0)):
-        at = np.flatnonzero(more)
+    looked = np.zeros(problem.n, bool)
+    if not double and worst + 2 * off.max(initial=0.0) > tol:
+        deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
+        rows = deciding.reshape(b.shape).any(axis=0) & (off > tol / 10)
+    for objective in (False, True):
+        if objective:
+            size, weight = level(f, b, problem.q, problem.kink)
+            loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
+            rows = ~looked & loose & (b != 0).any(axis=0)
+        at = np.flatnonzero(rows)
         if at.size:
             values = exact(at, b) + problem.q[:, at]
-            off = float(np.abs(values - f[:, at]).max())  # what rounding did here, it will have done to the rest
+            did = np.abs(values - f[:, at]).max(axis=0) / np.maximum(off[at], TINY)
+            off *= min(1.0, float(did.max()))  # what it did here, it will have done to the rest
             f[:, at] = values
-            evaluated += at.size
+            looked |= rows
             if not gap and of(problem, b, f).violation > tol:
                 break
-        size, weight = level(f, b, problem.q, problem.kink)
-        if (off * weight <= OBJECTIVE * size).all():
-            break
-    return of(problem, b, f).violation if evaluated else worst, evaluated, f
+    return of(problem, b, f).violation if looked.any() else worst, looked, f
 
 
 def objectives(

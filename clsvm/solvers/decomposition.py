@@ -137,7 +137,7 @@ class Solver(Loop):
         if self.settings.exact is None:
             return violation, 0
         with self.cleared():
-            return self.state.certify(self.settings.exact, self.settings.kernel_scale, violation, tol, gap)
+            return self.state.certify(self.settings.exact, self.rounding, violation, tol, gap)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()

@@ -75,6 +75,7 @@ class Loop(ABC):
 
     def _begin(self) -> None:
         """Nothing was done yet."""
+        self.rounding = certificate.Rounding(self.dtype, self.settings.kernel_scale)
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.trace: list[Point] = []
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -94,6 +95,7 @@ class Sharded(Loop):
             while isinstance(answer, Lost):
                 self._lives[i] += 1
                 self._directory.forget()
+                self.rounding.lost(slice(self._starts[i], self._ends[i]))
                 self._respond([i])
                 if name == "respond":  # (which is done)
                     answer = None
@@ -108,7 +110,7 @@ class Sharded(Loop):
         """f of some shards that have just begun, from the coefficients. One that is lost meanwhile has all of its f
         when :meth:`_ask` comes back."""
         lives = {i: self._lives[i] for i in shards}
-        for rows, X in self._support("sent", PIECE):
+        for rows, X in self._support("sent", self._b, PIECE):
             given = (X, self._b[0, rows])
             self._ask("respond", [given if lives.get(i) == life else None for i, life in enumerate(self._lives)])
 
@@ -125,9 +127,9 @@ class Sharded(Loop):
         order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
         return stacked([one for one in found if one is not None])[order]
 
-    def _support(self, name: str, step: int) -> Iterator[tuple[Rows, Data]]:
-        """Support vectors, ``step`` at a time."""
-        support = np.flatnonzero(self._b[0])
+    def _support(self, name: str, b: Vector, step: int) -> Iterator[tuple[Rows, Data]]:
+        """Support vectors of coefficients b (1, n), ``step`` at a time."""
+        support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
             yield rows, self._taken(name, rows)
@@ -230,18 +232,20 @@ class Sharded(Loop):
 
     def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
         b, f = self._b, self._f()
-        given = self.problem, b, f, self.exact, self.bound(b), self.dtype == "float64", violation, tol, gap
-        violation, evaluated, f = certificate.certified(*given)
-        if evaluated:
+        evaluated, bound = partial(self.rounding.evaluated, self.exact), self.rounding(b)
+        given = self.problem, b, f, evaluated, bound, self.dtype == "float64", violation, tol, gap
+        violation, looked, f = certificate.certified(*given)
+        if looked.any():
+            self.rounding.looked(looked, b, f - self.problem.q)
             self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])
             self._look_again()
-        return violation, evaluated
+        return violation, int(looked.sum())
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """K b (1, n) in float64 of some rows, ascending."""
+        """K b (1, n) in float64 of some rows, ascending; b (1, n)."""
         parts, c = self._split(rows), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._taken("whole", rows[:1])))
-        for support, X in self._support("whole", max(1, EXACT // size)):
+        for support, X in self._support("whole", b, max(1, EXACT // size)):
             given = [(part, X, b[:, support]) if len(part) else None for part in parts]
             c += np.concatenate([one for one in self._ask("exact", given) if one is not None], axis=1)
         return c

@@ -7,6 +7,7 @@ to no problem.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from clsvm.gram.products import Products, Update
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.certificate import Exact
+from clsvm.solvers.certificate import Exact, Rounding
 from clsvm.solvers.solution import Vector
 
 
@@ -71,16 +72,17 @@ class State:
             s.free(at, count, D)
 
     def certify(
-        self, exact: Exact, kernel_scale: float, worst: float, tol: float, gap: bool = False
+        self, exact: Exact, rounding: Rounding, worst: float, tol: float, gap: bool = False
     ) -> tuple[float, int]:
         """certificate.certified of the state as it is, whose f is then replaced."""
         at, shape = self.gram.rows.position, (self.P, self.n)
         b, f, lo, hi, q = (
             self.stream.read_wide(buffer, shape)[:, at] for buffer in (self.b, self.f, self.lo, self.hi, self.q)
         )
-        now = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
-        double, hidden = self.gram.rows.dtype == "float64", certificate.rounding(b, self.gram.rows.dtype, kernel_scale)
-        violation, evaluated, f = certificate.certified(now, b, f, exact, hidden, double, worst, tol, gap)
-        if evaluated:
+        now, double = replace(self.problem, lo=lo, hi=hi, q=q, start=None), self.gram.rows.dtype == "float64"
+        evaluated = partial(rounding.evaluated, exact)
+        violation, looked, f = certificate.certified(now, b, f, evaluated, rounding(b), double, worst, tol, gap)
+        if looked.any():
             self.stream.write_wide(self.f, self.padded(f))
-        return violation, evaluated
+            rounding.looked(looked, b, f - q)
+        return violation, int(looked.sum())
