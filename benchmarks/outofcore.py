@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     words = f"rows of the matrices ({' '.join(map(str, SIZES))})"
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="M", help=words)
-    parser.add_argument("--dtypes", nargs="+", choices=tuple(LIMITS), default=list(LIMITS))
+    parser.add_argument("--dtypes", nargs="+", choices=tuple(LIMITS), default=list(LIMITS), help="of them (all)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each after the first (3)")
 
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[2], help="Dask workers of one core each (2)")
     parser.add_argument("--repeats", type=int, default=3, help="fits of each, the cold one included (3)")
     parser.add_argument("--centers", type=int, default=0, help="of a machine on centres over the same rows (0: none)")
-    parser.add_argument("--kill", type=int, default=20000, help="rows of the fit in which a worker is killed (20000)")
+    parser.add_argument("--kill", type=int, default=20000, help="a worker is killed in a fit of this many rows (20000)")
 
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:

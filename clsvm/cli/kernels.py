@@ -126,7 +126,7 @@ def emit(
     element: Element = None,
     param: Param = None,
     product: Annotated[str, typer.Option("--product", help="rows, update, both, forward-back or tile.")] = "rows",
-    layout: Annotated[str, typer.Option("--layout", help="Of the rows: dense, clustered or csr.")] = "dense",
+    layout: Annotated[str, typer.Option("--layout", help="Of the rows: dense, clustered, csr or hybrid.")] = "dense",
     dtype: Annotated[
         str, typer.Option("--dtype", callback=dtype_name, help="Of kernel values: float32 or float64.")
     ] = "float32",
@@ -134,7 +134,7 @@ def emit(
     profile: Annotated[
         str | None, typer.Option("--profile", help="For a kind of device, cpu or gpu, instead of --device.")
     ] = None,
-    features: Annotated[int, typer.Option("--features", min=0, help="Number of features, where above 65536.")] = 0,
+    features: Annotated[int, typer.Option("--features", min=0, help="Number of features, if above 65536.")] = 0,
     output: Annotated[str | None, typer.Option("-o", help="Where the text goes. Default: stdout")] = None,
 ) -> None:
     """``clsvm kernels emit``: see :func:`clsvm.tools.emit.emit`."""

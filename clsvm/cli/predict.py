@@ -35,7 +35,12 @@ def predict(
     model: Annotated[str, typer.Argument(help="A model of 'clsvm train', clsvm.save_model or svm-train.")],
     output: Annotated[str | None, typer.Argument(help="Where the predictions go, one a line.")] = None,
     probability: Annotated[
-        int, typer.Option("-b", help="1: of a model trained with -b 1, the most probable label and all probabilities.")
+        int,
+        typer.Option(
+            "-b",
+            help="1: the most probable label and all probabilities, of a model of 'train -b 1', or of two classes by "
+            "'falkon train --machine logistic'.",
+        ),
     ] = 0,
     quiet: Quiet = False,
     device: Device = None,
@@ -54,7 +59,10 @@ def predict(
         fitted = npz.load_model(model)
         values = TASKS[fitted.task].kind == NUMBERS
         if probability and not fitted.has_probabilities:
-            raise ValueError(f"-b 1: got {model} without probabilities, expected a model trained with -b 1")
+            raise ValueError(
+                f"-b 1: got {model} without probabilities, expected a model of 'train -b 1', or of two classes by "
+                "'falkon train --machine logistic'"
+            )
         X: Any
         if fitted.kernel.name == "precomputed":
             _, X, y = svmlight.read_kernel(test, numbered=False)

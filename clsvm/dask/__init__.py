@@ -6,6 +6,14 @@ are all that travels, of SVMs the rows of working sets. Needs the extra ``dask``
 
 from __future__ import annotations
 
+from clsvm.errors import install
+
+try:
+    import dask.array  # noqa: F401
+    import distributed  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"clsvm.dask needs Dask's arrays and distributed: {install('dask')}") from error
+
 from clsvm.dask.falkon import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
 from clsvm.dask.search import FalkonSearchCV, SVCSearchCV
 from clsvm.dask.svm import SVC, SVR, NuSVC, OneClassSVM

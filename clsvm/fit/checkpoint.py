@@ -29,7 +29,7 @@ class Checkpoint:
         self._of = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),
             "labels": _digest(problem.q, np.asarray([problem.constraint.name]), np.asarray([problem.kink])),
-            "C, nu and weights": _digest(problem.lo, problem.hi, *([] if problem.start is None else [problem.total])),
+            "C, nu or weights": _digest(problem.lo, problem.hi, *([] if problem.start is None else [problem.total])),
             "kernel": repr(kernel),
         }
         folder = self.file.parent
@@ -50,9 +50,7 @@ class Checkpoint:
         for name, expected in self._of.items():
             if found[name] != expected:
                 words = f" ({found[name]}, expected {expected})" if name == "kernel" else ""
-                raise CheckpointError(
-                    f"{self.file} is of another fit: other {name}{words}; go on without it, or delete it"
-                )
+                raise CheckpointError(f"{self.file} is of another fit: other {name}{words}; name another file, or none")
         if b.shape != self._shape or b.dtype != np.float64 or not np.isfinite(b).all():
             raise CheckpointError(f"{self.file} holds coefficients {b.shape} of {b.dtype}, expected {self._shape}")
         return np.asarray(b)

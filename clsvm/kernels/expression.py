@@ -213,7 +213,9 @@ def _parse(text: Any) -> ast.expr:
         raise ValueError(f"expression has {len(text)} characters, at most {_MAX_LENGTH} are taken")
     for column, character in enumerate(text, 1):
         if not (character.isascii() and (character.isalnum() or character in "_.+-*/(),<>=! \n")):
-            raise ValueError(f"character {character!r} at column {column} of {text[:80]!r} is not part of the language")
+            hint = " (a power is written a ** b)" if character == "^" else ""
+            words = f"character {character!r} at column {column} of {text[:80]!r} is not part of the language"
+            raise ValueError(words + hint)
     blanks = len(text) - len(text.lstrip())  # which Python takes for an indent
     try:
         with warnings.catch_warnings():
@@ -279,7 +281,8 @@ class _Reader:
         source = self.source[: node.end_col_offset]
         if token := _FOREIGN.search(source, node.col_offset):
             node.col_offset, node.end_col_offset = token.span()
-        raise self.refuse(node, f"{type(node).__name__} is not part of the language")
+        hint = " (write where(a < b, u, v))" if isinstance(node, ast.IfExp) else ""
+        raise self.refuse(node, f"{type(node).__name__} is not part of the language{hint}")
 
     def _name(self, node: ast.expr, name: str) -> Node:
         if name in self.e.variables or name in self.e.parameters:

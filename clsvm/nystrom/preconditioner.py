@@ -116,8 +116,9 @@ class Preconditioner:
                 self.rank, self.kept, self.jitter = int(rank), order[:rank], 0.0
                 return np.asfortranarray(L[:rank].T)
             tol *= GROWTH
-        words = f"K among the {self.m} centres is not positive definite: without {rank} pivots {left.min():.2g} is left"
-        raise ValueError(f"{words} of a diagonal of about {self.size:.2g}")
+        words = f"the kernel function is not positive semi-definite on the {self.m} centres: after {rank} pivots of a "
+        words += f"Cholesky factor the least diagonal entry is {left.min():.2g}, and was about {self.size:.2g}"
+        raise ValueError(f"{words}; Kernel.check(X) says more")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
         """Take K (s, m) of the sampled rows in place of the centres; None: the centres again. B is in float32, twice as
