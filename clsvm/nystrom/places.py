@@ -41,11 +41,14 @@ class Place:
 
 @contextmanager
 def opened(devices: Sequence[Any], memory_limit: int | str | None) -> Iterator[list[Place]]:
-    """A place for each device; one that is named twice is two, which share the memory. Raises DeviceError."""
+    """A place for each device; one that is named twice is two, which share the memory. Raises DeviceError.
+
+    Places of a simulated device share a thread: Oclgrind 21.10 crashes where two use it at once."""
     places: list[Place] = []
     try:
         for device in devices:
-            thread = ThreadPoolExecutor(1, "clsvm")
+            simulated = next((place for place in places if place.stream.simulated), None)
+            thread = simulated.thread if simulated else ThreadPoolExecutor(1, "clsvm")
             try:
                 places.append(Place(thread, thread.submit(Stream, device, memory_limit).result()))
             except BaseException:
