@@ -110,6 +110,10 @@ class OverChunks(Answering, local.Falkon):
             raise ValueError(
                 f"chunks of X must have rows with as many features each, got {[(f.n, f.d) for f in facts]}"
             )
+        for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
+            own = sizes if column[0] is None else chunks.each(len, column)
+            if own != sizes:
+                raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {own}")
         chunks.keep([i for i, n in enumerate(sizes) if n])
         sizes = [n for n in sizes if n]
         summaries = chunks.each(self._encoding.summary, chunks.y, chunks.weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,14 @@ class Chunks:
         """Who answers on a worker, some ten milliseconds faster than a task would."""
         if home not in self._desks:
             made = self.client.submit(worker.Desk, actor=True, workers=[home], pure=False)
-            self._desks[home] = made, made.result(timeout=LONG)
+            until = perf_counter() + LONG
+            while home not in self._desks:
+                try:
+                    self._desks[home] = made, made.result(timeout=PATIENCE)
+                except TimeoutError:
+                    if home not in self.workers() or perf_counter() > until:
+                        made.cancel()
+                        raise
         return self._desks[home][1]
 
     def _answer(self, i: int, call: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import _check_y
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
@@ -179,7 +179,7 @@ class OverWorkers(Answering):
         super()._rows(named(rows[:HEAD], X), reset=reset)  # type: ignore[misc]
         if alone:
             return rows
-        y = column_or_1d(np.concatenate([np.asarray(one) for one in targets]), warn=True)
+        y = _check_y(np.concatenate([np.asarray(one) for one in targets]), y_numeric=checks.get("y_numeric", False))
         if len(y) != rows.shape[0]:
             raise ValueError(f"y must have as many rows as X, got {len(y)} and {rows.shape[0]}")
         return rows, y

@@ -264,8 +264,10 @@ def named(X: Any, columns: Any) -> Any:
 
 
 def answer(X: Any, machine: Any, name: str, columns: Any) -> Any:
-    """What a method of a machine answers for a chunk of a data frame with those columns, or of an array."""
-    return in_thread(getattr(machine, name), named(X, columns))
+    """What a method of a machine answers for a chunk of a data frame with those columns, or of an array; no rows get no
+    answers."""
+    some = X if X.shape[0] else np.zeros((1, X.shape[1]))
+    return in_thread(getattr(machine, name), named(some, columns))[: X.shape[0]]
 
 
 def share(device: Any, workers: int) -> int:

@@ -67,6 +67,7 @@ def plan(
         raise ValueError(f"n must be a number of rows >= 1, got {n}")
     if tile is not None and (isinstance(tile, bool) or not isinstance(tile, int | np.integer) or tile < 1):
         raise ValueError(f"tile must be a whole number of rows >= 1, got {tile!r}")
+    tile = None if tile is None else int(tile)
     devices = tuple(listed(device))
     rooms = [_room(one, memory_limit, dtype) for one in devices]
     names = [room.name for room in rooms]

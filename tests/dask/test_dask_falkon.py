@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -154,11 +155,16 @@ def test_coefficients_and_centres_are_all_that_travels(client: Any) -> None:
 
 def test_bad_input(client: Any) -> None:
     rows, y = da.from_array(X, chunks=(1000, 5)), da.from_array(Y, chunks=1000)
+    some = da.from_array(np.arange(len(X)) > 0, chunks=1000)  # (nobody knows how many)
     for words, call in (
         ("y must have as many rows as X, got 2000 and 3000", lambda: machine("FalkonRegressor").fit(rows, y[:2000])),
         (
             "center_selection must be 'uniform' or rows",
             lambda: machine("FalkonRegressor", center_selection="leverage").fit(rows, y),
+        ),
+        (
+            re.escape("y must come in chunks of as many rows as X, [999, 1000, 1000], got [1000, 1000, 999]"),
+            lambda: machine("FalkonRegressor").fit(rows[some], y[some[::-1]]),
         ),
         ("warm_start is not for rows in chunks", lambda: machine("FalkonRegressor", warm_start=True).fit(rows, y)),
         ("contains NaN", lambda: machine("FalkonRegressor").fit(rows, y * np.nan)),

@@ -66,6 +66,38 @@ def test_a_chunk_is_lost_again_and_again() -> None:
     assert chunks.laid == side.TRIES + 1
 
 
+def test_a_worker_dies_before_it_answers_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the answering actor of a worker that is gone, but for that of one that is there."""
+
+    class Made:
+        cancelled = False
+
+        def result(self, timeout: float) -> Any:
+            raise TimeoutError
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    class Client:
+        there = 3
+        made: tuple[Made, ...] = ()
+
+        def submit(self, *given: Any, **how: Any) -> Made:
+            self.made = (*self.made, Made())
+            return self.made[-1]
+
+        def run_on_scheduler(self, call: Any) -> list[str]:
+            self.there -= 1
+            return ["home"] if self.there else []
+
+    client = Client()
+    chunks = side.Chunks(client, ["X"], ["y"], [None])  # type: ignore[arg-type, list-item]
+    chunks.homes, chunks._name = ["home"], "fit"
+    assert chunks._call(0, ()) is None
+    assert client.there == 0
+    assert [one.cancelled for one in client.made] == [True]
+
+
 def test_who_takes_over_makes_room() -> None:
     """Chunks that leave no room for a lost worker's are laid out again, in less."""
     shares: list[tuple[int, int]] = []
@@ -101,6 +133,8 @@ def test_an_empty_first_chunk(client: Any) -> None:
     alone = clsvm.FalkonRegressor(center_selection=made.centers_, random_state=0, device=DEVICE).fit(X[keep], Y[keep])
     np.testing.assert_allclose(made.predict(X), alone.predict(X), atol=2e-3)
     exact = over_dask.SVR(device=DEVICE).fit(rows[there], y[there])
+    for one in (made, exact):  # (of chunks whose sizes nobody knows)
+        np.testing.assert_array_equal(one.predict(rows[there]).compute(), one.predict(X[keep]))
     dual = clsvm.SVR(device=DEVICE).fit(X[keep], Y[keep]).fit_report_.dual
     assert exact.fit_report_.dual == pytest.approx(dual, rel=1e-5)
 

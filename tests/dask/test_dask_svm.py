@@ -102,6 +102,8 @@ def test_bad_input(client: Any) -> None:
         machine("SVC").fit(rows, y[:1500])
     with pytest.raises(ValueError, match="Input X contains NaN"):
         machine("SVC").fit(da.where(rows > 3, np.nan, rows), y)
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        machine("SVR").fit(rows, np.where(np.arange(len(X)) % 2, np.nan, NUMBERS))
     with pytest.raises(ValueError, match="checkpoint is for rows in one place, got rows in chunks and 'file'"):
         machine("SVC", checkpoint="file").fit(rows, y)
     with pytest.raises(ValueError, match="'crammer_singer' is for one device"):

@@ -230,6 +230,7 @@ def test_bad_input(device: str) -> None:
     with pytest.raises(ValueError, match="A is read-only"):
         linalg.cholesky(locked, overwrite_a=True)
     assert linalg.cholesky([[4, 2], [2, 5]], **given).tolist() == [[2, 1], [0, 2]]
+    assert linalg.cholesky([[4, 2], [2, 5]], device=device, tile=np.int64(1)).tolist() == [[2, 1], [0, 2]]
 
 
 def test_no_float64_on_the_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
