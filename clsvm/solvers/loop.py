@@ -26,17 +26,28 @@ PATIENCE = 200  # outer steps, and some more of many rows, in which neither viol
 CERTIFICATES = 20  # times that f is replaced before a solve counts as stalled
 FEW_ROWS = 4096  # of which the objectives are checked in float64 also where a solve ends short of its tolerance
 GAP_ROWS = 512  # rows solved between two looks at the duality gap, which take a pass over a few numbers a row
-PARTS = "select", "subproblem", "tile", "rows", "update", "gap", "exact"  # of a solve, which seconds are told of
+PARTS = (
+    "select",
+    "subproblem",
+    "tile",
+    "rows",
+    "update",
+    "free",
+    "gap",
+    "exact",
+)  # of a solve, which seconds are told of
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the host reads back: rho (problems, groups), violation, steps (problems,), and rows computed."""
+    """What the host reads back: rho (problems, groups), violation, steps (problems,), rows computed, and how many
+    coefficients are free."""
 
     rho: Vector
     violation: Vector
     steps: NDArray[np.int64]
     rows: int
+    free: int
 
     def point(self, seconds: float, outer: int, primal: Vector, dual: Vector) -> Point:
         """The point of a trace, with the objectives of the problems."""
@@ -114,11 +125,11 @@ class Loop(ABC):
     def _seen(self, m: Vector, M: Vector, count: NDArray[Any], sums: Vector, steps: Any, rows: int) -> Look:
         """What the extremes m and M of the derivatives (P, groups) say, with how many are inside, and their sums."""
         if self.problem.constraint in (Constraint.NONE, Constraint.COUPLED):  # every row by itself
-            return Look(np.zeros((self.P, 1)), np.maximum(np.maximum(-m, M), 0)[:, 0], steps, rows)
+            return Look(np.zeros((self.P, 1)), np.maximum(np.maximum(-m, M), 0)[:, 0], steps, rows, int(count.sum()))
         rho = certificate.offsets(m, M, count, sums)
         with np.errstate(invalid="ignore"):
             violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf).max(axis=1)
-        return Look(rho, np.maximum(violation, 0.0), steps, rows)
+        return Look(rho, np.maximum(violation, 0.0), steps, rows, int(count.sum()))
 
     def _objectives(self, sums: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Primal and dual objective at rho of what extremes.cl's ``objective`` sums, (P, 3)."""
@@ -176,7 +187,11 @@ class Loop(ABC):
             return Status.STALLED, False
         course.steps = int(look.steps.sum())
         self._reserve(look)
-        return None, False
+        return None, self._leapt(look, outer)
+
+    def _leapt(self, look: Look, outer: int) -> bool:
+        """Whether something better than a working set was found, and done."""
+        return False
 
     def _checked(self, look: Look, violation: float, course: Course) -> tuple[Status | None, bool]:
         """:meth:`_look` where the violation or the gap is small enough by f as it is: is it by f in float64?"""

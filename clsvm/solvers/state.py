@@ -57,6 +57,14 @@ class State:
         lo, hi = map(self.stream.held_wide, (self.problem.lo, self.problem.hi))
         return self.problem.snapped(self.coefficients(), lo, hi), f
 
+    def now(self) -> tuple[Problem, Vector, Vector]:
+        """The problem with its numbers as the device holds them, and b and f (P, n), in the caller's order."""
+        at, shape = self.gram.rows.position, (self.P, self.n)
+        b, f, lo, hi, q = (
+            self.stream.read_wide(buffer, shape)[:, at] for buffer in (self.b, self.f, self.lo, self.hi, self.q)
+        )
+        return replace(self.problem, lo=lo, hi=hi, q=q, start=None), b, f
+
     def respond(self, b: Vector, panel: Panel) -> None:
         """f += K b, a panel of rows at a time."""
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
@@ -75,14 +83,10 @@ class State:
         self, exact: Exact, rounding: Rounding, worst: float, tol: float, gap: bool = False
     ) -> tuple[float, int]:
         """certificate.certified of the state as it is, whose f is then replaced."""
-        at, shape = self.gram.rows.position, (self.P, self.n)
-        b, f, lo, hi, q = (
-            self.stream.read_wide(buffer, shape)[:, at] for buffer in (self.b, self.f, self.lo, self.hi, self.q)
-        )
-        now, double = replace(self.problem, lo=lo, hi=hi, q=q, start=None), self.gram.rows.dtype == "float64"
-        evaluated = partial(rounding.evaluated, exact)
+        now, b, f = self.now()
+        double, evaluated = self.gram.rows.dtype == "float64", partial(rounding.evaluated, exact)
         violation, looked, f = certificate.certified(now, b, f, evaluated, rounding(b), double, worst, tol, gap)
         if looked.any():
             self.stream.write_wide(self.f, self.padded(f))
-            rounding.looked(looked, b, f - q)
+            rounding.looked(looked, b, f - now.q)
         return violation, int(looked.sum())

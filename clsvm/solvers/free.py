@@ -1,0 +1,285 @@
+"""All free coefficients to their minimum at once, by a Cholesky factor of K among them; and when that pays.
+
+Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= b + d <= top,  the sum of d in each group 0;  M = K_FF + ridge I
+Given:    K among the free coefficients F, their derivatives g, and the bounds of the face on which the dual is smooth
+Returns:  b, f at a lower dual, or as they were
+Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
+          step along the way to what it finds; Scheinberg 2006 for active sets of SVMs
+
+    H <- none
+    until nothing leaves its bounds:
+        d <- the minimum over F, sums unchanged, those of H at their bounds         Schur complement of U'U = M
+        H <- H and what d takes beyond its bounds, each at that bound
+    b, f <- b + t d, f + t K d, 0 < t <= 1 the best on that way
+
+Pair steps find out soon which coefficients stand at a bound, and take long over the rest, which one such step does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+from clsvm.gram.layouts.record import Panel
+from clsvm.gram.products import Tile
+from clsvm.problem import Problem
+from clsvm.solvers import certificate
+from clsvm.solvers.state import State
+from clsvm.threads import one_thread
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[Any]  # in the dtype of K
+Rows = NDArray[np.intp]
+MOST, LEAST = 4096, 32  # free coefficients
+MARGIN = 256  # panels are whole multiples, so that few sizes are made
+ROUNDS = 10  # of what leaves its bounds
+SHORT = 0.5  # of the way to what is found: a step that ends before is not made, since its bounds are the wrong ones
+RIDGE = 10.0  # in units of the rounding of K, times the root of the coefficients
+KEPT = 0.25  # share of a factor's coefficients that may have come or gone before it is made anew
+STEADIER, TRIES = 30.0, 5  # by how much more the ridge is where K rounded is indefinite, and how often
+LOW, LATE = 0.5, 4  # share of the first violation that is low; times all rows that were computed, after which any is
+LOOKS, MORE = 4, 2  # at a low violation, before such a step, and between two
+DOUBT = 4.0  # by how much dearer the next one is where one came to nothing
+SPARED = 4.0  # prices of such a step that working sets have to go on for, to make the first one
+SMALL = 8  # outer steps' launches and waits that the small parts of such a step take
+SOLVES = 50  # right sides of such a step with a factor that is there
+
+
+class Factor:
+    """U'U = K among ``rows`` + ridge I, upper, in the dtype of K."""
+
+    def __init__(self, rows: Rows, ridge: float) -> None:
+        self.rows, self.ridge = rows, ridge
+        self.U: Matrix = np.zeros((0, 0), order="F")
+
+    def make(self, K: Matrix) -> bool:
+        """The factor of K (m, m), of which the lower triangle is there; False where it is not positive definite."""
+        potrf, _ = _routines(K.dtype)
+        for _ in range(TRIES):
+            M = np.array(K.T, order="F")
+            M[np.diag_indices(len(M))] += self.ridge
+            self.U, failed = potrf(M, lower=0, clean=0, overwrite_a=1)
+            if not failed:
+                return True
+            self.ridge *= STEADIER
+        return False
+
+    def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
+        """The same with further rows, by K beside them (m, k) and among them (k, k), lower triangle."""
+        (m, k), (potrf, _) = beside.shape, _routines(self.U.dtype)
+        side = self.forward(np.asfortranarray(beside))
+        M = np.tril(among) + np.tril(among, -1).T
+        M[np.diag_indices(k)] += self.ridge
+        corner, failed = potrf(np.asfortranarray(M - side.T @ side), lower=0, clean=1)
+        if failed:
+            return False
+        U = np.zeros((m + k, m + k), self.U.dtype, order="F")
+        U[:m, :m], U[:m, m:], U[m:, m:] = self.U, side, corner
+        self.U, self.rows = U, np.concatenate([self.rows, rows])
+        return True
+
+    def forward(self, R: Matrix) -> Matrix:
+        """U'^-1 R."""
+        _, trsm = _routines(self.U.dtype)
+        return np.asarray(trsm(1.0, self.U, R, lower=0, trans_a=1))
+
+    def back(self, w: Matrix) -> Vector:
+        """U^-1 w, of one vector."""
+        _, trsm = _routines(self.U.dtype)
+        return np.asarray(trsm(1.0, self.U, w[:, None], lower=0)[:, 0], np.float64)
+
+
+def _routines(dtype: Any) -> tuple[Any, Any]:
+    """LAPACK's potrf and the BLAS's trsm for numbers of a dtype."""
+    double = dtype == np.float64
+    return (lapack.dpotrf, blas.dtrsm) if double else (lapack.spotrf, blas.strsm)
+
+
+def minimum(
+    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows
+) -> Vector | None:
+    """d (m,), see module: g, bottom, top (m,) of the factor's rows, these bounds less b; group (m,) of ``groups`` sums,
+    none where nothing is held. gone: those that are not free any more, of which d is 0."""
+    m, dtype = len(g), factor.U.dtype
+    sums = np.arange(groups)[:, None] == group
+    sums = sums[sums.any(axis=1)]
+    held, at = np.zeros(m, bool), np.zeros(m)
+    held[gone] = True
+    down = factor.forward(np.array(g[:, None], dtype, order="F"))[:, 0]
+    W = factor.forward(np.array(sums.T, dtype, order="F"))
+    order, d = np.zeros(0, np.intp), np.zeros(m)  # what is held, as W has it
+    for _ in range(ROUNDS):
+        new = np.setdiff1d(np.flatnonzero(held), order)
+        unit = np.zeros((m, len(new)), dtype, order="F")
+        unit[new, np.arange(len(new))] = 1
+        W, order = np.hstack([W, factor.forward(unit)]), np.concatenate([order, new])
+        forces = np.zeros(W.shape[1])
+        if len(forces):
+            S, failed = lapack.dpotrf((W.T @ W).astype(np.float64), lower=0)
+            if failed:
+                return None
+            wanted = np.concatenate([np.zeros(len(sums)), at[order]])
+            forces, _ = lapack.dpotrs(S, -(W.T @ down) - wanted, lower=0)
+        d = -factor.back(down + W @ forces.astype(dtype))
+        d[held] = at[held]
+        out = ~held & ((d < bottom) | (d > top))
+        if not out.any():
+            break
+        held |= out
+        at[out] = np.where(d[out] < bottom[out], bottom[out], top[out])
+    return _kept(np.clip(d, bottom, top), sums, bottom, top, held)
+
+
+def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
+    """d with what rounding left of its sums taken from those that are not held; None where they cannot take it."""
+    for one in sums:
+        for _ in range(ROUNDS):
+            excess = d[one].sum()
+            free = one & ~held & (d > bottom) & (d < top)
+            if abs(excess) <= certificate.EPS * np.abs(d[one]).sum() or not free.any():
+                break
+            d[free] = np.clip(d[free] - excess / free.sum(), bottom[free], top[free])
+        if abs(d[one].sum()) > certificate.SLACK * certificate.EPS * np.abs(d[one]).sum():
+            return None
+    return d
+
+
+class Pace:
+    """Whether a step over all free coefficients pays, from what working sets have cost and come to so far.
+
+    At first the violation goes up and down while the support vectors are found, and then falls fast. Only where it
+    falls slowly once it is well below that of the beginning, such steps are worth a thought.
+    """
+
+    def __init__(self) -> None:
+        self._log: list[tuple[float, float]] = []  # cost so far, the logarithm of the least violation, since it is low
+        self._first = 0.0  # violation
+        self._made, self._doubt = False, 1.0  # whether there was one; how much dearer the next one is
+
+    def pays(self, cost: float, violation: float, tol: float, price: float, late: bool) -> bool:
+        """After working sets of ``cost`` in all, at a ``violation``: would going on as in the second half of the looks
+        since the violation is low cost more than some such steps at ``price``? late: whether it is to be low anyway."""
+        self._first = self._first or violation
+        if not self._log and violation > LOW * self._first and not late:
+            return False
+        least = min(np.log(max(violation, tol)), self._log[-1][1] if self._log else np.inf)
+        self._log.append((cost, least))
+        if len(self._log) <= (MORE if self._made else LOOKS):
+            return False
+        half, before = self._log[-1 - len(self._log) // 2]
+        many = self._doubt * (1 if self._made else SPARED)
+        return bool((least - np.log(tol)) * (cost - half) > many * price * (before - least))
+
+    def made(self, well: bool) -> None:
+        """Such a step was made, ``well`` if it lowered the dual: what was before says nothing of what follows."""
+        self._log.clear()
+        self._made, self._first = True, np.inf
+        self._doubt *= 1.0 if well else DOUBT
+
+
+class Leap:
+    """Steps over all free coefficients of the one problem of a ``state``, which is solved by working sets of W rows."""
+
+    def __init__(self, state: State, W: int, kernel_scale: float) -> None:
+        self._state, self._stream, self._gram, self._W = state, state.stream, state.gram, W
+        self._ridge = RIDGE * float(np.finfo(state.gram.rows.dtype).eps) * max(kernel_scale, 1.0)
+        self._factor: Factor | None = None
+        self._pace = Pace()
+
+    def due(self, free: int, violation: float, tol: float, rows: int, steps: int, outer: int) -> bool:
+        """Whether to step now, with so many ``free`` coefficients, after ``outer`` working sets, ``steps`` of pairs,
+        and so many ``rows`` of K computed."""
+        profile, own, n, W = self._stream.profile, self._gram.rows, self._state.n, self._W
+        width = max(own.tile_cost, 1.0)
+        a_set = profile.step_cost + profile.look_cost * n + W * W / 2 * width
+        cost = rows * n * own.cost + outer * a_set + steps * (profile.inner_step + profile.inner_cost * W)
+        kept = self._factor is not None and abs(len(self._factor.rows) - free) <= KEPT / 2 * free
+        work = SOLVES * free**2 if kept else free**3 / 6
+        price = profile.factor_cost * work + (0 if kept else free * free / 2 * width) + n * free * own.cost + a_set
+        price += SMALL * profile.step_cost
+        pays = self._pace.pays(cost, violation, tol, price, rows > LATE * n)
+        return pays and LEAST <= free <= MOST and self._fits(free)
+
+    def _fits(self, free: int) -> bool:
+        """Whether memory holds K among so many rows, on the device, and its factor and copies on the host."""
+        stream, real = self._stream, np.dtype(self._gram.rows.dtype).itemsize
+        tile, panel = real * (free + MARGIN) ** 2, self._gram.panel_bytes(free + MARGIN)
+        needed = panel + tile + (real + 24) * free**2
+        return max(tile, panel) <= stream.largest and needed <= stream.limit - stream.held
+
+    def find(self) -> Vector | None:
+        """What to add to b (1, n), all the way to the minimum; None where there is no way."""
+        with one_thread():  # (threads that wait for more work would keep the device's from theirs)
+            change = self._found(*self._state.now())
+        if change is None:
+            self._pace.made(False)
+        return change
+
+    def _found(self, problem: Problem, b: Vector, f: Vector) -> Vector | None:
+        seen = certificate.of(problem, b, f)
+        rows = self._factored(np.flatnonzero(seen.inside))
+        if rows is None or self._factor is None:
+            return None
+        gone = np.flatnonzero(~seen.inside[rows])
+        g, x, kink = np.where(seen.inside, seen.right, 0)[rows], b[0, rows], problem.kink > 0
+        lowest = np.where(kink & (x > 0), 0.0, problem.lo[0, rows])
+        highest = np.where(kink & (x < 0), 0.0, problem.hi[0, rows])
+        d = minimum(self._factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone)
+        if d is None:
+            return None
+        after = np.where(d <= lowest - x, lowest, np.where(d >= highest - x, highest, x + d))
+        after[gone] = x[gone]
+        change = np.zeros_like(b)
+        change[0, rows] = after - x
+        return change
+
+    def go(self, change: Vector, panel: Panel) -> bool:
+        """Add ``change`` to b, or the part of it with which the dual is least; whether that lowers it."""
+        state, stream = self._state, self._stream
+        problem, b, f = state.now()
+        after = stream.held_wide(b + change)
+        state.respond(after - b, panel)
+        ahead = state.now()[2]
+        slope = float((f * (after - b)).sum()) + problem.kink * float(np.abs(after).sum() - np.abs(b).sum())
+        curve = float(((ahead - f) * (after - b)).sum())
+        t = 0.0 if slope >= 0 else 1.0 if curve <= -slope else -slope / curve
+        t = t if t >= SHORT else 0.0
+        if t < 1:
+            after, ahead = b + t * (after - b), f + t * (ahead - f)
+            stream.write_wide(state.f, state.padded(ahead))
+        stream.write_wide(state.b, state.padded(after))
+        self._pace.made(t > 0)
+        return t > 0
+
+    def _factored(self, free: Rows) -> Rows | None:
+        """The rows of a factor that has those of ``free``: the last one, where few came or went, else a new one. None
+        where K among them is not positive definite."""
+        last = self._factor
+        if last is not None:
+            new = np.setdiff1d(free, last.rows)
+            gone = len(last.rows) + len(new) - len(free)
+            if len(new) + gone <= KEPT * len(free):
+                m = len(last.rows)
+                if not len(new) or last.extend(new, *self._tile(np.concatenate([last.rows, new]), m)):
+                    return last.rows
+        self._factor = Factor(free, self._ridge * np.sqrt(len(free)))
+        return free if self._factor.make(self._tile(free)[1]) else None
+
+    def _tile(self, rows: Rows, known: int = 0) -> tuple[Matrix, Matrix]:
+        """K between the first ``known`` of some rows and the others, and among these, lower triangle."""
+        stream, gram, m = self._stream, self._gram, len(rows)
+        panel = gram.panel(-(-m // MARGIN) * MARGIN, square=True)
+        places, real = np.full(panel.capacity, -1, np.int32), np.dtype(gram.rows.dtype)
+        places[:m] = gram.rows.position[rows]
+        at, count = stream.upload(places), stream.upload(np.array([m], np.int32))
+        out = stream.buffer(real.itemsize * panel.capacity**2)
+        gram.gather(panel, at, count)
+        whole = known - known % max(gram.rows.lanes, gram.width)
+        gram.tile(panel, Tile(at, count, out, whole, half=True))
+        K = stream.read(out, real, (panel.capacity, panel.capacity))
+        stream.free(at, count, out, *panel.buffers())
+        beside = np.concatenate([K[:whole, known:m], K[known:m, whole:known].T])
+        return beside, K[known:m, known:m]
