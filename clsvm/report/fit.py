@@ -17,7 +17,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "clustering": ("layout", "cluster"),
         "selection": ("select",),
         "gram": ("tile", "gram"),
-        "subproblem": ("subproblem",),
+        "subproblem": ("subproblem", "free"),
         "update": ("rows", "update"),
         "other": (),
     }

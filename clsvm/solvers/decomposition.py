@@ -14,6 +14,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
         Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
+        where that brings little, all free coefficients to their minimum                   free.py
 
 Nothing of length n leaves the device, and the host waits only every ``sync`` steps, to read the violation (loop.py). K
 is in float32 as a rule, b and f in float64 (or pairs of float32).
