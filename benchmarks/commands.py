@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from benchmarks import (
     pairs,
     search,
     sharded,
+    small,
     table,
     tasks,
     tasks_table,
@@ -30,7 +32,7 @@ from benchmarks.boostsvm import cases, parts
 from benchmarks.boostsvm.shapes import COMMON_COLUMNS
 from benchmarks.falkon_studies import shared, studies
 from benchmarks.fit import Options, fit_set
-from benchmarks.sets import BUNDLED, BUNDLED_TASKS, SETS, TASK_SETS, add_data
+from benchmarks.sets import BUNDLED, BUNDLED_TASKS, HARD, SETS, TASK_SETS, TEXT, add_data
 from clsvm.opencl import devices
 
 PEERS = ("libsvm", "onedal")
@@ -99,11 +101,11 @@ def _rows(result: Result) -> list[dict[str, Any]]:
     return [row for one in result["sets"] for row in one.get("rows", [])]
 
 
-def _fit_arguments(parser: Parser) -> None:
-    _add_sets(parser, tuple(SETS), list(BUNDLED[1:]))
+def _fit_arguments(parser: Parser, sets: tuple[str, ...] = BUNDLED[1:], repeats: int = 3) -> None:
+    _add_sets(parser, tuple(SETS), list(sets), f"; {', '.join(sets)}")
     _add_peers(parser)
     add_data(parser, f"none needed for {', '.join(BUNDLED)}")
-    _add_repeats(parser, 3, "fits of each solver")
+    _add_repeats(parser, repeats, "fits of each solver")
     parser.add_argument("--repeats-libsvm", type=int, default=1, help="fits of LIBSVM (1)")
     parser.add_argument("--tol", type=float, default=1e-3, help="KKT tolerance (1e-3)")
     parser.add_argument("--cache", type=float, default=2000, metavar="MB", help="kernel cache of every solver (2000)")
@@ -287,15 +289,15 @@ def _boostsvm_arguments(parser: Parser) -> None:
     add_data(parser, "none needed for synthetic sets")
 
 
+_FITS = _fit, table.terminal, _fit_holds, table.markdown
 _LISTED = (
-    Command(
-        "fit",
-        "fit data sets with clsvm and its peers, check and time every fit",
-        _fit_arguments,
-        _fit,
-        table.terminal,
-        _fit_holds,
-        table.markdown,
+    Command("fit", "fit data sets with clsvm and its peers, check and time every fit", _fit_arguments, *_FITS),
+    *(
+        Command(name, words, partial(_fit_arguments, sets=sets, repeats=6), *_FITS)
+        for name, sets, words in (
+            ("hard", HARD, "fit sets that take many pair steps, as fit does"),
+            ("text", TEXT, "fit groups of 20 Newsgroups, as fit does"),
+        )
     ),
     Command(
         "ladder",
@@ -382,6 +384,7 @@ _LISTED = (
                 outofcore,
                 "Cholesky and LAUUM in tiles by one worker and by two, beside LAPACK in core",
             ),
+            ("small", small, "fits of some hundred rows, and answers for one, beside scikit-learn's"),
             ("sharded", sharded, "exact SVMs with the rows on Dask's workers, beside one process"),
         )
     ),

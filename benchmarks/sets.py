@@ -176,6 +176,41 @@ def _zero_row(make: Callable[[Path], Split], row: int) -> Callable[[Path], Split
     return clear
 
 
+def _dense(make: Callable[[Path], Split]) -> Callable[[Path], Split]:
+    """Another (sparse) set as arrays."""
+
+    def spread(folder: Path) -> Split:
+        X, y, X_test, y_test = make(folder)
+        return X.toarray(), y, X_test.toarray(), y_test
+
+    return spread
+
+
+def _shuffled(make: Callable[[Path], Split]) -> Callable[[Path], Split]:
+    """Another set with its training rows in a random order."""
+
+    def shuffle(folder: Path) -> Split:
+        X, y, X_test, y_test = make(folder)
+        order = np.random.default_rng(0).permutation(len(y))
+        return X[order], y[order], X_test, y_test
+
+    return shuffle
+
+
+def _groups(first: tuple[int, ...], second: tuple[int, ...]) -> Callable[[Path], Split]:
+    """Some groups of 20 Newsgroups, label 1, against some others, label 0; rows of length 1."""
+
+    def pick(folder: Path) -> Split:
+        parts: list[Any] = []
+        for name in ("news20_bydate.xz", "news20_bydate.t.xz"):
+            X, y = _svmlight(folder / name, 130107)
+            some = np.isin(y, first + second)
+            parts += [normalize(X[some]), np.isin(y[some], first).astype(float)]
+        return parts[0], parts[1], parts[2], parts[3]
+
+    return pick
+
+
 SETS: dict[str, DataSet] = {
     "a9a": DataSet(_a9a, positive=1, C=1, gamma=0.05),
     "mnist8": DataSet(_mnist, positive=8, C=1, gamma=0.02),
@@ -187,10 +222,20 @@ SETS: dict[str, DataSet] = {
     "covtype_shift": DataSet(_shifted(_first(_covtype, 5000), 1000.0), positive=2, C=3, gamma=1),
     "duplicates": DataSet(_twice(_first(_a9a, 2500)), positive=1, C=1, gamma=0.05),
     "zero_row": DataSet(_zero_row(_first(_a9a, 3000), 7), positive=1, C=1, gamma=0.05),
+    # Hard: many pair steps for few rows.
+    "a9a6k_C100": DataSet(_dense(_first(_a9a, 6000)), positive=1, C=100, gamma=0.08),
+    "a9a6k_C100_wide": DataSet(_dense(_first(_a9a, 6000)), positive=1, C=100, gamma=0.02),
+    "ijcnn6k_C100": DataSet(_dense(_first(_shuffled(_ijcnn1), 6000)), positive=1, C=100, gamma=0.08),
+    "covtype6k_C100": DataSet(_first(_covtype, 6000), positive=2, C=100, gamma=0.08),
+    # Text: few long rows.
+    "news_graphics": DataSet(_groups((0, 1), (2, 3)), positive=1, C=10, gamma=1),
+    "news_sports": DataSet(_groups((7, 8), (9, 10)), positive=1, C=10, gamma=1),
     # Tiny ones that need no folder.
     "breast_cancer": DataSet(_bundled(load_breast_cancer), positive=1, C=1, gamma=0.5),
     "digits8": DataSet(_bundled(load_digits), positive=8, C=1, gamma=0.05),
 }
+HARD = ("a9a6k_C100", "a9a6k_C100_wide", "ijcnn6k_C100", "covtype6k_C100", "a9a5k_C1e4")
+TEXT = ("news_graphics", "news_sports")
 BUNDLED = ("synthetic20k", "breast_cancer", "digits8")
 """Sets that need no data folder."""
 

@@ -9,6 +9,7 @@ import re
 import threading
 import weakref
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -137,10 +138,22 @@ def free_memory(device: cl.Device) -> int:
     """Bytes that are free, as far as the device says: the host's available memory bounds devices that share it."""
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
-        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as lines:
-            available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-            free = min(free, available + pooled())
+        with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+            free = min(free, _available() + pooled())
     return free
+
+
+def _available() -> int:
+    """Bytes of the host's memory that are free, as they were a moment ago."""
+    global _looked
+    if (now := perf_counter()) - _looked[0] > MOMENT:
+        with open("/proc/meminfo") as lines:
+            _looked = now, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return _looked[1]
+
+
+MOMENT = 0.05  # seconds for which it is taken to stay
+_looked: tuple[float, int] = -MOMENT, 0
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:

@@ -27,7 +27,21 @@ VERSION = 1
 
 def path() -> Path:
     """Where the file is: CLSVM_TUNED, or tuned.json in the user's cache folder."""
-    return Path(os.environ.get("CLSVM_TUNED") or user_cache_path("clsvm") / "tuned.json")
+    return _path(*map(os.environ.get, ("CLSVM_TUNED", "XDG_CACHE_HOME", "HOME")))
+
+
+@cache
+def _path(named: str | None, *folders: str | None) -> Path:
+    return Path(named or user_cache_path("clsvm") / "tuned.json")
+
+
+def state() -> tuple[Path, int]:
+    """The file and when it was changed, 0 where there is none: while this is the same, so is what was found."""
+    where = path()
+    try:
+        return where, where.stat().st_mtime_ns
+    except OSError:
+        return where, 0
 
 
 def key(platform: str, device: str, driver: str, profile: str) -> str:
@@ -37,9 +51,9 @@ def key(platform: str, device: str, driver: str, profile: str) -> str:
 
 def read() -> dict[str, dict[str, Any]]:
     """The records by key; none where the file is not there or not ours."""
-    where = path()
+    where, modified = state()
     try:
-        return _read(where, where.stat().st_mtime_ns)
+        return _read(where, modified) if modified else {}
     except OSError:
         return {}
 

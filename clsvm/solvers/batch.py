@@ -41,6 +41,7 @@ APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices
 SMALL = APART  # rows of the smallest member that work-groups take
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
 STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
+FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
 AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
@@ -236,7 +237,8 @@ class _Batch:
         subproblem = stream.variant(programs.subproblem(profile, dtype, W, self.constraint, spec))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
         budget = profile.patience * W if max_iter < 0 else max_iter
-        limits = Limits(np.float32(STOP * tol), np.float32(0), LAUNCH * W, np.int64(budget))
+        stop = NEARER if W <= FEW else STOP
+        limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
         steps = np.zeros(B, np.int64)
         if self.b.any():

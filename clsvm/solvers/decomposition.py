@@ -46,6 +46,7 @@ from clsvm.solvers.state import State
 Vector = NDArray[np.float64]
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
+UNTIMED = 1024  # rows up to which no part of a step is waited for by itself
 WHOLE = 16  # a working set is whole vectors of this many
 
 
@@ -236,8 +237,9 @@ class Solver(Loop):
         self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, state, limits, memory)
 
     def _lap(self, part: str, started: float) -> None:
-        """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them."""
-        if self.stream.profile.sync == 1 and self.settings.timed:
+        """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them, but
+        for few rows, whose steps take less than that."""
+        if self.stream.profile.sync == 1 and self.settings.timed and self.n > UNTIMED:
             self.stream.finish()
         else:
             self.stream.flush()

@@ -16,8 +16,8 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from benchmarks import check, pairs, sets, table, tasks, tasks_check, tasks_table
-from benchmarks.__main__ import main
+from benchmarks import check, pairs, sets, small, table, tasks, tasks_check, tasks_table
+from benchmarks.__main__ import _parser, main
 
 pytestmark = pytest.mark.full
 
@@ -537,3 +537,22 @@ def test_a_set_of_tasks_says_what_it_needs() -> None:
         sets.load_task("a9a", None)
     with pytest.raises(ValueError, match="unknown data set 'a9'"):
         sets.load_task("a9", None)
+
+
+def test_the_command_times_small_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("benchmarks.small.SETS", {name: small.SETS[name] for name in ("iris", "diabetes")})
+    out = tmp_path / "small.json"
+    assert main(["small", "--repeats", "2", "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["set"] for row in rows] == ["iris", "diabetes"]
+    for row in rows:
+        assert row["solutions"]["clsvm"]["dual"] == pytest.approx(row["solutions"]["scikit-learn"]["dual"], rel=1e-4)
+        assert row["solutions"]["clsvm"]["violation"] <= 1.2e-3
+        assert set(row["fit_ms"]) == set(row["answer_ms"]) == {"clsvm", "scikit-learn"}
+    assert "iris 150x4" in capsys.readouterr().out
+
+
+def test_hard_sets_and_text_are_fitted_as_others() -> None:
+    asked = [_parser().parse_args([name]) for name in ("hard", "text", "fit")]
+    assert [len(one.sets) for one in asked] == [5, 2, 2]
+    assert all(name in sets.SETS for one in asked for name in one.sets)
