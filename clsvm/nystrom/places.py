@@ -52,7 +52,8 @@ def opened(devices: Sequence[Any], memory_limit: int | str | None) -> Iterator[l
             try:
                 places.append(Place(thread, thread.submit(Stream, device, memory_limit).result()))
             except BaseException:
-                thread.shutdown()
+                if not simulated:
+                    thread.shutdown()
                 raise
         if memory_limit is None:
             counts = Counter(place.stream.info.index for place in places)

@@ -236,13 +236,13 @@ def _named(text: str, names: list[tuple[str, str]]) -> list[int]:
 def default_profile(info: DeviceInfo) -> Profile:
     """The profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
     depends = os.getpid(), os.environ.get("CLSVM_PROFILE"), *tuned.state(), *map(id, PROFILES.values())
-    if _profiles.get(info.index, (None,))[0] != depends:
-        _profiles[info.index] = depends, tuned.apply(untuned_profile(info), tuning_key(info)), tuple(PROFILES.values())
-    return _profiles[info.index][1]
+    if _profiles.get(info, (None,))[0] != depends:
+        _profiles[info] = depends, tuned.apply(untuned_profile(info), tuning_key(info)), tuple(PROFILES.values())
+    return _profiles[info][1]
 
 
 # By device: what its profile depends on, the profile, and the records, which keep their ids as long as they are here.
-_profiles: dict[int, tuple[Any, Profile, Any]] = {}
+_profiles: dict[DeviceInfo, tuple[Any, Profile, Any]] = {}
 
 
 def tuning_key(info: DeviceInfo) -> str:

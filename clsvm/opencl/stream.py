@@ -124,6 +124,10 @@ class Stream:
         self.held += nbytes
         self.peak = max(self.peak, self.held)
 
+    def unreserve(self, nbytes: int) -> None:
+        """Give back what was reserved."""
+        self.held -= nbytes
+
     @contextlib.contextmanager
     def lent(self, nbytes: int) -> Iterator[None]:
         """``nbytes`` that were reserved are free inside."""

@@ -36,12 +36,12 @@ def _path(named: str | None, *folders: str | None) -> Path:
 
 
 def state() -> tuple[Path, int]:
-    """The file and when it was changed, 0 where there is none: while this is the same, so is what was found."""
+    """The file and when it was changed, -1 where there is none: while this is the same, so is what was found."""
     where = path()
     try:
         return where, where.stat().st_mtime_ns
     except OSError:
-        return where, 0
+        return where, -1
 
 
 def key(platform: str, device: str, driver: str, profile: str) -> str:
@@ -53,7 +53,7 @@ def read() -> dict[str, dict[str, Any]]:
     """The records by key; none where the file is not there or not ours."""
     where, modified = state()
     try:
-        return _read(where, modified) if modified else {}
+        return _read(where, modified) if modified >= 0 else {}
     except OSError:
         return {}
 

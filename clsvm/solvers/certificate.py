@@ -222,7 +222,8 @@ def certified(
         at = np.flatnonzero(rows)
         if at.size:
             values = exact(at, b) + problem.q[:, at]
-            did = np.abs(values - f[:, at]).max(axis=0) / np.maximum(off[at], TINY)
+            with np.errstate(over="ignore"):
+                did = np.abs(values - f[:, at]).max(axis=0) / np.maximum(off[at], TINY)
             off *= min(1.0, float(did.max()))  # what it did here, it will have done to the rest
             f[:, at] = values
             looked |= rows

@@ -72,6 +72,7 @@ class Solver(Loop):
         room = min(settings.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
         self.cache = RowCache(stream, self.n, real, room, self.sets * self.W)
         self._before = 0  # rows computed for problems before
+        self.leap: Leap | None = None
         self.load(problem, settings)
 
     def load(self, problem: Problem, settings: Settings) -> None:
@@ -84,8 +85,12 @@ class Solver(Loop):
         counters[:, :2] = 0  # (the head of the ring stays)
         stream.write(self.counters, counters)
         self.selection.clear()
-        alone = self.P == 1 and problem.constraint is not Constraint.COUPLED
-        self.leap = Leap(self.state, self.W, settings.kernel_scale) if alone else None
+        if self.leap:
+            self.leap.end()
+        alone, cells = self.P == 1 and problem.constraint is not Constraint.COUPLED, self.gram.rows.cost
+        value = min(cells, stream.profile.cache_cost) if self.cache.capacity or self.gram.whole else cells
+        self.leap = Leap(self.state, self.W, settings.kernel_scale, value) if alone else None
+        self._apart = 0  # rows computed for its steps, which the row cache does not get
         self._begin()
         if missing is not None:
             self.state.respond(missing, self.panel)
@@ -158,16 +163,39 @@ class Solver(Loop):
         started = perf_counter()
         with self.cleared():
             change = leap.find()
-        moved = change is not None and leap.go(change, self.panel)
-        if change is not None:
+        moved = change is not None and leap.go(change, self._respond)
+        if moved:
             counters = self.stream.read(self.counters, np.int64, (self.P, 4))
-            counters[0, :2] += moved, np.count_nonzero(change)
+            counters[0, 0] += 1
             self.stream.write(self.counters, counters)
         self.seconds["free"] += perf_counter() - started
         return moved
 
+    def _respond(self, b: Vector) -> None:
+        """f += K b (1, n), of rows from the row cache where they are there."""
+        stream, room, missing = self.stream, self.panel.capacity, b
+        if self.cache.capacity:
+            slots = stream.read(self.cache.slot_of, np.int32, self.n)[self.gram.rows.position]
+            missing, there = np.where(slots < 0, b, 0), np.flatnonzero((slots >= 0) & (b[0] != 0))
+            for first in range(0, len(there), room):
+                some = there[first : first + room]
+                D, of = np.zeros((1, room)), np.zeros(room, np.int32)
+                D[0, : len(some)], of[: len(some)] = b[0, some], slots[some]
+                stream.write(self.hits.count, np.array([len(some)], np.int32))
+                stream.write(self.hits.slot, of)
+                stream.write_wide(self.hits.D, D)
+                self._from_cache()
+        self._apart += int(np.count_nonzero(missing))
+        self.state.respond(missing, self.panel)
+
+    def _from_cache(self) -> None:
+        """f += K D, of the hits."""
+        store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.hits.slot)
+        update = Update(self.P, self.n, self.state.f, self.hits.D, self.panel.capacity).arguments()
+        self._k["update"]((-(-self.n // self.block),), None, store.arguments(), update, self.hits.count)
+
     def _reserve(self, look: Look) -> None:
-        self.cache.reserve(self._before + look.rows, self.sync)
+        self.cache.reserve(self._before + look.rows - self._apart, self.sync)
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
@@ -207,9 +235,7 @@ class Solver(Loop):
         store = None
         if self.cache.capacity:
             store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.misses.slot)
-            rows = (*store.arguments()[:-1], self.hits.slot)
-            update = Update(P, self.n, self.state.f, self.hits.D, self.panel.capacity).arguments()
-            self._k["update"]((-(-self.n // self.block),), None, rows, update, self.hits.count)
+            self._from_cache()
         self._lap("update", started)
         started = perf_counter()
         self.gram.gather(self.panel, self.misses.row, self.misses.count)
@@ -250,7 +276,7 @@ class Solver(Loop):
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
         inside = places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)
-        return self._seen(m, M, *inside, counters[: self.sets, 0], int(counters[0, 1]))
+        return self._seen(m, M, *inside, counters[: self.sets, 0], int(counters[0, 1]) + self._apart)
 
     def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
         buffer = self.stream.wide(rho)

@@ -17,13 +17,14 @@ Pair steps find out soon which coefficients stand at a bound, and take long over
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from clsvm.gram.layouts.record import Panel
+from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram.products import Tile
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
@@ -38,6 +39,7 @@ MARGIN = 256  # panels are whole multiples, so that few sizes are made
 ROUNDS = 10  # of what leaves its bounds
 SHORT = 0.5  # of the way to what is found: a step that ends before is not made, since its bounds are the wrong ones
 RIDGE = 10.0  # in units of the rounding of K, times the root of the coefficients
+COPIES = 3  # of K among the free coefficients on the host, its factor among them, beside the device's
 KEPT = 0.25  # share of a factor's coefficients that may have come or gone before it is made anew
 STEADIER, TRIES = 30.0, 5  # by how much more the ridge is where K rounded is indefinite, and how often
 LOW, LATE = 0.5, 4  # share of the first violation that is low; times all rows that were computed, after which any is
@@ -51,13 +53,16 @@ SOLVES = 50  # right sides of such a step with a factor that is there
 class Factor:
     """U'U = K among ``rows`` + ridge I, upper, in the dtype of K."""
 
-    def __init__(self, rows: Rows, ridge: float) -> None:
-        self.rows, self.ridge = rows, ridge
+    def __init__(self, rows: Rows, scale: float) -> None:
+        """scale: the rounding error of K in units of eps."""
+        self.rows, self._scale, self.ridge = rows, scale, 0.0
         self.U: Matrix = np.zeros((0, 0), order="F")
 
     def make(self, K: Matrix) -> bool:
         """The factor of K (m, m), of which the lower triangle is there; False where it is not positive definite."""
         potrf, _ = _routines(K.dtype)
+        size = max(self._scale, float(K.diagonal().mean()))
+        self.ridge = RIDGE * float(np.finfo(K.dtype).eps) * size * float(np.sqrt(len(K)))
         for _ in range(TRIES):
             M = np.array(K.T, order="F")
             M[np.diag_indices(len(M))] += self.ridge
@@ -130,7 +135,7 @@ def minimum(
             break
         held |= out
         at[out] = np.where(d[out] < bottom[out], bottom[out], top[out])
-    return _kept(np.clip(d, bottom, top), sums, bottom, top, held)
+    return _kept(np.clip(d, bottom, top), sums, bottom, top, held) if np.isfinite(d).all() else None
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
@@ -181,12 +186,17 @@ class Pace:
 
 
 class Leap:
-    """Steps over all free coefficients of the one problem of a ``state``, which is solved by working sets of W rows."""
+    """Steps over all free coefficients of the one problem of a ``state``, which is solved by working sets of W rows.
 
-    def __init__(self, state: State, W: int, kernel_scale: float) -> None:
+    value: the cost of a value of K that adds to f, in dense cells. The factor is kept from one step to the next, and
+    its bytes are the stream's, until :meth:`end`.
+    """
+
+    def __init__(self, state: State, W: int, kernel_scale: float, value: float) -> None:
         self._state, self._stream, self._gram, self._W = state, state.stream, state.gram, W
-        self._ridge = RIDGE * float(np.finfo(state.gram.rows.dtype).eps) * max(kernel_scale, 1.0)
+        self._scale, self._value, self._dtype = kernel_scale, value, np.dtype(state.gram.rows.dtype)
         self._factor: Factor | None = None
+        self._kept = 0  # bytes of it
         self._pace = Pace()
 
     def due(self, free: int, violation: float, tol: float, rows: int, steps: int, outer: int) -> bool:
@@ -195,39 +205,42 @@ class Leap:
         profile, own, n, W = self._stream.profile, self._gram.rows, self._state.n, self._W
         width = max(own.tile_cost, 1.0)
         a_set = profile.step_cost + profile.look_cost * n + W * W / 2 * width
-        cost = rows * n * own.cost + outer * a_set + steps * (profile.inner_step + profile.inner_cost * W)
+        cost = rows * n * self._value + outer * a_set + steps * (profile.inner_step + profile.inner_cost * W)
         kept = self._factor is not None and abs(len(self._factor.rows) - free) <= KEPT / 2 * free
         work = SOLVES * free**2 if kept else free**3 / 6
-        price = profile.factor_cost * work + (0 if kept else free * free / 2 * width) + n * free * own.cost + a_set
+        price = profile.factor_cost * work + (0 if kept else free * free / 2 * width) + n * free * self._value + a_set
         price += SMALL * profile.step_cost
         pays = self._pace.pays(cost, violation, tol, price, rows > LATE * n)
         return pays and LEAST <= free <= MOST and self._fits(free)
 
-    def _fits(self, free: int) -> bool:
+    def _fits(self, rows: int) -> bool:
         """Whether memory holds K among so many rows, on the device, and its factor and copies on the host."""
-        stream, real = self._stream, np.dtype(self._gram.rows.dtype).itemsize
-        tile, panel = real * (free + MARGIN) ** 2, self._gram.panel_bytes(free + MARGIN)
-        needed = panel + tile + (real + 24) * free**2
-        return max(tile, panel) <= stream.largest and needed <= stream.limit - stream.held
+        stream, panel = self._stream, self._gram.panel_bytes(rows + MARGIN)
+        tile = self._dtype.itemsize * (rows + MARGIN) ** 2
+        return max(tile, panel) <= stream.largest and panel + COPIES * tile <= stream.limit - stream.held
 
     def find(self) -> Vector | None:
-        """What to add to b (1, n), all the way to the minimum; None where there is no way."""
-        with one_thread():  # (threads that wait for more work would keep the device's from theirs)
+        """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it."""
+        try:
             change = self._found(*self._state.now())
+        except (MemoryLimitError, DeviceError):
+            change = None
         if change is None:
             self._pace.made(False)
         return change
 
     def _found(self, problem: Problem, b: Vector, f: Vector) -> Vector | None:
         seen = certificate.of(problem, b, f)
-        rows = self._factored(np.flatnonzero(seen.inside))
-        if rows is None or self._factor is None:
+        factor = self._factored(np.flatnonzero(seen.inside))
+        if factor is None:
             return None
+        rows = factor.rows
         gone = np.flatnonzero(~seen.inside[rows])
         g, x, kink = np.where(seen.inside, seen.right, 0)[rows], b[0, rows], problem.kink > 0
         lowest = np.where(kink & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(kink & (x < 0), 0.0, problem.hi[0, rows])
-        d = minimum(self._factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone)
+        with one_thread():
+            d = minimum(factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone)
         if d is None:
             return None
         after = np.where(d <= lowest - x, lowest, np.where(d >= highest - x, highest, x + d))
@@ -236,50 +249,78 @@ class Leap:
         change[0, rows] = after - x
         return change
 
-    def go(self, change: Vector, panel: Panel) -> bool:
-        """Add ``change`` to b, or the part of it with which the dual is least; whether that lowers it."""
+    def go(self, change: Vector, respond: Callable[[Vector], None]) -> bool:
+        """Add ``change`` to b, or the part of it with which the dual is least; whether that lowers it. respond: adds K
+        times some coefficients (1, n) to f."""
         state, stream = self._state, self._stream
         problem, b, f = state.now()
         after = stream.held_wide(b + change)
-        state.respond(after - b, panel)
+        respond(after - b)
         ahead = state.now()[2]
         slope = float((f * (after - b)).sum()) + problem.kink * float(np.abs(after).sum() - np.abs(b).sum())
         curve = float(((ahead - f) * (after - b)).sum())
-        t = 0.0 if slope >= 0 else 1.0 if curve <= -slope else -slope / curve
-        t = t if t >= SHORT else 0.0
-        if t < 1:
+        t = 1.0 if curve <= -slope else -slope / curve
+        well = slope < 0 and t >= SHORT and bool(np.isfinite(ahead).all())
+        if not well:
+            after, ahead = b, f
+        elif t < 1:
             after, ahead = b + t * (after - b), f + t * (ahead - f)
+        if not well or t < 1:
             stream.write_wide(state.f, state.padded(ahead))
         stream.write_wide(state.b, state.padded(after))
-        self._pace.made(t > 0)
-        return t > 0
+        self._pace.made(well)
+        return well
 
-    def _factored(self, free: Rows) -> Rows | None:
-        """The rows of a factor that has those of ``free``: the last one, where few came or went, else a new one. None
-        where K among them is not positive definite."""
+    def end(self) -> None:
+        """Give back what is kept."""
+        self._stream.unreserve(self._kept)
+        self._factor, self._kept = None, 0
+
+    def _factored(self, free: Rows) -> Factor | None:
+        """A factor with the rows ``free``: the last one, where few came or went, else a new one. None where K among
+        them is not positive definite, or memory does not hold it."""
         last = self._factor
         if last is not None:
-            new = np.setdiff1d(free, last.rows)
-            gone = len(last.rows) + len(new) - len(free)
-            if len(new) + gone <= KEPT * len(free):
-                m = len(last.rows)
-                if not len(new) or last.extend(new, *self._tile(np.concatenate([last.rows, new]), m)):
-                    return last.rows
-        self._factor = Factor(free, self._ridge * np.sqrt(len(free)))
-        return free if self._factor.make(self._tile(free)[1]) else None
+            m, new = len(last.rows), np.setdiff1d(free, last.rows)
+            gone = m + len(new) - len(free)
+            if len(new) + gone <= KEPT * len(free) and self._fits(m + len(new)):
+                if len(new):
+                    K = self._tile(np.concatenate([last.rows, new]), m)
+                    with one_thread():  # (threads that wait for more work would keep the device's from theirs)
+                        extended = last.extend(new, *K)
+                if not len(new) or (extended and self._keep(last)):
+                    return last
+        self.end()
+        made, K = Factor(free, self._scale), self._tile(free)
+        with one_thread():
+            well = made.make(K[1])
+        return made if well and self._keep(made) else None
+
+    def _keep(self, factor: Factor) -> bool:
+        """Keep a factor for the next step, if memory holds it."""
+        self.end()
+        self._stream.reserve(factor.U.nbytes)
+        self._factor, self._kept = factor, factor.U.nbytes
+        return True
 
     def _tile(self, rows: Rows, known: int = 0) -> tuple[Matrix, Matrix]:
         """K between the first ``known`` of some rows and the others, and among these, lower triangle."""
         stream, gram, m = self._stream, self._gram, len(rows)
-        panel = gram.panel(-(-m // MARGIN) * MARGIN, square=True)
-        places, real = np.full(panel.capacity, -1, np.int32), np.dtype(gram.rows.dtype)
-        places[:m] = gram.rows.position[rows]
-        at, count = stream.upload(places), stream.upload(np.array([m], np.int32))
-        out = stream.buffer(real.itemsize * panel.capacity**2)
-        gram.gather(panel, at, count)
-        whole = known - known % max(gram.rows.lanes, gram.width)
-        gram.tile(panel, Tile(at, count, out, whole, half=True))
-        K = stream.read(out, real, (panel.capacity, panel.capacity))
-        stream.free(at, count, out, *panel.buffers())
+        panel, made = gram.panel(-(-m // MARGIN) * MARGIN, square=True), []
+        try:
+            places = np.full(panel.capacity, -1, np.int32)
+            places[:m] = gram.rows.position[rows]
+            for array in (places, np.array([m], np.int32)):
+                made.append(stream.upload(array))
+            made.append(stream.buffer(self._dtype.itemsize * panel.capacity**2))
+            at, count, out = made
+            gram.gather(panel, at, count)
+            whole = known - known % max(gram.rows.lanes, gram.width)
+            gram.tile(panel, Tile(at, count, out, whole, half=True))
+            K = stream.read(out, self._dtype, (panel.capacity, panel.capacity))
+            stream.peak = max(stream.peak, stream.held + COPIES * K.nbytes)  # (what the host makes of it)
+        finally:
+            stream.finish()
+            stream.free(*made, *panel.buffers())
         beside = np.concatenate([K[:whole, known:m], K[known:m, whole:known].T])
         return beside, K[known:m, known:m]

@@ -557,7 +557,7 @@ HOSTILE = {  # the text: what the error says of it and the column that it names 
     "where(dot < 1 or xx < 1, 1, 2)": (f"{LANGUAGE} at 'or'", 15),
     "dot is xx": (f"{LANGUAGE} at 'is'", 5),
     "dot not in xx": (f"{LANGUAGE} at 'not'", 5),
-    "dot if xx else yy": (f"{LANGUAGE} at 'if'", 5),
+    "dot if xx else yy": (f"{LANGUAGE} (write where(a < b, u, v)) at 'if'", 5),
     # comparisons in odd places
     "dot == 1": ("a comparison stands only in where", 0),
     "where(dot, xx, yy)": ("a number where a comparison is expected at 'dot'", 7),

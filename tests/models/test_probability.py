@@ -481,7 +481,8 @@ def test_what_the_commands_refuse(command: Command, tmp_path: Path) -> None:
     ):
         result = command(*words)
         assert (result.code, part in result.err) == (2, True)
-    words = "-b 1: got m without probabilities, expected a model trained with -b 1"
+    words = "-b 1: got m without probabilities, expected a model of 'train -b 1', or of two classes by "
+    words += "'falkon train --machine logistic'"
     assert command("predict", "-b", "1", "data", "m") == (1, "", f"clsvm: error: {words}\n")
     result = command("train", "-q", "-b", "1", "--max-iter", "1", "--working-set-size", "2", "-s", "3", "data", "m")
     assert result.code == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from clsvm import SVC, SVR, NuSVC
+from clsvm import SVC, SVR, Kernel, NuSVC
 from clsvm.solvers import free
 from tests.conftest import noisy
 
@@ -20,8 +21,8 @@ def kernel(m: int, seed: int = 0, gamma: float = 0.5) -> NDArray[np.float64]:
     return np.asarray(np.exp(-gamma * ((X[:, None] - X) ** 2).sum(axis=2)))
 
 
-def made(K: NDArray[Any], ridge: float = 1e-9) -> free.Factor:
-    factor = free.Factor(np.arange(len(K)), ridge)
+def made(K: NDArray[Any]) -> free.Factor:
+    factor = free.Factor(np.arange(len(K)), 1.0)
     assert factor.make(np.tril(K))  # (of the upper triangle nothing is read)
     return factor
 
@@ -87,8 +88,12 @@ def test_extended_factor() -> None:
 
 def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
-    assert free.Factor(np.arange(3), 1e-6).make(np.diag([1.0, 1.0, -1e-5]))
-    assert not free.Factor(np.arange(3), 1e-12).make(np.diag([1.0, 1.0, -1.0]))
+    assert free.Factor(np.arange(3), 1.0).make(np.diag([1.0, 1.0, -1e-13]))
+    assert not free.Factor(np.arange(3), 1.0).make(np.diag([1.0, 1.0, -1.0]))
+    broken = made(np.eye(3))
+    broken.U[1, 1] = np.nan
+    wide = np.full(3, 1e9)
+    assert free.minimum(broken, np.ones(3), -wide, wide, np.zeros(3, np.intp), 0, np.zeros(0, np.intp)) is None
 
 
 def due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False) -> list[int]:
@@ -181,6 +186,60 @@ def test_same_bits(device: str) -> None:
     one, other = (SVC(C=1e3, gamma=0.3, working_set_size=128, device=device).fit(X, y) for _ in range(2))
     assert one.fit_report_.seconds["free"] > 0
     np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
+
+
+KERNELS: dict[str, dict[str, Any]] = {
+    "rbf": {"kernel": "rbf", "gamma": 0.3},
+    "sigmoid": {"kernel": "sigmoid", "gamma": 0.5, "coef0": -1.0},
+    "of a conditionally positive function": {"kernel": Kernel("-sqdist")},
+    "small values": {"kernel": "linear", "C": 1e5},
+    "float64": {"kernel": "rbf", "gamma": 0.3, "dtype": "float64"},
+    "given": {"kernel": "precomputed"},
+    "cached": {"kernel": "rbf", "gamma": 0.3, "cache_size": 100},
+    "in blocks": {"kernel": "rbf", "gamma": 0.3, "memory_limit": 12_000_000, "cache_size": 0},
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often and early they are made, and whatever K is, fits end where they end without: a step before every
+    working set."""
+    X, y = hard(700)
+    X = X * 1e-2 if name == "small values" else np.repeat(X, 40, axis=1) / 6 if name == "in blocks" else X
+    rows = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2)) if name == "given" else X
+    given = {"C": 10.0, "working_set_size": 64, "device": device} | KERNELS[name]
+    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
+    monkeypatch.setattr(free, "MOST", 0)
+    alone = SVC(**given, max_iter=100_000).fit(rows, y).fit_report_
+    monkeypatch.undo()
+    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
+    monkeypatch.setattr(free, "LEAST", 4)
+    turns = cycle((True, False))
+    monkeypatch.setattr(free.Pace, "pays", lambda *given: next(turns))
+    model = SVC(**given, max_iter=100_000).fit(rows, y)
+    assert model.fit_report_.seconds["free"] > 0
+    assert model.fit_report_.converged or not alone.converged
+    assert np.isfinite(model.dual_coef_).all()
+    if name != "sigmoid":  # (which has several optima)
+        assert model.fit_report_.dual == pytest.approx(alone.dual, rel=1e-4)
+    assert abs(model.dual_coef_.sum()) <= 1e-9 * np.abs(model.dual_coef_).sum()
+
+
+def test_no_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory ends in the middle of a step, the fit goes on without, and nothing stays held."""
+    X, y = hard(700)
+    freed: list[int] = []
+
+    def tile(self: Any, *given: Any) -> Any:
+        freed.append(self._stream.held)
+        self._stream.buffer(self._stream.limit)
+
+    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
+    monkeypatch.setattr(free.Leap, "_tile", tile)
+    monkeypatch.setattr(free.Pace, "pays", lambda *given: True)
+    model = SVC(C=10.0, gamma=0.3, working_set_size=64, device=device).fit(X, y)
+    assert model.fit_report_.converged
+    assert len(set(freed)) == 1 < len(freed)
 
 
 def test_memory(device: str) -> None:
