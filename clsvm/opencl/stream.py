@@ -116,17 +116,13 @@ class Stream:
             self.peak = max(before, self.peak - nbytes + other.peak - start)  # of both together, at most
 
     def reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` of the budget as held, for what is made in :meth:`lent`. Raises ValueError where so much is
-        not left."""
+        """Count ``nbytes`` of the budget as held, for what is made in :meth:`lent` or on the host; a negative number
+        gives them back. Raises ValueError where so much is not left."""
         if self.held + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         self.held += nbytes
         self.peak = max(self.peak, self.held)
-
-    def unreserve(self, nbytes: int) -> None:
-        """Give back what was reserved."""
-        self.held -= nbytes
 
     @contextlib.contextmanager
     def lent(self, nbytes: int) -> Iterator[None]:

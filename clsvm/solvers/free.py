@@ -273,7 +273,7 @@ class Leap:
 
     def end(self) -> None:
         """Give back what is kept."""
-        self._stream.unreserve(self._kept)
+        self._stream.reserve(-self._kept)
         self._factor, self._kept = None, 0
 
     def _factored(self, free: Rows) -> Factor | None:
