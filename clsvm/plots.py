@@ -81,7 +81,8 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
         left += share
     ax.set(xlim=(0, 1), xlabel="share of the time")
     ax.invert_yaxis()
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize="small", frameon=False)
+    narrow = {"handlelength": 0.7, "columnspacing": 0.7, "handletextpad": 0.4, "borderpad": 0}
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize="small", frameon=False, **narrow)
     return ax
 
 
