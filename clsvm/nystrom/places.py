@@ -22,17 +22,33 @@ from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.nystrom.rows import Rows, Several, Task, blocks, of_part, within
-from clsvm.opencl.stream import Stream
+from clsvm.opencl.devices import find
+from clsvm.opencl.stream import SIMULATOR, Stream
 
 Vector = NDArray[np.float64]
 PROBE = 8192  # rows that say how fast a device is
+
+
+class _Here:
+    """A thread that is the caller's own: Oclgrind 21.10 crashes in any other."""
+
+    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*given))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self) -> None:
+        """Nothing to wait for."""
 
 
 @dataclass
 class Place:
     """A device's thread, and the stream that lives there."""
 
-    thread: ThreadPoolExecutor
+    thread: ThreadPoolExecutor | _Here
     stream: Stream
 
     def ask(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
@@ -41,19 +57,15 @@ class Place:
 
 @contextmanager
 def opened(devices: Sequence[Any], memory_limit: int | str | None) -> Iterator[list[Place]]:
-    """A place for each device; one that is named twice is two, which share the memory. Raises DeviceError.
-
-    Places of a simulated device share a thread: Oclgrind 21.10 crashes where two use it at once."""
+    """A place for each device; one that is named twice is two, which share the memory. Raises DeviceError."""
     places: list[Place] = []
     try:
         for device in devices:
-            simulated = next((place for place in places if place.stream.simulated), None)
-            thread = simulated.thread if simulated else ThreadPoolExecutor(1, "clsvm")
+            thread = _Here() if find(device).platform == SIMULATOR else ThreadPoolExecutor(1, "clsvm")
             try:
                 places.append(Place(thread, thread.submit(Stream, device, memory_limit).result()))
             except BaseException:
-                if not simulated:
-                    thread.shutdown()
+                thread.shutdown()
                 raise
         if memory_limit is None:
             counts = Counter(place.stream.info.index for place in places)

@@ -38,6 +38,7 @@ from clsvm.opencl.runtime import cl
 from clsvm.threads import go_on
 
 Buffer = Any  # opaque to every other module
+SIMULATOR = "Oclgrind"
 
 
 class Stream:
@@ -73,7 +74,7 @@ class Stream:
         self._slabs: list[tuple[tuple[int, int, int], Any]] = []
         # Oclgrind 21.10 takes memory that it did not copy itself, and the part of a new buffer beyond the size of a
         # released one whose place it takes, for uninitialised: under it rows are copied and no buffer is released.
-        self.simulated = self.info.platform == "Oclgrind"
+        self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         self._zero: Kernel | None = None
         self.lock = threading.RLock()
