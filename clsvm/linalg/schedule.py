@@ -96,8 +96,8 @@ Work = Callable[[DeviceTiles, range], None]  # with one's tiles, at one's pieces
 
 
 def run(work: Work, grid: Grid, pieces: int, team: Team, table: Table) -> None:
-    """``work`` by each of the team, at pieces that are dealt in turn. Raises what the first that failed raised; an
-    interrupt ends all of them."""
+    """``work`` by each of the team, at pieces that are dealt in turn; one alone works in the caller's thread (Oclgrind
+    21.10 crashes in any other). Raises what the first that failed raised; an interrupt ends all of them."""
     t, workers = min(grid.t, len(grid.matrix)), min(len(team.devices), pieces)
 
     def go(one: int) -> None:
@@ -109,7 +109,9 @@ def run(work: Work, grid: Grid, pieces: int, team: Team, table: Table) -> None:
         except BaseException as error:
             table.fail(error)
 
-    threads = [threading.Thread(target=go, args=(one,), daemon=True) for one in range(workers)]
+    threads = [threading.Thread(target=go, args=(one,), daemon=True) for one in range(workers)] if workers > 1 else []
+    if not threads:
+        go(0)
     for thread in threads:
         thread.start()
     try:
