@@ -34,7 +34,6 @@ def apart(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))
 
 
-@pytest.mark.oclgrind
 def test_each_kernel_once(device: str, profile: str) -> None:
     """Small enough for a simulator: tiles of their own size, the last ones smaller."""
     A = definite(5, "float32")
