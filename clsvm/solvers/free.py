@@ -288,20 +288,22 @@ class Leap:
                     K = self._tile(np.concatenate([last.rows, new]), m)
                     with one_thread():  # (threads that wait for more work would keep the device's from theirs)
                         extended = last.extend(new, *K)
-                if not len(new) or (extended and self._keep(last)):
+                if not len(new):
                     return last
+                if extended:
+                    return self._keep(last)
         self.end()
         made, K = Factor(free, self._scale), self._tile(free)
         with one_thread():
             well = made.make(K[1])
-        return made if well and self._keep(made) else None
+        return self._keep(made) if well else None
 
-    def _keep(self, factor: Factor) -> bool:
-        """Keep a factor for the next step, if memory holds it."""
+    def _keep(self, factor: Factor) -> Factor:
+        """The factor, which is kept for the next step. Raises ValueError where memory does not hold it."""
         self.end()
         self._stream.reserve(factor.U.nbytes)
         self._factor, self._kept = factor, factor.U.nbytes
-        return True
+        return factor
 
     def _tile(self, rows: Rows, known: int = 0) -> tuple[Matrix, Matrix]:
         """K between the first ``known`` of some rows and the others, and among these, lower triangle."""
