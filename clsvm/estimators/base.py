@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from numbers import Real
 from time import perf_counter
 from typing import Any, Self
@@ -125,9 +126,8 @@ class KernelEstimator(BaseEstimator):
     def _asked(self) -> dict[str, Any]:
         """The values of the table's parameters, also where a user's subclass sets them in its constructor. What such a
         class takes beside ours is its own, whatever it is called, unless it is the solver's."""
-        ours = next(one for one in type(self).__mro__ if one.__module__.startswith("clsvm."))
-        named = inspect.signature(ours).parameters
-        known = (name for name, one in self._table.items() if name in named or one.solver)
+        made: Any = type(self)
+        known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
         return {name: getattr(self, name) for name in known if hasattr(self, name)}
 
     @property
@@ -215,6 +215,13 @@ class KernelEstimator(BaseEstimator):
         given = {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
         kernels.make("poly", **given)
         return kernels.make(kernel, **{name: given[name] for name in names & given.keys()})
+
+
+@cache
+def _named(made: type) -> frozenset[str]:
+    """What the constructor takes of the class of ours that ``made`` is, or comes from."""
+    ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
+    return frozenset(inspect.signature(ours).parameters)
 
 
 def _by_name(device: Any) -> str | None:

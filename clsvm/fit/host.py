@@ -93,6 +93,24 @@ class Values(NamedTuple):
         return 0.0 if self.shift is None else (b @ self.shift)[:, None]
 
 
+class Blocks:
+    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block, and all of it once
+    the blocks that were asked for come to as many values."""
+
+    def __init__(self, X: Any, kernel: Kernel | Precomputed) -> None:
+        self._X, self._kernel, self._made = X, kernel, 0
+        self._K: Any = X if isinstance(kernel, Precomputed) else None
+
+    def __call__(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float64]:
+        """K[rows, columns]."""
+        self._made += len(rows) * len(columns)
+        if self._K is None and isinstance(self._kernel, Kernel):
+            if self._made < self._X.shape[0] ** 2:
+                return self._kernel(self._X[rows], self._X[columns])
+            self._K = self._kernel(self._X)
+        return np.asarray(self._K[np.ix_(rows, columns)])
+
+
 def _centred(values: Values, problem: Problem) -> Values:
     """K less the means of its rows and columns, where coefficients add up to 0: f is then another by one number for all
     rows, which the offset takes, a large constant is out of the rounding, and functions such as -|x - y|^2, which are

@@ -10,12 +10,10 @@ from itertools import chain
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.fit import host, prepare
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.gram.products import Products
-from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.report import Point, Progress, Status
@@ -153,11 +151,11 @@ class _Work:
         return replace(one, steps=one.steps + steps)
 
     @cached_property
-    def _double(self) -> Products | NDArray[np.float64]:
-        """All of K in float64 on the host, where that is quickly made, else products in float64 on the device."""
+    def _double(self) -> Products | host.Blocks:
+        """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
         if host.holds(self.stream, X.shape):
-            return X if isinstance(kernel, Precomputed) else kernel(X)
+            return host.Blocks(X, kernel)
         return prepare.products(self.stream, X, kernel, self.options, "float64", plan, gathered=True)[0]
 
     def _watch(self, place: int, outcome: Outcome) -> None:

@@ -55,11 +55,13 @@ class Reach:
     def __call__(self, sizes: Vector) -> NDArray[np.bool_]:
         """Of each row, by its size."""
         largest, least = self._span
+        beyond = (sizes > largest) | ((sizes < least) & (sizes > 0))
+        out = np.full(len(sizes), self.own)
+        if not beyond.any():
+            return out
         with np.errstate(divide="ignore"):
             octaves = 8 * np.log2(sizes)
         steps = np.where(sizes > largest, np.ceil(octaves), np.where(sizes < least, np.floor(octaves), 0.0))
-        out = np.full(len(sizes), self.own)
-        beyond = (sizes > largest) | ((sizes < least) & (sizes > 0))
         for step in np.unique(steps[beyond]).tolist():
             if step not in self._found:
                 size = float(np.exp2(step / 8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, MemoryLimitError
-from clsvm.gram import layouts
+from clsvm.gram import desk, layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan
 from clsvm.gram.precision import Reach, sizes, terms
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
+from clsvm.opencl.contexts import of_thread
 from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
@@ -98,6 +100,8 @@ class Support:
         if stream.profile.lacks(self.dtype):
             return _on_host(stream, self.kernel, X, self.vectors, coefficients, self._ends)
         problems, n = len(coefficients), X.shape[0]
+        if at := self._desk(stream, X, problems):
+            return at.responses(stream, X, coefficients)
         out = np.zeros((self._groups * problems, n))
         row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * self._groups
         step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
@@ -111,6 +115,19 @@ class Support:
                     here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
                 stream.free(*sums, *buffers_of(gram))
         return out
+
+    def _desk(self, stream: Stream, X: Data, problems: int) -> desk.Desk | None:
+        """This thread's desk for calls of few rows; None where X does not go over one."""
+        shape = problems, self._groups
+        if not self._kept or not desk.fits(stream, self.plan, X, *shape, self._capacity):
+            return None
+        desks = of_thread("desks").setdefault((stream.queue, shape), WeakKeyDictionary())
+        if self not in desks:
+            pieces = zip(self._kept, self._pieces, strict=True)
+            parts = [desk.Part(kept.panel, kept.count, which, group) for kept, (which, group) in pieces]
+            desks[self] = desk.Desk(stream, self.kernel, self.plan, self.dtype, X.shape[1], parts, shape)
+        found: desk.Desk = desks[self]
+        return found
 
     def _sums(self, stream: Stream, gram: Gram, coefficients: Vector) -> list[Buffer]:
         """The sums (problems, n_pad) of each group for some rows, on the device."""

@@ -236,7 +236,8 @@ class Kernel:
             norms = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)]) * size
             if least and least < norms.min():
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
-            xx, yy = norms[:, None, None], norms[None, :, None]
+            i, j = np.triu_indices(len(norms))  # (K is symmetric)
+            xx, yy = norms[i, None], norms[j, None]
             both = np.sqrt(xx) * np.sqrt(yy)
             dot = both * (1 - near)
             value = self._at(xx, yy, dot)
@@ -245,7 +246,7 @@ class Kernel:
                 there += [self._at(xx * (1 + many * eps), yy, dot), self._at(xx, yy * (1 + many * eps), dot)]
             if floor and self.spec.expression.names & {"xx", "yy", "sqdist"}:
                 lost = np.maximum(norms - floor, 0.0)
-                there += [self._at(lost[:, None, None], yy, dot), self._at(xx, lost[None, :, None], dot)]
+                there += [self._at(lost[i, None], yy, dot), self._at(xx, lost[j, None], dot)]
         with np.errstate(all="ignore"):
             found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
         found = found[~np.isnan(found)]

@@ -64,10 +64,10 @@ class Stream:
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * free_memory(self._device))
         self.setting = self._context, self.profile, memory_limit  # what is kept for later calls holds for the same only
+        self.queue = self._queue.int_ptr  # where its kernel objects enqueue
         self.held = self.peak = 0
         self.reads: list[DeviceCache] = []  # what is kept beyond this stream and counted in ``held``
-        self.local_memory = self._device.local_mem_size
-        self.compute_units = int(self._device.max_compute_units)
+        self.local_memory, self.compute_units = self._device.local_mem_size, int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, while they are recycled
         self._loose = 1.0
@@ -90,6 +90,7 @@ class Stream:
         finally:
             self.free(*(buffer for buffer, _size in self._buffers.values()))
             self.give_slabs_back()
+            self.reads.clear()
             with context_lock:
                 streams.discard(self)
 

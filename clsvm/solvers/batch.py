@@ -35,7 +35,8 @@ from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
 
 Vector = NDArray[np.float64]
-Exact = Callable[[], Products | NDArray[np.float64]]
+Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
+Exact = Callable[[], Products | Block]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
 SMALL = APART  # rows of the smallest member that work-groups take
@@ -107,9 +108,8 @@ def solve(
 ) -> list[Outcome | None]:
     """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
-    member, -1 for the profile's patience. exact: makes the same products in float64, or all
-    of K. Members are at most
-    :func:`largest` rows."""
+    member, -1 for the profile's patience. exact: makes the same products in float64, or
+    blocks of K on the host. Members are at most :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     if not members:
         return found
@@ -305,10 +305,10 @@ class _Batch:
         """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member."""
         assert self.exact
         stream, gram, B = self.stream, self.exact(), self.B
-        if isinstance(gram, np.ndarray):
+        if callable(gram):
             for p in np.flatnonzero(near.any(axis=1)).tolist():
-                own, here = self.members[p].rows, np.flatnonzero(near[p])
-                self.f[p, here] = gram[np.ix_(own[here], own)] @ self.b[p, : len(own)] + self.q[p, here]
+                own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
+                self.f[p, here] = gram(own[here], own[used]) @ self.b[p, used] + self.q[p, here]
             stream.write_wide(self.state.f, self.f)
             return
         (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))

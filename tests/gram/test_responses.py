@@ -61,6 +61,12 @@ def on_host(model: KernelModel, X: Any) -> np.ndarray:
     return model.kernel(X, Y) @ model.dual_coef.T + model.intercept
 
 
+def desk_holds(device: str) -> bool:
+    """Whether few rows go over a desk there."""
+    with Stream(device) as stream:
+        return stream.profile.wide == "double" and not stream.simulated
+
+
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """How many rows each call of layouts.build has laid out since."""
@@ -100,7 +106,7 @@ def test_later_calls_lay_out_their_rows_alone(device: str, profile: str, kind: s
     np.testing.assert_array_equal(model.decision_function(X, device), first)
     for i in 0, 37, 69:  # whatever the batch
         np.testing.assert_array_equal(model.decision_function(X[i : i + 1], device), first[i : i + 1])
-    assert builds == [70, 1, 1, 1]
+    assert builds == ([70] if kind in ("dense", "clustered") and desk_holds(device) else [70, 1, 1, 1])
     np.testing.assert_allclose(first, on_host(model, X)[:, 0], atol=2e-4)
 
 
@@ -155,7 +161,7 @@ def test_no_batch_and_no_memory_changes_a_bit(
 
 
 def test_threads_share_what_is_kept(device: str, builds: Builds) -> None:
-    model, X = make_model("clustered"), sparse_rows(40, 30, 1, "clustered")
+    model, X = make_model("clustered"), sparse_rows(70, 30, 1, "clustered")
     expected = make_model("clustered").decision_function(X, device)
     start = threading.Barrier(4)
     got: list[np.ndarray] = []
@@ -178,19 +184,19 @@ def test_threads_share_what_is_kept(device: str, builds: Builds) -> None:
     run()  # all find nothing laid out
     builds.clear()
     run()
-    assert set(builds) == {40}
+    assert set(builds) == {70}
 
 
 def test_copies_begin_anew(device: str, builds: Builds) -> None:
     """Nothing of the device is in a pickle: it is the same before and after use."""
-    model, X = make_model(), sparse_rows(40, 30, 1, "dense")
+    model, X = make_model(), sparse_rows(70, 30, 1, "dense")
     before = pickle.dumps(model)
     values = model.decision_function(X, device)
     assert pickle.dumps(model) == before
     for other in pickle.loads(before), copy.deepcopy(model), replace(model):
         builds.clear()
         np.testing.assert_array_equal(other.decision_function(X, device), values)
-        assert builds == [300, 40]
+        assert builds == [300, 70]
         assert other._kept.nbytes == model._kept.nbytes > 0
     assert replace(model, dual_coef=-model.dual_coef).decision_function(X, device)[0] != values[0]
 
@@ -207,7 +213,7 @@ def _in_child(model: KernelModel, X: np.ndarray, device: str, builds: Builds, pi
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_lays_out_its_own(device: str, builds: Builds) -> None:
-    model, X = make_model(), sparse_rows(40, 30, 1, "dense")
+    model, X = make_model(), sparse_rows(70, 30, 1, "dense")
     values = model.decision_function(X, device)
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
@@ -222,10 +228,10 @@ def test_a_forked_child_lays_out_its_own(device: str, builds: Builds) -> None:
         assert "fork" in answer
     else:
         np.testing.assert_array_equal(answer[0], [values, values])
-        assert answer[1] == [300, 40, 40]
+        assert answer[1] == [300, 70, 70]
     builds.clear()
     np.testing.assert_array_equal(model.decision_function(X, device), values)
-    assert builds == [40]
+    assert builds == [70]
 
 
 def test_given_back_with_the_model(device: str) -> None:
@@ -240,14 +246,14 @@ def test_given_back_with_the_model(device: str) -> None:
 
 
 def test_given_back_when_asked(device: str, builds: Builds) -> None:
-    model, X = make_model(), sparse_rows(5, 30, 1, "dense")
+    model, X = make_model(), sparse_rows(70, 30, 1, "dense")
     values = model.decision_function(X, device)
     nbytes = model._kept.nbytes
     assert clsvm.release_memory() >= nbytes > 300 * 30 * 4
     assert model._kept.nbytes == 0 == clsvm.release_memory()
     builds.clear()
     np.testing.assert_array_equal(model.decision_function(X, device), values)
-    assert builds == [300, 5]
+    assert builds == [300, 70]
     assert model._kept.nbytes == nbytes
 
 
@@ -296,16 +302,16 @@ def test_kernel_objects_belong_to_a_thread(device: str) -> None:
 
 
 def test_another_setting_lays_out_anew(device: str, monkeypatch: pytest.MonkeyPatch, builds: Builds) -> None:
-    model, X = make_model(), sparse_rows(5, 30, 1, "dense")
+    model, X = make_model(), sparse_rows(70, 30, 1, "dense")
     values = model.decision_function(X, device)
     for limit in "100MB", None, 10**8:
         builds.clear()
         np.testing.assert_array_equal(model.decision_function(X, device, limit), values)
-        assert builds == [300, 5]
+        assert builds == [300, 70]
     monkeypatch.setenv("CLSVM_PROFILE", "gpu")
     builds.clear()
     np.testing.assert_allclose(model.decision_function(X, device, 10**8), values, atol=1e-9)
-    assert builds == [300, 5]
+    assert builds == [300, 70]
 
 
 def test_the_estimator_s_attributes_are_copies_of_no_consequence(device: str) -> None:

@@ -138,7 +138,7 @@ class Lanes(Layout):
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
 
-    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         n, d = X.shape
         V = lanes(stream.profile, dtype)
         n_pad = padded(n, V)
@@ -241,7 +241,7 @@ class Clustered(Lanes):
         """Clusters would be for nothing."""
         return "csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense"
 
-    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         if sp.issparse(X):
             X, plan = sp.csr_matrix(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
         order, position, _, groups = self.arranged(stream, X, plan, dtype)
@@ -348,14 +348,47 @@ def _packed(
                 arguments = (row0, rows, d, source, begin, start, order_buffer, centre_buffer, where, int(dense))
                 kernel((width, end - start), (width, 1), *arguments, part.values)
         stream.finish()
-    xx = stream.buffer(real.itemsize * len(order))
-    norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
-    items = 1 if stream.profile.shape == "vector" else V  # of a group
-    for part in parts:
-        norms((part.groups * items,), None, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
-    stream.free(centre_buffer)
     stored, rows_there = int(lengths.sum()) * V, len(position)
     cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
+    xx = stream.buffer(real.itemsize * len(order))
     made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
+    norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
+    for part in parts:
+        _norms(stream, norms, made, part, part.groups)
+    stream.free(centre_buffer)
     check_norms(stream, made)
     return made
+
+
+def _norms(stream: Stream, kernel: DeviceKernel, rows: LaneRows, part: Part, groups: int) -> None:
+    """Squared norms of the first ``groups`` lane groups of a part."""
+    items = 1 if stream.profile.shape == "vector" else rows.lanes  # of a group
+    arguments = part.first, rows.d, part.values, rows.at.at, rows.at.columns_at, int(rows.dense), rows.xx
+    kernel((groups * items,), None, *arguments)
+
+
+class Refill:
+    """Other rows, dense in float64, in the places of those in dense lane groups that ``rows`` holds, less ``centre``;
+    ``buffers`` are its own."""
+
+    def __init__(self, stream: Stream, rows: LaneRows, centre: NDArray[np.float64]) -> None:
+        self._rows = rows
+        source = stream.zeros(8 * rows.n_pad * max(1, rows.d))
+        order = stream.upload(np.arange(rows.n_pad, dtype=np.int32))
+        self.buffers = source, order, stream.upload(centre.astype(stream.profile.finest))
+        opts = packing(stream.profile, np.empty((0, rows.d)), rows.dtype)
+        self._pack, self._norms = (
+            stream.kernel(sources.cl("gram/pack"), opts, name) for name in ("pack", "norms_lanes")
+        )
+
+    def __call__(self, stream: Stream, X: NDArray[Any]) -> None:
+        """The first places are those of X (n, d); of the last lane group the other rows stay."""
+        rows, (source, order, centre) = self._rows, self.buffers
+        stream.write(source, np.asarray(X, np.float64))
+        groups, width = -(-len(X) // rows.lanes), 1 if stream.profile.shape == "vector" else 64
+        for part in rows.parts:
+            some = min(groups - part.first, part.groups)
+            if some > 0:
+                arguments = (0, rows.n_pad, rows.d, source, 0, part.first, order, centre, rows.at, 1, part.values)
+                self._pack((width, some), (width, 1), *arguments)
+                _norms(stream, self._norms, rows, part, some)

@@ -1,0 +1,93 @@
+"""Answers for a few rows, where the support vectors stay on the device: all but the rows' numbers is made once.
+
+    c = K(X, support) coefficients'        for at most MOST rows X
+
+What a call for one row costs is buffers, places and programs, not products. A desk has all these ready: the rows are
+written over those of the call before, in dense lane groups. A value has the bits that it has in any other call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.gram import layouts
+from clsvm.gram.layouts.lanes import DENSE, Refill
+from clsvm.gram.layouts.record import Panel, Plan, check_norms
+from clsvm.gram.products import Gram, Update
+from clsvm.kernels import Kernel
+from clsvm.opencl.stream import Buffer, Stream
+
+Vector = NDArray[np.float64]
+MOST = 64  # rows: whole lane groups of every device
+SHARE = 1 / 128  # of the memory, which a desk takes at most
+_FIXED = 4096  # bytes of places and counts
+
+
+class Part(NamedTuple):
+    """Support vectors in a panel, how many there are, which of all they are, and the number of their group."""
+
+    panel: Panel
+    count: Buffer
+    which: slice
+    group: int
+
+
+def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, capacity: int) -> bool:
+    """Whether rows X go over a desk: they are few, dense lane groups are what rows are laid out in that are used once,
+    and what a desk holds is a small share of the memory."""
+    n, d = X.shape
+    if n > MOST or stream.profile.wide != "double" or stream.simulated:
+        return False
+    if layouts.once(plan, X).kind != DENSE.name:
+        return False
+    return 8 * (2 * MOST * d + MOST * problems * groups + problems * capacity) + _FIXED <= SHARE * stream.limit
+
+
+class Desk:
+    """For support vectors in ``parts``, whose groups are ``groups``, each with ``problems`` coefficients, in ``dtype``;
+    of the stream's queue and this thread alone. Its buffers outlive the stream."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        kernel: Kernel,
+        plan: Plan,
+        dtype: str,
+        d: int,
+        parts: Sequence[Part],
+        shape: tuple[int, int],
+    ) -> None:
+        self._parts, (self._problems, self._groups) = parts, shape
+        rows = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
+        self._gram, self._refill = Gram(stream, rows, kernel), Refill(stream, rows, plan.centre)
+        self._each = 8 * self._problems * MOST  # bytes of a group's sums: whole parts of a buffer
+        self._all = stream.buffer(self._groups * self._each)
+        self._sums = [stream.part(self._all, group * self._each, self._each) for group in range(self._groups)]
+        capacity = max(part.panel.capacity for part in parts)
+        self._weights = stream.buffer(8 * self._problems * capacity)
+        stream.finish()
+        stream.hand_over([*rows.buffers(), *self._refill.buffers, self._all, self._weights])
+
+    def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+        """c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors). Raises
+        ValueError for a row whose squared norm is too large for the dtype."""
+        gram, n = self._gram, X.shape[0]
+        some = range(-(-n // gram.rows.lanes))
+        with stream.lock:  # (a fork waits for the stream of the call)
+            self._refill(stream, X.toarray() if sp.issparse(X) else X)
+            check_norms(stream, gram.rows)
+            stream.clear(self._all, self._groups * self._each)
+            for panel, count, which, group in self._parts:
+                weights = np.zeros((self._problems, panel.capacity))
+                weights[:, : which.stop - which.start] = coefficients[:, which]
+                stream.write_wide(self._weights, weights)  # (once the products before are done: the queue is in order)
+                update = Update(self._problems, MOST, self._sums[group], self._weights, panel.capacity)
+                gram.over_rows("update", some, 0, panel, count, None, update)
+            return stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]

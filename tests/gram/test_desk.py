@@ -1,0 +1,116 @@
+"""Few rows over a desk: the values of any other call, with nothing made anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import kernels
+from clsvm.errors import RowTooLargeError
+from clsvm.gram import desk, layouts
+from clsvm.gram.partition import Partition
+from clsvm.models.model import KernelModel
+from clsvm.opencl.stream import Stream
+
+
+@pytest.fixture(autouse=True)
+def _held(device: str) -> None:
+    with Stream(device) as stream:
+        if stream.profile.wide != "double" or stream.simulated:
+            pytest.skip("few rows go the way of many here")
+
+
+def make(kind: str = "dense", m: int = 200, d: int = 21, k: int = 2, problems: int = 1, **more: Any) -> KernelModel:
+    rng = np.random.default_rng(7)
+    return KernelModel(
+        kernel=kernels.make("rbf", gamma=1 / d),
+        support_vectors=rng.normal(size=(m, d)),
+        dual_coef=rng.normal(size=(problems, m)),
+        intercept=rng.normal(size=k * (k - 1) // 2 if problems == k - 1 else problems),
+        classes=np.arange(k),
+        n_support=np.bincount(np.arange(m) % k, minlength=k).astype(np.int32),
+        plan=layouts.Plan(kind, rng.normal(size=d) if kind == "dense" else np.zeros(d), ""),
+        **more,
+    )
+
+
+@pytest.fixture
+def buffers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of every buffer that is made since."""
+    made: list[int] = []
+    buffer = Stream.buffer
+
+    def counted(stream: Stream, nbytes: int) -> Any:
+        made.append(nbytes)
+        return buffer(stream, nbytes)
+
+    monkeypatch.setattr(Stream, "buffer", counted)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "clustered"])
+@pytest.mark.parametrize(("k", "problems"), [(2, 1), (5, 4), (3, 3)])
+def test_the_bits_of_many_rows(device: str, profile: str, dtype: str, kind: str, k: int, problems: int) -> None:
+    """Whatever stood on the desk before."""
+    with Stream(device) as stream:
+        if stream.profile.lacks(dtype):
+            pytest.skip("the host computes these values")
+    model = make(kind, k=k, problems=problems, dtype=dtype)
+    for given in (np.asarray, np.float32, sp.csr_matrix):
+        X = given(np.random.default_rng(2).normal(size=(desk.MOST + 40, 21)))
+        whole = model.decision_function(X, device)
+        for rows in (slice(0, desk.MOST), slice(5, 22), slice(30, 31), slice(90, 91), slice(40, 48)):
+            np.testing.assert_array_equal(model.decision_function(X[rows], device), whole[rows])
+
+
+def test_later_calls_make_no_buffer(device: str, buffers: list[int]) -> None:
+    model, X = make(), np.random.default_rng(2).normal(size=(9, 21))
+    first = model.decision_function(X, device)
+    assert buffers
+    buffers.clear()
+    np.testing.assert_array_equal(model.decision_function(X[:4], device), first[:4])
+    assert not buffers
+
+
+def test_coefficients_are_those_of_the_call(device: str) -> None:
+    model, X = make(), np.random.default_rng(2).normal(size=(3, 21))
+    before = model.decision_function(X, device)
+    model.dual_coef[:] *= 2
+    np.testing.assert_allclose(
+        model.decision_function(X, device) - model.intercept, 2 * (before - model.intercept), rtol=1e-12
+    )
+
+
+def test_a_row_that_is_too_large_is_named_and_leaves_nothing(device: str) -> None:
+    model = replace(make(), dtype="float64")
+    X = np.random.default_rng(2).normal(size=(6, 21))
+    expected = model.decision_function(X, device)
+    large = X.copy()
+    large[4, 3] = 1e200
+    with pytest.raises(RowTooLargeError, match="row 4"):
+        model.decision_function(large, device)
+    np.testing.assert_array_equal(model.decision_function(X, device), expected)
+
+
+@pytest.mark.parametrize("limit", [None, "100kB"])
+def test_a_desk_takes_a_small_share_of_memory(device: str, limit: str | None, buffers: list[int]) -> None:
+    model, X = make(m=20), np.random.default_rng(2).normal(size=(2, 21))
+    values = model.decision_function(X, device, limit)
+    buffers.clear()
+    np.testing.assert_array_equal(model.decision_function(X, device, limit), values)
+    assert bool(buffers) == (limit is not None)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr", "hybrid"])
+def test_sums_of_entries_are_those_of_the_layout(device: str, kind: str) -> None:
+    """Their bits depend on it."""
+    partition = Partition(np.random.default_rng(3).permutation(21).astype(np.int32), 7) if kind == "hybrid" else None
+    model = replace(make(), kernel=kernels.make("laplacian", gamma=0.1))
+    model = replace(model, plan=layouts.Plan(kind, np.zeros(21), "", partition))
+    X = np.random.default_rng(2).normal(size=(desk.MOST + 1, 21))
+    np.testing.assert_array_equal(model.decision_function(X[:2], device), model.decision_function(X, device)[:2])
