@@ -200,7 +200,7 @@ def _search(asked: Asked) -> Result:
 
 def _pairs_arguments(parser: Parser) -> None:
     known = tuple(name for name, one in TASK_SETS.items() if one.target == "classes" and not one.most_dense)
-    _add_sets(parser, known, ["letter", "pendigits"])
+    _add_sets(parser, known, ["letter", "pendigits", "mnist7k"])
     _add_peers(parser)
     _add_repeats(parser, 4, "fits of each solver")
     add_data(parser, "none needed for iris and digits")

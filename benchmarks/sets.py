@@ -328,6 +328,7 @@ TASK_SETS: dict[str, TaskSet] = {
     "a9a": TaskSet(_a9a, "classes", gamma=0.05, C=1, nu=0.3, most=5000, remark="the first 5000 of 32561 rows"),
     "letter": TaskSet(_letter, "classes", gamma=4, C=16, nu=0.1),
     "pendigits": TaskSet(_pendigits, "classes", gamma=2, C=10, nu=0.1),
+    "mnist7k": TaskSet(_mnist, "classes", gamma=0.02, C=10, nu=0.1, most=7000, remark="the first 7000 of 60000 rows"),
     "news20_bydate": TaskSet(
         _news20,
         "classes",

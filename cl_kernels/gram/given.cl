@@ -1,8 +1,12 @@
 // Products with a kernel matrix that is on the device whole, row by row as the row cache keeps rows (slot = row).
 //   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known, 0 where either row is -1
+//   pair    the same of K of which columns up to the row's are there, for ascending rows: Q[u][v] = Q[v][u], v <= u
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
-// consecutive values), or (1, capacity) in the vector shape. answer: an item for each u.
+// consecutive values), or (1, capacity) in the vector shape. pair: an item for each square of SIDE x SIDE values and its
+// mirror image, whole lines of the cache both ways. answer: an item for each u.
+#define SIDE 16
+
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                           const int capacity, const int known, const int offset,
                           global real *restrict Q) {
@@ -13,6 +17,28 @@ kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, globa
     const int column = rows[v];
     to[v] = row >= 0 && column >= 0 ? from[max(column, 0)] : (real)0;
   }
+}
+
+kernel EXPLICIT void pair(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
+                          const int capacity, const int offset, global real *restrict Q) {
+  const int u0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
+  if (v0 > u0) return;
+  global const int *restrict columns = rows + v0;
+  real square[SIDE][SIDE];
+  for (int a = 0; a < SIDE; ++a) {
+    const int row = rows[u0 + a], most = v0 < u0 ? SIDE : a + 1;
+    global const real *restrict from = STORED_ROW(max(row, 0));
+    for (int b = 0; b < most; ++b) square[a][b] = row >= 0 && columns[b] >= 0 ? from[max(columns[b], 0)] : (real)0;
+  }
+  if (v0 == u0)
+    for (int a = 0; a < SIDE; ++a)
+      for (int b = a + 1; b < SIDE; ++b) square[a][b] = square[b][a];
+  Q += (size_t)offset * capacity;
+  for (int a = 0; a < SIDE; ++a)
+    for (int b = 0; b < SIDE; ++b) Q[(size_t)(u0 + a) * capacity + v0 + b] = square[a][b];
+  if (v0 < u0)
+    for (int b = 0; b < SIDE; ++b)
+      for (int a = 0; a < SIDE; ++a) Q[(size_t)(v0 + b) * capacity + u0 + a] = square[a][b];
 }
 
 kernel EXPLICIT void answer(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,

@@ -94,21 +94,22 @@ class Values(NamedTuple):
 
 
 class Blocks:
-    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block, and all of it once
-    the blocks that were asked for come to as many values."""
+    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block, and where ``whole``
+    all of it once the blocks that were asked for come to as many values."""
 
-    def __init__(self, X: Any, kernel: Kernel | Precomputed) -> None:
-        self._X, self._kernel, self._made = X, kernel, 0
+    def __init__(self, X: Any, kernel: Kernel | Precomputed, whole: bool) -> None:
+        self._X, self._kernel, self._left = X, kernel, X.shape[0] ** 2 if whole else np.inf
         self._K: Any = X if isinstance(kernel, Precomputed) else None
 
     def __call__(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float64]:
         """K[rows, columns]."""
-        self._made += len(rows) * len(columns)
+        self._left -= len(rows) * len(columns)
         if self._K is None and isinstance(self._kernel, Kernel):
-            if self._made < self._X.shape[0] ** 2:
-                return self._kernel(self._X[rows], self._X[columns])
-            self._K = self._kernel(self._X)
-        return np.asarray(self._K[np.ix_(rows, columns)])
+            with _threads(len(rows)):
+                if self._left > 0:
+                    return self._kernel(self._X[rows], self._X[columns])
+                self._K = self._kernel(self._X)
+        return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
 
 def _centred(values: Values, problem: Problem) -> Values:

@@ -13,13 +13,18 @@ import numpy as np
 
 from clsvm.fit import host, prepare
 from clsvm.fit.record import Given, Record, Worker, as_outcome
-from clsvm.gram.products import Products
+from clsvm.gram.precomputed import SharedGram, StoredGram
+from clsvm.gram.products import Gram, Products
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.report import Point, Progress, Status
 from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.batch import Outcome
+
+# K of all rows is computed once where rows have so many cells at least, members' tiles so many times as many values as
+# it has, and it takes no more than a share of the memory that is left.
+LONG, COMMON, ROOM = 128, 1.3, 0.25
 
 
 def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
@@ -35,6 +40,7 @@ def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[
         started = perf_counter()
         asked = stream, given.X, given.kernel, options, dtype, record.plan
         gram, record.plan, scale, _ = prepare.products(*asked, gathered=True)
+        gram = _shared(stream, gram, [len(given.members[place].rows) for place in first])
         record.lap("layout", started)
         record.layouts.append(f"{gram.rows.describe()}, {dtype}")
         record.devices.append(str(stream.info))
@@ -51,6 +57,18 @@ def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[
             work.conclude(todo)
             record.peak = max(record.peak, stream.peak)
             yield
+
+
+def _shared(stream: Stream, gram: Products, sizes: list[int]) -> Products:
+    """The products, or one side of K in their place, computed once: where members of these sizes have many more values
+    in common, rows are long, and a share of the memory holds it."""
+    rows = gram.rows
+    if not isinstance(gram, Gram) or rows.kind != "dense" or stream.profile.shape != "vector":
+        return gram
+    made_in_place = gram.panel_bytes(max(sizes)) <= batch.IN_CACHE  # rows, by the subproblem
+    common = sum(size**2 for size in sizes) >= COMMON * rows.n**2
+    held = StoredGram.nbytes(rows) <= ROOM * (stream.limit - stream.held)
+    return SharedGram(stream, gram) if rows.cost >= LONG and common and held and not made_in_place else gram
 
 
 @dataclass
@@ -85,6 +103,7 @@ class _Work:
             self._watch,
             lambda: self.given.left() <= 0,
             (lambda: self._double) if checked else None,
+            host.Blocks(self.given.X, self.given.kernel, whole=False),
         )
         for place, outcome in zip(able, outcomes, strict=True):
             if outcome is not None:
@@ -155,7 +174,7 @@ class _Work:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
         if host.holds(self.stream, X.shape):
-            return host.Blocks(X, kernel)
+            return host.Blocks(X, kernel, whole=True)
         return prepare.products(self.stream, X, kernel, self.options, "float64", plan, gathered=True)[0]
 
     def _watch(self, place: int, outcome: Outcome) -> None:

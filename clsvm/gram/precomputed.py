@@ -17,6 +17,7 @@ from clsvm.gram.layouts.record import Panel, Rows, lanes
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED, Kernel
+from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
 _WHOLE = 16  # rows and working sets are whole vectors of any dtype
@@ -59,7 +60,30 @@ class _WholeGram:
             self._slabs.add(panel.rows, count, update)
 
 
-class PrecomputedGram(_WholeGram):
+class _Numbered(_WholeGram):
+    """Those whose panels hold numbers of rows alone."""
+
+    stream: Stream
+    _answer: DeviceKernel
+
+    def panel_bytes(self, capacity: int) -> int:
+        """Nothing."""
+        return 0
+
+    def panel(self, capacity: int, square: bool = False) -> Panel:
+        """An empty panel for at least ``capacity`` working vectors."""
+        return Panel(-(-capacity // _WHOLE) * _WHOLE, _WHOLE, None, None, 0, "many")
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        """``capacity`` working vectors of a gathered panel from ``first`` on."""
+        return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
+
+    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        """c += K(U, U') D."""
+        self._answer((panel.capacity,), None, self._slabs.head, rows, right.rows, count, update.D, update.c)
+
+
+class PrecomputedGram(_Numbered):
     """:class:`Products` with K (n, n) symmetric, on the host in float32 or float64, as those of one set of rows in
     ``dtype``; nothing is known of the rows but their numbers, and working vectors are these.
 
@@ -83,26 +107,10 @@ class PrecomputedGram(_WholeGram):
         given = programs.given(stream.profile, dtype)
         self._pick, self._answer = stream.variant(given, "pick"), stream.variant(given, "answer")
 
-    def panel_bytes(self, capacity: int) -> int:
-        """A panel holds numbers of rows alone."""
-        return 0
-
-    def panel(self, capacity: int, square: bool = False) -> Panel:
-        """An empty panel for at least ``capacity`` working vectors."""
-        return Panel(-(-capacity // _WHOLE) * _WHOLE, _WHOLE, None, None, 0, "many")
-
-    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """``capacity`` working vectors of a gathered panel from ``first`` on."""
-        return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
-
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a panel."""
         size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
         self._pick(size, None, self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
-
-    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        """c += K(U, U') D."""
-        self._answer((panel.capacity,), None, self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
 class StoredGram(_WholeGram):
@@ -113,19 +121,7 @@ class StoredGram(_WholeGram):
         self.rows, self.kernel, self._gram = rows, kernel, Gram(stream, rows, kernel)
         self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
         self.part, self.respond = self._gram.part, self._gram.respond
-        self._slabs = slabs = Slabs(stream, rows.n_pad, rows.dtype)
-        panel = self.panel(_AT_A_TIME)
-        at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
-        for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
-            end = min(begin + slabs.rows, rows.n_pad)
-            for first in range(begin, end, panel.capacity):
-                some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
-                for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
-                    stream.write(buffer, values)
-                self._gram.gather(panel, at, count)
-                self._gram.accumulate(panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
-                stream.finish()
-        stream.free(at, count, slot, *panel.buffers())
+        self._slabs = _computed(stream, self._gram, below=False)
 
     @staticmethod
     def nbytes(rows: Rows) -> int:
@@ -136,3 +132,39 @@ class StoredGram(_WholeGram):
         """K among the rows of a square panel, from the vectors."""
         self._gram.gather(panel, tile.rows, tile.count)
         self._gram.tile(panel, tile)
+
+
+class SharedGram(_Numbered):
+    """:class:`Products` with one side of K of dense rows, computed once for the tiles of many problems, each over some
+    of them in ascending order. For the vector shape. Raises as :class:`PrecomputedGram` does."""
+
+    def __init__(self, stream: Stream, gram: Gram) -> None:
+        self.stream, self.kernel, self.width = stream, gram.kernel, _WHOLE
+        self.rows = replace(gram.rows, tile_cost=1.0)
+        self._slabs = _computed(stream, gram, below=True)
+        given = programs.given(stream.profile, gram.rows.dtype)
+        self._pair, self._answer = stream.variant(given, "pair"), stream.variant(given, "answer")
+
+    def tile(self, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a panel."""
+        squares = panel.capacity // _WHOLE
+        self._pair((squares, squares), None, self._slabs.head, tile.rows, panel.capacity, tile.offset, tile.out)
+
+
+def _computed(stream: Stream, gram: Gram, below: bool) -> Slabs:
+    """K of the rows of ``gram``; below: at least its columns up to the row's own."""
+    rows, slabs = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype)
+    panel = gram.panel(_AT_A_TIME)
+    at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
+    for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
+        end = min(begin + slabs.rows, rows.n_pad)
+        for first in range(begin, end, panel.capacity):
+            some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
+            for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
+                stream.write(buffer, values)
+            gram.gather(panel, at, count)
+            groups = range(-(-(first + len(some)) // rows.lanes)) if below else gram.groups
+            gram.over_rows("rows", groups, 0, panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
+            stream.finish()
+    stream.free(at, count, slot, *panel.buffers())
+    return slabs

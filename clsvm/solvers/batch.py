@@ -8,7 +8,8 @@ A batch of members goes through three stages: their W x W tiles, the subproblem 
 f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them: a tile holds many of
 coefficients that never change. What the subproblem left, because its f is in kernel precision or because it ran out of
 steps, is solved again from there. Where the rounding of K could hide more than half of the tolerance, f of the rows
-that can decide the violation comes from float64 products with the support vectors. A member that has taken its steps,
+that can decide the violation comes from float64 products with the support vectors; where it could move the objective
+alone, a sample of rows says first how much of that it did. A member that has taken its steps,
 or stands still, short of its tolerance is left as it is, and the outcome says so. One-vs-one pairs, folds and subsets
 of rows in general are such members.
 """
@@ -41,11 +42,14 @@ UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vect
 APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
 SMALL = APART  # rows of the smallest member that work-groups take
 ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
-STOP = 0.5  # of tol, for the subproblem: the rest is for what rounding of K hides
+STOP = 0.1  # of tol, for the subproblem: the rest is for what rounding of K hides
 FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
 AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
+MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
+SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
+LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
@@ -105,11 +109,12 @@ def solve(
     watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
     over: Callable[[], bool] = lambda: False,
     exact: Exact | None = None,
+    sample: Block | None = None,
 ) -> list[Outcome | None]:
     """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
     member, -1 for the profile's patience. exact: makes the same products in float64, or
-    blocks of K on the host. Members are at most :func:`largest` rows."""
+    blocks of K on the host. sample: such blocks, of few rows. Members are at most :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     if not members:
         return found
@@ -117,16 +122,22 @@ def solve(
     batches = list(_batches(stream, gram, order, [len(member.rows) for member in members]))
     itemsize = np.dtype(gram.rows.dtype).itemsize
     widths = [_width(stream, gram, len(members[places[0]].rows)) for places in batches]
-    # zero at first: of a tile there is what a member's rows have, and what stands beside it has to be some number
-    Q = stream.zeros(itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)))
-    for places, W in zip(batches, widths, strict=True):
-        batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact)
-        for place, outcome in zip(places, batch.run(tol, max_iter, over), strict=True):
-            found[place] = outcome
-            watch(place, outcome)
-        batch.free()
-        if over():
-            break
+    nbytes, blank = itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)), False
+    Q = stream.buffer(nbytes)
+    with stream.recycling(LOOSE):
+        for places, W in zip(batches, widths, strict=True):
+            batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact, sample)
+            if not batch.own_rows:
+                if not blank:  # of a tile there is what its rows have; what stands beside it has to be some number
+                    stream.clear(Q, nbytes)
+                blank = True
+                batch.tiles()
+            for place, outcome in zip(places, batch.run(tol, max_iter, over), strict=True):
+                found[place] = outcome
+                watch(place, outcome)
+            batch.free()
+            if over():
+                break
     stream.free(Q)
     return found
 
@@ -173,9 +184,10 @@ class _Batch:
         Q: Buffer,
         kernel_scale: float,
         exact: Exact | None,
+        sample: Block | None,
     ) -> None:
         self.stream, self.gram, self.members, self.W, self.Q = stream, gram, members, W, Q
-        self.eps, self.exact = float(np.finfo(gram.rows.dtype).eps) * kernel_scale, exact
+        self.eps, self.exact, self.sample = float(np.finfo(gram.rows.dtype).eps) * kernel_scale, exact, sample
         problem, B = members[0].problem, len(members)
         self.constraint, self.kink, self.B = problem.constraint, problem.kink, B
         self.lo, self.hi, self.q, self.b = (np.zeros((B, W)) for _ in range(4))
@@ -202,8 +214,6 @@ class _Batch:
         self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
         if values := self._own_rows():
             self.own_rows = stream.zeros(B * W), *values
-        else:
-            self._tiles()
 
     def _own_rows(self) -> tuple[Any, ...] | None:
         """What the subproblem makes rows of Q from, where it does: it begins at 0, and finds a member's rows in its
@@ -212,11 +222,19 @@ class _Batch:
             return None
         return self.gram.of_panel(self.panel) if self.gram.panel_bytes(self.W) <= IN_CACHE else None
 
-    def _tiles(self) -> None:
+    def tiles(self) -> None:
+        """All of Q: of long rows one side, which the other mirrors."""
+        stream, gram, W, real = self.stream, self.gram, self.W, np.dtype(self.gram.rows.dtype).itemsize
+        half = stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
+        mirror, squares = (
+            stream.variant(programs.carry(stream.profile, gram.rows.dtype), "mirror"),
+            W // programs.SQUARE,
+        )
         for p, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
-            part = self.gram.part(self.panel, p * self.W, self.W, count)
-            rows = self.stream.part(self.at, 4 * p * self.W, 4 * self.W)
-            self.gram.tile(part, Tile(rows, count, self.Q, offset=p * self.W, most=len(member.rows)))
+            part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
+            gram.tile(part, Tile(rows, count, self.Q, offset=p * W, half=half, most=len(member.rows)))
+            if half:
+                mirror((squares, squares), None, W, 0, stream.part(self.Q, real * p * W * W, real * W * W))
 
     def _gathered(self, gram: Products, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
         """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""
@@ -252,10 +270,10 @@ class _Batch:
             seen, bound, still = self._extremes(), self._bound(), steps == before
             violation = seen.violations.reshape(B, -1).max(axis=1)
             hidden = 2 * bound  # of the violation
-            doubt = (hidden > (1 - STOP) * tol) | self._loose(bound)
             checked = exact.copy()
             if self.exact:
-                exact |= doubt & ((violation <= tol) | still)
+                settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
+                exact |= settled & (doubt | self._loose(bound, settled & ~doubt & ~exact))
             if exact.any():
                 near = seen.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
                 near &= exact[:, None]
@@ -285,10 +303,23 @@ class _Batch:
         """Of f, from the rounding of K."""
         return np.asarray(self.eps * np.abs(self.b).sum(axis=1))
 
-    def _loose(self, bound: Vector) -> NDArray[np.bool_]:
-        """The members (B,) whose objective rounding of K could move by more than a report may be off."""
+    def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
+        that is ``alone`` to be looked at, as a sample of rows has it."""
         level, weight = certificate.level(self.f, self.b, self.q, self.kink)
-        return np.asarray(bound * weight > certificate.OBJECTIVE * level)
+        off = bound * weight
+        for p in np.flatnonzero(alone & (off > certificate.OBJECTIVE * level)).tolist() if self.sample else ():
+            off[p] = min(off[p], SURE * self._moved(p) * weight[p])
+        return np.asarray(off > certificate.OBJECTIVE * level)
+
+    def _moved(self, p: int) -> float:
+        """The most that rounding of K has moved f in some support vectors of a member, of all sizes of coefficients."""
+        assert self.sample
+        own, used = self.members[p].rows, np.flatnonzero(self.b[p])
+        by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
+        some = by_size[:: max(1, len(used) // SAMPLE)]
+        f = self.sample(own[some], own[used]) @ self.b[p, used] + self.q[p, some]
+        return float(np.abs(f - self.f[p, some]).max(initial=0.0))
 
     def _respond(self) -> None:
         """f from the tiles."""

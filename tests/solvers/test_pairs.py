@@ -1,0 +1,139 @@
+"""Small problems side by side: what their tiles are made of, and what of it is checked in float64. No bit and no
+objective depends on the former."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clsvm import SVC, NuSVC, kernels
+from clsvm.fit import host, side_by_side
+from clsvm.gram import layouts
+from clsvm.gram.precomputed import SharedGram
+from clsvm.gram.products import Gram, Tile
+from clsvm.gram.row_cache import SLABS
+from clsvm.kernels import PRECOMPUTED
+from clsvm.opencl.stream import Stream
+from clsvm.solvers import batch
+
+
+def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(4)
+    y = rng.integers(0, k, n)
+    return rng.normal(size=(k, d))[y] * apart + rng.normal(size=(n, d)), y
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiles_from_one_side_of_all_values(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """The bits of tiles from the rows, for ascending rows with gaps, over several slabs; rows of -1 have zeros."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
+    X = np.random.default_rng(0).normal(size=(n, d))
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
+        gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+        shared = SharedGram(stream, gram)
+        rows = np.full(32, -1, np.int32)
+        rows[:21] = np.sort(np.random.default_rng(1).choice(n, 21, replace=False))
+        at, count = stream.upload(rows), stream.upload(np.array([21], np.int32))
+        tiles = []
+        for one in (gram, shared):
+            panel = one.panel(32, square=True)
+            one.gather(panel, at, count)
+            out = stream.zeros(2 * np.dtype(dtype).itemsize * panel.capacity**2)
+            one.tile(panel, Tile(at, count, out, offset=panel.capacity))
+            tiles.append(stream.read(out, dtype, (2, panel.capacity, panel.capacity)))
+            assert not tiles[-1][0].any()
+        np.testing.assert_array_equal(tiles[0][1, :21, :21], tiles[1][1, :21, :21])
+        assert not tiles[1][1, 21:].any()
+        assert not tiles[1][1, :, 21:].any()
+
+
+@pytest.mark.parametrize("make", [SVC, NuSVC, lambda **options: SVC(multi_class="ovr", **options)])
+def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """Of all values once, one side of each tile and its mirror image, or both sides."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    monkeypatch.setattr(batch, "IN_CACHE", 0)  # (else the subproblem makes the rows)
+    X, y = classes(260, 150, 4, apart=0.2)
+    used: list[int] = []
+    tile = SharedGram.tile
+    monkeypatch.setattr(SharedGram, "tile", lambda self, *given: used.append(1) or tile(self, *given))
+    found = []
+    for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
+        monkeypatch.setattr(side_by_side, "LONG", long)
+        monkeypatch.setattr(batch, "MIRRORED", mirrored)
+        used.clear()
+        found.append(make(gamma=0.01, device=device).fit(X, y))
+        assert bool(used) == (long == 0)
+        assert found[-1].fit_report_.converged
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0].dual_coef_, other.dual_coef_)
+        np.testing.assert_array_equal(found[0].intercept_, other.intercept_)
+
+
+@pytest.mark.parametrize(
+    ("d", "common", "in_cache", "limit"),
+    [(150, 2, 0, None), (5, 1.3, 0, None), (150, 1.3, 0, "1MB"), (150, 1.3, 1 << 20, None)],
+)
+def test_values_are_not_shared(
+    device: str, monkeypatch: pytest.MonkeyPatch, d: int, common: float, in_cache: int, limit: str | None
+) -> None:
+    """Where members have few in common, rows are short, memory is little, or the subproblem makes the rows it needs."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    X, y = classes(232, d, 4)
+    y = np.arange(232) % 4
+    made: list[int] = []
+    monkeypatch.setattr(batch, "IN_CACHE", 0)
+    init = SharedGram.__init__
+    monkeypatch.setattr(SharedGram, "__init__", lambda self, *given: made.append(1) or init(self, *given))
+    SVC(gamma=0.01, device=device, memory_limit="4MB").fit(np.tile(X, 150 // d), y)
+    assert made
+    made.clear()
+    monkeypatch.setattr(batch, "IN_CACHE", in_cache)
+    monkeypatch.setattr(side_by_side, "COMMON", common)
+    SVC(gamma=0.01, device=device, memory_limit=limit).fit(X, y)
+    assert not made
+
+
+def test_a_sample_spares_the_objective_s_float64_values(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding could move the objective by its worst case, and did not; where it did, float64 values are taken."""
+    X, y = classes(600, 12, 3, apart=0.6)
+    model = SVC(C=1, gamma=0.05, device=device)
+    dual = SVC(C=1, gamma=0.05, tol=1e-6, dtype="float64", device=device).fit(X, y).fit_report_.dual
+    looked: list[int] = []
+    moved = batch._Batch._moved
+    monkeypatch.setattr(batch._Batch, "_moved", lambda self, p: looked.append(p) or moved(self, p))
+    spared = model.fit(X, y).fit_report_
+    assert looked
+    assert spared.exact_rows == 0
+    assert spared.dual == pytest.approx(dual, rel=1e-5)
+    monkeypatch.setattr(batch, "SURE", 1e9)
+    checked = model.fit(X, y).fit_report_
+    assert checked.exact_rows > 0
+    assert checked.dual == pytest.approx(dual, rel=1e-5)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_blocks_of_the_host(given: bool, whole: bool) -> None:
+    """They are those of K, whether all of it is there by now or not; it is made once."""
+    X = np.random.default_rng(0).normal(size=(12, 3))
+    kernel, made = kernels.make("rbf", gamma=0.5), []
+    K = kernel(X)
+    call = type(kernel).__call__
+
+    class Counting(type(kernel)):  # type: ignore[misc]
+        def __call__(self, *rows: Any) -> Any:
+            made.append(len(rows[0]))
+            return call(kernel, *rows)
+
+    counting = object.__new__(Counting)
+    counting.__dict__.update(vars(kernel))
+    blocks = host.Blocks(K, PRECOMPUTED, whole) if given else host.Blocks(X, counting, whole)
+    rows, columns = np.array([3, 0, 11]), np.array([1, 3, 4, 5, 8, 9])
+    for _ in range(12):
+        np.testing.assert_allclose(blocks(rows, columns), K[np.ix_(rows, columns)], rtol=1e-12, atol=1e-15)
+    assert made == ([] if given else [3] * 7 + [12] if whole else [3] * 12)
