@@ -16,7 +16,7 @@ from clsvm.estimators.answers import Answers, Classes
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.constructors import documented, without_probability
 from clsvm.estimators.dual import Machine
-from clsvm.fit import several, train
+from clsvm.fit import one, several
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import pairs
 from clsvm.problem import posed
@@ -55,14 +55,13 @@ class _Classifier(ClassifierMixin, Machine):
         if self._way == "crammer_singer":
             problem = posed.crammer_singer(index, bounds, len(classes))
         else:
-            (one,) = self._members(index, 2, bounds)
-            problem = one.problem.among(one.rows, len(index))
+            (both,) = self._members(index, 2, bounds)
+            problem = both.problem.among(both.rows, len(index))
         start = self._before((problem.problems, problem.n))
-        trained = train.train(rows, problem, kernel, self._options(), start, started)
-        solution = trained.solution
-        b, rho = self._scaled(solution.b, solution.rho)
+        trained = one.solve(rows, problem, kernel, self._options(), start, started)
+        b, rho = self._scaled(np.stack(trained.b), trained.rho)
         support = _by_class(b.any(axis=0), index)
-        self.n_iter_ = _counts(solution.steps[:1])
+        self.n_iter_ = _counts(trained.steps[:1])
         self._set_learnt(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
         return X
 

@@ -16,8 +16,8 @@ from sklearn.utils.validation import (
 from clsvm import problem
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
-from clsvm.fit import train
-from clsvm.fit.trained import Several, Trained
+from clsvm.fit import one
+from clsvm.fit.trained import Several
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
@@ -71,7 +71,7 @@ class Machine(KernelEstimator):
         self,
         X: Any,
         kernel: Kernel | Precomputed,
-        trained: Trained | Several,
+        trained: Several,
         support: NDArray[np.intp],
         dual_coef: NDArray[np.float64],
         intercept: NDArray[np.float64],
@@ -130,13 +130,13 @@ class Machine(KernelEstimator):
         start = self._before((1, n))
         if start is not None and problem.n != n:
             start = np.concatenate([np.maximum(start, 0), np.minimum(start, 0)], axis=1)
-        trained = train.train(rows, problem, kernel, self._options(), start, started)
-        solution = trained.solution
-        b = solution.b[0, :n] + solution.b[0, n:] if problem.n != n else solution.b[0]
+        trained = one.solve(rows, problem, kernel, self._options(), start, started)
+        (b,) = trained.b
+        b = b[:n] + b[n:] if problem.n != n else b
         support = np.flatnonzero(b)
-        self.n_iter_ = int(min(solution.steps[0], np.iinfo(np.int32).max))
-        one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], solution.rho)
-        self._set_learnt(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), one)
+        self.n_iter_ = int(min(trained.steps[0], np.iinfo(np.int32).max))
+        all_one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], trained.rho)
+        self._set_learnt(X, kernel, trained, support, b[None, support], 0.0 - rho, np.zeros(0), all_one)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:

@@ -27,8 +27,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Several:
-    """Coefficients (m,) of each of several problems, offsets (problems, groups) and pair steps of each, in order; one
-    report."""
+    """Coefficients (m,) of each problem, offsets (problems, groups) and pair steps of each, in order; one report."""
 
     b: list[Vector]
     rho: Vector

@@ -156,7 +156,7 @@ def test_the_check_in_float64_has_the_memory_of_the_panel(device: str, monkeypat
     noted(Solver, "_step")
     noted(State, "certify")
     X, y = noisy(800, 4)
-    model = SVC(C=1e4, gamma=0.3, device=device).fit(X, y)
+    model = SVC(C=1e4, gamma=0.3, working_set_size=512, device=device).fit(X, y)
     assert model.fit_report_.exact_rows > 0
     assert held["certify"] <= held["_step"] - held["panel"]
 
