@@ -48,7 +48,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes of some rows, and every set measured in this process."""
     for name, shape in TINY.items():
         monkeypatch.setitem(shapes.SHAPES, name, shape)
-    monkeypatch.setattr("benchmarks.commands.in_own_process", lambda measure, name, options: measure(name, options))
+    monkeypatch.setattr("benchmarks.command.in_own_process", lambda measure, name, options: measure(name, options))
 
 
 def measured(tmp_path: Path, capsys: Any, *words: str) -> tuple[int, dict[str, Any], str]:
