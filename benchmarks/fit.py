@@ -119,7 +119,7 @@ def fit(contestant: Contestant, given: Mapping[str, Any], problem: Problem, opti
     contestant.model = None
     gc.collect()
     try:
-        common = {"C": problem.C, "gamma": problem.gamma, "tol": options.tol, "cache_size": options.cache_mb}
+        common = solvers.parameters(problem.C, problem.gamma, options.tol, options.cache_mb)
         model, X = solvers.made(contestant.solver, "SVC", common, device=options.device), given[contestant.form]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -143,10 +143,10 @@ def _contestants(problem: Problem, device: str | None, peers: Sequence[str], rep
         return _ours(problem, device, tol=tol)
 
     def peer(solver: str, problem: Problem, tol: float) -> Any:
-        return solvers.made(solver, "SVC", {"C": problem.C, "gamma": problem.gamma, "tol": tol, "cache_size": 2000})
+        return solvers.made(solver, "SVC", solvers.parameters(problem.C, problem.gamma, tol))
 
     libsvm, onedal = partial(peer, "libsvm"), partial(peer, "onedal")
-    table = {
+    table: dict[str, list[tuple[Callable[[Problem, float], Any], str]]] = {
         "clsvm": [(ours, native)],
         "libsvm": [(libsvm, native)],
         "onedal": [(onedal, "dense"), (onedal, "CSR")],

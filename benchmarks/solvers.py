@@ -12,6 +12,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+TOL = 1e-3  # the KKT tolerance of every solver, as a rule
+CACHE_MB = 2000.0  # its kernel cache
+
+
+def parameters(C: float, gamma: float, tol: float = TOL, cache_mb: float = CACHE_MB) -> dict[str, Any]:
+    """Of an estimator with the rbf kernel, whoever made it."""
+    return {"C": C, "gamma": gamma, "tol": tol, "cache_size": cache_mb}
+
 
 def made(solver: str, kind: str, given: Mapping[str, Any], **ours: Any) -> Any:
     """An estimator of the class ``kind`` (SVC, SVR, ...) with the parameters that all have, and those that only ours

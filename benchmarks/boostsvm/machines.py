@@ -19,8 +19,7 @@ from benchmarks.boostsvm.limited import Answer, TooLongError, Worker
 from benchmarks.boostsvm.shared import Options
 from benchmarks.boostsvm.variants import AS_THEY_ARE, Variant
 
-TOL = 1e-3
-CACHE_MB = 2000  # kernel cache of every solver
+TOL = solvers.TOL
 FOLDS = 2
 
 
@@ -125,8 +124,7 @@ def score(case: Case, found: Any, y: Any) -> float:
 
 
 def _make(which: str, case: Case, options: Options, variant: Variant) -> Any:
-    given = {"C": case.C, "gamma": case.gamma, "tol": TOL, "cache_size": CACHE_MB}
-    given |= {} if case.classes else {"epsilon": EPSILON}
+    given = solvers.parameters(case.C, case.gamma) | ({} if case.classes else {"epsilon": EPSILON})
     kind = "SVC" if case.classes else "SVR"
     return solvers.made(which, kind, given, device=options.device, layout=variant.layout)
 
