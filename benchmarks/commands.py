@@ -40,6 +40,7 @@ from benchmarks.command import (
 from benchmarks.falkon_studies import studies
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, HARD, SETS, TASK_SETS, TEXT, add_data
+from benchmarks.speed import busy, growth
 
 FALKON_PEERS = ("nystroem", "keops", "numpy")
 
@@ -243,6 +244,8 @@ _LISTED = (
     ),
     studies.COMMAND,
     parts.COMMAND,
+    busy.COMMAND,
+    growth.COMMAND,
     *(
         Command(name, words, one.add_arguments, one.measure, one.show, one.holds)
         for name, one, words in (
