@@ -40,7 +40,7 @@ from benchmarks.command import (
 from benchmarks.falkon_studies import studies
 from benchmarks.fit import Options, fit_set
 from benchmarks.sets import BUNDLED, BUNDLED_TASKS, HARD, SETS, TASK_SETS, TEXT, add_data
-from benchmarks.speed import busy, growth
+from benchmarks.speed import busy, growth, limit, predict
 
 FALKON_PEERS = ("nystroem", "keops", "numpy")
 
@@ -246,6 +246,8 @@ _LISTED = (
     parts.COMMAND,
     busy.COMMAND,
     growth.COMMAND,
+    limit.COMMAND,
+    predict.COMMAND,
     *(
         Command(name, words, one.add_arguments, one.measure, one.show, one.holds)
         for name, one, words in (
