@@ -20,7 +20,8 @@ from rich.console import Console
 
 import clsvm
 from benchmarks import environment
-from benchmarks.commands import COMMANDS, Command
+from benchmarks.command import Command
+from benchmarks.commands import COMMANDS
 from benchmarks.sets import MissingSetError
 from clsvm import files
 

@@ -15,7 +15,7 @@ The kernel matrix is made a block at a time and never kept: s x n values, of whi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +111,12 @@ def misses(check: Check, C: float, tol: float, best_dual: float) -> list[str]:
     if not check.violation <= 1.2 * tol:
         found.append(f"KKT violation {check.violation:.3g} above 1.2 tol = {1.2 * tol:.3g}")
     return found
+
+
+def judged(checks: Sequence[Check], C: float, tol: float) -> list[list[str]]:
+    """What each of some solutions of one problem misses, beside the best feasible one among them."""
+    best = max((one.dual for one in checks if feasible(one, C)), default=float("nan"))
+    return [misses(one, C, tol, best) for one in checks]
 
 
 def feasible(check: Check, C: float) -> bool:

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks import check
+from benchmarks import check, solvers
 from benchmarks.sets import Problem, load
 
 REPORT_ERROR = 2e-4
@@ -52,7 +52,6 @@ class Contestant:
     solver: str
     form: str
     """"dense" or "CSR": what it is given."""
-    make: Callable[[Problem, Options], Any]
     repeats: int
     seconds: list[float] = field(default_factory=list)
     digests: set[str] = field(default_factory=set)
@@ -64,80 +63,70 @@ class Contestant:
 def fit_set(name: str, options: Options) -> dict[str, Any]:
     """Times and checks of one data set, JSON-ready. Meant for a process of its own, so that cold is cold."""
     problem = load(name, options.data)
-    dense = problem.X.toarray() if sp.issparse(problem.X) else problem.X
-    forms = {"dense": dense, "CSR": sp.csr_matrix(problem.X)}
+    given = forms(problem.X)
     started = time.perf_counter()
     import clsvm
 
     _ = clsvm.SVC  # the package loads its parts when they are first named
 
     imported = time.perf_counter() - started
-    contestants = _contestants(problem, options)
-    for turn in range(max(c.repeats for c in contestants)):
-        for contestant in contestants:
-            if turn < contestant.repeats and not contestant.error:
-                _fit(contestant, forms[contestant.form], problem, options)
+    made = contestants(problem, options)
+    for turn in range(max(one.repeats for one in made)):
+        for one in made:
+            if turn < one.repeats:
+                fit(one, given, problem, options)
+    return head(problem, options) | {"import_seconds": imported, "rows": results(made, problem, options)}
+
+
+def forms(X: Any) -> dict[str, Any]:
+    """The rows in each form of a contestant's input."""
+    return {"dense": X.toarray() if sp.issparse(X) else X, "CSR": sp.csr_matrix(X)}
+
+
+def head(problem: Problem, options: Options) -> dict[str, Any]:
+    """What a result says of its set, and of what was asked."""
+    import clsvm
+
+    n, d = problem.X.shape
     return {
-        "set": name,
-        "n": problem.X.shape[0],
-        "d": problem.X.shape[1],
-        "density": float(forms["CSR"].nnz / np.prod(problem.X.shape)),
+        "set": problem.name,
+        "n": n,
+        "d": d,
+        "density": float(sp.csr_matrix(problem.X).nnz / (n * d)),
         "C": problem.C,
         "gamma": problem.gamma,
         "tol": options.tol,
         "cache_mb": options.cache_mb,
         "clsvm": clsvm.__version__,
-        "import_seconds": imported,
-        "rows": _results(contestants, problem, options),
     }
 
 
-def _contestants(problem: Problem, options: Options) -> list[Contestant]:
+def contestants(problem: Problem, options: Options) -> list[Contestant]:
     """Ours first, then the peers in the order given; oneDAL with both forms of the input."""
     native = "CSR" if sp.issparse(problem.X) else "dense"
     table = {
-        "clsvm": lambda: [Contestant("clsvm", native, _ours, options.repeats)],
-        "libsvm": lambda: [Contestant("libsvm", native, _libsvm, options.repeats_libsvm)],
-        "onedal": lambda: [Contestant("onedal", form, _onedal, options.repeats) for form in ("dense", "CSR")],
+        "clsvm": lambda: [Contestant("clsvm", native, options.repeats)],
+        "libsvm": lambda: [Contestant("libsvm", native, options.repeats_libsvm)],
+        "onedal": lambda: [Contestant("onedal", form, options.repeats) for form in ("dense", "CSR")],
     }
     return [contestant for name in ("clsvm", *options.peers) for contestant in table[name]()]
 
 
-def _common(problem: Problem, options: Options) -> dict[str, Any]:
-    return {"C": problem.C, "gamma": problem.gamma, "tol": options.tol, "cache_size": options.cache_mb}
-
-
-def _ours(problem: Problem, options: Options) -> Any:
-    from clsvm import SVC
-
-    return SVC(**_common(problem, options), device=options.device)
-
-
-def _libsvm(problem: Problem, options: Options) -> Any:
-    from sklearn.svm import SVC
-
-    return SVC(**_common(problem, options))
-
-
-def _onedal(problem: Problem, options: Options) -> Any:
-    from sklearnex.svm import SVC  # imported by name: scikit-learn itself stays unpatched
-
-    return SVC(**_common(problem, options))
-
-
-def _fit(contestant: Contestant, X: Any, problem: Problem, options: Options) -> None:
-    """One timed fit. A failure is kept as a row of the table rather than ending the run."""
+def fit(contestant: Contestant, given: Mapping[str, Any], problem: Problem, options: Options) -> None:
+    """One timed fit, unless one failed before. A failure is kept as a row of the table rather than ending the run."""
+    if contestant.error:
+        return
     contestant.model = None
     gc.collect()
     try:
-        model = contestant.make(problem, options)
+        common = solvers.parameters(problem.C, problem.gamma, options.tol, options.cache_mb)
+        model, X = solvers.made(contestant.solver, "SVC", common, device=options.device), given[contestant.form]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             started = time.perf_counter()
             model.fit(X, problem.y)
             seconds = time.perf_counter() - started
-        if contestant.solver == "onedal" and not hasattr(model, "_onedal_estimator"):
-            raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
+        solvers.own(contestant.solver, model)
     except Exception as error:
         contestant.error = f"{type(error).__name__}: {error}"
         traceback.print_exc()
@@ -150,7 +139,7 @@ def _fit(contestant: Contestant, X: Any, problem: Problem, options: Options) -> 
     print(f"{problem.name}: {contestant.solver} {contestant.form} {seconds:.3f} s{said}", file=sys.stderr, flush=True)
 
 
-def _results(contestants: list[Contestant], problem: Problem, options: Options) -> list[dict[str, Any]]:
+def results(contestants: list[Contestant], problem: Problem, options: Options) -> list[dict[str, Any]]:
     """One JSON-ready row for each contestant, judged against the best feasible dual among them."""
     kernel_fn = check.kernel("rbf", gamma=problem.gamma)
     checks, decisions = {}, {}
@@ -160,7 +149,7 @@ def _results(contestants: list[Contestant], problem: Problem, options: Options) 
             checks[i] = check.recompute(problem.X, problem.y, problem.C, coef, b, kernel_fn)
             support = np.flatnonzero(coef)
             decisions[i] = check.responses(problem.X_test, problem.X[support], coef[support], kernel_fn) + b
-    best = max((c.dual for c in checks.values() if check.feasible(c, problem.C)), default=float("nan"))
+    misses = dict(zip(checks, check.judged([*checks.values()], problem.C, options.tol), strict=True))
     libsvm = next((decisions[i] for i in decisions if contestants[i].solver == "libsvm"), None)
 
     rows = []
@@ -173,7 +162,7 @@ def _results(contestants: list[Contestant], problem: Problem, options: Options) 
                 "seconds": contestant.seconds,
                 "same_bits": len(contestant.digests) == 1,
                 **asdict(checks[i]),
-                "misses": check.misses(checks[i], problem.C, options.tol, best),
+                "misses": misses[i],
             }
             if contestant.solver == "clsvm":
                 exact, started = decisions[i], time.perf_counter()

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from benchmarks import check
+from benchmarks import check, solvers
 from benchmarks.sets import Problem, load, load_multiclass
 from clsvm import SVC, report
 
@@ -142,17 +142,11 @@ def _contestants(problem: Problem, device: str | None, peers: Sequence[str], rep
     def ours(problem: Problem, tol: float) -> Any:
         return _ours(problem, device, tol=tol)
 
-    def libsvm(problem: Problem, tol: float) -> Any:
-        from sklearn.svm import SVC
+    def peer(solver: str, problem: Problem, tol: float) -> Any:
+        return solvers.made(solver, "SVC", solvers.parameters(problem.C, problem.gamma, tol))
 
-        return SVC(C=problem.C, gamma=problem.gamma, tol=tol, cache_size=2000)
-
-    def onedal(problem: Problem, tol: float) -> Any:
-        from sklearnex.svm import SVC  # imported by name: scikit-learn itself stays unpatched
-
-        return SVC(C=problem.C, gamma=problem.gamma, tol=tol, cache_size=2000)
-
-    table = {
+    libsvm, onedal = partial(peer, "libsvm"), partial(peer, "onedal")
+    table: dict[str, list[tuple[Callable[[Problem, float], Any], str]]] = {
         "clsvm": [(ours, native)],
         "libsvm": [(libsvm, native)],
         "onedal": [(onedal, "dense"), (onedal, "CSR")],
@@ -202,8 +196,7 @@ def _fit(one: Contestant, problem: Problem) -> tuple[Any, float]:
         started = perf_counter()
         model.fit(one.X, problem.y)
         seconds = perf_counter() - started
-    if one.solver == "onedal" and not hasattr(model, "_onedal_estimator"):
-        raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
+    solvers.own(one.solver, model)
     print(f"{problem.name}: {one.solver} {one.form} tol {one.tol:.3g} {seconds:.3f} s", file=sys.stderr, flush=True)
     return model, seconds
 

@@ -23,6 +23,8 @@ Launch = Callable[[], None]
 
 READ_SHAPES = ((16, 8, 1), (16, 8, 4), (16, 16, 4), (8, 8, 1), (8, 8, 4), (4, 8, 1))  # LANES, CHAINS, STREAMS
 FMA_SHAPES = ((16, 8), (16, 10), (16, 12), (16, 16), (8, 12), (8, 16), (4, 8), (4, 16))  # LANES, CHAINS
+EXP_SHAPES = ((16, 1), (16, 2), (16, 4), (8, 4), (4, 4))  # LANES, CHAINS
+EXP = 16  # multiply-adds that an exponential takes, about
 
 
 class Bench:
@@ -102,8 +104,9 @@ class Clock:
 class Peaks:
     """Float32 multiply-adds and reads a second, each the best over a few shapes of kernels that do nothing else."""
 
-    def __init__(self, bench: Bench, numbers: int, steps: int) -> None:
-        """``numbers`` float32 are read, in a buffer of their own; ``steps`` multiply-adds make a chain."""
+    def __init__(self, bench: Bench, numbers: int, steps: int, exps: bool = False) -> None:
+        """``numbers`` float32 are read, in a buffer of their own; ``steps`` multiply-adds make a chain. exps: whether
+        the exponential function is measured as well."""
         self._work: dict[str, float] = {}  # flops or bytes of a launch
         self.launches: dict[str, Launch] = {}
         stream, vector = bench.stream, bench.vector
@@ -115,6 +118,11 @@ class Peaks:
             kernel = bench.kernel("peaks", "fma_chains", LANES=lanes, CHAINS=chains)
             self._add(f"fma: {chains} chains of float{lanes}", 2.0 * items * steps * lanes * chains, kernel,
                       (items,), local, steps, 0.999, 0.001, first, out)  # fmt: skip
+        for lanes, chains in EXP_SHAPES if exps else ():
+            items, some = bench.units * (8 if vector else 2048), max(1, steps // EXP)
+            kernel = bench.kernel("peaks", "exp_chains", LANES=lanes, CHAINS=chains)
+            self._add(f"exp: {chains} chains of float{lanes}", float(items) * some * lanes * chains, kernel,
+                      (items,), local, some, -0.999, first, out)  # fmt: skip
         numbers = max(numbers // 65536, 1) * 65536
         x = stream.buffer(4 * numbers)
         stream.clear(x, 4 * numbers)
@@ -132,8 +140,12 @@ class Peaks:
         self.launches[name] = lambda: kernel(*arguments)
 
     def rates(self, clock: Clock) -> dict[str, Any]:
-        """fma_gflops and read_gbs, and the shapes that reached them."""
+        """fma_gflops and read_gbs, exp_gs where exponentials are measured (10^9 a second), and the shapes that reached
+        them."""
         rates = {name: work / clock.best[name] / 1e9 for name, work in self._work.items()}
-        fma = max((name for name in rates if name.startswith("fma")), key=lambda name: rates[name])
-        read = max((name for name in rates if name.startswith("read")), key=lambda name: rates[name])
-        return {"fma_gflops": rates[fma], "fma_shape": fma, "read_gbs": rates[read], "read_shape": read}
+        found: dict[str, Any] = {}
+        for kind, unit in (("fma", "gflops"), ("read", "gbs"), ("exp", "gs")):
+            if mine := [name for name in rates if name.startswith(kind)]:
+                best = max(mine, key=lambda name: rates[name])
+                found |= {f"{kind}_{unit}": rates[best], f"{kind}_shape": best}
+        return found

@@ -42,9 +42,7 @@ def _run(name: str, peers: Sequence[str], folder: Path | None, device: Any, repe
             seconds[solver].append(perf_counter() - began)
     rows = []
     for solver, model in models.items():
-        duals = tasks_check.c_svc(model, y, np.full(len(y), recipe.C))
-        kernel = check.kernel("rbf", gamma=recipe.gamma)
-        found = tasks_check.merged([tasks_check.standing(X, one, kernel) for one in duals])
+        found = tasks_check.of_pairs(model, X, y, recipe.C, recipe.gamma)
         row: dict[str, Any] = {"solver": solver, "cold": seconds[solver][0], "all_seconds": seconds[solver], **found}
         row |= {"seconds": statistics.median(seconds[solver][1:] or seconds[solver])}
         rows.append(row | {"score": float(np.mean(model.predict(X_test) == y_test))})

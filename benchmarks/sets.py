@@ -268,10 +268,10 @@ def _pendigits(folder: Path) -> Split:
 
 
 def _news20(folder: Path) -> Split:
-    """Word counts, each row of length 1; of the test rows the first 1000."""
+    """Word counts, each row of length 1."""
     X, y = _svmlight(folder / "news20_bydate.xz", 130107)
     X_test, y_test = _svmlight(folder / "news20_bydate.t.xz", 130107)
-    return normalize(X), y, normalize(X_test[:1000]), y_test[:1000]
+    return normalize(X), y, normalize(X_test), y_test
 
 
 def _regression(name: str, n_features: int) -> Callable[[Path], Split]:
@@ -313,6 +313,8 @@ class TaskSet:
     """Of NuSVC and NuSVR; OneClassSVM takes OUTSIDE."""
     most: int | None = None
     """How many training rows are taken, the first ones; None: all."""
+    most_test: int | None = None
+    """The same of the test rows."""
     most_dense: tuple[int, int] | None = None
     """How many of them, and of the test rows, are taken in the dense form; then only columns that these use."""
     remark: str = ""
@@ -336,6 +338,7 @@ TASK_SETS: dict[str, TaskSet] = {
         C=10,
         nu=0.1,
         most=3000,
+        most_test=1000,
         most_dense=(600, 150),
         remark="the first 3000 of 11314 rows and 1000 of 7532 test rows; dense, where scikit-learn takes minutes, the "
         "first 600 and 150, and columns that these use",
@@ -352,12 +355,14 @@ BUNDLED_TASKS = ("iris", "breast_cancer", "digits", "diabetes")
 """Those of them that need no data folder."""
 
 
-def load_task(name: str, folder: Path | None) -> Split:
-    """The rows and targets of the set of that name in TASK_SETS, as they come; errors as of ``load``."""
+def load_task(name: str, folder: Path | None, whole: bool = False) -> Split:
+    """The rows and targets of the set of that name in TASK_SETS, as they come; errors as of ``load``. whole: all rows,
+    however many the tasks take."""
     if name not in TASK_SETS:
         raise MissingSetError(f"unknown data set {name!r} of several tasks; there are {', '.join(TASK_SETS)}")
     if folder is None and name not in BUNDLED_TASKS:
         raise MissingSetError(f"{name} is read from a folder: give it as --data DIR")
-    X, y, X_test, y_test = TASK_SETS[name].make(folder or Path())
-    most = TASK_SETS[name].most
-    return X[:most], np.asarray(y[:most], np.float64), X_test, np.asarray(y_test, np.float64)
+    recipe = TASK_SETS[name]
+    X, y, X_test, y_test = recipe.make(folder or Path())
+    most, most_test = (None, None) if whole else (recipe.most, recipe.most_test)
+    return X[:most], np.asarray(y[:most], np.float64), X_test[:most_test], np.asarray(y_test[:most_test], np.float64)

@@ -36,16 +36,27 @@ def cells(result: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
             rows.append((one["set"], "*", *[""] * (len(HEADER) - 2)))
             notes.append(f"{one['set']}: {one['error']}")
             continue
-        label = f"{one['set']} {one['n']}x{one['d']}"
+        head = label(one)
         ours = next((row for row in one["rows"] if row["solver"] == "clsvm" and not row["error"]), None)
         for row in best_forms(one["rows"]):
-            name = f"{row['solver']} ({row['form']})"
-            missed = [row["error"]] if row["error"] else row["misses"]
-            notes += [f"{one['set']}, {name}: {note}" for note in (*missed, *row.get("notes", []))]
-            name += "*" if missed else ""
-            rows.append((label, name, *(_numbers(row, ours) if not row["error"] else [""] * (len(HEADER) - 2))))
-            label = ""
+            name, said = solver(one["set"], row)
+            notes += said
+            rows.append((head, name, *(_numbers(row, ours) if not row["error"] else [""] * (len(HEADER) - 2))))
+            head = ""
     return rows, notes
+
+
+def solver(name: str, row: dict[str, Any]) -> tuple[str, list[str]]:
+    """The solver of a row of the set of that name, with * where it does not count, and the notes that say why."""
+    shown = f"{row['solver']} ({row['form']})"
+    missed = [row["error"]] if row["error"] else row["misses"]
+    notes = [f"{name}, {shown}: {note}" for note in (*missed, *row.get("notes", []))]
+    return shown + "*" * bool(missed), notes
+
+
+def verdict(asked: bool | None) -> str:
+    """Whether something is as it was asked for, in a cell; None: not known."""
+    return "" if asked is None else "yes" if asked else "no"
 
 
 def best_forms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -73,6 +84,17 @@ def _numbers(row: dict[str, Any], ours: dict[str, Any] | None) -> list[str]:
         f"{100 * row['accuracy']:.2f}",
         "" if row["decision_difference"] is None else f"{row['decision_difference']:.1e}",
     ]
+
+
+def measured(result: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The sets of a result that could be measured, and notes on the others."""
+    failed = [one for one in result["sets"] if "error" in one]
+    return [one for one in result["sets"] if "error" not in one], [f"{one['set']}: {one['error']}" for one in failed]
+
+
+def label(one: dict[str, Any]) -> str:
+    """A set of a result by its name and shape."""
+    return f"{one['set']} {one['n']}x{one['d']}"
 
 
 def title(result: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from benchmarks import check
 from benchmarks.check import BOUND_SLACK, Array, KernelFn, responses
 
 Index = NDArray[np.intp]
@@ -87,6 +88,12 @@ def merged(standings: Sequence[Standing]) -> dict[str, float]:
     """Of all pairs of classes: the sum of the objectives, the worst of all else."""
     worst = {key: max(getattr(one, key) for one in standings) for key in ("violation", "box", "off_sum")}
     return {"dual": sum(one.dual for one in standings)} | worst
+
+
+def of_pairs(model: Any, X: Any, y: Array, C: float, gamma: float) -> dict[str, float]:
+    """:func:`merged` of an SVC's machines for each pair of classes, C the same for all rows, rbf."""
+    kernel = check.kernel("rbf", gamma=gamma)
+    return merged([standing(X, one, kernel) for one in c_svc(model, y, np.full(len(y), C))])
 
 
 def coefficients(model: Any, n: int) -> Array:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import statistics
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from benchmarks import check, pairs, tasks_check
+from benchmarks import check, pairs, solvers, tasks_check
 from benchmarks.boostsvm.cases import EPSILON, Case
-from benchmarks.boostsvm.limited import TooLongError, Worker
+from benchmarks.boostsvm.limited import Answer, TooLongError, Worker
 from benchmarks.boostsvm.shared import Options
 from benchmarks.boostsvm.variants import AS_THEY_ARE, Variant
 
-TOL = 1e-3
-CACHE_MB = 2000  # kernel cache of every solver
+TOL = solvers.TOL
 FOLDS = 2
 
 
@@ -61,17 +56,26 @@ class Contestant:
 
 @contextmanager
 def contestants(
-    name: str, options: Options, solvers: tuple[str, ...], variants: dict[str, Variant] | None = None
+    name: str, options: Options, peers: tuple[str, ...], variants: dict[str, Variant] | None = None
 ) -> Iterator[list[Contestant]]:
     """Ours, in each of the variants where these are given, and the peers. LIBSVM, which has nothing to warm up, fits
     once."""
     mine = {"clsvm": AS_THEY_ARE} if variants is None else variants
     asked = [("clsvm", own, variant, options.repeats) for own, variant in mine.items()]
-    asked += [(peer, peer, AS_THEY_ARE, 1 if peer == "libsvm" else options.repeats) for peer in solvers]
+    asked += [(peer, peer, AS_THEY_ARE, 1 if peer == "libsvm" else options.repeats) for peer in peers]
+    with at_work(options.limit, solver, [(own, n, (name, options, which, v)) for which, own, v, n in asked]) as made:
+        yield made
+
+
+@contextmanager
+def at_work(
+    limit: float, make: Callable[..., Answer], asked: Sequence[tuple[str, int, tuple[Any, ...]]]
+) -> Iterator[list[Contestant]]:
+    """A contestant for each name, number of fits and what ``make`` is given; their processes end with the block."""
     made: list[Contestant] = []
     try:
-        for which, own, variant, repeats in asked:
-            made.append(Contestant(own, repeats, Worker(options.limit, solver, name, options, which, variant)))
+        for own, repeats, given in asked:
+            made.append(Contestant(own, repeats, Worker(limit, make, *given)))
         yield made
     finally:
         for one in made:
@@ -96,13 +100,13 @@ def solver(name: str, options: Options, which: str, variant: Variant) -> Callabl
         nonlocal model
         with variant.applied():
             if question == "model":
-                return _solution(model)
+                return solvers.solution(model)
             made = _make(which, case, options, variant)
             if question == "fit":
-                seconds, model = _fitted(made, X, case.y, which), made
+                seconds, model = solvers.fitted(which, made, X, case.y), made
                 return seconds
             train, test = folds(case)[question]
-            seconds = _fitted(made, X[train], case.y[train], which)
+            seconds = solvers.fitted(which, made, X[train], case.y[train])
             return seconds, score(case, made.predict(X[test]), case.y[test])
 
     return answer
@@ -120,49 +124,9 @@ def score(case: Case, found: Any, y: Any) -> float:
 
 
 def _make(which: str, case: Case, options: Options, variant: Variant) -> Any:
-    given = {"C": case.C, "gamma": case.gamma, "tol": TOL, "cache_size": CACHE_MB}
-    given |= {} if case.classes else {"epsilon": EPSILON}
-    name = "SVC" if case.classes else "SVR"
-    if which == "clsvm":
-        import clsvm
-
-        return getattr(clsvm, name)(**given, device=options.device, layout=variant.layout)
-    if which == "onedal":
-        import sklearnex.svm
-
-        return getattr(sklearnex.svm, name)(**given)
-    import sklearn.svm
-
-    return getattr(sklearn.svm, name)(**given)
-
-
-def _fitted(model: Any, X: Any, y: Any, which: str) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        began = perf_counter()
-        model.fit(X, y)
-        seconds = perf_counter() - began
-    if which == "onedal" and not hasattr(model, "_onedal_estimator"):
-        raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
-    print(f"{which} {X.shape[0]}x{X.shape[1]} {seconds:.3f} s", file=sys.stderr, flush=True)
-    return seconds
-
-
-def _solution(model: Any) -> SimpleNamespace:
-    """What the check reads of a model, and what ours reports."""
-    coef = model.dual_coef_
-    coef = coef.toarray() if sp.issparse(coef) else np.asarray(coef, np.float64)
-    names = ("support_", "intercept_", "classes_", "epsilon")
-    solution = SimpleNamespace(dual_coef_=coef, **{one: getattr(model, one) for one in names if hasattr(model, one)})
-    report = getattr(model, "fit_report_", None)
-    solution.report = {} if report is None else {
-        "rows_computed": report.rows_computed,
-        "converged": report.converged,
-        "layout": report.layout,
-        "seconds": dict(report.seconds),
-        "dual": report.dual,
-    }  # fmt: skip
-    return solution
+    given = solvers.parameters(case.C, case.gamma) | ({} if case.classes else {"epsilon": EPSILON})
+    kind = "SVC" if case.classes else "SVR"
+    return solvers.made(which, kind, given, device=options.device, layout=variant.layout)
 
 
 def standing(case: Case, solution: SimpleNamespace) -> dict[str, float]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from benchmarks import ladder_plot
+from benchmarks import command
 from benchmarks.boostsvm import cases
 from benchmarks.boostsvm.ablation import TABLE_3
 from benchmarks.boostsvm.deciles import FIGURE_4
@@ -17,9 +15,9 @@ from benchmarks.boostsvm.shapes import COMMON_COLUMNS, SHAPES
 from benchmarks.boostsvm.shared import Options, Part
 from benchmarks.boostsvm.squares import FIGURE_3
 from benchmarks.boostsvm.validation import TABLE_5
-from benchmarks.sets import MissingSetError
+from benchmarks.command import Asked, Command, Parser, Result, add_peers, add_plot, add_sets, can_draw, drawn
+from benchmarks.sets import MissingSetError, add_data
 
-Result = dict[str, Any]
 PARTS: dict[str, Part] = {
     "products": PRODUCTS,
     "table 2": TABLE_2,
@@ -36,23 +34,22 @@ def numbers(kind: str) -> tuple[int, ...]:
     return tuple(int(name.split()[1]) for name in PARTS if name.startswith(kind))
 
 
-def words(kind: str) -> str:
+def words_of(kind: str) -> str:
     """The same in a line of help."""
     return "; ".join(f"{number}: {PARTS[f'{kind} {number}'].words}" for number in numbers(kind))
 
 
-def asked_for(asked: argparse.Namespace) -> str:
+def asked_for(asked: Asked) -> str:
     """The name of the part that is asked for."""
     return f"table {asked.table}" if asked.table else f"figure {asked.figure}" if asked.figure else "products"
 
 
-def run(asked: argparse.Namespace, one_set: Callable[[Any, str, Any], Result]) -> Result:
-    """What the part measures of each set and number of common columns. ``one_set`` calls the measurement with a set's
-    name and options, and makes a record of an error. Raises MissingSetError where the part has not that set."""
+def run(asked: Asked) -> Result:
+    """What the part measures of each set and number of common columns. Raises MissingSetError where the part has not
+    that set."""
     name = asked_for(asked)
     part, found = PARTS[name], []
-    if asked.plot:
-        ladder_plot.library()  # better missed now than after minutes of measuring
+    can_draw(asked)
     options = Options(
         peers=tuple(asked.peers),
         data=asked.data,
@@ -69,19 +66,10 @@ def run(asked: argparse.Namespace, one_set: Callable[[Any, str, Any], Result]) -
             if why := cases.refused(one, h):
                 found.append(head | {"refused": why})
             else:
-                found.append(one_set(part.measure, one, replace(options, h=h)) | head)
+                found.append(command.in_own_process(part.measure, one, replace(options, h=h)) | head)
     used = [one["device"] for one in found if "device" in one]
     given = {"scale": options.scale, "repeats": options.repeats, "limit": options.limit}
     return {"device": next(iter(used), "none"), "part": name, **given, "sets": found}
-
-
-def draw(asked: argparse.Namespace, result: Result) -> str | None:
-    """The picture of a result where one is asked for, in words."""
-    drawn = PARTS[result["part"]].draw
-    if not asked.plot or drawn is None:
-        return None
-    drawn(result, asked.plot)
-    return f"drawn to {asked.plot}"
 
 
 def whole_numbers(text: str) -> list[int]:
@@ -94,3 +82,32 @@ def whole_numbers(text: str) -> list[int]:
     if min(found) < 0:
         raise argparse.ArgumentTypeError(f"expected numbers of columns, got {text!r}")
     return found
+
+
+def _arguments(parser: Parser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--table", type=int, choices=numbers("table"), help=words_of("table"))
+    which.add_argument("--figure", type=int, choices=numbers("figure"), help=words_of("figure"))
+    which.add_argument("--products", action="store_true", help=PARTS["products"].words)
+    add_sets(parser, cases.SETS, None, "; all that the part has")
+    words = f"columns of density 0.74 in a synthetic set ({','.join(map(str, COMMON_COLUMNS))})"
+    parser.add_argument("--h", type=whole_numbers, default=list(COMMON_COLUMNS), help=words)
+    add_peers(parser)
+    words = "runs of each product after the first (5); fits of each solver, the cold one included (3)"
+    parser.add_argument("--repeats", type=int, help=words)
+    parser.add_argument("--scale", type=int, default=1, metavar="N", help="divide the rows of every set by N (1)")
+    words = "seconds after which a fit is ended; 0: never (120)"
+    parser.add_argument("--limit", type=float, default=120, metavar="S", help=words)
+    add_plot(parser, "a picture of a figure")
+    add_data(parser, "none needed for synthetic sets")
+
+
+COMMAND = Command(
+    "boostsvm",
+    "the tables and figures of BoostSVM's paper, and the choice of a layout",
+    _arguments,
+    run,
+    lambda result: PARTS[result["part"]].show(result),
+    lambda result: PARTS[result["part"]].holds(result),
+    after=lambda asked, result: drawn(PARTS[result["part"]].draw, asked, result),
+)

@@ -49,8 +49,9 @@ def speed(bench: Bench) -> float:
     return 2e-9 * items * steps * lanes * chains / clock.best["fma"]
 
 
-def peaks_of(bench: Bench) -> Peaks:
-    """The arithmetic and read peaks, to take turns with what is measured; as long as a first look allows."""
+def peaks_of(bench: Bench, exps: bool = False) -> Peaks:
+    """The arithmetic and read peaks, and exponentials where asked for, to take turns with what is measured; as long as
+    a first look allows."""
     nbytes, chain = LOOK
     with bench.section() as part:
         look, clock = Peaks(part, nbytes // 4, chain), Clock(0.0, rounds=1)
@@ -59,7 +60,7 @@ def peaks_of(bench: Bench) -> Peaks:
     chain = max(chain, min(CHAIN, int(chain * LAUNCH / clock.best[rates["fma_shape"]])))
     readable = int(1e9 * rates["read_gbs"] * LAUNCH)
     nbytes = max(nbytes, min(READ, readable, bench.stream.largest, bench.stream.limit // 8))
-    return Peaks(bench, nbytes // 4, chain)
+    return Peaks(bench, nbytes // 4, chain, exps)
 
 
 def peaks(asked: Asked) -> Iterator[dict[str, Any]]:

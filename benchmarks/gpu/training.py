@@ -168,7 +168,7 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     if waits:
         yield {"parts": by_part(report.seconds), "parts_of": "the first fit"}
     elif left(WARM) > 2 * min(warm, default=seconds):
-        with _waiting():
+        with waiting():
             waited, _ = _fit(parameters, X, y)
         yield {"parts": by_part(waited.fit_report_.seconds), "parts_of": "a fit that waits for each part"}
         yield {"all_parts": dict(waited.fit_report_.seconds)}
@@ -185,7 +185,7 @@ def _fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, f
         return model, perf_counter() - started
 
 
-def _waiting() -> Any:
+def waiting() -> Any:
     """A context in which the host waits for the device after every part of a step, so that seconds are its own."""
     usual = devices.default_profile
     return patch("clsvm.opencl.stream.default_profile", lambda info: replace(usual(info), sync=1))

@@ -257,7 +257,7 @@ def test_nothing_is_written_unasked(
 ) -> None:
     pytest.importorskip("clsvm")
     report = {"set": "iris", "n": 0, "d": 0, "rows": [], "error": "not measured"}
-    monkeypatch.setattr("benchmarks.commands.in_own_process", lambda *_: report)
+    monkeypatch.setattr("benchmarks.command.in_own_process", lambda *_: report)
     monkeypatch.chdir(tmp_path)
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     before = sorted(results.iterdir())

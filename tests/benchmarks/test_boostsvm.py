@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.svm import SVC, SVR
 
+from benchmarks import solvers
 from benchmarks.__main__ import main
 from benchmarks.boostsvm import (
     ablation,
@@ -48,7 +49,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes of some rows, and every set measured in this process."""
     for name, shape in TINY.items():
         monkeypatch.setitem(shapes.SHAPES, name, shape)
-    monkeypatch.setattr("benchmarks.commands.in_own_process", lambda measure, name, options: measure(name, options))
+    monkeypatch.setattr("benchmarks.command.in_own_process", lambda measure, name, options: measure(name, options))
 
 
 def measured(tmp_path: Path, capsys: Any, *words: str) -> tuple[int, dict[str, Any], str]:
@@ -237,7 +238,7 @@ def test_coefficients_may_stand_on_their_bounds_and_not_beyond(tiny: None) -> No
     case = dataclasses.replace(cases.load("real-sim"), C=0.5)
     model = SVC(C=0.5, gamma=0.5).fit(case.X, case.y)
     assert (np.abs(model.dual_coef_.data) == 0.5).sum() > 50
-    solution = machines._solution(model)
+    solution = solvers.solution(model)
     rows = [machines.standing(one, solution) for one in (case, *(dataclasses.replace(case, C=C) for C in (1.0, 0.4)))]
     machines.judge(rows)
     assert rows[0]["misses"] == []

@@ -280,7 +280,7 @@ def test_reductions_and_steps(shape: str, device: str, tmp_path: Path) -> None:
 
 def test_a_fit_can_wait_for_each_part(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLSVM_PROFILE", "gpu")
-    with training._waiting(), Stream(device) as stream:
+    with training.waiting(), Stream(device) as stream:
         assert stream.profile == replace(PROFILES["gpu"], sync=1, group=stream.profile.group, wide=stream.profile.wide)
     with Stream(device) as stream:
         assert stream.profile.sync == PROFILES["gpu"].sync > 1

@@ -183,6 +183,12 @@ def test_the_peaks_do_what_they_count(device: str, profile: str) -> None:
             v = v * 0.5 + 0.25
         np.testing.assert_allclose(bench.stream.read(out, np.float32, 2), [v.sum()] * 2, rtol=1e-6)
 
+        bench.kernel("peaks", "exp_chains", LANES=4, CHAINS=2)((2,), local, 3, -0.5, start, out)
+        v = first[:8].astype(np.float64)
+        for _ in range(3):
+            v = np.exp(-0.5 * v)
+        np.testing.assert_allclose(bench.stream.read(out, np.float32, 2), [v.sum()] * 2, rtol=1e-6)
+
         count, items = 16, 2
         x = rng.integers(0, 100, items * count * 4).astype(np.float32)
         buffer = bench.stream.upload(x)
