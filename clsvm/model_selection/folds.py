@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import log
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -67,10 +69,10 @@ class Folds(Fits):
             last: dict[int, list[_Solved]] = {}
             for fold, jobs in by_fold.items():
                 jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
-                before: list[_Solved] = []
+                here: list[list[_Solved]] = []
                 for job in jobs:
                     began = perf_counter()
-                    near = last.get(job.candidate, before)  # the same in another fold, or another C in this one
+                    near = [last[job.candidate]] if job.candidate in last else here  # the same in another fold first
                     try:
                         solved = self._solved(job, ready, near)
                     except SAID:
@@ -78,7 +80,8 @@ class Folds(Fits):
                     if not solved:
                         apart.append(job)
                         continue
-                    before = last[job.candidate] = solved
+                    last[job.candidate] = solved
+                    here.append(solved)
                     answered = [one.answered(self.steps(job.machine)) for one in solved]
                     values = np.stack([values[self.kept[fold]] for values, _ in answered], axis=1)
                     values = values[:, 0] if len(solved) == 1 else values
@@ -94,20 +97,29 @@ class Folds(Fits):
         members = steps.posed(*self.targets(job.fold))
         return [member.problem.among(places[member.rows], steps.copies * self.n) for member in members]
 
-    def _solved(self, job: Job, ready: prepare.PreparedFit, near: list[_Solved]) -> list[_Solved]:
-        """The machines of a job over all rows, each from where one ``near`` it ended, if there are any; none where the
-        rounding of kernel values is too much, for which the estimator has float64."""
-        options, began, problems = self.steps(job.machine).options(), perf_counter(), self._problems(job)
+    def _solved(self, job: Job, ready: prepare.PreparedFit, near: Sequence[list[_Solved]]) -> list[_Solved]:
+        """The machines of a job over all rows, each from where that of the nearest job of ``near`` ended, if any.
+
+        Where rounding of kernel values could move a decision value too far, a solve goes on to a certificate in
+        float64. No machines where rounding is too much even for that: the estimator then has other ways.
+        """
+        steps, kept, began = self.steps(job.machine), self.kept[job.fold], perf_counter()
+        options, problems = steps.options(), self._problems(job)
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
         starts: list[dict[str, Any]] = [{}] * len(problems)
-        if len(near) == len(problems):
-            starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
+        nearest = min(reversed(near), key=lambda solved: solved[0].far(problems[0]), default=[])
+        if len(nearest) == len(problems):
+            starts = [one.start(problem) for one, problem in zip(nearest, problems, strict=True)]
         solved = []
         for problem, start in zip(problems, starts, strict=True):
             one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
-            moved = one.moved(self.steps(job.machine)) > DECISION_ERROR
-            if moved or one.solution.status is Status.STALLED:
+            if one.moved(steps) > DECISION_ERROR:
+                if not one.solution.status.converged:
+                    return []
+                asked = _asked(options, perf_counter() - began, int(one.solution.steps.sum()))
+                one = one.certified(ready, kept, asked)
+            if one.solution.status is Status.STALLED:
                 return []
             solved.append(one)
         return solved
@@ -127,6 +139,10 @@ class _Solved(NamedTuple):
     problem: Problem
     solution: Solution
 
+    def far(self, problem: Problem) -> tuple[float, float]:
+        """How far ``problem`` is from this one: by the width of its bounds, then by that of its tube."""
+        return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.kink - problem.kink)
+
     def start(self, problem: Problem) -> dict[str, Any]:
         """Where to begin with ``problem``, which has other bounds, or other rows: settings of a solve.
 
@@ -144,6 +160,18 @@ class _Solved(NamedTuple):
         near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)  # (each that differs costs a row of K)
         return {"start": b, "known": (near, responses * ratio + problem.q)}
 
+    def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
+        """The same, gone on with until it is a solution by kernel values in float64; f of the rows ``kept`` is of
+        these."""
+        problem, found, exact = self.problem, self.solution, ready.settings.exact
+        assert exact
+        solution = ready.solve(problem, **asked | {"exact": exact}, start=found.b, known=(found.b, found.f)).after(
+            found
+        )
+        f = solution.f.copy()
+        f[:, kept] = exact(kept, solution.b) + problem.q[:, kept]
+        return _Solved(problem, replace(solution, f=f))
+
     def moved(self, steps: DualSteps) -> float:
         """How far the rounding of kernel values can have moved a decision value."""
         bound, _ = steps.scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
@@ -156,9 +184,10 @@ class _Solved(NamedTuple):
         return np.round(values[0] - rho[0], 10), float(rho[0])
 
 
-def _asked(options: Options, spent: float) -> dict[str, Any]:
-    """What a machine asks of one solve, for which some seconds are spent; folds have no certificate in float64 and no
+def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
+    """What a machine asks of one solve, for which some seconds and steps are spent: no certificate in float64 and no
     seconds by part."""
     left = None if options.max_time is None else options.max_time - spent
-    names = ("tol", "gap_tol", "max_iter")
-    return {"exact": None, "timed": False, "max_time": left, **{name: getattr(options, name) for name in names}}
+    most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
+    asked = {"tol": options.tol, "gap_tol": options.gap_tol, "max_iter": most, "max_time": left}
+    return {"exact": None, "timed": False, **asked}

@@ -168,10 +168,11 @@ class SVCSearchCV(_SearchCV):
     checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
         end; one of another search is refused with a CheckpointError
 
-    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64: rounding of these values may
-    hide more than a small tol. Where it could move a decision value by more than 0.005, or the fit stalls, a fold is
-    fitted as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
-    cv_results_ a fit's time is that of its solve and has no part of what is shared.
+    Fold fits stop at tol by kernel values of ``dtype``: rounding of these values may hide more than a small tol. Where
+    it could move a decision value by more than 0.005, a fold fit goes on to a certificate in float64. Where it stalls,
+    or rounding hides far more than tol, a fold is fitted as the estimator does it. ``best_estimator_`` is fitted in
+    full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that of its solve and has no part of what
+    is shared.
     """
 
     _machine, _words, _folds = Machine, "one of clsvm's support vector machines", Folds

@@ -56,6 +56,30 @@ def search(task: str, device: str, grid: Any = None, **given: Any) -> Any:
     return made.fit(X, target, sample_weight=WEIGHTS)
 
 
+def kept_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Each job, with what its one machine came to, of searches from here on."""
+    real, found = folds.Folds._solved, list[tuple[Any, Any]]()
+
+    def solved(self: Any, job: Any, *given: Any) -> Any:
+        made = real(self, job, *given)
+        found.append((job, made[0]))
+        return made
+
+    monkeypatch.setattr(folds.Folds, "_solved", solved)
+    return found
+
+
+def fitted(job: Any, one: Any, train: Any) -> Any:
+    """The machine of a job that has learnt a solution over all rows, of which it was fitted to some."""
+    model = clone(job.machine)
+    model.dual_coef_, model.support_ = (
+        one.solution.b.reshape(-1, len(X)).sum(axis=0)[None, train],
+        np.arange(len(train)),
+    )
+    model.intercept_ = np.array([-one.answered(DualSteps(model))[1]])
+    return model
+
+
 def scores(made: Any) -> Any:
     return np.stack([values for name, values in sorted(made.cv_results_.items()) if name.startswith("split")])
 
@@ -94,14 +118,7 @@ def test_sparse_rows_and_functions(device: str, monkeypatch: pytest.MonkeyPatch,
 @of_tasks
 def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Rows that are left out have the coefficient 0; the others are a solution by long double, with the fold's sums."""
-    real, found = folds.Folds._solved, []
-
-    def solved(self: Any, job: Any, *given: Any) -> Any:
-        made = real(self, job, *given)
-        found.append((job, made[0]))
-        return made
-
-    monkeypatch.setattr(folds.Folds, "_solved", solved)
+    found = kept_of(monkeypatch)
     made = search(task, device, tol=1e-4, gamma=0.4)
     assert len(found) == 3 * len(made.cv_results_["params"])
     K, splits = recheck.gram("rbf", {"gamma": 0.4}, X), list(CV.split(X))
@@ -109,14 +126,30 @@ def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.Monk
         train, test = splits[job.fold]
         copies = one.solution.b.reshape(-1, len(X))
         assert not copies[:, test].any()
-        b, model = copies.sum(axis=0), clone(job.machine)
-        model.dual_coef_, model.support_ = b[None, train], np.arange(len(train))
-        model.intercept_ = np.array([-one.answered(DualSteps(model))[1]])
+        model = fitted(job, one, train)
         checked = recheck.check(model, K[np.ix_(train, train)], Y[train], WEIGHTS[train])
         assert checked.violation < 1.5e-4
         assert max(checked.sums, checked.boxes, checked.offset) < 1e-9
         expected = model.nu * WEIGHTS[train].sum() * getattr(model, "C", 1)
         np.testing.assert_allclose(np.abs(copies).sum(), expected, rtol=1e-9)
+
+
+@of_tasks
+def test_where_rounding_moves_decision_values(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """They are of kernel values in float64, and so is the violation, which is within tol whatever float32 says."""
+    alone, found = shared(monkeypatch), kept_of(monkeypatch)
+    target, grid, scoring = TASKS[task]
+    rows, linear = X + 50, machine(task, device, kernel="linear", tol=1e-3)
+    SVCSearchCV(linear, grid, cv=CV, scoring=scoring, refit=False).fit(rows, target)
+    assert not alone
+    K, splits = rows @ rows.T, list(CV.split(X))
+    for job, one in found:
+        train, test = splits[job.fold]
+        b = one.solution.b.reshape(-1, len(X)).sum(axis=0)
+        off = (one.solution.f - one.problem.q)[0, : len(X)] - K @ b
+        assert np.abs(off[test]).max() < 1e-13 * len(X) * np.abs(b).sum() * K.max()
+        checked = recheck.check(fitted(job, one, train), K[np.ix_(train, train)].astype(np.longdouble), Y[train])
+        assert checked.violation <= 1e-3 * (1 + 1e-6)
 
 
 @of_tasks
@@ -160,6 +193,30 @@ def test_where_the_next_problem_with_two_sums_begins() -> None:
     begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
     np.testing.assert_allclose(begun["start"], [[10, 0, 6, 0, -6, -10, 0, 0]])
     np.testing.assert_allclose(begun["known"], [10 * b, 10 * f])
+
+
+def test_what_is_at_a_bound_stays_there() -> None:
+    """Whatever rounding does to the ratio of two values of C; and what is only rounded costs no row of K."""
+    signs = np.array([[1.0, -1.0, 1.0, -1.0]])
+    old, new = posed.c_svc(0.1 * signs, np.ones((1, 4))), posed.c_svc(1.9 * signs, np.ones((1, 4)))
+    assert 0.1 * (1.9 / 0.1) != 1.9
+    solution = type("S", (), {"b": np.array([[0.1, -0.1, 0.05, -0.05]]), "f": -signs, "rho": np.zeros((1, 1))})
+    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(begun["start"][0, :2], [1.9, -1.9])
+    np.testing.assert_array_equal(begun["start"], begun["known"][0])
+
+
+def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first fold one of the same C where there is one, in others that of the same candidate."""
+    real, pairs = folds._Solved.start, list[tuple[float, float]]()
+
+    def start(self: Any, problem: Any) -> Any:
+        pairs.append((self.problem.hi.max(), problem.hi.max()))
+        return real(self, problem)
+
+    monkeypatch.setattr(folds._Solved, "start", start)
+    search("NuSVR", device, tol=1e-3, gamma=0.4)
+    assert pairs == [(1, 10), (1, 1), (10, 10)] + [(1, 1), (10, 10), (1, 1), (10, 10)] * 2  # (weights are 2 at most)
 
 
 def test_how_much_wider_bounds_are() -> None:
