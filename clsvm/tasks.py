@@ -14,7 +14,8 @@ CLASSES, ONE_CLASS, NUMBERS = "classes", "one class", "numbers"  # what is predi
 class Task:
     """name: LIBSVM's svm_type, which model files hold, or ours. number: of svm-train's flag -s, None of a machine that
     LIBSVM does not have. words: for a help text. estimator: the name of its class, here and in scikit-learn. kind:
-    CLASSES, ONE_CLASS or NUMBERS. parameters: what its problem asks for, of C, nu, epsilon and bias."""
+    CLASSES, ONE_CLASS or NUMBERS. parameters: what its problem asks for, of C, nu, epsilon and bias. copies: how many
+    coefficients its problem has for each row; more than one means that the problem is over the rows several times."""
 
     name: str
     number: int | None
@@ -22,6 +23,7 @@ class Task:
     estimator: str
     kind: str
     parameters: tuple[str, ...]
+    copies: int = 1
 
     @property
     def scaled(self) -> bool:
@@ -36,7 +38,7 @@ TASKS: dict[str, Task] = {
         Task("nu_svc", 1, "nu-SVC", "NuSVC", CLASSES, ("nu",)),
         Task("one_class", 2, "one-class", "OneClassSVM", ONE_CLASS, ("nu",)),
         Task("epsilon_svr", 3, "epsilon-SVR", "SVR", NUMBERS, ("C", "epsilon", "bias")),
-        Task("nu_svr", 4, "nu-SVR", "NuSVR", NUMBERS, ("C", "nu")),
+        Task("nu_svr", 4, "nu-SVR", "NuSVR", NUMBERS, ("C", "nu"), copies=2),
         Task("nystrom_classes", None, "classes by centres", "FalkonClassifier", CLASSES, ()),
         Task("nystrom_numbers", None, "numbers by centres", "FalkonRegressor", NUMBERS, ()),
     )

@@ -52,6 +52,7 @@ class KernelEstimator(BaseEstimator):
     memory_limit: Any
     layout: Any
     support_vectors_: Any
+    intercept_: Any
     model_: KernelModel
     fit_report_: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # of what the constructor takes
@@ -156,8 +157,9 @@ class KernelEstimator(BaseEstimator):
         checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=_DTYPES, order="C", **checks)
         return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
 
-    def _trained_on(self, X: Any) -> tuple[Any, Kernel | Precomputed]:
-        """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows."""
+    def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
+        """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows. kernel: the
+        function with its numbers, where these are not by the rows of X."""
         if self._own:
             warn(_SLOW)
             return self._evaluated(X, X), PRECOMPUTED
@@ -165,7 +167,7 @@ class KernelEstimator(BaseEstimator):
             if X.shape[0] != X.shape[1]:
                 raise ValueError(f"Precomputed matrix must be a square matrix. Input is a {times(X.shape)} matrix.")
             return symmetric(X), PRECOMPUTED
-        kernel = self._kernel(X)
+        kernel = self._kernel(X) if kernel is None else kernel
         check_values(kernel, X)
         return arrays.without_empty(X) if kernel.of_entries else X, kernel
 

@@ -24,6 +24,7 @@ from clsvm.opencl import devices
 from clsvm.parameters import Options
 from clsvm.report import FitReport
 from clsvm.solvers.batch import Member
+from clsvm.tasks import TASKS
 
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 
@@ -106,8 +107,9 @@ class Machine(KernelEstimator):
         )
 
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
-        """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, where they
-        are over subsets of the rows and not coupled. Raises NotImplementedError where they are not."""
+        """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, each as
+        often as the task's problem has it. Of one class y is None, and sample_weight (n,) is given. Raises
+        NotImplementedError where the problems are coupled."""
         raise NotImplementedError
 
     def _answers(self, y: Any, sample_weight: Any) -> Answers:
@@ -121,18 +123,22 @@ class Machine(KernelEstimator):
         the problem, rho (problems, groups)."""
         return b, rho.mean(axis=1)  # (of two groups the offset is their mean)
 
+    def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
+        """As the task's problem has the rows: each of them as often as it has coefficients."""
+        rows, made = super()._trained_on(X, kernel)
+        return _repeated(rows, isinstance(made, Precomputed), TASKS[self._task].copies), made
+
     def _fit_one(self, X: Any, problem: problem.Problem, started: float) -> None:
-        """Train the one problem of a task without classes, over the rows of X or over these twice."""
+        """Train the one problem of a task without classes."""
         rows, kernel = self._trained_on(X)
-        n = rows.shape[0]
-        if problem.n != n:
-            rows = _twice(rows, isinstance(kernel, Precomputed))
+        copies = TASKS[self._task].copies
+        n = problem.n // copies
         start = self._before((1, n))
-        if start is not None and problem.n != n:
-            start = np.concatenate([np.maximum(start, 0), np.minimum(start, 0)], axis=1)
+        if start is not None and copies > 1:  # each copy takes what has the sign of its bounds
+            start = np.tile(start, copies)
+            start = np.where(problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
         trained = one.solve(rows, problem, kernel, self._options(), start, started)
-        (b,) = trained.b
-        b = b[:n] + b[n:] if problem.n != n else b
+        b = trained.b[0].reshape(copies, n).sum(axis=0)
         support = np.flatnonzero(b)
         self.n_iter_ = int(min(trained.steps[0], np.iinfo(np.int32).max))
         all_one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], trained.rho)
@@ -163,8 +169,10 @@ class Machine(KernelEstimator):
         return min(float(self.C), _HARD)
 
 
-def _twice(X: Any, given: bool) -> Any:
-    """The rows once more below themselves, or the kernel values of these."""
+def _repeated(X: Any, given: bool, copies: int) -> Any:
+    """The rows ``copies`` times, one set below the other, or the kernel values of these."""
+    if copies == 1:
+        return X
     if given:
-        return np.tile(X, (2, 2))
-    return sp.vstack([X, X], "csr") if sp.issparse(X) else np.concatenate([X, X])
+        return np.tile(X, (copies, copies))
+    return sp.vstack([X] * copies, "csr") if sp.issparse(X) else np.concatenate([X] * copies)

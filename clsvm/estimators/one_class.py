@@ -16,6 +16,7 @@ from clsvm.estimators.classification import Vector
 from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
 from clsvm.problem import posed
+from clsvm.solvers.batch import Member
 
 
 @documented
@@ -81,10 +82,14 @@ class OneClassSVM(OutlierMixin, Machine):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X = self._rows(X, reset=True)
-        weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, X))
-        self._fit_one(X, posed.one_class(float(self.nu), weights), started)
+        _, (member,) = self._posed(None, targets.weights_of(sample_weight, X))
+        self._fit_one(X, member.problem, started)
         self.offset_ = -self.intercept_
         return X
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, sample_weight))
+        return np.zeros(0), [Member(np.arange(len(weights)), posed.one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:
         """Signed distance (n,) float64 to the boundary, positive inside."""

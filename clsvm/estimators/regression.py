@@ -15,12 +15,35 @@ from clsvm.estimators.classification import Vector
 from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
 from clsvm.parameters import Number
-from clsvm.problem import posed
+from clsvm.problem import Problem, posed
 from clsvm.solvers.batch import Member
 
 
+class _Regressor(RegressorMixin, Machine):
+    """What SVR and NuSVR have in common: everything but the dual problem."""
+
+    def _problem(self, y: Vector, weights: Vector) -> Problem:
+        """The dual problem of targets y (n,) and the weights (n,) of their rows."""
+        raise NotImplementedError
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True, y_numeric=True)
+        _, (member,) = self._posed(y, sample_weight)
+        self._fit_one(X, member.problem, started)
+        return X
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+        weights = targets.weights_of(sample_weight, y)
+        problem = self._problem(targets.numbers_of(y), weights)
+        return np.zeros(0), [Member(np.arange(problem.n), problem)]
+
+    def predict(self, X: Any) -> Vector:
+        """The value (n,) float64 at each row of X, the same in any batch."""
+        return self._decision_values(X)
+
+
 @documented
-class SVR(RegressorMixin, Machine):
+class SVR(_Regressor):
     """Epsilon-support vector regression on an OpenCL device.
 
     Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
@@ -79,23 +102,12 @@ class SVR(RegressorMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        X, y = self._rows(X, y, reset=True, y_numeric=True)
-        self._fit_one(X, self._posed(y, sample_weight)[1][0].problem, started)
-        return X
-
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
-        weights = targets.bounds_of(self._bound, targets.weights_of(sample_weight, y))
-        problem = posed.epsilon_svr(targets.numbers_of(y), weights, self.epsilon, bool(self.bias))
-        return np.zeros(0), [Member(np.arange(len(weights)), problem)]
-
-    def predict(self, X: Any) -> Vector:
-        """The value (n,) float64 at each row of X, the same in any batch."""
-        return self._decision_values(X)
+    def _problem(self, y: Vector, weights: Vector) -> Problem:
+        return posed.epsilon_svr(y, targets.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
 
 
 @documented
-class NuSVR(RegressorMixin, Machine):
+class NuSVR(_Regressor):
     """nu-support vector regression on an OpenCL device: nu of (0, 1] in place of the tube's width, which is found.
 
     The problem is over the rows twice, alpha and alpha*, and takes as much memory.
@@ -152,17 +164,8 @@ class NuSVR(RegressorMixin, Machine):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        X, y = self._rows(X, y, reset=True, y_numeric=True)
-        y = targets.numbers_of(y)
-        weights = targets.bounds_of(self.C, targets.weights_of(sample_weight, X))
-        problem = posed.nu_svr(y, weights, float(self.nu))
-        self._fit_one(X, problem, started)
-        return X
-
-    def predict(self, X: Any) -> Vector:
-        """The value (n,) float64 at each row of X, the same in any batch."""
-        return self._decision_values(X)
+    def _problem(self, y: Vector, weights: Vector) -> Problem:
+        return posed.nu_svr(y, targets.bounds_of(self.C, weights), float(self.nu))
 
     def _check_numbers(self) -> None:
         super()._check_numbers()

@@ -17,6 +17,7 @@ from clsvm.nystrom.fit import Options as NystromOptions
 from clsvm.nystrom.rows import Task
 from clsvm.parameters import Options
 from clsvm.solvers.batch import Member
+from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
 
@@ -43,6 +44,10 @@ class Steps:
         """Of the machine, which is fitted."""
         return self.machine._decision_values(X)
 
+    def offsets(self) -> Vector:
+        """What the decision values of the machine, which is fitted, lack of its sums of kernel values, (machines,)."""
+        return -np.asarray(self.machine.intercept_)
+
 
 class DualSteps(Steps):
     """Of a machine that solves dual problems."""
@@ -54,16 +59,23 @@ class DualSteps(Steps):
         self.machine._check_numbers()
         return self.machine._options()
 
-    def trained_on(self, rows: Any) -> tuple[Any, Kernel | Precomputed]:
-        """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows."""
-        return self.machine._trained_on(rows)
+    @property
+    def copies(self) -> int:
+        """How often its problem has each row."""
+        return TASKS[self.machine._task].copies
+
+    def trained_on(self, rows: Any, kernel: Any) -> tuple[Any, Kernel | Precomputed]:
+        """What a solver gets: rows, each as often as the problem has it, and a kernel function, ``kernel`` where it is
+        one; or the kernel values of all pairs of these rows."""
+        return self.machine._trained_on(rows, kernel if isinstance(kernel, Kernel) else None)
 
     def answers(self, y: Any, sample_weight: Any) -> Answers:
         """How a fit to y answers from decision values."""
         return self.machine._answers(y, sample_weight)
 
     def posed(self, y: Any, sample_weight: Any) -> list[Member]:
-        """The problem of each machine of a fit to y (n,). Raises NotImplementedError where they share no rows."""
+        """The problem of each machine of a fit to y (n,), or of one class to None and sample_weight (n,). Raises
+        NotImplementedError where they share no rows."""
         return self.machine._posed(y, sample_weight)[1]
 
     def scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:

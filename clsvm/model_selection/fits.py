@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -43,23 +43,32 @@ SAID = (
 
 @dataclass(frozen=True)
 class Found:
-    """What a fit to a fold came to: decision values of ``rows`` (rising numbers), (rows,) or (rows, machines)."""
+    """What a fit to a fold came to: decision values of ``rows`` (rising numbers), (rows,) or (rows, machines).
+
+    offsets: what these lack of sums of kernel values, (machines,); of machines on centres none is kept.
+    """
 
     values: Vector
     seconds: float
     converged: bool
+    offsets: Vector = field(default_factory=lambda: np.zeros(0))
 
 
 class Recalled(NamedTuple):
-    """How a fit answers, and its decision values of some ``rows`` (rising numbers)."""
+    """How a fit answers, its decision values of some ``rows`` (rising numbers), and their offsets."""
 
     answers: Answers
     rows: Rows
     values: Vector
+    offsets: Vector
 
     def decision_function(self, numbers: Rows) -> Vector:
         """As the fitted machine's, for the rows of these numbers."""
         return self.answers.decision_function(self.values[np.searchsorted(self.rows, numbers)])
+
+    def score_samples(self, numbers: Rows) -> Vector:
+        """As the fitted machine's, which is of one class, for the rows of these numbers."""
+        return self.decision_function(numbers) + self.offsets
 
     def predict(self, numbers: Rows) -> NDArray[Any]:
         """As the fitted machine's, for the rows of these numbers."""
@@ -261,10 +270,10 @@ class Fits:
         return len(np.unique(train)) == len(train) and not job.machine.warm_start
 
     def targets(self, fold: int) -> tuple[Any, Any]:
-        """y and sample_weight of the rows that a fold is fitted to."""
+        """y of the rows that a fold is fitted to, and sample_weight of them, ones where none is given."""
         train = self.splits[fold][0]
         y = None if self.y is None else np.asarray(self.y)[train]
-        return y, None if self.weights is None else self.weights[train]
+        return y, np.ones(len(train)) if self.weights is None else self.weights[train]
 
     def _alone(self, job: Job) -> Found | Exception:
         """A fit as the estimator has it, of the fold's rows; scikit-learn's error_score says what becomes of errors."""
@@ -276,10 +285,11 @@ class Fits:
         try:
             machine.fit(X, y, **weights)
             seconds = perf_counter() - began
-            values = self.steps(machine).decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
+            steps = self.steps(machine)
+            values = steps.decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
         except Exception as error:
             return error
-        return Found(values, seconds, machine.fit_report_.converged)
+        return Found(values, seconds, machine.fit_report_.converged, steps.offsets())
 
     def recall(self, machine: Any, candidate: int, train: Rows) -> Recalled | None:
         """What a fit of the machine, with the parameters of a candidate, to ``train`` came to; None where those are no
@@ -290,7 +300,7 @@ class Fits:
         found = self.found[candidate, fold]
         if isinstance(found, Exception):
             raise found
-        return Recalled(self.answers(machine, fold), self.kept[fold], found.values)
+        return Recalled(self.answers(machine, fold), self.kept[fold], found.values, found.offsets)
 
     def _read(self, file: Path) -> None:
         try:
@@ -299,8 +309,9 @@ class Fits:
                 for name in content.files:
                     if name[0].isdigit():
                         candidate, fold = map(int, name.split("_"))
-                        seconds, converged = content[f"of_{name}"]
-                        found[candidate, fold] = Found(content[name], float(seconds), bool(converged))
+                        seconds, converged, *offsets = content[f"of_{name}"]
+                        numbers = float(seconds), bool(converged), np.array(offsets)
+                        found[candidate, fold] = Found(content[name], *numbers)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(f"{file} is no checkpoint of a search ({error})") from None
         if digest != self._digest:
@@ -312,7 +323,7 @@ class Fits:
         for (candidate, fold), found in list(self.found.items()):  # (other threads add some meanwhile)
             if isinstance(found, Found):
                 content[f"{candidate}_{fold}"] = found.values
-                content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged])
+                content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged, *found.offsets])
         with files.atomic_write(file) as stream:
             np.savez(stream, **content)
 

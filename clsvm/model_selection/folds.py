@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import log
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm import arrays
 from clsvm.estimators.answers import Answers
-from clsvm.estimators.checks import check_values
 from clsvm.estimators.steps import DualSteps
 from clsvm.fit import prepare
 from clsvm.gram.precision import DECISION_ERROR
@@ -20,11 +20,12 @@ from clsvm.kernels import Kernel
 from clsvm.model_selection.fits import SAID, Fits, Found, Group, Job
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Constraint, Problem
+from clsvm.problem import Problem
 from clsvm.report import Status
 from clsvm.solvers import Solution, batch
 
 Vector = NDArray[np.float64]
+ROUNDED = 1e-12  # of a coefficient: what scaling it by rounded numbers may do, and much less than any tolerance sees
 
 
 class Folds(Fits):
@@ -55,13 +56,9 @@ class Folds(Fits):
     def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
         """The jobs of a group over one set of rows, a fold after the other; what has to go alone is added to
         ``apart``."""
-        first, kernel = self.steps(group.jobs[0].machine), group.key[0]
+        first = self.steps(group.jobs[0].machine)
         options = first.options()
-        if isinstance(kernel, Kernel):
-            check_values(kernel, self.rows)
-            rows = arrays.without_empty(self.rows) if kernel.of_entries else self.rows
-        else:
-            rows, kernel = first.trained_on(self.rows)
+        rows, kernel = first.trained_on(self.rows, group.key[0])
         by_fold: dict[int, list[Job]] = defaultdict(list)
         with Stream(options.device, options.memory_limit) as stream:
             for job in group.jobs:
@@ -72,10 +69,10 @@ class Folds(Fits):
             last: dict[int, list[_Solved]] = {}
             for fold, jobs in by_fold.items():
                 jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
-                before: list[_Solved] = []
+                here: list[list[_Solved]] = []
                 for job in jobs:
                     began = perf_counter()
-                    near = last.get(job.candidate, before)  # the same in another fold, or another C in this one
+                    near = [last[job.candidate]] if job.candidate in last else here  # the same in another fold first
                     try:
                         solved = self._solved(job, ready, near)
                     except SAID:
@@ -83,31 +80,46 @@ class Folds(Fits):
                     if not solved:
                         apart.append(job)
                         continue
-                    before = last[job.candidate] = solved
-                    values = np.stack(
-                        [one.decision_values(self.steps(job.machine))[self.kept[fold]] for one in solved], axis=1
-                    )
+                    last[job.candidate] = solved
+                    here.append(solved)
+                    answered = [one.answered(self.steps(job.machine)) for one in solved]
+                    values = np.stack([values[self.kept[fold]] for values, _ in answered], axis=1)
                     values = values[:, 0] if len(solved) == 1 else values
+                    offsets = np.array([offset for _, offset in answered])
                     converged = all(one.solution.status.converged for one in solved)
-                    self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged)
+                    self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged, offsets)
                     yield
 
-    def _solved(self, job: Job, ready: prepare.PreparedFit, near: list[_Solved]) -> list[_Solved]:
-        """The machines of a job over all rows, each from where one ``near`` it ended, if there are any; none where the
-        rounding of kernel values is too much, for which the estimator has float64."""
-        train, options, began = self.splits[job.fold][0], self.steps(job.machine).options(), perf_counter()
-        members = self.steps(job.machine).posed(*self.targets(job.fold))
-        problems = [member.problem.among(train[member.rows], self.n) for member in members]
+    def _problems(self, job: Job) -> list[Problem]:
+        """The problem of each machine of a job, over all rows, each as often as the problem has it."""
+        steps, train = self.steps(job.machine), self.splits[job.fold][0]
+        places = (np.arange(steps.copies)[:, None] * self.n + train).ravel()
+        members = steps.posed(*self.targets(job.fold))
+        return [member.problem.among(places[member.rows], steps.copies * self.n) for member in members]
+
+    def _solved(self, job: Job, ready: prepare.PreparedFit, near: Sequence[list[_Solved]]) -> list[_Solved]:
+        """The machines of a job over all rows, each from where that of the nearest job of ``near`` ended, if any.
+
+        Where rounding of kernel values could move a decision value too far, a solve goes on to a certificate in
+        float64. No machines where rounding is too much even for that: the estimator then has other ways.
+        """
+        steps, kept, began = self.steps(job.machine), self.kept[job.fold], perf_counter()
+        options, problems = steps.options(), self._problems(job)
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
         starts: list[dict[str, Any]] = [{}] * len(problems)
-        if len(near) == len(problems):
-            starts = [one.start(problem) for one, problem in zip(near, problems, strict=True)]
+        nearest = min(reversed(near), key=lambda solved: solved[0].far(problems[0]), default=[])
+        if len(nearest) == len(problems):
+            starts = [one.start(problem) for one, problem in zip(nearest, problems, strict=True)]
         solved = []
         for problem, start in zip(problems, starts, strict=True):
             one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
-            moved = one.moved(self.steps(job.machine)) > DECISION_ERROR
-            if moved or one.solution.status is Status.STALLED:
+            if one.moved(steps) > DECISION_ERROR:
+                if not one.solution.status.converged:
+                    return []
+                asked = _asked(options, perf_counter() - began, int(one.solution.steps.sum()))
+                one = one.certified(ready, kept, asked)
+            if one.solution.status is Status.STALLED:
                 return []
             solved.append(one)
         return solved
@@ -127,35 +139,55 @@ class _Solved(NamedTuple):
     problem: Problem
     solution: Solution
 
+    def far(self, problem: Problem) -> tuple[float, float]:
+        """How far ``problem`` is from this one: by the width of its bounds, then by that of its tube."""
+        return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.kink - problem.kink)
+
     def start(self, problem: Problem) -> dict[str, Any]:
         """Where to begin with ``problem``, which has other bounds, or other rows: settings of a solve.
 
-        Coefficients are scaled with the bounds. Rows that are new begin at the bound on whose side they are, or at 0:
-        near the solution where the rest is the same.
+        Coefficients are scaled with the bounds; those at a bound stay there. Rows that are new begin at the bound on
+        whose side they are by the solution as it is, or at 0: near the solution where the rest is the same. Where the
+        sums are others (another nu, another fold), the rows nearest to the margin give or take the difference.
         """
-        old = self.problem
-        ratio = old.ratio(problem)
-        b, f = self.solution.b * ratio, (self.solution.f - old.q) * ratio + problem.q
-        if problem.constraint is Constraint.SPLIT:
-            return {"start": problem.feasible(b), "known": (b, f)}
-        rho, new = self.solution.rho, (old.lo == 0) & (old.hi == 0)
+        old, found = self.problem, self.solution
+        responses, ratio = found.f - old.q, old.ratio(problem)
+        f, rho, near = responses + problem.q, problem.offset(found.rho), ratio * found.b
         guess = np.where(f + problem.kink < rho, problem.hi, np.where(f - problem.kink > rho, problem.lo, 0))
-        return {"start": problem.settled(np.where(new, guess, b), f, rho), "known": (b, f)}
+        bounded, new = (found.b == old.lo) | (found.b == old.hi), (old.lo == 0) & (old.hi == 0)
+        b = np.where(bounded, problem.snapped(found.b, old.lo, old.hi), near)
+        b = problem.settled(np.where(new, guess, b), f, found.rho)
+        near = np.where(np.abs(b - near) <= ROUNDED * np.abs(b), b, near)  # (each that differs costs a row of K)
+        return {"start": b, "known": (near, responses * ratio + problem.q)}
+
+    def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
+        """The same, gone on with until it is a solution by kernel values in float64; f of the rows ``kept`` is of
+        these."""
+        problem, found, exact = self.problem, self.solution, ready.settings.exact
+        assert exact
+        solution = ready.solve(problem, **asked | {"exact": exact}, start=found.b, known=(found.b, found.f)).after(
+            found
+        )
+        f = solution.f.copy()
+        f[:, kept] = exact(kept, solution.b) + problem.q[:, kept]
+        return _Solved(problem, replace(solution, f=f))
 
     def moved(self, steps: DualSteps) -> float:
         """How far the rounding of kernel values can have moved a decision value."""
         bound, _ = steps.scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
-    def decision_values(self, steps: DualSteps) -> Vector:
-        """Of every row, (n,). Rounded, so that equal rows, whose f is made by other sums, tie as they should."""
+    def answered(self, steps: DualSteps) -> tuple[Vector, float]:
+        """Decision values of every row of the problem, and their offset. Values are rounded, so that equal rows, whose
+        f is made by other sums, tie as they should."""
         values, rho = steps.scaled(self.solution.f - self.problem.q, self.solution.rho)
-        return np.round(values[0] - rho[0], 10)
+        return np.round(values[0] - rho[0], 10), float(rho[0])
 
 
-def _asked(options: Options, spent: float) -> dict[str, Any]:
-    """What a machine asks of one solve, for which some seconds are spent; folds have no certificate in float64 and no
+def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
+    """What a machine asks of one solve, for which some seconds and steps are spent: no certificate in float64 and no
     seconds by part."""
     left = None if options.max_time is None else options.max_time - spent
-    names = ("tol", "gap_tol", "max_iter")
-    return {"exact": None, "timed": False, "max_time": left, **{name: getattr(options, name) for name in names}}
+    most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
+    asked = {"tol": options.tol, "gap_tol": options.gap_tol, "max_iter": most, "max_time": left}
+    return {"exact": None, "timed": False, **asked}

@@ -155,8 +155,10 @@ class SVCSearchCV(_SearchCV):
     """scikit-learn's GridSearchCV for clsvm's estimators: the same parameters, splits, scores and attributes, at the
     price of a few fits.
 
-    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds of the first three share their work, unless all machines of
-        more than two classes are small enough to be solved side by side as it is; others are fitted one by one.
+    estimator : SVC, NuSVC, SVR, NuSVR or OneClassSVM. Folds share their work, unless all machines of more than two
+        classes are small enough to be solved side by side as it is, or they are coupled (multi_class="crammer_singer"):
+        these are fitted one by one. NuSVR's problem is over the rows twice, so its K takes four times the memory.
+        OneClassSVM needs ``scoring``; y may be left out.
         Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
         search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
@@ -166,10 +168,11 @@ class SVCSearchCV(_SearchCV):
     checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
         end; one of another search is refused with a CheckpointError
 
-    Fold fits stop at tol by kernel values of ``dtype`` and have no certificate in float64: rounding of these values may
-    hide more than a small tol. Where it could move a decision value by more than 0.005, or the fit stalls, a fold is
-    fitted as the estimator does it. ``best_estimator_`` is fitted in full. Attributes after fit: GridSearchCV's; in
-    cv_results_ a fit's time is that of its solve and has no part of what is shared.
+    Fold fits stop at tol by kernel values of ``dtype``: rounding of these values may hide more than a small tol. Where
+    it could move a decision value by more than 0.005, a fold fit goes on to a certificate in float64. Where it stalls,
+    or rounding hides far more than tol, a fold is fitted as the estimator does it. ``best_estimator_`` is fitted in
+    full. Attributes after fit: GridSearchCV's; in cv_results_ a fit's time is that of its solve and has no part of what
+    is shared.
     """
 
     _machine, _words, _folds = Machine, "one of clsvm's support vector machines", Folds
@@ -258,6 +261,12 @@ class _Fold(BaseEstimator):
         return self._known.answers.classes
 
     @property
+    def offset_(self) -> Any:
+        if not hasattr(self.machine, "score_samples"):
+            raise AttributeError("offset_")
+        return self._known.offsets
+
+    @property
     def _known(self) -> Recalled:
         assert self.recalled_
         return self.recalled_
@@ -268,6 +277,10 @@ class _Fold(BaseEstimator):
     @available_if(lambda self: hasattr(self.machine, "decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, numbers: Rows) -> Any:
         return self._known.decision_function(np.asarray(numbers)[:, 0])
+
+    @available_if(lambda self: hasattr(self.machine, "score_samples"))  # type: ignore[untyped-decorator]
+    def score_samples(self, numbers: Rows) -> Any:
+        return self._known.score_samples(np.asarray(numbers)[:, 0])
 
     @available_if(lambda self: hasattr(self.machine, "predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, numbers: Rows) -> Any:

@@ -100,9 +100,11 @@ class Problem:
         return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
-        """By how much the coefficients of ``other`` are larger: its bounds, or what they add up to."""
-        mine, its = ((p.hi - p.lo).max() if p.start is None else np.abs(p.start).sum() for p in (self, other))
-        return float(its / mine)
+        """By how much the bounds of ``other`` are wider, over the rows that both problems have; 1 where they share
+        none."""
+        both = (self.hi > self.lo) & (other.hi > other.lo)
+        mine, its = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
+        return its / mine if mine > 0 else 1.0
 
     def feasible(self, b: Vector) -> Vector:
         """Coefficients near ``b`` (problems, n) that keep every bound and the constraint: where to start from.
@@ -136,17 +138,26 @@ class Problem:
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """``b`` (problems, n) within the bounds, with the sum that it must have: what is too much is given, and what is
-        missing taken, by the rows nearest to the margin, |f - rho| (problems, n) and (problems, 1). For BIAS and NONE.
+        """``b`` (problems, n) within the bounds, with the sum that each group must have: what is too much is given, and
+        what is missing taken, by the rows nearest to the margin, |f - rho| with f (problems, n) and rho (problems,
+        groups). For all constraints but COUPLED.
         """
         b = np.clip(b, self.lo, self.hi)
-        if self.constraint is Constraint.BIAS:
-            for one, lo, hi, away, total in zip(b, self.lo, self.hi, np.abs(f - rho), self.total[:, 0], strict=True):
-                excess = one.sum() - total
-                room, order = one - lo if excess > 0 else hi - one, np.argsort(away, kind="stable")
-                moved = np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
-                one[order] -= np.sign(excess) * moved
+        group, away = self.group, np.abs(f - self.offset(rho))
+        for number, total in enumerate(self.totals):
+            mine = group == number
+            one, order = b[mine], np.argsort(away[mine], kind="stable")
+            excess = one.sum() - total
+            room = one - self.lo[mine] if excess > 0 else self.hi[mine] - one
+            moved = np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
+            one[order] -= np.sign(excess) * moved
+            b[mine] = one
         return b
+
+    def offset(self, rho: Vector) -> Vector:
+        """The offset of each coefficient (problems, n), by those of the groups (problems, groups). For all constraints
+        but COUPLED."""
+        return np.asarray(rho.ravel()[self.group])
 
 
 def filled(b: Vector, hi: Vector, total: float) -> Vector:

@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM, plots
+from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM, plots
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
 from clsvm.model_selection import SVCSearchCV, folds, shown
@@ -132,8 +132,6 @@ def test_nu_and_epsilon(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_others_are_fitted_one_by_one(device: str) -> None:
     X, y = noisy(90, 3)
-    both(NuSVR(device=device), {"nu": [0.3, 0.6]}, X, X[:, 0], cv=3)
-    both(OneClassSVM(device=device), {"nu": [0.1, 0.3]}, X, y, cv=3, scoring="accuracy")
     both(SVC(device=device, warm_start=True), {"C": [1]}, X, y, cv=3)
 
 
@@ -183,12 +181,12 @@ def test_failed_fits(device: str) -> None:
 
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4])
 def test_features_that_are_not_centred(device: str, monkeypatch: pytest.MonkeyPatch, offset: float) -> None:
-    """Where the rounding of float32 kernel values could move scores, the estimator fits by itself, in float64."""
+    """Where the rounding of float32 kernel values could move scores, folds are checked in float64 or fitted in it."""
     alone = shared(monkeypatch)
     X, y = noisy(160, 3)
     scores = {"scoring": ["accuracy", "roc_auc"], "refit": False}
     both(SVC(device=device, kernel="linear", tol=1e-4), {"C": [0.1, 1]}, X + offset, y, cv=3, atol=1e-3, **scores)
-    assert bool(alone) == (offset > 0)
+    assert bool(alone) == (offset > 1e3)
     both(NuSVC(device=device, kernel="linear"), {"nu": [0.6]}, X + offset, y, cv=3, atol=0.02)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 
-from clsvm import SVC, SVR, FalkonClassifier
+from clsvm import SVC, SVR, FalkonClassifier, NuSVR, OneClassSVM
 from clsvm.fit import prepare
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
 from clsvm.model_selection.fits import Group, Job, _pieces
@@ -43,7 +43,14 @@ def scores(search: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("machine", "y", "given"),
-    [(SVC, Y, {"scoring": "roc_auc"}), (SVC, THREE, {}), (SVC, THREE, {"multi_class": "ovr"}), (SVR, X[:, 0] ** 2, {})],
+    [
+        (SVC, Y, {"scoring": "roc_auc"}),
+        (SVC, THREE, {}),
+        (SVC, THREE, {"multi_class": "ovr"}),
+        (SVR, X[:, 0] ** 2, {}),
+        (NuSVR, X[:, 0] ** 2, {}),
+        (OneClassSVM, Y, {"scoring": "roc_auc", "grid": {"nu": [0.1, 0.5], "gamma": [0.05, 0.5]}}),
+    ],
 )
 def test_kernel_functions(device: str, machine: Any, y: Any, given: dict[str, Any]) -> None:
     """A kernel function is one device's, whatever others do, so the scores are the same numbers."""

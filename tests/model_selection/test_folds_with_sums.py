@@ -1,0 +1,260 @@
+"""Folds of NuSVR and OneClassSVM, whose coefficients add up to something: they share rows, and keep their own sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV, KFold
+
+import clsvm
+from clsvm import SVC, Kernel, OneClassSVM
+from clsvm.estimators.steps import DualSteps
+from clsvm.fit import prepare
+from clsvm.model_selection import SVCSearchCV, folds
+from clsvm.problem import posed
+from tests import recheck
+from tests.model_selection.test_model_selection import both, shared
+
+RNG = np.random.default_rng(5)
+X = RNG.normal([2, 0, 0], size=(150, 3))  # (around 0 a linear boundary of one class would be nowhere)
+Y = np.sin(2 * X[:, 0] + 1) + 0.3 * X[:, 1] + 0.2 * RNG.normal(size=150)
+WEIGHTS = RNG.choice([0.5, 1.0, 2.0], 150)
+CV = KFold(3, shuffle=True, random_state=0)
+
+
+def of_one_class(machine: Any, X: Any, y: Any = None, sample_weight: Any = None) -> dict[str, float]:
+    """A scorer's scores by all that a machine of one class has to say."""
+    typical, values = machine.score_samples(X).mean(), machine.decision_function(X)
+    clear = machine.predict(X) * (np.abs(values) > 1e-3)  # (of rows at the boundary the sign is anyone's guess)
+    inside, least = np.average(clear, weights=sample_weight), values.min()
+    return {"inside": inside, "typical": typical, "least": least, "offset": machine.offset_[0]}
+
+
+TASKS: dict[str, tuple[Any, Any, Any]] = {  # y, what is searched, how it is scored
+    "NuSVR": (Y, {"nu": [0.23, 0.61], "C": [0.5, 5]}, ["r2", "neg_mean_absolute_error"]),
+    "OneClassSVM": (None, {"nu": [0.117, 0.331, 0.613]}, of_one_class),
+}
+of_tasks = pytest.mark.parametrize("task", TASKS)
+
+
+def machine(task: str, device: str, **given: Any) -> Any:
+    return getattr(clsvm, task)(**{"device": device, "tol": 1e-6} | given)
+
+
+def search(task: str, device: str, grid: Any = None, **given: Any) -> Any:
+    """Of the rows with their weights, fitted."""
+    target, usual, scoring = TASKS[task]
+    kept = {name: given.pop(name) for name in ("tol", "gamma") if name in given}
+    made = SVCSearchCV(machine(task, device, **kept), grid or usual, scoring=scoring, cv=CV, refit=False, **given)
+    return made.fit(X, target, sample_weight=WEIGHTS)
+
+
+def kept_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Each job, with what its one machine came to, of searches from here on."""
+    real, found = folds.Folds._solved, list[tuple[Any, Any]]()
+
+    def solved(self: Any, job: Any, *given: Any) -> Any:
+        made = real(self, job, *given)
+        found.append((job, made[0]))
+        return made
+
+    monkeypatch.setattr(folds.Folds, "_solved", solved)
+    return found
+
+
+def fitted(job: Any, one: Any, train: Any) -> Any:
+    """The machine of a job that has learnt a solution over all rows, of which it was fitted to some."""
+    model = clone(job.machine)
+    model.dual_coef_, model.support_ = (
+        one.solution.b.reshape(-1, len(X)).sum(axis=0)[None, train],
+        np.arange(len(train)),
+    )
+    model.intercept_ = np.array([-one.answered(DualSteps(model))[1]])
+    return model
+
+
+def scores(made: Any) -> Any:
+    return np.stack([values for name, values in sorted(made.cv_results_.items()) if name.startswith("split")])
+
+
+@of_tasks
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "precomputed", Kernel("1 / (1 + c * sqdist)", c=0.5)], ids=str)
+def test_as_grid_search(device: str, monkeypatch: pytest.MonkeyPatch, task: str, kernel: Any) -> None:
+    alone = shared(monkeypatch)
+    target, grid, scoring = TASKS[task]
+    rows = rbf_kernel(X, gamma=0.4) if kernel == "precomputed" else X
+    grid = grid | {"rbf": {"gamma": [0.1, 1.0]}, "linear": {}, "precomputed": {}}.get(
+        str(kernel), {"kernel__c": [0.5, 3]}
+    )
+    options = {"cv": CV, "scoring": scoring, "refit": False, "return_train_score": True}
+    weighted = {"sample_weight": WEIGHTS}
+    ours, _ = both(machine(task, device, kernel=kernel), grid, rows, target, atol=2e-3, params=weighted, **options)
+    assert not alone
+    if isinstance(kernel, str):
+        theirs = GridSearchCV(getattr(svm, task)(kernel=kernel, tol=1e-6), grid, **options).fit(
+            rows, target, **weighted
+        )
+        np.testing.assert_allclose(scores(ours), scores(theirs), atol=2e-3)
+
+
+@of_tasks
+def test_sparse_rows_and_functions(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    alone = shared(monkeypatch)
+    target, grid, scoring = TASKS[task]
+    options = {"cv": CV, "scoring": scoring, "refit": False, "atol": 2e-3}
+    both(machine(task, device), grid, sp.csr_matrix(np.where(np.abs(X) < 0.5, 0, X)), target, **options)
+    with pytest.warns(UserWarning, match="on the host"):
+        both(machine(task, device, kernel=lambda A, B: rbf_kernel(A, B, gamma=0.4)), grid, X, target, **options)
+    assert not alone
+
+
+@of_tasks
+def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """Rows that are left out have the coefficient 0; the others are a solution by long double, with the fold's sums."""
+    found = kept_of(monkeypatch)
+    made = search(task, device, tol=1e-4, gamma=0.4)
+    assert len(found) == 3 * len(made.cv_results_["params"])
+    K, splits = recheck.gram("rbf", {"gamma": 0.4}, X), list(CV.split(X))
+    for job, one in found:
+        train, test = splits[job.fold]
+        copies = one.solution.b.reshape(-1, len(X))
+        assert not copies[:, test].any()
+        model = fitted(job, one, train)
+        checked = recheck.check(model, K[np.ix_(train, train)], Y[train], WEIGHTS[train])
+        assert checked.violation < 1.5e-4
+        assert max(checked.sums, checked.boxes, checked.offset) < 1e-9
+        expected = model.nu * WEIGHTS[train].sum() * getattr(model, "C", 1)
+        np.testing.assert_allclose(np.abs(copies).sum(), expected, rtol=1e-9)
+
+
+@of_tasks
+def test_where_rounding_moves_decision_values(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """They are of kernel values in float64, and so is the violation, which is within tol whatever float32 says."""
+    alone, found = shared(monkeypatch), kept_of(monkeypatch)
+    target, grid, scoring = TASKS[task]
+    rows, linear = X + 50, machine(task, device, kernel="linear", tol=1e-3)
+    SVCSearchCV(linear, grid, cv=CV, scoring=scoring, refit=False).fit(rows, target)
+    assert not alone
+    K, splits = rows @ rows.T, list(CV.split(X))
+    for job, one in found:
+        train, test = splits[job.fold]
+        b = one.solution.b.reshape(-1, len(X)).sum(axis=0)
+        off = (one.solution.f - one.problem.q)[0, : len(X)] - K @ b
+        assert np.abs(off[test]).max() < 1e-13 * len(X) * np.abs(b).sum() * K.max()
+        checked = recheck.check(fitted(job, one, train), K[np.ix_(train, train)].astype(np.longdouble), Y[train])
+        assert checked.violation <= 1e-3 * (1 + 1e-6)
+
+
+@of_tasks
+def test_a_fold_begins_near_its_end(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """Of what is solved after the first candidate and fold, most is there already."""
+    real, steps = prepare.PreparedFit.solve, list[int]()
+
+    def solve(self: Any, problem: Any, **settings: Any) -> Any:
+        solution = real(self, problem, **settings)
+        steps.append(int(solution.steps.sum()))
+        return solution
+
+    monkeypatch.setattr(prepare.PreparedFit, "solve", solve)
+    grid = TASKS[task][1] | ({"C": [0.1, 0.3]} if task == "NuSVR" else {})
+    near = search(task, device, grid, tol=1e-3, gamma=0.4)
+    taken, _ = sum(steps), steps.clear()
+    monkeypatch.setattr(folds._Solved, "start", lambda self, problem: {})
+    cold = search(task, device, grid, tol=1e-3, gamma=0.4)
+    assert taken < 0.75 * sum(steps)
+    np.testing.assert_allclose(scores(near), scores(cold), atol=0.02)
+
+
+def test_where_the_next_problem_of_one_class_begins() -> None:
+    """Bounds are as wide for another nu: b is not scaled, and the rows nearest to the margin take what is missing."""
+    old = posed.one_class(0.5, np.ones(6)).among(np.arange(6), 8)
+    b, f = np.array([[1, 1, 0.5, 0.5, 0, 0, 0, 0]]), np.array([[-2, -1, 0, 0, 0.2, 2, -3, 3.0]])
+    solution = type("S", (), {"b": b, "f": f + 7, "rho": np.full((1, 1), 7.0)})
+    new = posed.one_class(0.75, np.ones(6)).among(np.arange(1, 7), 8)
+    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
+    np.testing.assert_allclose(begun["start"], [[0, 1, 1, 1, 0.5, 0, 1, 0]])
+    np.testing.assert_allclose(begun["known"], [b, f + 7])
+
+
+def test_where_the_next_problem_with_two_sums_begins() -> None:
+    """Each sum is made up by the rows nearest to its own margin, and C scales what is there."""
+    old = posed.nu_svr(np.zeros(4), np.ones(4), 0.5).among(np.arange(8), 8)
+    b = np.array([[0.4, 0, 0.6, 0, 0, -1, 0, 0]])
+    f, rho = np.array([[-1, 0.9, -1, 1.2] * 2], np.float64), np.array([[-1, 1.0]])
+    solution = type("S", (), {"b": b, "f": f, "rho": rho})
+    new = posed.nu_svr(np.zeros(4), np.full(4, 10.0), 0.8).among(np.arange(8), 8)
+    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
+    np.testing.assert_allclose(begun["start"], [[10, 0, 6, 0, 0, -10, 0, -6]])
+    np.testing.assert_allclose(begun["known"], [10 * b, 10 * f])
+
+
+def test_what_is_at_a_bound_stays_there() -> None:
+    """Whatever rounding does to the ratio of two values of C; and what is only rounded costs no row of K."""
+    signs = np.array([[1.0, -1.0, 1.0, -1.0]])
+    old, new = posed.c_svc(0.1 * signs, np.ones((1, 4))), posed.c_svc(1.9 * signs, np.ones((1, 4)))
+    assert 0.1 * (1.9 / 0.1) != 1.9
+    solution = type("S", (), {"b": np.array([[0.1, -0.1, 0.05, -0.05]]), "f": -signs, "rho": np.zeros((1, 1))})
+    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(begun["start"][0, :2], [1.9, -1.9])
+    np.testing.assert_array_equal(begun["start"], begun["known"][0])
+
+
+def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first fold one of the same C where there is one, in others that of the same candidate."""
+    real, pairs = folds._Solved.start, list[tuple[float, float]]()
+
+    def start(self: Any, problem: Any) -> Any:
+        pairs.append((self.problem.hi.max(), problem.hi.max()))
+        return real(self, problem)
+
+    monkeypatch.setattr(folds._Solved, "start", start)
+    search("NuSVR", device, tol=1e-3, gamma=0.4)
+    assert pairs == [(1, 10), (1, 1), (10, 10)] + [(1, 1), (10, 10), (1, 1), (10, 10)] * 2  # (weights are 2 at most)
+
+
+def test_how_much_wider_bounds_are() -> None:
+    """By the rows that both problems have, whatever others weigh."""
+    weights = np.array([1, 2, 9, 1.0])
+    one, two = (posed.one_class(0.5, weights[rows]).among(rows, 4) for rows in (np.arange(2), np.arange(1, 4)))
+    ten = posed.epsilon_svr(np.zeros(4), 10 * weights, 0.1)
+    assert one.ratio(two) == two.ratio(one) == 1
+    assert posed.epsilon_svr(np.zeros(4), weights, 0.1).ratio(ten) == 10
+    assert one.ratio(posed.one_class(0.5, weights[2:]).among(np.arange(2, 4), 4)) == 1
+
+
+def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scorers of one class ask for is kept, too."""
+    real, count = prepare.PreparedFit.solve, [0]
+
+    def interrupts(self: Any, problem: Any, **settings: Any) -> Any:
+        count[0] += 1
+        if count[0] == 6:
+            raise KeyboardInterrupt
+        return real(self, problem, **settings)
+
+    monkeypatch.setattr(prepare.PreparedFit, "solve", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
+    resumed = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
+    assert count[0] == 6 + 9 - 5
+    again = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
+    assert count[0] == 6 + 9 - 5
+    np.testing.assert_array_equal(scores(resumed), scores(again))
+    np.testing.assert_allclose(scores(resumed), scores(search("OneClassSVM", device)), atol=1e-4)
+
+
+def test_scorers_of_one_class(device: str) -> None:
+    """Fits that go alone say the same, and machines of other kinds have no scores."""
+    both(OneClassSVM(device=device, warm_start=True), {"nu": [0.2]}, X, None, cv=3, scoring=of_one_class, refit=False)
+
+    def said(machine: Any, X: Any, y: Any) -> float:
+        return float(hasattr(machine, "score_samples") or hasattr(machine, "offset_"))
+
+    assert SVCSearchCV(SVC(device=device), {"C": [1]}, cv=2, scoring=said).fit(X, Y > 0).best_score_ == 0
