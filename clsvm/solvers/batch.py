@@ -2,7 +2,7 @@
 
 Solves:   the problems of decomposition.py, one for each :class:`Member`, over some rows each of one data set
 Given:    products with K over all rows (gram); rows and problem of each member
-Returns:  b, f, rho, objectives, violation of each
+Returns:  b, rho, objectives, violation of each
 
 A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
 f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them: a tile holds many of
@@ -16,7 +16,8 @@ of rows in general are such members.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from clsvm.solvers.selection import View
 
 Vector = NDArray[np.float64]
 Exact = Callable[[], Products | NDArray[np.float64]]
+Stands = Callable[[int, Vector], object]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
 SMALL = APART  # rows of the smallest member that work-groups take
@@ -56,14 +58,19 @@ class Member:
     problem: Problem
     start: Vector | None = None
 
+    def begun(self, b: Vector | None) -> Member:
+        """The same from coefficients near ``b`` that keep its bounds and sums; from its own where there are none."""
+        if b is None or not b.any():
+            return replace(self, start=None)
+        return replace(self, start=self.problem.feasible(b.reshape(1, -1))[0])
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """b, f (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K, but for the exact_rows
+    """b (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K, but for the exact_rows
     that can decide the violation. sure: whether the violation is within tol, whatever rounding of K hides."""
 
     b: Vector
-    f: Vector
     rho: Vector
     primal: float
     dual: float
@@ -104,12 +111,12 @@ def solve(
     watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
     over: Callable[[], bool] = lambda: False,
     exact: Exact | None = None,
+    stands: Stands | None = None,
 ) -> list[Outcome | None]:
     """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
-    member, -1 for the profile's patience. exact: makes the same products in float64, or all
-    of K. Members are at most
-    :func:`largest` rows."""
+    member, -1 for the profile's patience. exact: makes the same products in float64, or all of K. stands: told after
+    each launch where each member at work stands (place, b). Members are at most :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     if not members:
         return found
@@ -121,7 +128,8 @@ def solve(
     Q = stream.zeros(itemsize * max(len(places) * W * W for places, W in zip(batches, widths, strict=True)))
     for places, W in zip(batches, widths, strict=True):
         batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact)
-        for place, outcome in zip(places, batch.run(tol, max_iter, over), strict=True):
+        tell = stands and partial(_tell, stands, places)
+        for place, outcome in zip(places, batch.run(tol, max_iter, over, tell), strict=True):
             found[place] = outcome
             watch(place, outcome)
         batch.free()
@@ -151,6 +159,11 @@ def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int])
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
         yield order[first : first + count]
         first += count
+
+
+def _tell(stands: Stands, places: Sequence[int], p: int, b: Vector) -> None:
+    """Tell where member p of a batch of ``places`` stands."""
+    stands(places[p], b)
 
 
 def _counts(stream: Stream, numbers: Sequence[int]) -> tuple[Buffer, list[Buffer]]:
@@ -229,7 +242,7 @@ class _Batch:
         self.stream.free(self.ws, self.each, self.all, *self.state, self.linear, self.delta, self.counters)
         self.stream.free(self.at, *self.panel.buffers(), *self.own_rows[:1])
 
-    def run(self, tol: float, max_iter: int, over: Callable[[], bool]) -> list[Outcome]:
+    def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Outcome]:
         stream, B, W = self.stream, self.B, self.W
         profile, dtype = stream.profile, self.gram.rows.dtype
         items = programs.subproblem_items(profile, W)
@@ -247,6 +260,9 @@ class _Batch:
             state = (self.state, self.delta, self.counters)
             subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, limits, memory, self.own_rows)
             self.b = stream.read_wide(self.state.b, (B, W))
+            if stands:
+                for p, member in enumerate(self.members):
+                    stands(p, self.b[p, : len(member.rows)].copy())
             self._respond()
             before, steps = steps, stream.read(self.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = self._extremes(), self._bound(), steps == before
@@ -349,7 +365,7 @@ class _Batch:
         )
         primal, dual = certificate.objectives(f, b, lo, hi, q, self.kink, at)
         b = member.problem.snapped(b, lo, hi)
-        return Outcome(b[0], f[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
+        return Outcome(b[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
 
     def _listed(self, gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
         """The rows of each member, and room for the most of them in whole blocks of ``gram``."""

@@ -136,12 +136,6 @@ def test_two_runtimes_agree() -> None:
     assert both.fit_report_.converged
 
 
-def test_what_is_for_one_problem_alone(device: str, tmp_path: Any) -> None:
-    for given in ({"checkpoint": tmp_path / "file"}, {"warm_start": True}):
-        with pytest.raises(ValueError, match="is for one problem: two classes"):
-            fitted([device] * 2, **given)
-
-
 def test_progress_is_one_device_s(device: str, capfd: pytest.CaptureFixture[str]) -> None:
     with labelled("fold 2"):
         fitted([device] * 2, verbose=True)
