@@ -141,15 +141,15 @@ class Checkpoint:
         """:meth:`save`, but the file is written only where it is time again."""
         with self._lock:
             self._keep(place, b)
-            if perf_counter() - self._written >= self._every:
-                self.write()
+            self._write_in_time()
 
     def ended(self, place: int, one: Ended) -> None:
         """:meth:`stands` of a problem that nothing more is done for."""
         with self._lock:
+            self._keep(place, one.outcome.b)
             if one.status.converged:
                 self.solved[place] = one
-            self.stands(place, one.outcome.b)
+            self._write_in_time()
 
     def close(self) -> None:
         """:meth:`write` where there is something new."""
@@ -176,7 +176,13 @@ class Checkpoint:
             self._written, self._changed = perf_counter(), False
 
     def _keep(self, place: int, b: Vector) -> None:
+        """Coefficients of a problem, of which nothing else is known."""
         self.b[place], self._changed = b.reshape(self.b[place].shape), True
+        self.solved.pop(place, None)
+
+    def _write_in_time(self) -> None:
+        if perf_counter() - self._written >= self._every:
+            self.write()
 
 
 def _kind(members: Sequence[Member], n: int) -> str:

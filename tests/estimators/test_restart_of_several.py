@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn import svm
 
-from clsvm import SVC, NuSVC
+from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, host, several, train
+from clsvm.fit.checkpoint import Ended, opened
+from clsvm.kernels import make
+from clsvm.parameters import Options
+from clsvm.problem.posed import c_svc
+from clsvm.report import Status
 from clsvm.solvers import batch, free
 from tests.estimators.test_restart import classes
 
@@ -86,6 +92,15 @@ def test_warm_start_takes_few_steps_to_the_same_objective(
     again = warm.fit(X, Y)  # nothing changed: it is there already
     assert again.fit_report_.steps <= cold.fit_report_.steps // 20
     np.testing.assert_allclose(again.decision_function(X), cold.decision_function(X), atol=1e-2)
+
+
+def test_warm_start_from_scikit_learns_solution(device: str, size: str) -> None:
+    """Its coefficients of pairs stand where ours do."""
+    theirs = svm.SVC(C=2.0, gamma=0.3, tol=1e-4).fit(X, Y)
+    cold, warm = machine("ovo", device), from_sklearn(theirs, warm_start=True, tol=1e-4, device=device)
+    warm.fit(X, Y)
+    assert warm.fit_report_.dual == pytest.approx(cold.fit(X, Y).fit_report_.dual, rel=1e-6)
+    assert warm.fit_report_.steps < cold.fit_report_.steps // 2
 
 
 @pytest.mark.parametrize("kind", ["ovo", "ovr"])
@@ -300,6 +315,42 @@ def test_memory_that_holds_no_batch_leaves_what_is_solved(
     assert "4 by decomposition, 2 solved by the fit before" in model.fit_report_.selection
     assert model.fit_report_.converged
     assert model.fit_report_.dual == pytest.approx(whole.dual, rel=1e-6)
+
+
+def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
+    """What was said of other coefficients is not said of these."""
+    members = [batch.Member(np.arange(2), c_svc(np.array([[1.0, -1.0]]), np.ones((1, 2))))] * 2
+    given: Any = Options(checkpoint=tmp_path / "state"), np.eye(2), members, make("rbf", gamma=1.0)
+    end = Ended(
+        batch.Outcome(np.ones(2), np.zeros(1), 1.0, 1.0, 0.0, 3, 0.0, 2, True), Status.TOLERANCE, "float32", "it"
+    )
+    with opened(*given) as made:
+        assert made
+        made.ended(0, end)
+        made.ended(1, end)
+    with opened(*given) as again:
+        assert again
+        assert sorted(again.solved) == [0, 1]
+        again.stands(1, np.full(2, 0.5))
+    with opened(*given) as last:
+        assert last
+        assert list(last.solved) == [0]
+        assert [b.tolist() for b in last.b] == [[[1.0, 1.0]], [[0.5, 0.5]]]
+        assert last.solved[0].outcome.exact_rows == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernel_values_that_are_given(device: str, size: str, tmp_path: Path, kind: str) -> None:
+    K = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2))
+    model = machine(kind, device, kernel="precomputed", warm_start=True, checkpoint=tmp_path / "state").fit(K, Y)
+    last = machine(kind, device, kernel="precomputed", checkpoint=tmp_path / "state").fit(K, Y)
+    same(last, model)
+    assert not last.n_iter_.any()
+    steps = model.fit_report_.steps
+    assert model.set_params(checkpoint=None).fit(K, Y).fit_report_.steps < steps // 10
+    K[0, 1] = K[1, 0] = 0.5
+    with pytest.raises(CheckpointError, match="other rows of X"):
+        machine(kind, device, kernel="precomputed", checkpoint=tmp_path / "state").fit(K, Y)
 
 
 def test_what_is_written_when(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
