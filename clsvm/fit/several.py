@@ -26,6 +26,7 @@ from clsvm.solvers.batch import Member
 from clsvm.threads import dealt
 
 PIECES = 4  # of the work for each of several devices: enough to end at about the same time
+BATCHES = 16  # in a part of the work that has a checkpoint: each part fills room for tiles with zeros, which takes time
 
 
 def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float) -> Several:
@@ -128,7 +129,7 @@ def _parts(members: Sequence[Member], piece: list[int], at_once: int) -> list[li
     parts: list[list[int]] = [[]]
     rows = 0
     for place in sorted(piece, key=lambda place: -len(members[place].rows)):
-        if len(parts[-1]) >= at_once and rows >= batch.ROWS:
+        if len(parts[-1]) >= at_once and rows >= BATCHES * batch.ROWS:
             parts.append([])
             rows = 0
         parts[-1].append(place)

@@ -5,9 +5,10 @@ Given:    products with K over all rows (gram); rows and problem of each member
 Returns:  b, rho, objectives, violation of each
 
 A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
-f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them: a tile holds many of
-coefficients that never change. What the subproblem left, because its f is in kernel precision or because it ran out of
-steps, is solved again from there. Where the rounding of K could hide more than half of the tolerance, f of the rows
+f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them or a coefficient is not
+0 at the start: a tile holds many of coefficients that never change. What the subproblem left, because its f is in
+kernel precision or because it ran out of steps, is solved again from there. Where the rounding of K could hide more
+than half of the tolerance, f of the rows
 that can decide the violation comes from float64 products with the support vectors. A member that has taken its steps,
 or stands still, short of its tolerance is left as it is, and the outcome says so. One-vs-one pairs, folds and subsets
 of rows in general are such members.
@@ -219,9 +220,8 @@ class _Batch:
             self._tiles()
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """What the subproblem makes rows of Q from, where it does: it begins at 0, and finds a member's rows in its
-        core's cache."""
-        if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT or self.b.any():
+        """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache."""
+        if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if self.gram.panel_bytes(self.W) <= IN_CACHE else None
 
@@ -254,10 +254,13 @@ class _Batch:
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
         steps = np.zeros(B, np.int64)
+        state = (self.state, self.delta, self.counters)
         if self.b.any():
+            if self.own_rows:  # (no steps: the rows of these coefficients)
+                none = limits._replace(steps=0)
+                subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, none, memory, self.own_rows)
             self._respond()
         while True:
-            state = (self.state, self.delta, self.counters)
             subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, limits, memory, self.own_rows)
             self.b = stream.read_wide(self.state.b, (B, W))
             if stands:

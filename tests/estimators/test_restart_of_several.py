@@ -14,11 +14,6 @@ from sklearn import svm
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, host, several, train
-from clsvm.fit.checkpoint import Ended, opened
-from clsvm.kernels import make
-from clsvm.parameters import Options
-from clsvm.problem.posed import c_svc
-from clsvm.report import Status
 from clsvm.solvers import batch, free
 from tests.estimators.test_restart import classes
 
@@ -148,12 +143,14 @@ def test_checkpoint(device: str, size: str, tmp_path: Path, kind: str, form: Any
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_changes_nothing(device: str, size: str, tmp_path: Path, kind: str) -> None:
-    alone = machine(kind, device).fit(X, Y)
-    kept = machine(kind, device, checkpoint=tmp_path / "state", checkpoint_every=0).fit(X, Y)
+def test_a_checkpoint_changes_nothing(device: str, size: str, tmp_path: Path, kind: str, devices: int) -> None:
+    file, alone = tmp_path / "state", machine(kind, device).fit(X, Y)
+    kept = machine(kind, [device] * devices, checkpoint=file, checkpoint_every=0).fit(X, Y)
     same(kept, alone)
     np.testing.assert_array_equal(kept.n_iter_, alone.n_iter_)
+    assert not machine(kind, device, checkpoint=file).fit(X, Y).n_iter_.any()
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -195,7 +192,7 @@ def test_one_in_progress_stays_where_it_stands(
     whole = machine("ovr", device).fit(X, Y)
     with monkeypatch.context() as within:
         if method == "stands":
-            interrupted_at(within, method, 9)  # (in the third launch of four members)
+            interrupted_at(within, method, 5)  # (after the second launch of four members)
         else:
             _interrupted_in_a_solve(within)
         with pytest.raises(KeyboardInterrupt):
@@ -286,6 +283,19 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
         file.write_bytes(content)
         with pytest.raises(CheckpointError, match="is no checkpoint of clsvm"):
             machine("ovo", device, checkpoint=file).fit(X, Y)
+    file.write_bytes(kept)
+    with np.load(file) as content:
+        held = {name: content[name] for name in content.files}
+    other_contents: list[tuple[dict[str, Any], str]] = [
+        ({"clsvm_checkpoint": np.int64(1)}, "is a checkpoint of version 1, expected 2"),
+        ({"ended": np.array([("NO", "float32", "it")] * 6)}, "is no checkpoint of clsvm"),
+        ({"b": np.zeros(7)}, r"holds coefficients \(7,\) of float64, expected \(1080,\)"),
+    ]
+    for changed, words in other_contents:
+        with file.open("wb") as stream:
+            np.savez(stream, **held | changed)
+        with pytest.raises(CheckpointError, match=words):
+            machine("ovo", device, checkpoint=file).fit(X, Y)
 
 
 def test_the_same_rows_of_a_pair_in_other_places(device: str, tmp_path: Path) -> None:
@@ -317,28 +327,6 @@ def test_memory_that_holds_no_batch_leaves_what_is_solved(
     assert model.fit_report_.dual == pytest.approx(whole.dual, rel=1e-6)
 
 
-def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
-    """What was said of other coefficients is not said of these."""
-    members = [batch.Member(np.arange(2), c_svc(np.array([[1.0, -1.0]]), np.ones((1, 2))))] * 2
-    given: Any = Options(checkpoint=tmp_path / "state"), np.eye(2), members, make("rbf", gamma=1.0)
-    end = Ended(
-        batch.Outcome(np.ones(2), np.zeros(1), 1.0, 1.0, 0.0, 3, 0.0, 2, True), Status.TOLERANCE, "float32", "it"
-    )
-    with opened(*given) as made:
-        assert made
-        made.ended(0, end)
-        made.ended(1, end)
-    with opened(*given) as again:
-        assert again
-        assert sorted(again.solved) == [0, 1]
-        again.stands(1, np.full(2, 0.5))
-    with opened(*given) as last:
-        assert last
-        assert list(last.solved) == [0]
-        assert [b.tolist() for b in last.b] == [[[1.0, 1.0]], [[0.5, 0.5]]]
-        assert last.solved[0].outcome.exact_rows == 2
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernel_values_that_are_given(device: str, size: str, tmp_path: Path, kind: str) -> None:
     K = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2))
@@ -361,6 +349,9 @@ def test_what_is_written_when(device: str, tmp_path: Path, monkeypatch: pytest.M
     assert len(written) == 1
     machine("ovo", device, checkpoint=tmp_path / "often", checkpoint_every=0).fit(X, Y)
     assert len(written) > 6
+    with pytest.warns(UserWarning, match="max_time"):
+        machine("ovo", device, checkpoint=tmp_path / "late", max_time=1e-9).fit(X, Y)
+    assert (tmp_path / "late").exists()
 
     def broken(*given: Any) -> Any:
         raise KeyboardInterrupt
