@@ -74,8 +74,8 @@ class Checkpoint:
         self._asked = ", ".join(f"{name}={getattr(options, name)!r}" for name in ("tol", "gap_tol", "dtype"))
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
         posed, bounds = list[NDArray[Any]](), list[NDArray[Any]]()
-        for rows, one in ((member.rows, member.problem) for member in members):
-            posed += [rows, one.q, np.asarray([one.constraint.name]), np.asarray([one.kink])]
+        for one in (member.problem for member in members):
+            posed += [one.q, np.asarray([one.constraint.name]), np.asarray([one.kink])]
             bounds += [one.lo, one.hi, *([] if one.start is None else [one.total])]
         self._of = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),

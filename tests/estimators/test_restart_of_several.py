@@ -298,14 +298,6 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
             machine("ovo", device, checkpoint=file).fit(X, Y)
 
 
-def test_the_same_rows_of_a_pair_in_other_places(device: str, tmp_path: Path) -> None:
-    """Labels that differ only in which rows a pair has are other ones."""
-    rows, file = np.repeat(np.arange(4.0), 2)[:, None], tmp_path / "state"
-    machine("ovo", device, checkpoint=file).fit(rows, [0, 0, 0, 1, 1, 1, 2, 2])
-    with pytest.raises(CheckpointError, match="other labels"):
-        machine("ovo", device, checkpoint=file).fit(rows, [0, 0, 0, 1, 1, 2, 1, 2])
-
-
 def test_memory_that_holds_no_batch_leaves_what_is_solved(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
