@@ -299,15 +299,16 @@ _LISTED = (
         "warm_start",
         False,
         "go on from the coefficients of the fit before, with another C, another kernel or further rows "
-        "after those that it had; of one problem: two classes, 'crammer_singer', or no classes",
+        "after those that it had; each pair of classes, or each class against the rest, goes on from its own, and "
+        "these begin anew where the classes are others",
         Truth(),
     ),
     Parameter(
         "checkpoint",
         None,
         "a file to go on from, where it exists, and to write to every checkpoint_every seconds, at the "
-        "end and when interrupted; one of other data, C or kernel is refused with a CheckpointError; of one "
-        "problem, as warm_start",
+        "end and when interrupted; one of other data, C or kernel is refused with a CheckpointError; pairs of classes, "
+        "or classes against the rest, that are solved are not solved again for the same tol, gap_tol and dtype",
         FileName(),
         _as_it_is,
     ),

@@ -8,7 +8,8 @@
 // SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 // What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
-// Q stands there whole, or its rows are made when a step asks for them (ROWS: templates/gram/row_vector.mako; not with SPLIT).
+// Q stands there whole, or its rows are made when a step asks for them, and those of coefficients that are not 0 at the
+// start (ROWS: templates/gram/row_vector.mako; not with SPLIT).
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS
@@ -63,6 +64,11 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
     const double fk = i >= 0 ? f[base + i] : 0;
     B[k] = i >= 0 ? b[base + i] : 0, L[k] = i >= 0 ? lo[base + i] : 0, H[k] = i >= 0 ? hi[base + i] : 0;
     delta[k] = B[k];
+#ifdef ROWS
+    if (B[k] != 0) {
+      ROW(k)
+    }
+#endif
     const int g = GROUP(k);
     if (B[k] < H[k]) lowest[g] = fmin(lowest[g], right_of(fk, B[k], e));
     if (B[k] > L[k]) highest[g] = fmax(highest[g], left_of(fk, B[k], e));

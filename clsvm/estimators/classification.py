@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from clsvm.fit import one, several
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import pairs
 from clsvm.problem import posed
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 
 Vector = NDArray[np.float64]
 
@@ -46,12 +47,13 @@ class _Classifier(ClassifierMixin, Machine):
         classes, index, bounds = boxes.classes, boxes.index, boxes.bounds
         rows, kernel = self._trained_on(X)
         before = getattr(self, "classes_", classes)
-        if self.warm_start and not np.array_equal(before, classes):
-            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
+        same = np.array_equal(before, classes)
         self.classes_, self.class_weight_ = classes, boxes.weights
         if self._way != "crammer_singer" and len(classes) > 2:
-            self._fit_several(X, rows, kernel, index, bounds, started)
+            self._fit_several(X, rows, kernel, index, bounds, started, same)
             return X
+        if self.warm_start and not same:
+            raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
         if self._way == "crammer_singer":
             problem = posed.crammer_singer(index, bounds, len(classes))
         else:
@@ -96,23 +98,20 @@ class _Classifier(ClassifierMixin, Machine):
         index: NDArray[np.intp],
         bounds: Vector,
         started: float,
+        same: bool,
     ) -> None:
-        """A machine for each pair of classes, or for each class against the rest."""
-        for name in ("warm_start", "checkpoint"):
-            if getattr(self, name):
-                raise ValueError(f"{name} is for one problem: two classes, or multi_class='crammer_singer'")
-        k, n, of_pairs = len(self.classes_), len(index), self._way == "ovo"
-        sides, members = self._sides(k), self._members(index, k, bounds)
+        """A machine for each pair of classes, or for each class against the rest. same: whether the classes are those
+        of the fit before; else there is nothing to go on from."""
+        k, members = len(self.classes_), self._members(index, len(self.classes_), bounds)
+        coefficients = np.zeros((k - 1 if self._way == "ovo" else k, len(index)))
+        places = [_places(side, one.rows, index) for side, one in zip(self._sides(k), members, strict=True)]
+        before = self._before(coefficients.shape) if same else None
+        if before is not None:
+            members = [replace(one, start=before[at]) for one, at in zip(members, places, strict=True)]
         trained = several.train(rows, members, kernel, self._options(), started)
         made = [self._scaled(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
-        coefficients = np.zeros((k - 1 if of_pairs else k, n))
-        for (i, j), member, ((b,), _) in zip(sides, members, made, strict=True):
-            if j is None:
-                coefficients[i, member.rows] = b
-                continue
-            first = index[member.rows] == i
-            coefficients[j - 1, member.rows[first]] = b[first]
-            coefficients[i, member.rows[~first]] = b[~first]
+        for at, ((b,), _) in zip(places, made, strict=True):
+            coefficients[at] = b
         support = _by_class(coefficients.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps)
         intercept = np.array([0.0 - rho for _, (rho,) in made])
@@ -316,6 +315,15 @@ class NuSVC(_Classifier):
         r = (rho[:, 0] - rho[:, 1]) / 2
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
+
+
+def _places(
+    side: tuple[int, int | None], rows: NDArray[np.intp], index: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the coefficients of a machine's rows stand among those of all, (k - 1, n) of pairs, as scikit-learn has
+    them: those of a class against another one in that one's row, (k, n) else."""
+    i, j = side
+    return np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i), rows
 
 
 def _by_class(used: Any, index: NDArray[np.intp]) -> NDArray[np.intp]:

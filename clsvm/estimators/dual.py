@@ -23,7 +23,7 @@ from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
 from clsvm.parameters import Options
 from clsvm.report import FitReport
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 from clsvm.tasks import TASKS
 
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin

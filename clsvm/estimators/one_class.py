@@ -16,7 +16,7 @@ from clsvm.estimators.classification import Vector
 from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
 from clsvm.problem import posed
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 
 
 @documented

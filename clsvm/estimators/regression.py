@@ -16,7 +16,7 @@ from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
 from clsvm.parameters import Number
 from clsvm.problem import Problem, posed
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 
 
 class _Regressor(RegressorMixin, Machine):

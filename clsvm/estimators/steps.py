@@ -16,7 +16,7 @@ from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.fit import Options as NystromOptions
 from clsvm.nystrom.rows import Task
 from clsvm.parameters import Options
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]

@@ -16,7 +16,7 @@ from clsvm.opencl.devices import default_profile, find, listed
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 
 FEW = 1024  # rows: beyond them a batch's one work-item takes longer than the launches that it spares
 
@@ -29,8 +29,8 @@ def solve(
         trained = train.train(X, problem, kernel, options, start, since)
         solution = trained.solution
         return Several([*solution.b], solution.rho, solution.steps, trained.report, trained.plan)
-    feasible = None if start is None or not start.any() else problem.feasible(start)[0]
-    made = several.train(X, [Member(np.arange(problem.n), problem, feasible)], kernel, options, since)
+    member = Member(np.arange(problem.n), problem, None if start is None else start[0])
+    made = several.train(X, [member], kernel, options, since)
     report = replace(made.report, outer_steps=max(1, made.report.outer_steps))
     if not report.trace:
         of_end = (report.steps, report.outer_steps, report.primal, report.dual, report.gap, report.violation)

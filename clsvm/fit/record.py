@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.fit.alone import HostFit
+from clsvm.fit.checkpoint import Checkpoint, Ended
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import find, listed
 from clsvm.parameters import Options
 from clsvm.report import FitReport, Status, relative_gap
 from clsvm.solvers import Solution
-from clsvm.solvers.batch import Member, Outcome
+from clsvm.solvers.member import Member, Outcome
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Record:
     alone: bool = False  # memory holds no batch
     statuses: dict[int, Status] = field(default_factory=dict)
     dtypes: dict[int, str] = field(default_factory=dict)  # of kernel values, by member; "float32" is the lesser one
+    recalled: int = 0  # members that a checkpoint has solved
 
     def lap(self, part: str, since: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + perf_counter() - since
@@ -42,6 +44,14 @@ class Record:
     def beside(self) -> Record:
         """A record for one of several devices, which notes statuses and dtypes of its members here."""
         return replace(self, seconds={}, layouts=[], reports=[], devices=[], peak=0, rows=0)
+
+    def recall(self, solved: Mapping[int, Ended]) -> dict[int, Outcome]:
+        """What was found, where there is nothing but what a checkpoint has solved."""
+        self.recalled = len(solved)
+        self.statuses = {place: one.status for place, one in solved.items()}
+        self.dtypes = {place: one.dtype for place, one in solved.items()}
+        self.devices += [one.device for one in solved.values()]
+        return {place: one.outcome for place, one in solved.items()}
 
     def add(self, others: Sequence[Record]) -> None:
         """What some devices did at the same time; their seconds are the mean."""
@@ -69,10 +79,10 @@ class Record:
         if len(found) < count:  # what has no coefficients yet has no objective, and no optimality
             status, primal, violation = Status.MAX_TIME, np.inf, np.inf
         total = perf_counter() - since
-        words = (
-            f"{count - len(reports)} problems of up to {self.most} rows solved whole, {len(reports)} by decomposition"
-        )
+        whole = count - len(reports) - self.recalled
+        words = f"{whole} problems of up to {self.most} rows solved whole, {len(reports)} by decomposition"
         words = words if self.most or self.alone else HostFit.reason
+        words += f", {self.recalled} solved by the fit before, as its checkpoint says" if self.recalled else ""
         return FitReport(
             primal=primal,
             dual=dual,
@@ -105,13 +115,14 @@ class Worker(NamedTuple):
 
 class Given(NamedTuple):
     """What all devices have in common: the rows X (n, d), or K (n, n) of a precomputed kernel; the members; what was
-    found of them so far, by their places; left: how many seconds are."""
+    found of them so far, by their places; left: how many seconds are; kept: where that is kept, if it is."""
 
     X: Any
     members: Sequence[Member]
     kernel: Kernel | Precomputed
     found: dict[int, Outcome]
     left: Callable[[], float]
+    kept: Checkpoint | None
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
         """What there is of some rows: themselves, or the kernel values between them."""
@@ -122,6 +133,4 @@ def as_outcome(s: Solution) -> Outcome:
     """A solution of one problem as solves of several have it."""
     primal, dual, violation = (float(array[0]) for array in (s.primal, s.dual, s.violation))
     sure = s.status is Status.TOLERANCE
-    return Outcome(
-        s.b[0], s.f[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound, s.exact_rows, sure
-    )
+    return Outcome(s.b[0], s.rho[0], primal, dual, violation, int(s.steps[0]), s.error_bound, s.exact_rows, sure)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from clsvm.errors import MemoryLimitError
-from clsvm.fit import host, sharded, side_by_side, spread
+from clsvm.fit import checkpoint, host, sharded, side_by_side, spread
+from clsvm.fit.checkpoint import Checkpoint, Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.fit.train import train_each
-from clsvm.fit.trained import Several
+from clsvm.fit.trained import Several, Trained
 from clsvm.gram import layouts
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
@@ -21,10 +22,11 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.report import Status
 from clsvm.solvers import batch
-from clsvm.solvers.batch import Member, Outcome
+from clsvm.solvers.member import Member
 from clsvm.threads import dealt
 
 PIECES = 4  # of the work for each of several devices: enough to end at about the same time
+BATCHES = 16  # in a part of the work that has a checkpoint: each part fills room for tiles with zeros, which takes time
 
 
 def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float) -> Several:
@@ -34,17 +36,33 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
 
     since: perf_counter() at which the fit began. max_time is that of all together. Raises as train.train does. Several
     devices take members from a queue, some at a time; each lays out X once in each dtype. Of rows that are elsewhere,
-    all shards take one member after another.
+    all shards take one member after another. What a checkpoint has solved for the same tolerances stands as it is.
     """
     if isinstance(X, sharded.Elsewhere):
         return spread.train(X, members, kernel, options, since)
-    there, record, found = listed(options.device), Record(), dict[int, Outcome]()
+    with checkpoint.opened(options, X, members, kernel) as kept:
+        starts = kept.b if kept else [one.start for one in members]
+        begun = [one.begun(b) for one, b in zip(members, starts, strict=True)]
+        return _solved(X, begun, kernel, options, since, kept)
+
+
+def _solved(
+    X: Any,
+    members: Sequence[Member],
+    kernel: Kernel | Precomputed,
+    options: Options,
+    since: float,
+    kept: Checkpoint | None,
+) -> Several:
+    """:func:`train` of rows that are here, from where the members begin and from what is solved already."""
+    there, record, solved = listed(options.device), Record(), dict(kept.solved) if kept else {}
+    found = record.recall(solved)
     record.lap("check", since)
 
     def left() -> float:
         return np.inf if options.max_time is None else options.max_time - (perf_counter() - since)
 
-    given = Given(X, members, kernel, found, left)
+    given = Given(X, members, kernel, found, left, kept)
 
     def deal(devices: Sequence[Any], pieces: Iterable[list[int]], work: Callable[..., Generator[None]]) -> None:
         """Have the devices do ``work`` on pieces, lists of members; the first one shows its progress."""
@@ -62,16 +80,19 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
     for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
         todo, finer = _small(members, record), _able(there, dtype)
         if todo and finer and left() > 0:
-            few = len(todo) <= host.SEVERAL
+            few, pieces = len(todo) <= host.SEVERAL, _pieces(members, todo, len(finer), at_once)
+            if kept:
+                pieces = [part for piece in pieces for part in _parts(members, piece, at_once)]
             try:
-                deal(finer, _pieces(members, todo, len(finer), at_once), partial(side_by_side.solve, dtype, few))
+                deal(finer, pieces, partial(side_by_side.solve, dtype, few))
             except MemoryLimitError:  # one after another they take less
                 record.most, record.alone = 0, True
                 found.clear()
-                record.statuses.clear()
+                found.update(record.recall(solved))
                 break
     able = able or there
-    deal(able, _together(members, record.most, X.shape[0], len(able)), _one_by_one)
+    large = [place for place, one in enumerate(members) if len(one.rows) > record.most and place not in found]
+    deal(able, _together(members, large, X.shape[0], len(able)), _one_by_one)
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(there[0], options.memory_limit) as stream:
             record.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
@@ -82,10 +103,9 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
     return Several(b, rho, steps, record.report(found, len(members), options, since), record.plan)
 
 
-def _together(members: Sequence[Member], most: int, n: int, devices: int) -> list[list[int]]:
-    """Members of more than ``most`` rows: those of all n rows, in a part for each device, then each other one by
-    itself, the largest first."""
-    large = [place for place, member in enumerate(members) if len(member.rows) > most]
+def _together(members: Sequence[Member], large: list[int], n: int, devices: int) -> list[list[int]]:
+    """The members ``large``: those of all n rows, in a part for each device, then each other one by itself, the largest
+    first."""
     whole = [place for place in large if len(members[place].rows) == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
     if devices > 1:
@@ -101,6 +121,20 @@ def _pieces(members: Sequence[Member], todo: list[int], devices: int, at_once: i
     size = max(-(-len(todo) // (PIECES * devices)), min(at_once, -(-len(todo) // devices)))
     todo = sorted(todo, key=lambda place: -len(members[place].rows))
     return [todo[first : first + size] for first in range(0, len(todo), size)]
+
+
+def _parts(members: Sequence[Member], piece: list[int], at_once: int) -> list[list[int]]:
+    """A piece in parts that keep a device at work, the largest members first: a checkpoint has how the members of a
+    part ended when all of them did."""
+    parts: list[list[int]] = [[]]
+    rows = 0
+    for place in sorted(piece, key=lambda place: -len(members[place].rows)):
+        if len(parts[-1]) >= at_once and rows >= BATCHES * batch.ROWS:
+            parts.append([])
+            rows = 0
+        parts[-1].append(place)
+        rows += len(members[place].rows)
+    return parts
 
 
 def _able(there: Sequence[Any], dtype: str) -> list[Any]:
@@ -127,18 +161,28 @@ def _small(members: Sequence[Member], record: Record) -> list[int]:
 
 def _one_by_one(given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
     """Large members on one device, those of a piece over the same rows."""
-    options, record = worker
     for places in pieces:
         if given.left() <= 0:
             break
-        some = [given.members[place] for place in places]
-        rows = given.rows(some[0].rows) if len(some[0].rows) < given.X.shape[0] else given.X
-        problems, starts = [one.problem for one in some], [one.start for one in some]
-        own = options.but(max_time=None if options.max_time is None else given.left())
-        made = train_each(rows, problems, given.kernel, own, starts, perf_counter())
-        for place, one in zip(places, made, strict=True):
-            record.reports.append(one.report)
-            record.devices.append(one.report.device)
-            given.found[place] = as_outcome(one.solution)
-            record.statuses[place] = one.solution.status
+        _over_the_same_rows(given, worker, places)
         yield
+
+
+def _over_the_same_rows(given: Given, worker: Worker, places: list[int]) -> None:
+    """Large members on one device, one after another."""
+    (options, record), kept = worker, given.kept
+    some = [given.members[place] for place in places]
+    rows = given.rows(some[0].rows) if len(some[0].rows) < given.X.shape[0] else given.X
+
+    def ended(i: int, one: Trained) -> None:
+        end = Ended(as_outcome(one.solution), one.solution.status, one.report.dtype, one.report.device)
+        given.found[places[i]], record.statuses[places[i]] = end.outcome, end.status
+        record.reports.append(one.report)
+        record.devices.append(end.device)
+        if kept:
+            kept.ended(places[i], end)
+
+    problems, starts = [one.problem for one in some], [None if one.start is None else one.start[None] for one in some]
+    own = options.but(max_time=None if options.max_time is None else given.left())
+    save = None if kept is None else lambda i, b: kept.save(places[i], b)
+    train_each(rows, problems, given.kernel, own, starts, perf_counter(), save, ended)

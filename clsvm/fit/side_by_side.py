@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from time import perf_counter
 
 import numpy as np
 
 from clsvm.fit import host, prepare
+from clsvm.fit.checkpoint import Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.gram.precomputed import SharedGram, StoredGram
 from clsvm.gram.products import Gram, Products
@@ -20,7 +21,7 @@ from clsvm.parameters import Options
 from clsvm.report import Point, Progress, Status
 from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
-from clsvm.solvers.batch import Outcome
+from clsvm.solvers.member import Outcome
 
 # K of all rows is computed once where rows have so many cells at least, members' tiles so many times as many values as
 # it has, and it takes no more than a share of the memory that is left.
@@ -55,6 +56,7 @@ def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[
             work.on_host(todo)
             record.lap("active set", started)
             work.conclude(todo)
+            work.keep(todo)
             record.peak = max(record.peak, stream.peak)
             yield
 
@@ -91,7 +93,7 @@ class _Work:
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
         members, found = self.given.members, self.given.found
         again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
-        options, single = self.options, self.gram.rows.dtype == "float32"
+        options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
         checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.given.X.shape))
         outcomes = batch.solve(
             self.stream,
@@ -104,6 +106,7 @@ class _Work:
             lambda: self.given.left() <= 0,
             (lambda: self._double) if checked else None,
             host.Blocks(self.given.X, self.given.kernel, whole=False),
+            None if kept is None else lambda at, b: kept.stands(able[at], b),
         )
         for place, outcome in zip(able, outcomes, strict=True):
             if outcome is not None:
@@ -149,13 +152,21 @@ class _Work:
             elif statuses[place] is Status.STALLED and self.given.left() <= 0:
                 statuses[place] = Status.MAX_TIME
 
+    def keep(self, todo: list[int]) -> None:
+        """How the members ended, in the checkpoint."""
+        found, record, kept = self.given.found, self.record, self.given.kept
+        for place in todo:
+            if kept and place in found:
+                at = record.dtypes[place], str(self.stream.info)
+                kept.ended(place, Ended(found[place], record.statuses[place], *at))
+
     def _one_on_host(self, place: int, aim: float) -> Solution:
         """A member over its own rows, from what was found before."""
         member, before, most = self.given.members[place], self.given.found.get(place), self.options.max_iter
         rows, kernel = self.given.rows(member.rows), self.given.kernel
         values = host.kernel_values(self.stream, rows, kernel, self.record.plan, member.problem, self.scale.double)
         start = before.b if before else member.start
-        steps = before.steps if before else 0
+        steps, kept = before.steps if before else 0, self.given.kept
         one = host.solve(
             self.stream,
             values,
@@ -166,6 +177,7 @@ class _Work:
             most=np.inf if most < 0 else most - steps,
             max_time=self.given.left(),
             aim=aim,
+            save=None if kept is None else partial(kept.save, place),
         )
         return replace(one, steps=one.steps + steps)
 

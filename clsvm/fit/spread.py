@@ -11,7 +11,7 @@ from clsvm.fit import sharded
 from clsvm.fit.trained import Several, together
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
-from clsvm.solvers.batch import Member
+from clsvm.solvers.member import Member
 
 
 def train(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-from clsvm.fit import sharded
+import numpy as np
+
+from clsvm.fit import checkpoint, sharded
 from clsvm.fit.alone import HostFit
-from clsvm.fit.checkpoint import Checkpoint
 from clsvm.fit.prepare import PreparedFit, Vector
 from clsvm.fit.trained import At, Trained, reported
 from clsvm.kernels import Kernel, Precomputed
@@ -19,6 +20,7 @@ from clsvm.parameters import Options
 from clsvm.problem import Problem
 from clsvm.report import Status
 from clsvm.report.display import Display
+from clsvm.solvers.member import Member
 
 
 def train(
@@ -31,14 +33,12 @@ def train(
     ValueError where numbers are too large or memory too small, CheckpointError for a checkpoint of another fit. Rows
     for several devices, or that are elsewhere already, are solved in shards.
     """
-    if options.checkpoint is None:
-        return _solved(X, problem, kernel, options, start, since, None)
-    checkpoint = Checkpoint(Path(options.checkpoint), X, problem, kernel)
-    if checkpoint.file.exists():
-        start = checkpoint.read()
-    trained = _solved(X, problem, kernel, options, start, since, checkpoint.write)
-    checkpoint.write(trained.solution.b)
-    return trained
+    with checkpoint.opened(options, X, [Member(np.arange(problem.n), problem, start)], kernel) as kept:
+        if kept is None:
+            return _solved(X, problem, kernel, options, start, since, None)
+        trained = _solved(X, problem, kernel, options, kept.b[0], since, kept.save)
+        kept.stands(0, trained.solution.b)
+        return trained
 
 
 def _solved(
@@ -48,10 +48,10 @@ def _solved(
     options: Options,
     start: Vector | None,
     since: float,
-    save: Callable[[Vector], None] | None,
+    save: Callable[[int, Vector], None] | None,
 ) -> Trained:
     if isinstance(X, sharded.Elsewhere) or len(listed(options.device)) > 1:
-        return sharded.train(X, problem, kernel, options, start, since, save)
+        return sharded.train(X, problem, kernel, options, start, since, save and partial(save, 0))
     return train_each(X, [problem], kernel, options, [start], since, save)[0]
 
 
@@ -62,10 +62,12 @@ def train_each(
     options: Options,
     starts: Sequence[Vector | None],
     since: float,
-    save: Callable[[Vector], None] | None = None,
+    save: Callable[[int, Vector], None] | None = None,
+    ended: Callable[[int, Trained], object] = lambda i, one: None,
 ) -> list[Trained]:
     """:func:`train` for several problems of one constraint, one after another over the same rows and row cache;
-    max_time is that of all together. save: called with coefficients from time to time."""
+    max_time is that of all together. save: called with the number of a problem and its coefficients from time to time.
+    ended: told of each problem that nothing more is done for."""
     feasible = [None if b is None or not b.any() else p.feasible(b) for p, b in zip(problems, starts, strict=True)]
     made: list[Trained | None] = [None] * len(problems)
     begun: dict[int, float] = {}
@@ -94,7 +96,7 @@ def train_each(
                     max_iter=options.max_iter if options.max_iter < 0 else options.max_iter - taken,
                     max_time=None if options.max_time is None else options.max_time - (now - since),
                     progress=progress,
-                    save=save,
+                    save=save and partial(save, i),
                     save_every=options.checkpoint_every,
                 )
                 if solution is None:
@@ -103,8 +105,10 @@ def train_each(
                 feasible[i] = problem.feasible(solution.b)
                 at = ready.stream.peak, str(ready.stream.info), ready.describe(), ready.reason, ready.plan
                 report = reported(solution, At(*at), {**seconds, **solution.seconds}, perf_counter() - begun[i])
-                made[i] = Trained(solution, report, ready.plan)
+                made[i] = one = Trained(solution, report, ready.plan)
                 seconds = {}
+                if ready.last or solution.status is not Status.STALLED:
+                    ended(i, one)
         if ready.last:
             break
     return [one for one in made if one is not None]

@@ -1,23 +1,23 @@
 """Many small problems at a time: each is its own working set, with all of its kernel matrix on the device.
 
-Solves:   the problems of decomposition.py, one for each :class:`Member`, over some rows each of one data set
+Solves:   the problems of decomposition.py, one for each Member (member.py), over some rows each of one data set
 Given:    products with K over all rows (gram); rows and problem of each member
-Returns:  b, f, rho, objectives, violation of each
+Returns:  b, rho, objectives, violation of each
 
 A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
-f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them: a tile holds many of
-coefficients that never change. What the subproblem left, because its f is in kernel precision or because it ran out of
-steps, is solved again from there. Where the rounding of K could hide more than half of the tolerance, f of the rows
-that can decide the violation comes from float64 products with the support vectors; where it could move the objective
-alone, a sample of rows says first how much of that it did. A member that has taken its steps,
-or stands still, short of its tolerance is left as it is, and the outcome says so. One-vs-one pairs, folds and subsets
-of rows in general are such members.
+f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them or a coefficient is not
+0 at the start: a tile holds many of coefficients that never change. What the subproblem left, because its f is in
+kernel precision or because it ran out of steps, is solved again from there. Where the rounding of K could hide most of
+the tolerance, f of the rows that can decide the violation comes from float64 products with the support vectors; where
+it could move the objective alone, a sample of rows says first how much of that it did. A member that has taken its
+steps, or stands still, short of its tolerance is left as it is, and the outcome says so. One-vs-one pairs, folds and
+subsets of rows in general are such members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,18 @@ from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Products, Tile, Update
 from clsvm.opencl.launch import local
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint, Problem
-from clsvm.report import relative_gap
+from clsvm.problem import Constraint
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
+from clsvm.solvers.member import Member, Outcome
 from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
 
 Vector = NDArray[np.float64]
 Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
 Exact = Callable[[], Products | Block]
+Stands = Callable[[int, Vector], object]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
 SMALL = APART  # rows of the smallest member that work-groups take
@@ -51,36 +52,6 @@ MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than 
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
-
-
-@dataclass(frozen=True)
-class Member:
-    """rows (m,) of the data set, and the problem over them (one, m rows). start: (m,) coefficients to begin with."""
-
-    rows: NDArray[np.intp]
-    problem: Problem
-    start: Vector | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """b, f (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K, but for the exact_rows
-    that can decide the violation. sure: whether the violation is within tol, whatever rounding of K hides."""
-
-    b: Vector
-    f: Vector
-    rho: Vector
-    primal: float
-    dual: float
-    violation: float
-    steps: int
-    error_bound: float
-    exact_rows: int
-    sure: bool
-
-    @property
-    def gap(self) -> float:
-        return relative_gap(self.primal, self.dual)
 
 
 def largest(stream: Stream) -> int:
@@ -110,11 +81,13 @@ def solve(
     over: Callable[[], bool] = lambda: False,
     exact: Exact | None = None,
     sample: Block | None = None,
+    stands: Stands | None = None,
 ) -> list[Outcome | None]:
     """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
-    member, -1 for the profile's patience. exact: makes the same products in float64, or
-    blocks of K on the host. sample: such blocks, of few rows. Members are at most :func:`largest` rows."""
+    member, -1 for the profile's patience. exact: makes the same products in float64, or blocks of K on the host.
+    sample: such blocks, of few rows. stands: told after each launch where each member at work stands (place, b).
+    Members are at most :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     if not members:
         return found
@@ -132,7 +105,8 @@ def solve(
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
-            for place, outcome in zip(places, batch.run(tol, max_iter, over), strict=True):
+            tell = stands and partial(_tell, stands, places)
+            for place, outcome in zip(places, batch.run(tol, max_iter, over, tell), strict=True):
                 found[place] = outcome
                 watch(place, outcome)
             batch.free()
@@ -162,6 +136,11 @@ def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int])
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
         yield order[first : first + count]
         first += count
+
+
+def _tell(stands: Stands, places: Sequence[int], p: int, b: Vector) -> None:
+    """Tell where member p of a batch of ``places`` stands."""
+    stands(places[p], b)
 
 
 def _counts(stream: Stream, numbers: Sequence[int]) -> tuple[Buffer, list[Buffer]]:
@@ -216,9 +195,8 @@ class _Batch:
             self.own_rows = stream.zeros(B * W), *values
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """What the subproblem makes rows of Q from, where it does: it begins at 0, and finds a member's rows in its
-        core's cache."""
-        if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT or self.b.any():
+        """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache."""
+        if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if self.gram.panel_bytes(self.W) <= IN_CACHE else None
 
@@ -247,7 +225,7 @@ class _Batch:
         self.stream.free(self.ws, self.each, self.all, *self.state, self.linear, self.delta, self.counters)
         self.stream.free(self.at, *self.panel.buffers(), *self.own_rows[:1])
 
-    def run(self, tol: float, max_iter: int, over: Callable[[], bool]) -> list[Outcome]:
+    def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Outcome]:
         stream, B, W = self.stream, self.B, self.W
         profile, dtype = stream.profile, self.gram.rows.dtype
         items = programs.subproblem_items(profile, W)
@@ -259,12 +237,18 @@ class _Batch:
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
         exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
         steps = np.zeros(B, np.int64)
+        state = (self.state, self.delta, self.counters)
         if self.b.any():
+            if self.own_rows:  # (no steps: the rows of these coefficients)
+                none = limits._replace(steps=0)
+                subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, none, memory, self.own_rows)
             self._respond()
         while True:
-            state = (self.state, self.delta, self.counters)
             subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, limits, memory, self.own_rows)
             self.b = stream.read_wide(self.state.b, (B, W))
+            if stands:
+                for p, member in enumerate(self.members):
+                    stands(p, self.b[p, : len(member.rows)].copy())
             self._respond()
             before, steps = steps, stream.read(self.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = self._extremes(), self._bound(), steps == before
@@ -380,7 +364,7 @@ class _Batch:
         )
         primal, dual = certificate.objectives(f, b, lo, hi, q, self.kink, at)
         b = member.problem.snapped(b, lo, hi)
-        return Outcome(b[0], f[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
+        return Outcome(b[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
 
     def _listed(self, gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
         """The rows of each member, and room for the most of them in whole blocks of ``gram``."""

@@ -481,7 +481,6 @@ FAILURES = {
     "bad line": (["train", "bad", "m"], r"bad, line 2: got value 'x' of index 1, expected a finite number"),
     "cut data": (["train", "cut.xz", "m"], r"cut\.xz, line \d+: got a damaged or truncated stream"),
     "one class": (["train", "one", "m"], "class"),
-    "checkpoint of pairs": (["train", "--checkpoint", "c", "three", "m"], "checkpoint is for one problem"),
     "one class in folds": (["train", "-v", "2", "one"], "class"),
     "many real labels": (["train", "values", "m"], "Unknown label type: continuous"),
     "no folder": (["train", "good", "none/m"], "none/m: there is no such folder"),
@@ -505,7 +504,6 @@ def test_failures(clsvm: Command, tmp_path: Path, name: str) -> None:
         "good": "1 1:1\n-1 1:-1\n",
         "bad": "1 1:1\n-1 1:x\n",
         "one": "1 1:1\n1 1:2\n",
-        "three": "1 1:1\n2 1:2\n3 1:3\n",
         "values": "0.5 1:1\n1 1:2\n2.25 1:3\n",
     }.items():
         (tmp_path / file).write_text(text)
@@ -677,6 +675,20 @@ def test_ctrl_c_before_there_is_a_checkpoint(clsvm: Command, monkeypatch: pytest
     monkeypatch.setattr("clsvm.models.svmlight.read_problem", interrupted)
     result = clsvm("train", "--checkpoint", "c", "breast_cancer.train")
     assert result == (130, "", "clsvm: error: interrupted; no partial file is left\n")
+
+
+def test_a_checkpoint_of_pairs(clsvm: Command) -> None:
+    Path("three").write_text("".join(f"{i % 3} 1:{i % 3 + 0.1 * (i % 7)} 2:{i % 5}\n" for i in range(60)))
+    first = clsvm("train", "-q", "--checkpoint", "c", "three", "first")
+    assert first == (0, "", "")
+    again = clsvm("train", "--resume", "c", "three", "again")
+    assert (again.code, again.err) == (0, "")
+    assert again.out.startswith("optimization finished, #iter = 0\n")
+    assert "3 solved by the fit before" in again.out
+    assert Path("again").read_text() == Path("first").read_text()
+    other = clsvm("train", "-c", "2", "--resume", "c", "three", "other")
+    assert (other.code, other.out) == (1, "")
+    assert "c is of another fit: other C, nu or weights" in other.err
 
 
 # The rest

@@ -84,10 +84,15 @@ def test_more_classes(client: Any) -> None:
     """A machine for each pair, one after another over all shards."""
     classes = (NUMBERS > 0).astype(int) + (NUMBERS > 1.5)
     alone = machine("SVC", clsvm).fit(X, classes)
-    made = machine("SVC").fit(da.from_array(X, chunks=(500, 6)), da.from_array(classes, chunks=500))
+    rows, y = da.from_array(X, chunks=(500, 6)), da.from_array(classes, chunks=500)
+    made = machine("SVC", warm_start=True).fit(rows, y)
     assert made.fit_report_.converged
     assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-4)
     assert (made.predict(X) == alone.predict(X)).mean() > 0.995
+    cold = made.fit_report_.steps
+    assert made.fit(rows, y).fit_report_.steps < cold // 4  # (each pair goes on from its own coefficients)
+    with pytest.raises(ValueError, match="checkpoint is for rows in one place, got rows in chunks and 'file'"):
+        machine("SVC", checkpoint="file").fit(rows, y)
 
 
 def test_bad_input(client: Any) -> None:

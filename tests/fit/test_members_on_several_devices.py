@@ -20,6 +20,7 @@ from clsvm.opencl import devices
 from clsvm.opencl.runtime import cl
 from clsvm.report.display import labelled
 from clsvm.solvers import batch
+from clsvm.solvers.member import Member
 from clsvm.threads import dealt, go_on
 from tests.conftest import USABLE
 
@@ -136,12 +137,6 @@ def test_two_runtimes_agree() -> None:
     assert both.fit_report_.converged
 
 
-def test_what_is_for_one_problem_alone(device: str, tmp_path: Any) -> None:
-    for given in ({"checkpoint": tmp_path / "file"}, {"warm_start": True}):
-        with pytest.raises(ValueError, match="is for one problem: two classes"):
-            fitted([device] * 2, **given)
-
-
 def test_progress_is_one_device_s(device: str, capfd: pytest.CaptureFixture[str]) -> None:
     with labelled("fold 2"):
         fitted([device] * 2, verbose=True)
@@ -187,7 +182,7 @@ def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_pieces_keep_devices_at_work() -> None:
     """Some pieces for each device, none of fewer members than it takes at a time while there are enough of these."""
-    members: Any = [batch.Member(np.arange(size), None) for size in (5, 9, 7, 3, 8, 2, 6, 4)]  # type: ignore[arg-type]
+    members: Any = [Member(np.arange(size), None) for size in (5, 9, 7, 3, 8, 2, 6, 4)]  # type: ignore[arg-type]
     assert several._pieces(members, [*range(8)], 1, 4) == [[*range(8)]]
     assert several._pieces(members, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
     assert several._pieces(members, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]

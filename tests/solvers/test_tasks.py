@@ -676,8 +676,6 @@ def test_weights_of_zero_are_no_rows() -> None:
 @pytest.mark.parametrize(
     ("estimator", "error", "match"),
     [
-        (SVC(warm_start=True), ValueError, "warm_start is for one problem: two classes, or multi_class="),
-        (SVC(checkpoint="state"), ValueError, "checkpoint is for one problem"),
         (SVC(break_ties=True, decision_function_shape="all"), ValueError, "decision_function_shape must be 'ovr' or"),
         (SVR(epsilon=-0.1), ValueError, "epsilon must be >= 0 and finite, got -0.1"),
         (SVR(epsilon="a"), TypeError, "epsilon must be a number >= 0, got 'a'"),

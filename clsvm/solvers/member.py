@@ -1,0 +1,48 @@
+"""One of several problems over rows of one data set, and what its solution comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.problem import Problem
+from clsvm.report import relative_gap
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Member:
+    """rows (m,) of the data set, and the problem over them (one, m rows). start: (m,) coefficients to begin with."""
+
+    rows: NDArray[np.intp]
+    problem: Problem
+    start: Vector | None = None
+
+    def begun(self, b: Vector | None) -> Member:
+        """The same from coefficients near ``b`` that keep its bounds and sums; from its own where there are none."""
+        if b is None or not b.any():
+            return replace(self, start=None)
+        return replace(self, start=self.problem.feasible(b.reshape(1, -1))[0])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """b (m,), rho (groups,) and what they come to; error_bound: of f, from the rounding of K, but for the exact_rows
+    that can decide the violation. sure: whether the violation is within tol, whatever rounding of K hides."""
+
+    b: Vector
+    rho: Vector
+    primal: float
+    dual: float
+    violation: float
+    steps: int
+    error_bound: float
+    exact_rows: int
+    sure: bool
+
+    @property
+    def gap(self) -> float:
+        return relative_gap(self.primal, self.dual)
