@@ -284,7 +284,7 @@ def test_pair_steps_go_on_where_memory_is_short_of_the_host(monkeypatch: pytest.
     monkeypatch.setattr(host, "LEAST", 50 - devices.default_profile(devices.find(None)).patience * len(y))
     answers = iter([True, False])
     monkeypatch.setattr(host, "takes", lambda stream, problem: next(answers))
-    report = SVC(C=10.0, gamma=0.03).fit(X, y).fit_report_
+    report = SVC(C=10.0, gamma=0.03, working_set_size=512).fit(X, y).fit_report_
     assert next(answers, None) is None
     assert report.converged
     assert report.steps > 50
