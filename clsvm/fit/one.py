@@ -16,9 +16,8 @@ from clsvm.opencl.devices import default_profile, find, listed
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point
+from clsvm.solvers import batch
 from clsvm.solvers.member import Member
-
-FEW = 1024  # rows: beyond them a batch's one work-item takes longer than the launches that it spares
 
 
 def solve(
@@ -42,9 +41,10 @@ def solve(
 def _whole(X: Any, problem: Problem, options: Options) -> bool:
     """Whether a problem is a batch's: of few rows, alone, on one device that has double precision, with nothing asked
     that a batch does not do."""
-    if problem.n > FEW or problem.problems > 1 or problem.constraint is Constraint.COUPLED:
+    if problem.problems > 1 or problem.constraint is Constraint.COUPLED:
         return False
     if isinstance(X, sharded.Elsewhere) or len(there := listed(options.device)) > 1:
         return False
+    profile = default_profile(find(there[0]))
     asked = options.gap_tol is None and options.checkpoint is None and options.working_set_size == "auto"
-    return asked and options.cache_size == "auto" and default_profile(find(there[0])).wide == "double"
+    return asked and options.cache_size == "auto" and profile.wide == "double" and problem.n <= batch.most(profile)

@@ -26,6 +26,7 @@ from clsvm.solvers.member import Outcome
 # K of all rows is computed once where rows have so many cells at least, members' tiles so many times as many values as
 # it has, and it takes no more than a share of the memory that is left.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
+WIDE = 4096  # columns at most of rows that the host samples: sparse ones become dense there
 
 
 def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
@@ -105,7 +106,7 @@ class _Work:
             self._watch,
             lambda: self.given.left() <= 0,
             (lambda: self._double) if checked else None,
-            host.Blocks(self.given.X, self.given.kernel, whole=False),
+            host.Blocks(self.given.X, self.given.kernel, whole=False) if self.given.X.shape[1] <= WIDE else None,
             None if kept is None else lambda at, b: kept.stands(able[at], b),
         )
         for place, outcome in zip(able, outcomes, strict=True):

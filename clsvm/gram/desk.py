@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ class Part(NamedTuple):
     group: int
 
 
-def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, capacity: int) -> bool:
+def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, vectors: int) -> bool:
     """Whether rows X go over a desk: they are few, dense lane groups are what rows are laid out in that are used once,
     and what a desk holds is a small share of the memory."""
     n, d = X.shape
@@ -47,7 +48,7 @@ def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, capaci
         return False
     if layouts.once(plan, X).kind != DENSE.name:
         return False
-    return 8 * (2 * MOST * d + MOST * problems * groups + problems * capacity) + _FIXED <= SHARE * stream.limit
+    return 8 * (2 * MOST * d + MOST * problems * groups + problems * vectors) + _FIXED <= SHARE * stream.limit
 
 
 class Desk:
@@ -70,8 +71,10 @@ class Desk:
         self._each = 8 * self._problems * MOST  # bytes of a group's sums: whole parts of a buffer
         self._all = stream.buffer(self._groups * self._each)
         self._sums = [stream.part(self._all, group * self._each, self._each) for group in range(self._groups)]
-        capacity = max(part.panel.capacity for part in parts)
-        self._weights = stream.buffer(8 * self._problems * capacity)
+        self._shapes = [(self._problems, part.panel.capacity) for part in parts]
+        ends = np.cumsum([0, *(8 * problems * capacity for problems, capacity in self._shapes)]).tolist()
+        self._weights = stream.buffer(ends[-1])
+        self._own = [stream.part(self._weights, first, end - first) for first, end in pairwise(ends)]
         stream.finish()
         stream.hand_over([*rows.buffers(), *self._refill.buffers, self._all, self._weights])
 
@@ -84,10 +87,11 @@ class Desk:
             self._refill(stream, X.toarray() if sp.issparse(X) else X)
             check_norms(stream, gram.rows)
             stream.clear(self._all, self._groups * self._each)
-            for panel, count, which, group in self._parts:
-                weights = np.zeros((self._problems, panel.capacity))
-                weights[:, : which.stop - which.start] = coefficients[:, which]
-                stream.write_wide(self._weights, weights)  # (once the products before are done: the queue is in order)
-                update = Update(self._problems, MOST, self._sums[group], self._weights, panel.capacity)
+            weights = [np.zeros(shape) for shape in self._shapes]
+            for D, part in zip(weights, self._parts, strict=True):
+                D[:, : part.which.stop - part.which.start] = coefficients[:, part.which]
+            stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
+            for D, (panel, count, _, group) in zip(self._own, self._parts, strict=True):
+                update = Update(self._problems, MOST, self._sums[group], D, panel.capacity)
                 gram.over_rows("update", some, 0, panel, count, None, update)
             return stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]

@@ -119,7 +119,7 @@ class Support:
     def _desk(self, stream: Stream, X: Data, problems: int) -> desk.Desk | None:
         """This thread's desk for calls of few rows; None where X does not go over one."""
         shape = problems, self._groups
-        if not self._kept or not desk.fits(stream, self.plan, X, *shape, self._capacity):
+        if not self._kept or not desk.fits(stream, self.plan, X, *shape, len(self._pieces) * self._capacity):
             return None
         desks = of_thread("desks").setdefault((stream.queue, shape), WeakKeyDictionary())
         if self not in desks:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Products, Tile, Update
 from clsvm.opencl.launch import local
+from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
 from clsvm.solvers import certificate, programs
@@ -49,14 +50,20 @@ LAUNCH = 20  # pair steps for each row of a member, after which f is made anew a
 AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
 MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
+MOST = 2560  # rows of a member that one work-item solves (measured)
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
+def most(profile: Profile) -> int:
+    """The most rows of a member: beyond them work shared by all of the device takes less than the launches it costs."""
+    return MOST if profile.shape == "vector" else profile.working_set
+
+
 def largest(stream: Stream) -> int:
     """The most rows of a member that the device takes whole."""
-    W = stream.profile.working_set
+    W = most(stream.profile)
     if stream.profile.shape == "vector":
         W = min(W, stream.local_memory // VECTOR_STATE)
     room = int(TILES * (stream.limit - stream.held))
@@ -291,19 +298,26 @@ class _Batch:
         """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
         that is ``alone`` to be looked at, as a sample of rows has it."""
         level, weight = certificate.level(self.f, self.b, self.q, self.kink)
-        off = bound * weight
-        for p in np.flatnonzero(alone & (off > certificate.OBJECTIVE * level)).tolist() if self.sample else ():
-            off[p] = min(off[p], SURE * self._moved(p) * weight[p])
-        return np.asarray(off > certificate.OBJECTIVE * level)
+        loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
+        if self.exact and (alone & loose).any():
+            moved = np.where(alone & loose, SURE * self._moved(alone & loose), bound)
+            loose = np.minimum(moved, bound) * weight > certificate.OBJECTIVE * level
+        return loose
 
-    def _moved(self, p: int) -> float:
-        """The most that rounding of K has moved f in some support vectors of a member, of all sizes of coefficients."""
-        assert self.sample
-        own, used = self.members[p].rows, np.flatnonzero(self.b[p])
-        by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
-        some = by_size[:: max(1, len(used) // SAMPLE)]
-        f = self.sample(own[some], own[used]) @ self.b[p, used] + self.q[p, some]
-        return float(np.abs(f - self.f[p, some]).max(initial=0.0))
+    def _moved(self, members: NDArray[np.bool_]) -> Vector:
+        """The most that rounding of K has moved f in some support vectors of each of the members (B,), of all sizes of
+        coefficients: by the host, or where it has no values by products with the rows."""
+        before, near = self.f.copy(), np.zeros(self.b.shape, bool)
+        for p in np.flatnonzero(members).tolist():
+            own, used = self.members[p].rows, np.flatnonzero(self.b[p])
+            by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
+            some = by_size[:: max(1, len(used) // SAMPLE)]
+            near[p, some] = True
+            if self.sample:
+                self.f[p, some] = self.sample(own[some], own[used]) @ self.b[p, used] + self.q[p, some]
+        if not self.sample:
+            self._respond_exactly(near)
+        return np.asarray(np.abs(self.f - before).max(axis=1))
 
     def _respond(self) -> None:
         """f from the tiles."""
