@@ -196,7 +196,7 @@ def dual_of(said: str) -> float:
 @pytest.mark.full
 def test_kill_and_resume(tmp_path: Path) -> None:
     """kill -9 at random moments, CLSVM_KILLS of them: nothing is lost, and the end is the same."""
-    X, y = noisy(6000, 60, seed=3)
+    X, y = noisy(3000, 60, seed=3)
     data, state, model = (str(tmp_path / name) for name in ("data", "state", "model"))
     dump_svmlight_file(X, y, data, zero_based=False)
     options = ["-g", "0.02", "-c", "30", "-e", "1e-4", "--working-set-size", "64"]
