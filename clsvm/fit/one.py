@@ -46,5 +46,6 @@ def _whole(X: Any, problem: Problem, options: Options) -> bool:
     if isinstance(X, sharded.Elsewhere) or len(there := listed(options.device)) > 1:
         return False
     profile = default_profile(find(there[0]))
-    asked = options.gap_tol is None and options.checkpoint is None and options.working_set_size == "auto"
-    return asked and options.cache_size == "auto" and profile.wide == "double" and problem.n <= batch.most(profile)
+    nothing = options.gap_tol is None and options.checkpoint is None
+    auto = options.working_set_size == options.cache_size == options.layout == "auto"
+    return nothing and auto and profile.wide == "double" and problem.n <= batch.most(profile)
