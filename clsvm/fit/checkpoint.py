@@ -77,6 +77,8 @@ class Checkpoint:
         for one in (member.problem for member in members):
             posed += [one.q, np.asarray([one.constraint.name]), np.asarray([one.kink])]
             bounds += [one.lo, one.hi, *([] if one.start is None else [one.total])]
+        if (unused := np.setdiff1d(np.arange(X.shape[0]), np.concatenate([one.rows for one in members]))).size:
+            bounds.append(unused)
         self._of = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),
             "problems": _kind(members, X.shape[0]),

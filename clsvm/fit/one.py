@@ -30,7 +30,7 @@ def solve(
         return Several([*solution.b], solution.rho, solution.steps, trained.report, trained.plan)
     member = Member(np.arange(problem.n), problem, None if start is None else start[0])
     made = several.train(X, [member], kernel, options, since)
-    report = replace(made.report, outer_steps=max(1, made.report.outer_steps))
+    report = replace(made.report, outer_steps=max(int(np.isfinite(made.report.violation)), made.report.outer_steps))
     if not report.trace:
         of_end = (report.steps, report.outer_steps, report.primal, report.dual, report.gap, report.violation)
         end = Point(report.seconds["total"], *of_end, report.rows_computed)

@@ -79,6 +79,9 @@ class Record:
         if len(found) < count:  # what has no coefficients yet has no objective, and no optimality
             status, primal, violation = Status.MAX_TIME, np.inf, np.inf
         total = perf_counter() - since
+        if count == len(reports) == 1:  # it says more of itself
+            parts = {**reports[0].seconds, "check": self.seconds.get("check", 0.0), "other": 0.0, "total": 0.0}
+            return replace(reports[0], seconds={**parts, "other": total - sum(parts.values()), "total": total})
         whole = count - len(reports) - self.recalled
         words = f"{whole} problems of up to {self.most} rows solved whole, {len(reports)} by decomposition"
         words = words if self.most or self.alone else HostFit.reason

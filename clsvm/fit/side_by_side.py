@@ -94,6 +94,7 @@ class _Work:
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
         members, found = self.given.members, self.given.found
         again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
+        taken = max((found[p].steps for p in able if p in found), default=0)
         options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
         checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.given.X.shape))
         outcomes = batch.solve(
@@ -101,7 +102,7 @@ class _Work:
             self.gram,
             again,
             options.tol,
-            options.max_iter,
+            options.max_iter if options.max_iter < 0 else options.max_iter - taken,
             self.scale.own,
             self._watch,
             lambda: self.given.left() <= 0,
@@ -194,7 +195,8 @@ class _Work:
         self.record.rows += len(outcome.b)
         if self.progress:
             now, nan = perf_counter() - self.began, float("nan")
-            steps = sum(one.steps for one in list(self.given.found.values()))  # (other threads add some meanwhile)
+            found = {**self.given.found, place: outcome}  # (other threads add some meanwhile)
+            steps = sum(one.steps for one in found.values())
             self.progress(Point(now, steps, place, nan, nan, nan, outcome.violation, self.record.rows))
 
     def _within(self, outcome: Outcome) -> bool:

@@ -28,6 +28,7 @@ from clsvm.opencl.stream import Buffer, Stream
 Vector = NDArray[np.float64]
 MOST = 64  # rows: whole lane groups of every device
 SHARE = 1 / 128  # of the memory, which a desk takes at most
+DESKS = 8  # of a thread: one more, and the others are given up
 _FIXED = 4096  # bytes of places and counts
 
 
@@ -75,23 +76,27 @@ class Desk:
         ends = np.cumsum([0, *(8 * problems * capacity for problems, capacity in self._shapes)]).tolist()
         self._weights = stream.buffer(ends[-1])
         self._own = [stream.part(self._weights, first, end - first) for first, end in pairwise(ends)]
-        stream.finish()
+        # A fork waits for the builder first, then for streams: what is built is built before a call holds its stream.
+        self._answered(stream, np.zeros((1, d)), np.zeros((self._problems, max(part.which.stop for part in parts))))
         stream.hand_over([*rows.buffers(), *self._refill.buffers, self._all, self._weights])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors). Raises
         ValueError for a row whose squared norm is too large for the dtype."""
-        gram, n = self._gram, X.shape[0]
-        some = range(-(-n // gram.rows.lanes))
         with stream.lock:  # (a fork waits for the stream of the call)
-            self._refill(stream, X.toarray() if sp.issparse(X) else X)
-            check_norms(stream, gram.rows)
-            stream.clear(self._all, self._groups * self._each)
-            weights = [np.zeros(shape) for shape in self._shapes]
-            for D, part in zip(weights, self._parts, strict=True):
-                D[:, : part.which.stop - part.which.start] = coefficients[:, part.which]
-            stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
-            for D, (panel, count, _, group) in zip(self._own, self._parts, strict=True):
-                update = Update(self._problems, MOST, self._sums[group], D, panel.capacity)
-                gram.over_rows("update", some, 0, panel, count, None, update)
-            return stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]
+            return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
+
+    def _answered(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
+        gram, n = self._gram, len(X)
+        some = range(-(-n // gram.rows.lanes))
+        self._refill(stream, X)
+        check_norms(stream, gram.rows, n)
+        stream.clear(self._all, self._groups * self._each)
+        weights = [np.zeros(shape) for shape in self._shapes]
+        for D, part in zip(weights, self._parts, strict=True):
+            D[:, : part.which.stop - part.which.start] = coefficients[:, part.which]
+        stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
+        for D, (panel, count, _, group) in zip(self._own, self._parts, strict=True):
+            update = Update(self._problems, MOST, self._sums[group], D, panel.capacity)
+            gram.over_rows("update", some, 0, panel, count, None, update)
+        return stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]

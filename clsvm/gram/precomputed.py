@@ -142,8 +142,15 @@ class SharedGram(_Numbered):
         self.stream, self.kernel, self.width = stream, gram.kernel, _WHOLE
         self.rows = replace(gram.rows, tile_cost=1.0)
         self._slabs = _computed(stream, gram, below=True)
-        given = programs.given(stream.profile, gram.rows.dtype)
-        self._pair, self._answer = stream.variant(given, "pair"), stream.variant(given, "answer")
+        self._pair = stream.variant(programs.given(stream.profile, gram.rows.dtype), "pair")
+
+    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
+        """Raises NotImplementedError: half of K is there."""
+        raise NotImplementedError
+
+    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        """Raises NotImplementedError: half of K is there."""
+        raise NotImplementedError
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a panel."""

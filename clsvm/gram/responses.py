@@ -123,6 +123,8 @@ class Support:
             return None
         desks = of_thread("desks").setdefault((stream.queue, shape), WeakKeyDictionary())
         if self not in desks:
+            if len(desks) >= desk.DESKS:
+                desks.clear()
             pieces = zip(self._kept, self._pieces, strict=True)
             parts = [desk.Part(kept.panel, kept.count, which, group) for kept, (which, group) in pieces]
             desks[self] = desk.Desk(stream, self.kernel, self.plan, self.dtype, X.shape[1], parts, shape)

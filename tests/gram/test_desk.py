@@ -14,6 +14,7 @@ from clsvm.errors import RowTooLargeError
 from clsvm.gram import desk, layouts
 from clsvm.gram.partition import Partition
 from clsvm.models.model import KernelModel
+from clsvm.opencl.contexts import of_thread
 from clsvm.opencl.stream import Stream
 
 
@@ -94,6 +95,7 @@ def test_a_row_that_is_too_large_is_named_and_leaves_nothing(device: str) -> Non
     large[4, 3] = 1e200
     with pytest.raises(RowTooLargeError, match="row 4"):
         model.decision_function(large, device)
+    np.testing.assert_array_equal(model.decision_function(X[:1], device), expected[:1])
     np.testing.assert_array_equal(model.decision_function(X, device), expected)
 
 
@@ -114,3 +116,25 @@ def test_sums_of_entries_are_those_of_the_layout(device: str, kind: str) -> None
     model = replace(model, plan=layouts.Plan(kind, np.zeros(21), "", partition))
     X = np.random.default_rng(2).normal(size=(desk.MOST + 1, 21))
     np.testing.assert_array_equal(model.decision_function(X[:2], device), model.decision_function(X, device)[:2])
+
+
+def test_few_desks_of_a_thread(device: str, buffers: list[int]) -> None:
+    models, X = [make() for _ in range(desk.DESKS + 1)], np.random.default_rng(2).normal(size=(2, 21))
+    values = [model.decision_function(X, device) for model in models]
+    with Stream(device) as stream:
+        assert len(of_thread("desks")[stream.queue, (1, 1)]) <= desk.DESKS
+    for model, expected in zip(models, values, strict=True):
+        np.testing.assert_array_equal(model.decision_function(X, device), expected)
+
+
+def test_nothing_is_built_while_a_call_holds_its_stream(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork waits for the builder first."""
+    model, X = make(d=23), np.random.default_rng(2).normal(size=(2, 23))
+    held: list[bool] = []
+    kernel = Stream.kernel
+    monkeypatch.setattr(
+        Stream, "kernel", lambda self, *given: held.append(self.lock._is_owned()) or kernel(self, *given)
+    )
+    model.decision_function(X, device)
+    assert held
+    assert not any(held)

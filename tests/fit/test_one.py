@@ -1,0 +1,109 @@
+"""One problem of few rows, which a batch takes: what its report says, and that nothing asked is lost on the way."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from clsvm.errors import CheckpointError
+from clsvm.fit import one, side_by_side
+from clsvm.solvers import batch
+from tests.conftest import noisy
+
+X, Y = noisy(400, 5)
+
+
+@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
+def test_the_same_optimum_either_way(device: str, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    batched = make(gamma=0.3, tol=1e-5, device=device).fit(X, Y)
+    report = batched.fit_report_
+    assert report.selection == "all rows are one working set"
+    assert (report.outer_steps, len(report.trace)) == (1, 1)
+    assert report.trace[-1].steps == report.steps == np.max(batched.n_iter_)
+    monkeypatch.setattr(one, "_whole", lambda *given: False)
+    other = make(gamma=0.3, tol=1e-5, device=device).fit(X, Y)
+    assert other.fit_report_.selection != report.selection
+    assert report.dual == pytest.approx(other.fit_report_.dual, rel=1e-6)
+    values = [model.model_.decision_function(X, device) for model in (batched, other)]
+    np.testing.assert_allclose(*values, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"layout": "clustered"}, {"working_set_size": 64}, {"cache_size": 1}, {"gap_tol": 1e-3}, {"checkpoint": "state"}],
+    ids=str,
+)
+def test_what_a_batch_does_not_do_is_the_solver_s(device: str, tmp_path: Path, asked: dict[str, Any]) -> None:
+    if "checkpoint" in asked:
+        asked = {"checkpoint": str(tmp_path / "state")}
+    report = SVC(gamma=0.3, device=device, **asked).fit(X, Y).fit_report_
+    assert report.selection != "all rows are one working set"
+    assert report.outer_steps > 1
+
+
+def test_what_memory_does_not_hold_whole_has_the_report_of_its_solver(device: str) -> None:
+    report = SVC(gamma=0.3, device=device, memory_limit="500kB").fit(X, Y).fit_report_
+    assert report.converged
+    assert "all rows are one working set" not in report.selection
+    assert report.working_set_size < 400
+    assert report.trace[-1].outer == report.outer_steps > 1
+    assert report.seconds["total"] == pytest.approx(sum(v for k, v in report.seconds.items() if k != "total"))
+
+
+def test_no_time_leaves_what_there_was(device: str) -> None:
+    model = SVC(gamma=0.3, device=device, warm_start=True).fit(X, Y)
+    before, support = model.dual_coef_.copy(), model.support_.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.set_params(max_time=1e-9).fit(X, Y)
+    assert not model.fit_report_.converged
+    assert model.fit_report_.outer_steps == 0
+    np.testing.assert_array_equal(model.support_, support)
+    np.testing.assert_allclose(model.dual_coef_, before, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_steps_end_at_max_iter(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the host does not take what is left."""
+    monkeypatch.setattr("clsvm.fit.host.takes", lambda stream, problem: False)
+    for most in (100, 900):
+        model = SVC(C=1e6, gamma=0.3, tol=1e-9, max_iter=most, device=device).fit(X, Y)
+        assert 0 < model.n_iter_[0] <= most
+
+
+def test_progress_counts_the_steps_of_the_point_s_own_problem(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[Any] = []
+
+    def told(display: Any) -> Any:
+        def show(point: Any) -> None:
+            points.append(point)
+
+        show.phase = lambda words: None  # type: ignore[attr-defined]
+        return show
+
+    monkeypatch.setattr(side_by_side.Display, "__enter__", told)
+    report = SVC(gamma=0.3, device=device).fit(X, Y).fit_report_
+    assert points[-1].steps == report.steps > 0
+
+
+def test_a_checkpoint_knows_the_rows_that_weigh_nothing(device: str, tmp_path: Path) -> None:
+    """Classes that weigh nothing are none; the problems of the others can be equal."""
+    rows, y = np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) // 2
+    given: dict[str, Any] = {"gamma": 1.0, "device": device, "checkpoint": str(tmp_path / "state")}
+    for _ in range(2):
+        SVC(**given).fit(rows, y, (y != 0).astype(float))
+    with pytest.raises(CheckpointError, match="other C, nu or weights"):
+        SVC(**given).fit(rows, y, (y != 1).astype(float))
+
+
+def test_as_many_rows_as_a_work_item_solves(device: str) -> None:
+    rows, y = noisy(batch.MOST + 1, 3)
+    for n, whole in ((batch.MOST, True), (batch.MOST + 1, False)):
+        report = SVC(gamma=0.3, device=device).fit(rows[:n], y[:n]).fit_report_
+        assert (report.selection == "all rows are one working set") == whole
