@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError
 from typing import Any, Self
 
 import joblib
@@ -58,7 +59,7 @@ class _Dealt(Fits):
                 ask(jobs)
             for future in waiting:
                 jobs, had = asked.pop(future)
-                if future.status in ("cancelled", "lost"):  # with the last worker that had the data
+                if (came := _come_to(future)) is None:
                     if had is data:  # (the others that were lost with it find it sent)
                         losses += 1
                         if losses > LOSSES:
@@ -69,7 +70,7 @@ class _Dealt(Fits):
                         data = self._everywhere(client)
                     ask(jobs)
                     continue
-                results, said = future.result()
+                results, said = came
                 losses = 0
                 self.received += sum(one.values.nbytes for one in results.values() if isinstance(one, Found))
                 self.found.update(results)
@@ -90,6 +91,17 @@ class _Dealt(Fits):
             raise DeviceError("Dask has no worker that runs, and none came: start one") from None
         self.sent += pickled(bare) * len(client.who_has([data]).get(data.key, ()))
         return data
+
+
+def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
+    """What a piece came to; None where it was lost, with the last worker that had the data or after it was done."""
+    if future.status in ("cancelled", "lost"):
+        return None
+    try:
+        result: tuple[Results, Said] = future.result()
+    except CancelledError:
+        return None
+    return result
 
 
 def _done(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -238,6 +239,23 @@ def test_workers_die(sent: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
         assert len(before & set(client.run(os.getpid).values())) == (0 if everyone else 1)
     assert len(sent["data"]) == 1 + everyone
     np.testing.assert_array_equal(scores(made), scores(searched(clsvm.model_selection, grid)))
+
+
+def test_a_piece_that_is_lost_once_it_is_done(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker went before the answer was fetched: it is asked for again."""
+    lost: list[str] = []
+    result = distributed.Future.result
+
+    def gone(future: Any, *given: Any, **named: Any) -> Any:
+        if not lost and future.key.startswith("_done"):
+            lost.append(future.key)
+            raise CancelledError(future.key)
+        return result(future, *given, **named)
+
+    monkeypatch.setattr(distributed.Future, "result", gone)
+    made = searched(over_dask, FOLDS)
+    assert lost
+    np.testing.assert_allclose(scores(made), scores(searched(clsvm.model_selection, FOLDS)), atol=2e-3)
 
 
 @pytest.mark.full
