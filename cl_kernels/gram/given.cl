@@ -4,7 +4,7 @@
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
 // consecutive values), or (1, capacity) in the vector shape. pair: an item for each square of SIDE x SIDE values and its
-// mirror image, whole lines of the cache both ways. answer: an item for each u.
+// mirror image, whole lines of the cache both ways, in the vector shape alone. answer: an item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
@@ -19,6 +19,7 @@ kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, globa
   }
 }
 
+#ifdef VECTOR
 kernel EXPLICIT void pair(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                           const int capacity, const int offset, global real *restrict Q) {
   const int u0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
@@ -40,6 +41,7 @@ kernel EXPLICIT void pair(SLABS_GIVEN, const int slab_rows, const long ld, globa
     for (int b = 0; b < SIDE; ++b)
       for (int a = 0; a < SIDE; ++a) Q[(size_t)(v0 + b) * capacity + u0 + a] = square[a][b];
 }
+#endif
 
 kernel EXPLICIT void answer(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                             global const int *restrict right, global const int *restrict count,

@@ -127,7 +127,9 @@ def test_columns_that_no_row_had_in_training(device: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("clsvm.gram.layouts.csr.ORDERED", 10)
     X, y = half_dense()
     wide = sp.csr_matrix((X.data, X.indices * 3000, X.indptr), shape=(X.shape[0], 10**6))
-    more = sp.csr_matrix(wide + sp.random(*wide.shape, 1e-6, random_state=0))
+    rng = np.random.default_rng(0)
+    anywhere = rng.normal(size=400), (rng.integers(0, len(y), 400), rng.integers(0, 10**6, 400))
+    more = sp.csr_matrix(wide + sp.csr_matrix(anywhere, shape=wide.shape))
     for layout in ("csr", "hybrid"):
         narrow = SVC(gamma=0.05, device=device, layout=layout).fit(X, y > 0)
         machine = SVC(gamma=0.05, device=device, layout=layout).fit(wide, y > 0)
