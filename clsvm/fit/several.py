@@ -14,7 +14,7 @@ from clsvm.fit import checkpoint, host, sharded, side_by_side, spread
 from clsvm.fit.checkpoint import Checkpoint, Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.fit.train import train_each
-from clsvm.fit.trained import Several, Trained, Vector
+from clsvm.fit.trained import Several, Trained
 from clsvm.gram import layouts
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
@@ -96,17 +96,11 @@ def _solved(
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(there[0], options.memory_limit) as stream:
             record.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
-    b = [found[place].b if place in found else _begun(member) for place, member in enumerate(members)]
+    b = [found[place].b if place in found else member.beginning for place, member in enumerate(members)]
     none = np.zeros(members[0].problem.groups)
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])
     steps = np.array([found[place].steps if place in found else 0 for place in range(len(members))], np.int64)
     return Several(b, rho, steps, record.report(found, len(members), options, since), record.plan)
-
-
-def _begun(member: Member) -> Vector:
-    """Where a member begins."""
-    start = member.problem.start[0] if member.start is None and member.problem.start is not None else member.start
-    return np.zeros(len(member.rows)) if start is None else start
 
 
 def _together(members: Sequence[Member], large: list[int], n: int, devices: int) -> list[list[int]]:

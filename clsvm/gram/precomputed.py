@@ -17,7 +17,6 @@ from clsvm.gram.layouts.record import Panel, Rows, lanes
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED, Kernel
-from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
 _WHOLE = 16  # rows and working sets are whole vectors of any dtype
@@ -64,7 +63,6 @@ class _Numbered(_WholeGram):
     """Those whose panels hold numbers of rows alone."""
 
     stream: Stream
-    _answer: DeviceKernel
 
     def panel_bytes(self, capacity: int) -> int:
         """Nothing."""
@@ -77,10 +75,6 @@ class _Numbered(_WholeGram):
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on."""
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
-
-    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        """c += K(U, U') D."""
-        self._answer((panel.capacity,), None, self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
 class PrecomputedGram(_Numbered):
@@ -111,6 +105,10 @@ class PrecomputedGram(_Numbered):
         """K among the rows of a panel."""
         size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
         self._pick(size, None, self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
+
+    def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
+        """c += K(U, U') D."""
+        self._answer((panel.capacity,), None, self._slabs.head, rows, right.rows, count, update.D, update.c)
 
 
 class StoredGram(_WholeGram):

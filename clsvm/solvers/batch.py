@@ -183,9 +183,7 @@ class _Batch:
             ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
             for array, of in ((self.lo, "lo"), (self.hi, "hi"), (self.q, "q")):
                 array[p, :m] = getattr(member.problem, of)[0]
-            start = member.problem.start if member.start is None else member.start
-            if start is not None:
-                self.b[p, :m] = start
+            self.b[p, :m] = member.beginning
         self.groups = problem.groups
         self.group = self.groups * np.arange(B)[:, None] + (self.lo < 0) * (self.groups - 1)
         # as the device holds them: where it has no double precision they are sums of two floats
@@ -211,10 +209,8 @@ class _Batch:
         """All of Q: of long rows one side, which the other mirrors."""
         stream, gram, W, real = self.stream, self.gram, self.W, np.dtype(self.gram.rows.dtype).itemsize
         half = stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
-        mirror, squares = (
-            stream.variant(programs.carry(stream.profile, gram.rows.dtype), "mirror"),
-            W // programs.SQUARE,
-        )
+        mirror = stream.variant(programs.carry(stream.profile, gram.rows.dtype), "mirror")
+        squares = W // programs.SQUARE
         for p, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
             gram.tile(part, Tile(rows, count, self.Q, offset=p * W, half=half, most=len(member.rows)))
@@ -299,8 +295,9 @@ class _Batch:
         that is ``alone`` to be looked at, as a sample of rows has it."""
         level, weight = certificate.level(self.f, self.b, self.q, self.kink)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
-        if self.exact and (alone & loose).any():
-            moved = np.where(alone & loose, SURE * self._moved(alone & loose), bound)
+        sampled = alone & loose
+        if self.exact and sampled.any():
+            moved = np.where(sampled, SURE * self._moved(sampled), bound)
             loose = np.minimum(moved, bound) * weight > certificate.OBJECTIVE * level
         return loose
 

@@ -21,6 +21,13 @@ class Member:
     problem: Problem
     start: Vector | None = None
 
+    @property
+    def beginning(self) -> Vector:
+        """Where it begins, (m,): at its start, else at its problem's, else at 0."""
+        if self.start is not None:
+            return self.start
+        return np.zeros(len(self.rows)) if self.problem.start is None else self.problem.start[0]
+
     def begun(self, b: Vector | None) -> Member:
         """The same from coefficients near ``b`` that keep its bounds and sums; from its own where there are none."""
         if b is None or not b.any():

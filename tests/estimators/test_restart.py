@@ -151,9 +151,8 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
         SVC(**{**options, "checkpoint": 3}).fit(X, y)
 
 
-def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = noisy(300, 6)
-    file = tmp_path / "state"
+def interrupted_in_a_solve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next fits of one problem after another end as by Ctrl-C, each when its solver has looked four times."""
     real = train.Display.__enter__
 
     def interrupts(display: Any) -> Any:
@@ -169,6 +168,12 @@ def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monke
         return show
 
     monkeypatch.setattr(train.Display, "__enter__", interrupts)
+
+
+def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = noisy(300, 6)
+    file = tmp_path / "state"
+    interrupted_in_a_solve(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         SVC(**OPTIONS, device=device, checkpoint=file).fit(X, y)
     monkeypatch.undo()

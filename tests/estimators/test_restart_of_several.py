@@ -13,9 +13,9 @@ from sklearn import svm
 
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
-from clsvm.fit import checkpoint, host, several, train
+from clsvm.fit import checkpoint, host, several
 from clsvm.solvers import batch, free
-from tests.estimators.test_restart import classes
+from tests.estimators.test_restart import classes, interrupted_in_a_solve
 
 X, Y = classes(360)
 OPTIONS: dict[str, Any] = {"gamma": 0.3, "tol": 1e-4, "working_set_size": 32}
@@ -195,7 +195,7 @@ def test_one_in_progress_stays_where_it_stands(
         if method == "stands":
             interrupted_at(within, method, 5)  # (after the second launch of four members)
         else:
-            _interrupted_in_a_solve(within)
+            interrupted_in_a_solve(within)
         with pytest.raises(KeyboardInterrupt):
             machine("ovr", device, checkpoint=file).fit(X, Y)
     with np.load(file) as content:
@@ -205,24 +205,6 @@ def test_one_in_progress_stays_where_it_stands(
     rest = machine("ovr", device, checkpoint=file).fit(X, Y)
     assert rest.fit_report_.steps < whole.fit_report_.steps
     assert rest.fit_report_.dual == pytest.approx(whole.fit_report_.dual, rel=1e-6)
-
-
-def _interrupted_in_a_solve(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = train.Display.__enter__
-
-    def interrupts(display: Any) -> Any:
-        real(display)
-        points: list[Any] = []
-
-        def show(point: Any) -> None:
-            points.append(point)
-            if len(points) == 4:
-                raise KeyboardInterrupt
-
-        show.phase = lambda words: None  # type: ignore[attr-defined]
-        return show
-
-    monkeypatch.setattr(train.Display, "__enter__", interrupts)
 
 
 @pytest.mark.parametrize("changed", [{"tol": 1e-6}, {"gap_tol": 1e-5}, {"dtype": "float64"}])
