@@ -1,5 +1,5 @@
-"""The problem of a machine by itself: one of few rows as a member of a batch, which takes a launch or two, else by
-decomposition."""
+"""The problem of a machine by itself: one of few rows as a member of a batch, which takes a tenth of the launches, else
+by decomposition."""
 
 from __future__ import annotations
 
