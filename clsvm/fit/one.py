@@ -47,5 +47,7 @@ def _whole(X: Any, problem: Problem, options: Options) -> bool:
         return False
     profile = default_profile(find(there[0]))
     nothing = options.gap_tol is None and options.checkpoint is None
-    auto = options.working_set_size == options.cache_size == options.layout == "auto"
-    return nothing and auto and profile.wide == "double" and problem.n <= batch.most(profile)
+    auto = options.working_set_size == options.layout == "auto"
+    values = np.dtype(options.dtype).itemsize * problem.n**2  # bytes of all of K
+    kept = options.cache_size == "auto" or 1e6 * float(options.cache_size) >= values
+    return nothing and auto and kept and profile.wide == "double" and problem.n <= batch.most(profile)

@@ -62,6 +62,7 @@ class PreparedFit:
             cache_bytes=cache,
             kernel_scale=scale.own,
             exact=exact,
+            sizes=scale.sizes,
         )
         self.last = dtype == stream.profile.finest
         self._single = float(np.finfo(dtype).eps) * scale.own  # rounding error of f for a coefficient 1
@@ -180,10 +181,12 @@ def sure(solution: solvers.Solution, rounding: float, tol: float, gap_tol: float
 
 
 class Scales(NamedTuple):
-    """The rounding error of kernel values in units of eps: of their dtype, in it, and of float64, in float64."""
+    """The rounding error of kernel values in units of eps: of their dtype, in it, and of float64, in float64; and the
+    sizes of rows (n,) that it follows from, None of values that are given."""
 
     own: float
     double: float
+    sizes: Vector | None = None
 
 
 def products(
@@ -243,26 +246,27 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
 
 def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram, asked: str) -> Scales:
     """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
-    return scales(gram.kernel, *extent(stream, plan, X, gram), X.shape[1], gram.rows.dtype, asked)
+    return scales(gram.kernel, sizes(stream, plan, X, gram), X.shape[1], gram.rows.dtype, asked)
 
 
-def extent(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> tuple[float, float]:
-    """The largest and the least size of rows, from which rounding errors follow."""
+def sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Vector:
+    """The size of each row (n,), from which rounding errors follow."""
     dtype = gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
-    sizes = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
-    if gram.kernel.spec.element or sizes.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
-        sizes = precision.sizes(gram.kernel, X, plan)
-    return precision.extent(sizes)
+    found = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
+    if gram.kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
+        found = precision.sizes(gram.kernel, X, plan)
+    return np.asarray(found, np.float64)
 
 
-def scales(kernel: Kernel, size: float, least: float, d: int, dtype: str, asked: str) -> Scales:
+def scales(kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str) -> Scales:
     """The rounding errors of kernel values of rows of d features with such sizes. Raises ValueError where they are too
     large for a dtype."""
+    size, least = precision.extent(sizes)
     scale = kernel.rounding(size, float(np.finfo(dtype).eps), least, underflow(dtype, d))
     if not scale <= float(np.finfo(dtype).max):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
-    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", d)))
+    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", d)), sizes)
 
 
 def beyond(what: str, dtype: str) -> str:

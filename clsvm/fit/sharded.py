@@ -42,11 +42,10 @@ ALIKE = 1.3  # times as fast: devices whose speeds are nearer than that count as
 
 
 class Facts(NamedTuple):
-    """What a shard says of itself. size, least: extents of its rows (prepare.extent); W, cache_bytes, reason: of
-    sizes.choose; row: bytes of one; layout: words."""
+    """What a shard says of itself. sizes: of its rows (prepare.sizes); W, cache_bytes, reason: of sizes.choose; row:
+    bytes of one; layout: words."""
 
-    size: float
-    least: float
+    sizes: Vector
     W: int
     cache_bytes: int
     reason: str
@@ -78,9 +77,9 @@ class OneShard(Shard):
 
     def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
         """For a problem of n rows in all."""
-        found = prepare.extent(self.stream, self.plan, self.X, self.gram)
+        found = prepare.sizes(self.stream, self.plan, self.X, self.gram)
         W, cache_bytes, reason = choose(self.stream, self.gram, working_set, cache, n)
-        return Facts(*found, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
+        return Facts(found, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
 
 
 def train(
@@ -148,8 +147,8 @@ class Ready:
         self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         asked = options.working_set_size, options.cache_size, shape[0]
         self._facts: list[Facts] = laid.ask("facts", [asked] * len(laid.sizes))
-        sizes = max(one.size for one in self._facts), min(one.least for one in self._facts)
-        self._scales = prepare.scales(kernel, *sizes, shape[1], dtype, options.dtype)
+        sizes = np.concatenate([one.sizes for one in self._facts])
+        self._scales = prepare.scales(kernel, sizes, shape[1], dtype, options.dtype)
         self.last = dtype == laid.finest
 
     def coarse(self, problem: Problem) -> bool:
@@ -170,6 +169,7 @@ class Ready:
             cache_bytes=one.cache_bytes,
             kernel_scale=self._scales.own,
             exact=None,
+            sizes=self._scales.sizes,
             **settings,
         )
         solution = Sharded(self._laid, working_set, problem, wanted).run()

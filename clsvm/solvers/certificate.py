@@ -18,6 +18,8 @@ from clsvm.report import Status
 Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
+SAMPLE, FEW = 256, 4  # rows that say what rounding did; times so many rows, up to which all of them are evaluated
+MOST, SURE = 3.0, 2.0  # how many times the largest error of a sample, and its sum, are taken for the rest
 HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
@@ -158,10 +160,11 @@ def rounding(b: Vector, dtype: str, kernel_scale: float) -> float:
 
 class Rounding:
     """What rounding of kernel values of ``dtype``, of kernel_scale eps each, can have done to f of each row: of one
-    that was evaluated in float64, what it does to the change of the coefficients since."""
+    that was evaluated in float64, what it does to the change of the coefficients since. sizes: of rows (n,), for
+    :func:`certified`."""
 
-    def __init__(self, dtype: str, kernel_scale: float) -> None:
-        self._given = dtype, kernel_scale
+    def __init__(self, dtype: str, kernel_scale: float, sizes: Vector | None = None) -> None:
+        self._given, self.sizes = (dtype, kernel_scale), sizes
         self._b: Vector | None = None  # when rows were last evaluated
         self._c = self._off = np.zeros(0)  # K b then, and what rounding had done
         self._known = np.zeros(0, bool)  # of these rows
@@ -202,34 +205,67 @@ def certified(
     worst: float,
     tol: float,
     gap: bool = False,
+    sizes: Vector | None = None,
 ) -> tuple[float, NDArray[np.bool_], Vector]:
     """(violation, rows evaluated (n,), f (problems, n)): f of the rows that decide the violation, seen as ``worst``,
     and the objectives, from kernel values in float64, where rounding, at most ``bound`` or of each row its own, may
     hide a tenth of tol. Where these are in float64 as it is (double), f of all rows: it has gathered the rounding of
     many steps. The objectives' rows are left where the violation turns out to be beyond tol, unless the gap is what may
-    end the solve."""
+    end the solve.
+
+    sizes: of rows (n,). Where they are given and many rows would be evaluated, a sample of these says what rounding did
+    first, and the rest is left if that is little: of the violation where MOST times the largest error of the sample
+    is, of an objective where SURE times the sum is, as the sample has it. The largest rows are in the sample, since
+    errors grow with size."""
     off: Vector = np.array(np.broadcast_to(bound, problem.n), np.float64)
-    rows: NDArray[np.bool_] = np.full(problem.n, double)
     looked = np.zeros(problem.n, bool)
+
+    def look(rows: NDArray[np.intp], times: float = 1.0) -> Vector:
+        """What rounding had done to f of these rows (problems, rows), which is put right. Of the others it is taken to
+        have done as much, so many times."""
+        values = exact(rows, b) + problem.q[:, rows]
+        with np.errstate(over="ignore"):
+            did = np.abs(values - f[:, rows])
+            off[:] *= min(1.0, times * float((did.max(axis=0) / np.maximum(off[rows], TINY)).max()))
+        f[:, rows], looked[rows] = values, True
+        return np.asarray(did)
+
+    def deciding() -> NDArray[np.intp]:
+        found = of(problem, b, f).deciding(tol, np.tile(off, problem.problems)).reshape(b.shape)
+        return np.flatnonzero(found.any(axis=0) & ~looked & (off > tol / 10))
+
+    rows = np.arange(problem.n if double else 0)
     if not double and worst + 2 * off.max(initial=0.0) > tol:
-        deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
-        rows = deciding.reshape(b.shape).any(axis=0) & (off > tol / 10)
-    for objective in (False, True):
-        if objective:
-            size, weight = level(f, b, problem.q, problem.kink)
-            loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
-            rows = ~looked & loose & (b != 0).any(axis=0)
-        at = np.flatnonzero(rows)
-        if at.size:
-            values = exact(at, b) + problem.q[:, at]
-            with np.errstate(over="ignore"):
-                did = np.abs(values - f[:, at]).max(axis=0) / np.maximum(off[at], TINY)
-            off *= min(1.0, float(did.max()))  # what it did here, it will have done to the rest
-            f[:, at] = values
-            looked |= rows
-            if not gap and of(problem, b, f).violation > tol:
-                break
+        rows = deciding()
+        if sizes is not None and len(rows) > FEW * SAMPLE:
+            look(sample(rows, b, sizes)[0], MOST)
+            rows = deciding()
+    if rows.size:
+        look(rows)
+    if gap or not looked.any() or of(problem, b, f).violation <= tol:
+        size, weight = level(f, b, problem.q, problem.kink)
+        loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
+        rest = np.flatnonzero(~looked & loose & (b != 0).any(axis=0))
+        if sizes is not None and len(rest) > FEW * SAMPLE:
+            some, times = sample(rest, b, sizes)
+            moved = (look(some) * np.abs(b[:, some]) * times).sum(axis=1)
+            rest = rest[~looked[rest] & (SURE * moved > OBJECTIVE * size).any()]
+        if rest.size:
+            look(rest)
     return of(problem, b, f).violation if looked.any() else worst, looked, f
+
+
+def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
+    """(SAMPLE of some rows, ascending, how many each stands for): the largest, and of the others as many of each size
+    of coefficient."""
+    by_size = rows[np.argsort(-sizes[rows], kind="stable")]
+    largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]
+    by_weight = others[np.argsort(-np.abs(b[:, others]).max(axis=0), kind="stable")]
+    some = by_weight[:: -(-len(others) // (SAMPLE - len(largest)))]
+    found, times = np.concatenate([largest, some]), np.ones(len(largest) + len(some))
+    times[len(largest) :] = len(others) / max(1, len(some))
+    order = np.argsort(found)
+    return found[order], times[order]
 
 
 def objectives(

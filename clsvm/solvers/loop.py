@@ -86,7 +86,7 @@ class Loop(ABC):
 
     def _begin(self) -> None:
         """Nothing was done yet."""
-        self.rounding = certificate.Rounding(self.dtype, self.settings.kernel_scale)
+        self.rounding = certificate.Rounding(self.dtype, self.settings.kernel_scale, self.settings.sizes)
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.trace: list[Point] = []
 

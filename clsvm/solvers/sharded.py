@@ -233,7 +233,7 @@ class Sharded(Loop):
     def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
         b, f = self._b, self._f()
         evaluated, bound = partial(self.rounding.evaluated, self.exact), self.rounding(b)
-        given = self.problem, b, f, evaluated, bound, self.dtype == "float64", violation, tol, gap
+        given = self.problem, b, f, evaluated, bound, self.dtype == "float64", violation, tol, gap, self.rounding.sizes
         violation, looked, f = certificate.certified(*given)
         if looked.any():
             self.rounding.looked(looked, b, f - self.problem.q)

@@ -18,9 +18,10 @@ Vector = NDArray[np.float64]
 class Settings:
     """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
     row cache. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
-    exact enough as it is. start: feasible coefficients (problems, n) to begin with; known: coefficients near
-    those and the f of them. save: called with the coefficients at least ``save_every`` seconds apart, and where the
-    solve is interrupted. timed: whether seconds are wanted by part, for which the host waits more often."""
+    exact enough as it is. sizes: of rows (n,), by which a sample of them is taken (certificate.certified). start:
+    feasible coefficients (problems, n) to begin with; known: coefficients near those and the f of them. save: called
+    with the coefficients at least ``save_every`` seconds apart, and where the solve is interrupted. timed: whether
+    seconds are wanted by part, for which the host waits more often."""
 
     tol: float
     gap_tol: float | None
@@ -29,6 +30,7 @@ class Settings:
     cache_bytes: int
     kernel_scale: float
     exact: Exact | None
+    sizes: Vector | None = None
     progress: Progress | None = None
     max_time: float | None = None
     start: Vector | None = None

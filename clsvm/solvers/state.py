@@ -85,7 +85,9 @@ class State:
         """certificate.certified of the state as it is, whose f is then replaced."""
         now, b, f = self.now()
         double, evaluated = self.gram.rows.dtype == "float64", partial(rounding.evaluated, exact)
-        violation, looked, f = certificate.certified(now, b, f, evaluated, rounding(b), double, worst, tol, gap)
+        violation, looked, f = certificate.certified(
+            now, b, f, evaluated, rounding(b), double, worst, tol, gap, rounding.sizes
+        )
         if looked.any():
             self.stream.write_wide(self.f, self.padded(f))
             rounding.looked(looked, b, f - now.q)

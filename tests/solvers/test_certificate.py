@@ -105,3 +105,51 @@ def test_rows_that_are_known_are_evaluated_by_what_has_changed(problems: int) ->
     assert asked == [(N, N), (N // 2 - 3, 3), (N // 2 - 2, N)]
     np.testing.assert_allclose(error.evaluated(exact, every, -b), -b @ K.T)
     assert asked[3:] == [(N, N)]  # (all has changed)
+
+
+MANY = 6000
+
+
+@pytest.mark.parametrize(("error", "largest"), [(TOL / 50, 1.0), (TOL / 2, 1.0), (TOL / 50, 1e3)])
+def test_a_sample_says_what_rounding_did(error: float, largest: float) -> None:
+    """Of many rows a sample is evaluated, and the others only where its errors could matter; the few largest rows,
+    whose errors are like no others, are in it."""
+    rng = np.random.default_rng(0)
+    signs = np.tile([1.0, -1.0], MANY // 2)
+    lo, hi, q = np.minimum(signs, 0)[None], np.maximum(signs, 0)[None], -signs[None]
+    problem, b = Problem(lo, hi, q, Constraint.BIAS, 0.0), signs[None] / 2
+    f, sizes = rng.uniform(-TOL / 2, TOL / 2, (1, MANY)), np.ones(MANY)
+    sizes[:: MANY // 20] = 2.0
+    true = f + error * np.where(sizes > 1, largest, 1.0) * rng.uniform(-1, 1, (1, MANY))
+    worst, asked = certificate.of(problem, b, f).violation, []
+
+    def exact(at: NDArray[np.intp], b: NDArray[np.float64]) -> NDArray[np.float64]:
+        asked.append(at)
+        return (true - q)[:, at]
+
+    given = exact, 20 * TOL, False, worst, TOL
+    violation, looked, found = certificate.certified(problem, b, f.copy(), *given, sizes=sizes)
+    assert set(np.flatnonzero(sizes > 1)) <= set(asked[0])
+    assert len(asked[0]) <= certificate.SAMPLE
+    assert (np.diff(asked[0]) > 0).all()
+    np.testing.assert_allclose(found[0, looked], true[0, looked], atol=1e-12)
+    truth = certificate.of(problem, b, true).violation
+    if error * largest < TOL / 10:
+        assert looked.sum() == len(asked[0])
+        assert abs(violation - truth) <= 2 * error
+    else:
+        assert looked.sum() > 2 * len(asked[0])
+        assert violation > TOL
+        assert truth > TOL
+    assert certificate.certified(problem, b, f.copy(), *given)[1].all()
+
+
+def test_a_sample_stands_for_all_rows() -> None:
+    rng = np.random.default_rng(1)
+    rows, b, sizes = np.sort(rng.choice(5000, 3000, replace=False)), rng.standard_normal((1, 5000)), rng.random(5000)
+    some, times = certificate.sample(rows, b, sizes)
+    assert set(some) <= set(rows)
+    assert len(some) == len(set(some)) <= certificate.SAMPLE
+    np.testing.assert_allclose(times.sum(), len(rows))
+    assert set(rows[np.argsort(-sizes[rows])[: certificate.SAMPLE // 4]]) == set(some[times == 1])
+    np.testing.assert_allclose((np.abs(b[0, some]) * times).sum(), np.abs(b[0, rows]).sum(), rtol=0.05)
