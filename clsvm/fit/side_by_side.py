@@ -21,7 +21,7 @@ from clsvm.parameters import Options
 from clsvm.report import Point, Progress, Status
 from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
-from clsvm.solvers.member import Outcome
+from clsvm.solvers.member import Outcome, Rounding
 
 # K of all rows is computed once where rows have so many cells at least, members' tiles so many times as many values as
 # it has, and it takes no more than a share of the memory that is left.
@@ -97,17 +97,16 @@ class _Work:
         taken = max((found[p].steps for p in able if p in found), default=0)
         options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
         checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.given.X.shape))
+        sample = host.Blocks(self.given.X, self.given.kernel, whole=False) if self.given.X.shape[1] <= WIDE else None
         outcomes = batch.solve(
             self.stream,
             self.gram,
             again,
             options.tol,
             options.max_iter if options.max_iter < 0 else options.max_iter - taken,
-            self.scale.own,
+            Rounding(self.scale.own, (lambda: self._double) if checked else None, sample, self.scale.sizes),
             self._watch,
             lambda: self.given.left() <= 0,
-            (lambda: self._double) if checked else None,
-            host.Blocks(self.given.X, self.given.kernel, whole=False) if self.given.X.shape[1] <= WIDE else None,
             None if kept is None else lambda at, b: kept.stands(able[at], b),
         )
         for place, outcome in zip(able, outcomes, strict=True):

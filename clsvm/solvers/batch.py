@@ -32,13 +32,11 @@ from clsvm.problem import Constraint
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
-from clsvm.solvers.member import Member, Outcome
+from clsvm.solvers.member import Member, Outcome, Rounding
 from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
 
 Vector = NDArray[np.float64]
-Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
-Exact = Callable[[], Products | Block]
 Stands = Callable[[int, Vector], object]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
@@ -83,17 +81,14 @@ def solve(
     members: Sequence[Member],
     tol: float,
     max_iter: int,
-    kernel_scale: float,
+    rounding: Rounding,
     watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
     over: Callable[[], bool] = lambda: False,
-    exact: Exact | None = None,
-    sample: Block | None = None,
     stands: Stands | None = None,
 ) -> list[Outcome | None]:
     """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
-    member, -1 for the profile's patience. exact: makes the same products in float64, or blocks of K on the host.
-    sample: such blocks, of few rows. stands: told after each launch where each member at work stands (place, b).
+    member, -1 for the profile's patience. stands: told after each launch where each member at work stands (place, b).
     Members are at most :func:`largest` rows."""
     found: list[Outcome | None] = [None] * len(members)
     if not members:
@@ -106,7 +101,7 @@ def solve(
     Q = stream.buffer(nbytes)
     with stream.recycling(LOOSE):
         for places, W in zip(batches, widths, strict=True):
-            batch = _Batch(stream, gram, [members[place] for place in places], W, Q, kernel_scale, exact, sample)
+            batch = _Batch(stream, gram, [members[place] for place in places], W, Q, rounding)
             if not batch.own_rows:
                 if not blank:  # of a tile there is what its rows have; what stands beside it has to be some number
                     stream.clear(Q, nbytes)
@@ -161,19 +156,14 @@ def _counts(stream: Stream, numbers: Sequence[int]) -> tuple[Buffer, list[Buffer
 class _Batch:
     """Some members on the device, their tiles in Q."""
 
+    f: Vector
+
     def __init__(
-        self,
-        stream: Stream,
-        gram: Products,
-        members: Sequence[Member],
-        W: int,
-        Q: Buffer,
-        kernel_scale: float,
-        exact: Exact | None,
-        sample: Block | None,
+        self, stream: Stream, gram: Products, members: Sequence[Member], W: int, Q: Buffer, rounding: Rounding
     ) -> None:
         self.stream, self.gram, self.members, self.W, self.Q = stream, gram, members, W, Q
-        self.eps, self.exact, self.sample = float(np.finfo(gram.rows.dtype).eps) * kernel_scale, exact, sample
+        self.eps = float(np.finfo(gram.rows.dtype).eps) * rounding.kernel_scale
+        self.exact, self.sample, self.sizes = rounding[1:]
         problem, B = members[0].problem, len(members)
         self.constraint, self.kink, self.B = problem.constraint, problem.kink, B
         self.lo, self.hi, self.q, self.b = (np.zeros((B, W)) for _ in range(4))
@@ -259,8 +249,10 @@ class _Batch:
             hidden = 2 * bound  # of the violation
             checked = exact.copy()
             if self.exact:
-                settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
-                exact |= settled & (doubt | self._loose(bound, settled & ~doubt & ~exact))
+                settled, most = (violation <= tol) | still, (1 - STOP) * tol
+                off, fine = self._sampled(settled & ~exact & ((hidden > most) | self._loose(bound)), bound)
+                hidden, doubt = 2 * off, 2 * off > most
+                exact |= settled & (doubt | (self._loose(bound, settled & ~doubt & ~exact & ~fine) & ~fine))
             if exact.any():
                 near = seen.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
                 near &= exact[:, None]
@@ -290,13 +282,34 @@ class _Batch:
         """Of f, from the rounding of K."""
         return np.asarray(self.eps * np.abs(self.b).sum(axis=1))
 
-    def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _sampled(self, members: NDArray[np.bool_], bound: Vector) -> tuple[Vector, NDArray[np.bool_]]:
+        """(``bound`` (B,), or what certificate.sample makes of it, of those ``members`` that have many support vectors;
+        those of them whose objective rounding has moved by too little to matter). What it did to all rows alike counts
+        for nothing where the coefficients add up to 0: f is left as it is."""
+        many = members & ((self.b != 0).sum(axis=1) > 2 * certificate.SAMPLE)
+        if self.sizes is None or not many.any():
+            return bound, np.zeros(self.B, bool)
+        times, before = np.zeros(self.b.shape), self.f.copy()
+        for p in np.flatnonzero(many).tolist():
+            sizes = self.sizes[self.members[p].rows]
+            some, so_many = certificate.sample(np.flatnonzero(self.b[p]), self.b[[p]], sizes)
+            times[p, some] = so_many
+        self._respond_exactly(times > 0)
+        did = self.f - before
+        self.f = before
+        self.stream.write_wide(self.state.f, before)
+        alike = (did * times).sum(axis=1) / np.maximum(times.sum(axis=1), 1)
+        did -= np.where([member.problem.balanced for member in self.members], alike, 0)[:, None]
+        did, (level, _) = np.abs(did) * (times > 0), certificate.level(before, self.b, self.q, self.kink)
+        fine = (did * np.abs(self.b) * times).sum(axis=1) <= certificate.OBJECTIVE * level
+        return np.where(many, np.minimum(bound, certificate.MOST * did.max(axis=1)), bound), many & fine
+
+    def _loose(self, bound: Vector, alone: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
         """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
-        that is ``alone`` to be looked at, as a sample of rows has it."""
+        that is ``alone`` to be looked at, as some rows have it."""
         level, weight = certificate.level(self.f, self.b, self.q, self.kink)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
-        sampled = alone & loose
-        if self.exact and sampled.any():
+        if alone is not None and (sampled := alone & loose).any():
             moved = np.where(sampled, SURE * self._moved(sampled), bound)
             loose = np.minimum(moved, bound) * weight > certificate.OBJECTIVE * level
         return loose

@@ -19,7 +19,7 @@ Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
 SAMPLE, FEW = 256, 4  # rows that say what rounding did; times so many rows, up to which all of them are evaluated
-MOST, SURE = 3.0, 2.0  # how many times the largest error of a sample, and its sum, are taken for the rest
+MOST = 3.0  # how many times the largest error of a sample is taken for the rest
 HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
@@ -215,8 +215,8 @@ def certified(
 
     sizes: of rows (n,). Where they are given and many rows would be evaluated, a sample of these says what rounding did
     first, and the rest is left if that is little: of the violation where MOST times the largest error of the sample
-    is, of an objective where SURE times the sum is, as the sample has it. The largest rows are in the sample, since
-    errors grow with size."""
+    is, of an objective where the sum of all errors, as the sample has it, is: twice what it can come to. The largest
+    rows are in the sample, since errors grow with size."""
     off: Vector = np.array(np.broadcast_to(bound, problem.n), np.float64)
     looked = np.zeros(problem.n, bool)
 
@@ -249,7 +249,7 @@ def certified(
         if sizes is not None and len(rest) > FEW * SAMPLE:
             some, times = sample(rest, b, sizes)
             moved = (look(some) * np.abs(b[:, some]) * times).sum(axis=1)
-            rest = rest[~looked[rest] & (SURE * moved > OBJECTIVE * size).any()]
+            rest = rest[~looked[rest] & (moved > OBJECTIVE * size).any()]
         if rest.size:
             look(rest)
     return of(problem, b, f).violation if looked.any() else worst, looked, f

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm.gram.products import Products
 from clsvm.problem import Problem
 from clsvm.report import relative_gap
 
 Vector = NDArray[np.float64]
+Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
+Exact = Callable[[], Products | Block]
+
+
+class Rounding(NamedTuple):
+    """What is known of the rounding of K, and how it is seen. kernel_scale: of a value, in units of its dtype's eps.
+    exact: makes the same products in float64, or blocks of K on the host. sample: such blocks, of few rows. sizes: of
+    all rows, for a sample of those of large members (certificate.certified)."""
+
+    kernel_scale: float
+    exact: Exact | None = None
+    sample: Block | None = None
+    sizes: Vector | None = None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,13 @@ def test_the_same_optimum_either_way(device: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     "asked",
-    [{"layout": "clustered"}, {"working_set_size": 64}, {"cache_size": 0.5}, {"gap_tol": 1e-3}, {"checkpoint": "state"}],
+    [
+        {"layout": "clustered"},
+        {"working_set_size": 64},
+        {"cache_size": 0.5},
+        {"gap_tol": 1e-3},
+        {"checkpoint": "state"},
+    ],
     ids=str,
 )
 def test_what_a_batch_does_not_do_is_the_solver_s(device: str, tmp_path: Path, asked: dict[str, Any]) -> None:
