@@ -51,6 +51,7 @@ MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than 
 MOST = 2560  # rows of a member that one work-item solves (measured)
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
+ON_HOST = 256  # float64 values that cost what laying out a row does (measured: 784 features)
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
@@ -341,9 +342,11 @@ class _Batch:
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
-        """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member."""
+        """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from values
+        of the host where they are few beside the rows that products would be laid out for."""
         assert self.exact
-        stream, gram, B = self.stream, self.exact(), self.B
+        few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n
+        stream, gram, B = self.stream, (few and self.sample) or self.exact(), self.B
         if callable(gram):
             for p in np.flatnonzero(near.any(axis=1)).tolist():
                 own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
