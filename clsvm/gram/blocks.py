@@ -26,7 +26,7 @@ from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
-from clsvm.gram.products import Gram, Store, Tile, Update, over_all
+from clsvm.gram.products import Gram, Slots, Store, Tile, Update, over_all
 from clsvm.gram.responses import buffers_of, row_bytes
 from clsvm.gram.streamed import Streamed
 from clsvm.kernels import Kernel
@@ -105,6 +105,7 @@ class BlockGram:
         self._worth = entries * n / max(1, entries[-1])  # rows of the mean length that the longest make
         most = None if stays else max(UNIFIED, LEAST * self._row) if stream.unified else COPIED
         self._streamed = streamed = Streamed(stream, X, plan, dtype, most=most, again=True)
+        self._slots: Slots = {}
         self._few = self._laid(np.sort(self._longest[:SAMPLE]))
         panel = self._few.panel(1)
         self.width, self._rows_stay = self._few.width, panel.rows_stay
@@ -156,13 +157,16 @@ class BlockGram:
     def _laid(self, ids: NDArray[np.int32]) -> Gram:
         """Some of the rows, on the device."""
         self._streamed.check_files()
-        return Gram(self.stream, layouts.build(self.stream, self._X[ids], self._plan, self._dtype, ids), self.kernel)
+        rows = layouts.build(self.stream, self._X[ids], self._plan, self._dtype, ids)
+        return Gram(self.stream, rows, self.kernel, self._slots)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """An empty panel for at least ``capacity`` working vectors, and room for their rows where these have to stay;
         square: one that :meth:`tile` takes."""
         made = self._few.panel(capacity, square)
         made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
+        if square:
+            self._few.slot(made.capacity)
         if made.rows_stay:
             ids = np.sort(self._longest[:capacity])
             made.fetched = replace(made.fetched, ids=ids, gram=self._laid(ids))

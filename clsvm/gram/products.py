@@ -25,6 +25,8 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
+Slots = dict[tuple[int, int], Buffer]
+
 
 class Store(NamedTuple):
     """Where rows of K are kept: SLABS buffers (or one) of slab_rows rows of ld values; slot[u] for each u."""
@@ -109,11 +111,12 @@ def over_all(store: Store | None, update: Update | None) -> str:
 
 
 class Gram:
-    """:class:`Products` of one kernel function over one set of rows, for one stream (so for one thread)."""
+    """:class:`Products` of one kernel function over one set of rows, for one stream (so for one thread). slots: what
+    :meth:`slot` has made, where several of them share it."""
 
     whole, share = False, 0.5
 
-    def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
+    def __init__(self, stream: Stream, rows: Rows, kernel: Kernel, slots: Slots | None = None) -> None:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         self._layout = LAYOUTS[rows.kind]
         self._reader = reader = self._layout.reader(stream, rows, kernel)
@@ -124,7 +127,7 @@ class Gram:
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str], tuple[DeviceKernel, dict[str, int]]] = {}
-        self._slots: dict[tuple[int, int], Buffer] = {}
+        self._slots: Slots = {} if slots is None else slots
 
     @property
     def groups(self) -> range:

@@ -73,8 +73,7 @@ class FitReport(Record):
     primal, dual: objectives as in GTSVM, equations 1 and 2; the dual is maximised, and equal at the optimum.
     gap: 2 (primal - dual) / (primal + dual), or primal - dual where their sum is not positive.
     violation: KKT violation, max over low of f minus min over up of f, float64 sums over kernel values in ``dtype``,
-    re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were: where
-    many could, a sample of them first, which says whether the others have to be, within a tenth of tol).
+    re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).
     error_bound: largest error of f that rounding of the kernel values can have caused.
     steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix.
     bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`); of

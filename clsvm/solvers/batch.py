@@ -50,6 +50,7 @@ IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and aga
 MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
 MOST = 2560  # rows of a member that one work-item solves (measured)
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
+MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
 ON_HOST = 256  # float64 values that cost what laying out a row does (measured: 784 features)
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
@@ -250,10 +251,8 @@ class _Batch:
             hidden = 2 * bound  # of the violation
             checked = exact.copy()
             if self.exact:
-                settled, most = (violation <= tol) | still, (1 - STOP) * tol
-                off, fine = self._sampled(settled & ~exact & ((hidden > most) | self._loose(bound)), bound)
-                hidden, doubt = 2 * off, 2 * off > most
-                exact |= settled & (doubt | (self._loose(bound, settled & ~doubt & ~exact & ~fine) & ~fine))
+                settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
+                exact |= settled & (doubt | self._loose(bound, settled & ~doubt & ~exact))
             if exact.any():
                 near = seen.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
                 near &= exact[:, None]
@@ -283,16 +282,26 @@ class _Batch:
         """Of f, from the rounding of K."""
         return np.asarray(self.eps * np.abs(self.b).sum(axis=1))
 
-    def _sampled(self, members: NDArray[np.bool_], bound: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        """(``bound`` (B,), or what certificate.sample makes of it, of those ``members`` that have many support vectors;
-        those of them whose objective rounding has moved by too little to matter). What it did to all rows alike counts
-        for nothing where the coefficients add up to 0: f is left as it is."""
-        many = members & ((self.b != 0).sum(axis=1) > 2 * certificate.SAMPLE)
-        if self.sizes is None or not many.any():
-            return bound, np.zeros(self.B, bool)
+    def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
+        that is ``alone`` to be looked at, as a sample of rows has it."""
+        level, weight = certificate.level(self.f, self.b, self.q, self.kink)
+        loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
+        many = (self.b != 0).sum(axis=1) > MANY if self.sizes is not None else np.zeros(self.B, bool)
+        if (sampled := alone & loose & many).any():
+            loose &= ~sampled | (self._shifted(sampled) > certificate.OBJECTIVE * level)
+        if (sampled := alone & loose & ~many).any():
+            moved = np.where(sampled, SURE * self._moved(sampled), bound)
+            loose &= ~sampled | (np.minimum(moved, bound) * weight > certificate.OBJECTIVE * level)
+        return loose
+
+    def _shifted(self, members: NDArray[np.bool_]) -> Vector:
+        """The sum of what rounding did to f times the coefficients (B,), as certificate.sample of the support vectors
+        of some ``members`` has it. What it did to all rows alike counts for nothing where the coefficients add up to 0:
+        f is left as it is."""
         times, before = np.zeros(self.b.shape), self.f.copy()
-        for p in np.flatnonzero(many).tolist():
-            sizes = self.sizes[self.members[p].rows]
+        for p in np.flatnonzero(members).tolist():
+            sizes = np.asarray(self.sizes)[self.members[p].rows]
             some, so_many = certificate.sample(np.flatnonzero(self.b[p]), self.b[[p]], sizes)
             times[p, some] = so_many
         self._respond_exactly(times > 0)
@@ -301,19 +310,7 @@ class _Batch:
         self.stream.write_wide(self.state.f, before)
         alike = (did * times).sum(axis=1) / np.maximum(times.sum(axis=1), 1)
         did -= np.where([member.problem.balanced for member in self.members], alike, 0)[:, None]
-        did, (level, _) = np.abs(did) * (times > 0), certificate.level(before, self.b, self.q, self.kink)
-        fine = (did * np.abs(self.b) * times).sum(axis=1) <= certificate.OBJECTIVE * level
-        return np.where(many, np.minimum(bound, certificate.MOST * did.max(axis=1)), bound), many & fine
-
-    def _loose(self, bound: Vector, alone: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-        """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
-        that is ``alone`` to be looked at, as some rows have it."""
-        level, weight = certificate.level(self.f, self.b, self.q, self.kink)
-        loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
-        if alone is not None and (sampled := alone & loose).any():
-            moved = np.where(sampled, SURE * self._moved(sampled), bound)
-            loose = np.minimum(moved, bound) * weight > certificate.OBJECTIVE * level
-        return loose
+        return np.asarray((np.abs(did * self.b) * times).sum(axis=1))
 
     def _moved(self, members: NDArray[np.bool_]) -> Vector:
         """The most that rounding of K has moved f in some support vectors of each of the members (B,), of all sizes of

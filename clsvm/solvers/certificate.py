@@ -19,7 +19,6 @@ Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
 SAMPLE, FEW = 256, 4  # rows that say what rounding did; times so many rows, up to which all of them are evaluated
-MOST = 3.0  # how many times the largest error of a sample is taken for the rest
 HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
 EPS = float(np.finfo(np.float64).eps)
 TINY = float(np.finfo(np.float64).tiny)
@@ -213,35 +212,25 @@ def certified(
     many steps. The objectives' rows are left where the violation turns out to be beyond tol, unless the gap is what may
     end the solve.
 
-    sizes: of rows (n,). Where they are given and many rows would be evaluated, a sample of these says what rounding did
-    first, and the rest is left if that is little: of the violation where MOST times the largest error of the sample
-    is, of an objective where the sum of all errors, as the sample has it, is: twice what it can come to. The largest
-    rows are in the sample, since errors grow with size."""
+    sizes: of rows (n,). Where they are given and many rows would be evaluated for an objective alone, a sample of these
+    says what rounding did first: the rest is left where the sum of its errors, as the sample has it, is little. That is
+    twice what it can come to."""
     off: Vector = np.array(np.broadcast_to(bound, problem.n), np.float64)
     looked = np.zeros(problem.n, bool)
 
-    def look(rows: NDArray[np.intp], times: float = 1.0) -> Vector:
-        """What rounding had done to f of these rows (problems, rows), which is put right. Of the others it is taken to
-        have done as much, so many times."""
+    def look(rows: NDArray[np.intp]) -> Vector:
+        """What rounding had done to f of these rows (problems, rows), which is put right."""
         values = exact(rows, b) + problem.q[:, rows]
-        with np.errstate(over="ignore"):
-            did = np.abs(values - f[:, rows])
-            off[:] *= min(1.0, times * float((did.max(axis=0) / np.maximum(off[rows], TINY)).max()))
+        did = np.abs(values - f[:, rows])
         f[:, rows], looked[rows] = values, True
         return np.asarray(did)
 
-    def deciding() -> NDArray[np.intp]:
-        found = of(problem, b, f).deciding(tol, np.tile(off, problem.problems)).reshape(b.shape)
-        return np.flatnonzero(found.any(axis=0) & ~looked & (off > tol / 10))
-
-    rows = np.arange(problem.n if double else 0)
+    rows: NDArray[np.bool_] = np.full(problem.n, double)
     if not double and worst + 2 * off.max(initial=0.0) > tol:
-        rows = deciding()
-        if sizes is not None and len(rows) > FEW * SAMPLE:
-            look(sample(rows, b, sizes)[0], MOST)
-            rows = deciding()
-    if rows.size:
-        look(rows)
+        deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
+        rows = deciding.reshape(b.shape).any(axis=0) & (off > tol / 10)
+    if rows.any():
+        look(np.flatnonzero(rows))
     if gap or not looked.any() or of(problem, b, f).violation <= tol:
         size, weight = level(f, b, problem.q, problem.kink)
         loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
