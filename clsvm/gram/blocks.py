@@ -33,16 +33,18 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 ROWS_SHARE = 0.8  # of what is left of the budget at most, for all rows
+BESIDE = 56  # bytes of a row beside it: f, its coefficient and bounds, whether it is in the working set or a cache
 STAY_SHARE = 0.6  # of it, for blocks that stay
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
 LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
 LAID = 150  # cells of a product that laying out a cell of a row takes as long as, measured on a CPU
 WORKING_SHARE = 0.7  # of what is left then, for a working set: the larger it is, the fewer passes
+ALIGNED = 10 * 64  # bytes that buffers of laid out rows are larger than what they hold
 SAMPLE = 64  # rows that say what panels take: those with the most entries
 
 
 def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Gram | BlockGram:
-    """Products over the rows of X (n, d): on the device as ``plan`` says, where it holds them so.
+    """Products over the rows of X (n, d): on the device as ``plan`` says, where it holds them so, with a solve beside.
 
     Raises ValueError where memory_limit does not hold a few blocks either, and as layouts.build does.
     """
@@ -52,7 +54,7 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
         gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
         taken = left - (stream.limit - stream.held)
-        if taken > ROWS_SHARE * left:
+        if taken + BESIDE * X.shape[0] > ROWS_SHARE * left:
             raise MemoryLimitError(stream.limit, stream.held, taken)
         return gram
     return BlockGram(stream, X, plan, kernel, dtype)
@@ -174,10 +176,10 @@ class BlockGram:
 
     def panel_bytes(self, capacity: int) -> int:
         """Of the values of a panel, and of the longest rows that can stay with it."""
-        own = self._few.panel_bytes(capacity)
+        own = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return own
-        return own + int(self._row * self._worth[min(capacity, len(self._longest))])
+        return own + int(self._row * self._worth[min(capacity, len(self._longest))]) + ALIGNED
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""

@@ -297,3 +297,15 @@ def test_csr_rows_of_very_different_lengths(device: str) -> None:
     assert "pass through" in fits[0].layout
     assert fits[0].bytes_held <= 2_400_000
     assert fits[0].working_set_size >= 16
+
+
+@pytest.mark.parametrize("C", [0.1, 10.0])
+@pytest.mark.parametrize("limit", [240_000, 260_000, 300_000, 360_000, 460_000])
+def test_a_solve_ends_within_the_memory_that_it_began_with(device: str, C: float, limit: int) -> None:
+    """Sparse rows that are fetched for one working set after the other, or stay where they just fit."""
+    rng = np.random.default_rng(0)
+    X = sp.random(1500, 120, 0.15, "csr", random_state=rng, data_rvs=rng.standard_normal)
+    y = np.sign(X.toarray()[:, :6].sum(axis=1) + 0.3 * rng.normal(size=1500))
+    report = SVC(C=C, gamma=0.05, memory_limit=limit, device=device).fit(X, y).fit_report_
+    assert report.converged
+    assert report.bytes_held <= limit
