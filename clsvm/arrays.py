@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import mmap
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,11 @@ def checked(X: Any) -> Any:
     """X as CSR whose parts fit together; itself where it is dense.
 
     SciPy's constructors and its own conversions look at next to nothing of the parts, and whoever reads them reads
-    wherever they point. Raises ValueError that names what is wrong.
+    wherever they point. Raises ValueError that names what is wrong, also of a file that X is mapped from.
     """
+    for file in mapped(X):
+        if file.size() < len(file):
+            raise ValueError(f"the file that X is mapped from had {len(file)} bytes and now has {file.size()}")
     if not sp.issparse(X):
         return X
     if X.format in ("csc", "bsr"):
@@ -25,6 +30,18 @@ def checked(X: Any) -> Any:
     X = X.tocsr()
     _check(X)
     return X
+
+
+def mapped(X: Any) -> Iterator[mmap.mmap]:
+    """The files that X, an array or sparse, is mapped from. Reading beyond the end of one ends the process."""
+    for array in (getattr(X, part, None) for part in ("data", "indices", "indptr")) if sp.issparse(X) else (X,):
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap):
+            with contextlib.suppress(OSError):  # of memory without a file
+                base.size()
+                yield base
 
 
 def _check(X: Any) -> None:

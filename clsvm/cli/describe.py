@@ -65,7 +65,7 @@ def _print(found: Description) -> None:
     fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
     typer.echo(f"clusters hold    {fill}")
     typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second,")
-    typer.echo(f"                 a kernel function takes as long as {found.value_cost:.3g}")
+    typer.echo(f"                 a kernel function takes as long as {found.value_cost:.3g} of them")
     for table in (_deciles(found), _splits(found), _layouts(found)):
         console().print(table)
     typer.echo(f"auto takes       {found.chosen}: {found.reason}")

@@ -62,7 +62,7 @@ class Machine(KernelEstimator):
             raise ValueError("warm_start: the fit before was of another multi_class")
         if n < self.shape_fit_[0]:
             raise ValueError(
-                f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, and more"
+                f"warm_start: X has {n} rows, expected the {self.shape_fit_[0]} of the fit before, or more"
             )
         start = np.zeros((count, n))
         start[:, self.support_] = self.dual_coef_

@@ -14,12 +14,12 @@ import mmap
 import os
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram import layouts
@@ -59,7 +59,7 @@ class Streamed:
         again: bool = False,
     ) -> None:
         self._stream, self._X, self._dtype, itemsize = stream, X, dtype, np.dtype(dtype).itemsize
-        self._files = {file: file.size() for file in _mapped(X)}
+        self._files = {file: file.size() for file in arrays.mapped(X)}
         # whether kernels read any row of X where it is
         self._near = near = stream.unified and not self._files and not sp.issparse(X)
         self.arrangement: Arrangement | None = None
@@ -187,18 +187,6 @@ def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice
             last = min(last, first + whole_tiles(fit))
         yield slice(first, last)
         first = last
-
-
-def _mapped(X: Data) -> Iterator[mmap.mmap]:
-    """The files that X is mapped from. Reading beyond the end of one ends the process."""
-    for array in (X.data, X.indices, X.indptr) if sp.issparse(X) else (X,):
-        base: Any = array
-        while isinstance(base, np.ndarray):
-            base = base.base
-        if isinstance(base, mmap.mmap):
-            with contextlib.suppress(OSError):  # of memory without a file
-                base.size()
-                yield base
 
 
 def _touch(X: Data) -> None:

@@ -77,6 +77,8 @@ class _SearchCV(GridSearchCV):
         Raises TypeError for an estimator of other kinds, CheckpointError for a checkpoint of another search, and what
         GridSearchCV and the estimator raise; warns with ConvergenceWarning where fold fits did not converge.
         """
+        if getattr(self.estimator, "checkpoint", None) is not None:
+            raise ValueError("the estimator's checkpoint is of one fit: give checkpoint= to the search instead")
         if self._by_itself():
             if self.checkpoint is not None:
                 raise ValueError(

@@ -70,7 +70,7 @@ def test_warm_start_with_further_rows(device: str, monkeypatch: pytest.MonkeyPat
     cold = SVC(**OPTIONS, device=device).fit(X, y).fit_report_
     assert warm.dual == pytest.approx(cold.dual, rel=1e-6)
     assert warm.steps < cold.steps
-    with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected the 400 of the fit before, and more"):
+    with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected the 400 of the fit before, or more"):
         model.fit(X[:300], y[:300])
     with pytest.raises(ValueError, match="warm_start: the fit before had the classes"):
         model.fit(X, np.where(y > 0, 5, 6))

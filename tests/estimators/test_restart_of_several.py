@@ -103,7 +103,7 @@ def test_warm_start_from_the_classes_of_before(device: str, kind: str) -> None:
     model = machine(kind, device, warm_start=True).fit(X[:300], Y[:300])
     steps = machine(kind, device).fit(X, Y).fit_report_.steps
     assert model.fit(X, Y).fit_report_.steps < steps  # further rows
-    with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected the 360 of the fit before, and more"):
+    with pytest.raises(ValueError, match="warm_start: X has 300 rows, expected the 360 of the fit before, or more"):
         model.fit(X[:300], Y[:300])
     with pytest.raises(ValueError, match="warm_start: the fit before was of another multi_class"):
         model.set_params(multi_class="ovr" if kind == "ovo" else "ovo").fit(X, Y)

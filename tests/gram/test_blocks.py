@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from clsvm import SVC, SVR, NuSVC, OneClassSVM
+from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM
 from clsvm.gram import blocks, layouts
 from clsvm.gram.blocks import BlockGram, products_of
 from clsvm.gram.products import Gram, Products, Store, Tile, Update
@@ -231,6 +231,17 @@ def test_a_file_that_became_shorter(device: str, tmp_path: Path, small_blocks: N
         c, weights = stream.zeros(8 * gram.rows.n_pad), stream.zeros(8 * panel.capacity)
         with pytest.raises(ValueError, match="the file that X is mapped from had"):
             gram.accumulate(panel, count, None, Update(1, gram.rows.n_pad, c, weights, panel.capacity))
+
+
+@pytest.mark.parametrize("model", [SVC, FalkonClassifier])
+def test_a_file_that_was_cut_before_the_fit(device: str, tmp_path: Path, model: Any) -> None:
+    np.save(tmp_path / "X.npy", np.ones((4000, 10)))
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    fitted = SVC(device=device).fit(np.arange(40.0).reshape(4, 10), [0, 1, 0, 1])
+    (tmp_path / "X.npy").open("r+b").truncate(9000)
+    for use in (lambda: model(device=device).fit(X, np.arange(4000) % 2), lambda: fitted.predict(X)):
+        with pytest.raises(ValueError, match="mapped from had 320128 bytes and now has 9000"):
+            use()
 
 
 def test_what_fits_is_in_one_piece(device: str) -> None:

@@ -395,3 +395,10 @@ def test_subclasses_that_answer_by_themselves(device: str, kind: Any) -> None:
         for search in (SVCSearchCV, GridSearchCV)
     )
     np.testing.assert_allclose(found, expected)
+
+
+def test_a_checkpoint_of_the_estimator_is_refused_at_once(device: str, tmp_path: Path) -> None:
+    search = SVCSearchCV(SVC(checkpoint=str(tmp_path / "state"), device=device), {"C": [1, 10]}, cv=2)
+    with pytest.raises(ValueError, match="give checkpoint= to the search"):
+        search.fit(np.eye(8), np.arange(8) % 2)
+    assert not (tmp_path / "state").exists()
