@@ -30,6 +30,7 @@ _HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
 _CLUSTERED = 1 << 30  # multiply-adds below which rows are not worth clustering
 IN_PLACE = 0.8  # of the memory that is left: for rows that are read in place
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of support vectors that are evaluated at a time: kept ones, passing ones
+FEWEST = 512  # passing ones at a time, of wide rows: each piece is laid out by itself
 OWN = 24  # bytes of a row's norm and places
 
 
@@ -73,7 +74,7 @@ class Support:
             self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
             self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
         else:
-            self._capacity, self._pieces = _pieces(ends or (m,), min(PASSING, room) // row)
+            self._capacity, self._pieces = _pieces(ends or (m,), min(max(PASSING // row, FEWEST), room // row))
         self._piece = 2 * self._capacity * (row + OWN) + block  # bytes: as rows, and as a panel
         stream.finish()
 
