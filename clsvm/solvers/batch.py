@@ -52,7 +52,7 @@ MOST = 2560  # rows of a member that one work-item solves (measured)
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
-ON_HOST = 256  # float64 values that cost what laying out a row does (measured: 784 features)
+ON_HOST = 1 / 8  # float64 values that cost what laying out a cell of the rows does
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
@@ -342,7 +342,7 @@ class _Batch:
         """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from values
         of the host where they are few beside the rows that products would be laid out for."""
         assert self.exact
-        few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n
+        few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
         stream, gram, B = self.stream, (few and self.sample) or self.exact(), self.B
         if callable(gram):
             for p in np.flatnonzero(near.any(axis=1)).tolist():
