@@ -146,7 +146,10 @@ class Ready:
     ) -> None:
         self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         asked = options.working_set_size, options.cache_size, shape[0]
-        self._facts: list[Facts] = laid.ask("facts", [asked] * len(laid.sizes))
+        found: list[Any] = [Lost()]
+        while any(isinstance(one, Lost) for one in found):  # (one that was lost is there again)
+            found = laid.ask("facts", [asked] * len(laid.sizes))
+        self._facts: list[Facts] = found
         sizes = np.concatenate([one.sizes for one in self._facts])
         self._scales = prepare.scales(kernel, sizes, shape[1], dtype, options.dtype)
         self.last = dtype == laid.finest
