@@ -21,8 +21,7 @@ def checked(X: Any) -> Any:
     wherever they point. Raises ValueError that names what is wrong, also of a file that X is mapped from.
     """
     for file in mapped(X):
-        if file.size() < len(file):
-            raise ValueError(f"the file that X is mapped from had {len(file)} bytes and now has {file.size()}")
+        check_file(file, len(file))
     if not sp.issparse(X):
         return X
     if X.format in ("csc", "bsr"):
@@ -42,6 +41,12 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
             with contextlib.suppress(OSError):  # of memory without a file
                 base.size()
                 yield base
+
+
+def check_file(file: mmap.mmap, size: int) -> None:
+    """Raise ValueError where a file that rows are mapped from has become shorter than ``size`` bytes."""
+    if file.size() < size:
+        raise ValueError(f"the file that X is mapped from had {size} bytes and now has {file.size()}")
 
 
 def _check(X: Any) -> None:

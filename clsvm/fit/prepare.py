@@ -246,17 +246,17 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
 
 def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram, asked: str) -> Scales:
     """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
-    return scales(gram.kernel, sizes(stream, plan, X, gram), X.shape[1], gram.rows.dtype, asked)
+    return scales(gram.kernel, row_sizes(stream, plan, X, gram), X.shape[1], gram.rows.dtype, asked)
 
 
-def sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Vector:
+def row_sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Vector:
     """The size of each row (n,), from which rounding errors follow."""
     dtype = gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
-    found = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
+    found: Vector = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
     if gram.kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
         found = precision.sizes(gram.kernel, X, plan)
-    return np.asarray(found, np.float64)
+    return found
 
 
 def scales(kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str) -> Scales:

@@ -42,8 +42,8 @@ ALIKE = 1.3  # times as fast: devices whose speeds are nearer than that count as
 
 
 class Facts(NamedTuple):
-    """What a shard says of itself. sizes: of its rows (prepare.sizes); W, cache_bytes, reason: of sizes.choose; row:
-    bytes of one; layout: words."""
+    """What a shard says of itself. sizes: of its rows (prepare.row_sizes); W, cache_bytes, reason: of sizes.choose;
+    row: bytes of one; layout: words."""
 
     sizes: Vector
     W: int
@@ -77,7 +77,7 @@ class OneShard(Shard):
 
     def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
         """For a problem of n rows in all."""
-        found = prepare.sizes(self.stream, self.plan, self.X, self.gram)
+        found = prepare.row_sizes(self.stream, self.plan, self.X, self.gram)
         W, cache_bytes, reason = choose(self.stream, self.gram, working_set, cache, n)
         return Facts(found, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
 

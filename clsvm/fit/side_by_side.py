@@ -21,7 +21,7 @@ from clsvm.parameters import Options
 from clsvm.report import Point, Progress, Status
 from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
-from clsvm.solvers.member import Outcome, Rounding
+from clsvm.solvers.member import Checks, Outcome
 
 # K of all rows is computed once where rows have so many cells at least, members' tiles so many times as many values as
 # it has, and it takes no more than a share of the memory that is left.
@@ -104,7 +104,7 @@ class _Work:
             again,
             options.tol,
             options.max_iter if options.max_iter < 0 else options.max_iter - taken,
-            Rounding(self.scale.own, (lambda: self._double) if checked else None, sample, self.scale.sizes),
+            Checks(self.scale.own, (lambda: self._double) if checked else None, sample, self.scale.sizes),
             self._watch,
             lambda: self.given.left() <= 0,
             None if kept is None else lambda at, b: kept.stands(able[at], b),

@@ -175,7 +175,7 @@ class BlockGram:
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Of the values of a panel, and of the longest rows that can stay with it."""
+        """Of the values of a panel, of what says where they are, and of the longest rows that can stay with it."""
         own = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return own

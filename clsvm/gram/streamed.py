@@ -143,8 +143,7 @@ class Streamed:
     def check_files(self) -> None:
         """Raise ValueError where a file that X is mapped from became shorter: reading it would end the process."""
         for file, size in self._files.items():
-            if file.size() < size:
-                raise ValueError(f"the file that X is mapped from had {size} bytes and now has {file.size()}")
+            arrays.check_file(file, size)
 
     def laid(self, stream: Stream, rows: slice) -> Rows:
         """Some of the rows, laid out on ``stream`` as a block is; the caller frees them."""

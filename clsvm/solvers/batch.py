@@ -32,7 +32,7 @@ from clsvm.problem import Constraint
 from clsvm.solvers import certificate, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
-from clsvm.solvers.member import Member, Outcome, Rounding
+from clsvm.solvers.member import Block, Checks, Member, Outcome
 from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
 
@@ -83,7 +83,7 @@ def solve(
     members: Sequence[Member],
     tol: float,
     max_iter: int,
-    rounding: Rounding,
+    checks: Checks,
     watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
     over: Callable[[], bool] = lambda: False,
     stands: Stands | None = None,
@@ -103,7 +103,7 @@ def solve(
     Q = stream.buffer(nbytes)
     with stream.recycling(LOOSE):
         for places, W in zip(batches, widths, strict=True):
-            batch = _Batch(stream, gram, [members[place] for place in places], W, Q, rounding)
+            batch = _Batch(stream, gram, [members[place] for place in places], W, Q, checks)
             if not batch.own_rows:
                 if not blank:  # of a tile there is what its rows have; what stands beside it has to be some number
                     stream.clear(Q, nbytes)
@@ -161,11 +161,11 @@ class _Batch:
     f: Vector
 
     def __init__(
-        self, stream: Stream, gram: Products, members: Sequence[Member], W: int, Q: Buffer, rounding: Rounding
+        self, stream: Stream, gram: Products, members: Sequence[Member], W: int, Q: Buffer, checks: Checks
     ) -> None:
         self.stream, self.gram, self.members, self.W, self.Q = stream, gram, members, W, Q
-        self.eps = float(np.finfo(gram.rows.dtype).eps) * rounding.kernel_scale
-        self.exact, self.sample, self.sizes = rounding[1:]
+        self.eps = float(np.finfo(gram.rows.dtype).eps) * checks.kernel_scale
+        self.exact, self.sample, self.sizes = checks.exact, checks.sample, checks.sizes
         problem, B = members[0].problem, len(members)
         self.constraint, self.kink, self.B = problem.constraint, problem.kink, B
         self.lo, self.hi, self.q, self.b = (np.zeros((B, W)) for _ in range(4))
@@ -317,13 +317,12 @@ class _Batch:
         coefficients: by the host, or where it has no values by products with the rows."""
         before, near = self.f.copy(), np.zeros(self.b.shape, bool)
         for p in np.flatnonzero(members).tolist():
-            own, used = self.members[p].rows, np.flatnonzero(self.b[p])
+            used = np.flatnonzero(self.b[p])
             by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
-            some = by_size[:: max(1, len(used) // SAMPLE)]
-            near[p, some] = True
-            if self.sample:
-                self.f[p, some] = self.sample(own[some], own[used]) @ self.b[p, used] + self.q[p, some]
-        if not self.sample:
+            near[p, by_size[:: max(1, len(used) // SAMPLE)]] = True
+        if self.sample:
+            self._by_host(self.sample, near)
+        else:
             self._respond_exactly(near)
         return np.asarray(np.abs(self.f - before).max(axis=1))
 
@@ -345,9 +344,7 @@ class _Batch:
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
         stream, gram, B = self.stream, (few and self.sample) or self.exact(), self.B
         if callable(gram):
-            for p in np.flatnonzero(near.any(axis=1)).tolist():
-                own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
-                self.f[p, here] = gram(own[here], own[used]) @ self.b[p, used] + self.q[p, here]
+            self._by_host(gram, near)
             stream.write_wide(self.state.f, self.f)
             return
         (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))
@@ -371,6 +368,12 @@ class _Batch:
             self.f[p, rows[p]] = values[: len(rows[p])]
         stream.write_wide(self.state.f, self.f)
         stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
+
+    def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
+        """f of the rows ``near`` (B, W) from blocks of K on the host."""
+        for p in np.flatnonzero(near.any(axis=1)).tolist():
+            own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
+            self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.q[p, here]
 
     def _extremes(self) -> Extremes:
         """Of all members, each with its own groups."""

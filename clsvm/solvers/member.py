@@ -18,7 +18,7 @@ Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K
 Exact = Callable[[], Products | Block]
 
 
-class Rounding(NamedTuple):
+class Checks(NamedTuple):
     """What is known of the rounding of K, and how it is seen. kernel_scale: of a value, in units of its dtype's eps.
     exact: makes the same products in float64, or blocks of K on the host. sample: such blocks, of few rows. sizes: of
     all rows, for a sample of those of large members (certificate.certified)."""
