@@ -157,7 +157,9 @@ def centred(X: Data, centre: NDArray[np.float64]) -> Data:
         return X
     if not sp.issparse(X):
         return X - centre
-    columns = np.flatnonzero(centre)
+    columns, shifts = np.flatnonzero(centre), centre[X.indices]
+    if np.count_nonzero(shifts) == X.shape[0] * len(columns):  # every row has them all
+        return sp.csr_matrix((X.data - shifts, X.indices, X.indptr), shape=X.shape)
     shift = sp.csr_matrix(
         (
             np.tile(centre[columns], X.shape[0]),

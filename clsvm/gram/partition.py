@@ -69,7 +69,9 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 def by_density(count: NDArray[np.int64]) -> Partition:
     """The order alone: no column is dense."""
-    return Partition(np.argsort(-count, kind="stable").astype(np.int32), 0)
+    top = int(count.max(initial=0))
+    short = np.uint16 if top < 1 << 16 else np.int64  # short numbers are sorted in a tenth of the time
+    return Partition(np.argsort((top - count).astype(short), kind="stable").astype(np.int32), 0)
 
 
 def partition(count: NDArray[np.int64], n: int, rule: str = "cost", entry: float = 1.0) -> Partition:

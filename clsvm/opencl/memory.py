@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import re
@@ -132,6 +133,24 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
         return None
     host = np.frombuffer(memory, np.uint8)
     return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host)
+
+
+def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
+    """(buffer, bytes before): a buffer for reading ``array`` (contiguous) where it is. Runtimes copy what is not
+    aligned, so it begins at the aligned address before the array, in the same page."""
+    address = array.ctypes.data
+    before = address % 128
+    raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
+    flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+    return cl.Buffer(context, flags, hostbuf=np.frombuffer(raw, np.uint8)), before
+
+
+def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
+    """(..., 2): each number as an unevaluated sum of two."""
+    high = array.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)
+    return np.stack([high, low], axis=-1)
 
 
 def free_memory(device: cl.Device) -> int:

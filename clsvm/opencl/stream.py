@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,32 +12,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
-from clsvm.opencl import sources
+from clsvm.opencl import memory, sources
 from clsvm.opencl.contexts import built, context_lock, context_of, queue_of, streams
 from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.launch import Kernel
-from clsvm.opencl.memory import (
-    MEMORY_SHARE,
-    DeviceCache,
-    all_kept,
-    flat,
-    free_memory,
-    huge_pages,
-    in_rows,
-    keeping,
-    never_released,
-    parse_bytes,
-    pool,
-    pool_lock,
-    pooled,
-    release_memory,
-)
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.runtime import cl
 from clsvm.threads import go_on
 
 Buffer = Any  # opaque to every other module
 SIMULATOR = "Oclgrind"
+HUGE = 4 << 20  # bytes of a large buffer
 
 
 class Stream:
@@ -62,11 +46,11 @@ class Stream:
                 raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
-        self.limit = parse_bytes(memory_limit) or int(MEMORY_SHARE * free_memory(self._device))
+        self.limit = memory.parse_bytes(memory_limit) or int(memory.MEMORY_SHARE * memory.free_memory(self._device))
         self.setting = self._context, self.profile, memory_limit  # what is kept for later calls holds for the same only
         self.queue = self._queue.int_ptr  # where its kernel objects enqueue
         self.held = self.peak = 0
-        self.reads: list[DeviceCache] = []  # what is kept beyond this stream and counted in ``held``
+        self.reads: list[memory.DeviceCache] = []  # what is kept beyond this stream and counted in ``held``
         self.local_memory, self.compute_units = self._device.local_mem_size, int(self._device.max_compute_units)
         self._buffers: dict[int, tuple[Any, int]] = {}
         self._spare: dict[int, list[Any]] | None = None  # freed buffers by size, while they are recycled
@@ -109,7 +93,7 @@ class Stream:
         self.held = self.peak = self.held + nbytes
         other = Stream(cl.CommandQueue(self._context, self._device), self.limit, self.profile)
         other.held = other.peak = start  # all but its share is taken: its errors name the limit that a user knows
-        other.reads = all_kept()  # they were counted when room was made
+        other.reads = memory.all_kept()  # they were counted when room was made
         try:
             with other:
                 yield other
@@ -137,9 +121,9 @@ class Stream:
 
     def give_slabs_back(self) -> None:
         """Return this stream's slabs to the pool."""
-        with pool_lock:
+        with memory.pool_lock:
             for key, slab in self._slabs:
-                pool.setdefault(key, []).append(slab)
+                memory.pool.setdefault(key, []).append(slab)
         self.held -= sum(key[2] for key, _slab in self._slabs)
         self._slabs.clear()
 
@@ -159,17 +143,19 @@ class Stream:
         self._make_room(nbytes)
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
-        try:
-            with self.lock:
-                buffer = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
-        except cl.Error as error:
-            raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
+        buffer = self._made(nbytes)
         self._keep(buffer, nbytes)
         return buffer
 
+    def _made(self, nbytes: int) -> Buffer:
+        """New memory; where it is the host's, a large one of huge pages: first touch is then some five times faster."""
+        with self._calling(f"no memory for {nbytes} bytes"):
+            huge = memory.huge_pages(self._context, nbytes) if self.unified and nbytes >= HUGE else None
+            return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+
     def _make_room(self, nbytes: int) -> None:
         """Have what others keep between calls given back where it and ``nbytes`` more would exceed the limit."""
-        others = [kept for kept in all_kept() if kept not in self.reads] if keeping else []
+        others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
         if others and self.held + nbytes + sum(kept.nbytes for kept in others) > self.limit:
             for kept in others:
                 kept.empty()
@@ -180,32 +166,26 @@ class Stream:
         self.peak = max(self.peak, self.held)
 
     def slab(self, nbytes: int) -> Buffer:
-        """A large buffer from the process's pool, for this stream's life; see :func:`release_memory`.
-
-        On a device that shares the host's memory it asks for huge pages: first touch is then some five times faster.
-        """
+        """A large buffer from the process's pool, for this stream's life; see :func:`memory.release_memory`."""
         if self.held + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         key = os.getpid(), self._context.int_ptr, nbytes
-        with pool_lock:
-            slabs = pool.setdefault(key, [])
+        with memory.pool_lock:
+            slabs = memory.pool.setdefault(key, [])
             buffer = slabs.pop(0) if slabs else None  # in the order they came: the first is the most touched
-        if buffer is None:
-            if self.held + nbytes + pooled() > self.limit:
-                release_memory()  # slabs of other sizes
-            try:
-                with self.lock:
-                    buffer = huge_pages(self._context, nbytes) if self.unified else None
-                    buffer = buffer or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
-            except cl.Error as error:
-                raise DeviceError(f"{self.info}: no memory for {nbytes} bytes ({error})") from None
+        if buffer is None and self.held + nbytes + memory.pooled() > self.limit:
+            memory.release_memory()  # slabs of other sizes
+        buffer = buffer or self._made(nbytes)
         self._slabs.append((key, buffer))
         self.held += nbytes
         self.peak = max(self.peak, self.held)
         return buffer
 
     def free(self, *buffers: Buffer) -> None:
+        """Give buffers back; large ones where the host's memory is the device's once the work in the queue is done."""
+        if self._spare is None:
+            self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
             kept, nbytes = self._buffers.pop(buffer.int_ptr)
             if self._spare is not None and not self.simulated:
@@ -213,7 +193,7 @@ class Stream:
                 continue
             self.held -= nbytes
             if self.simulated:
-                never_released.append(kept)
+                memory.never_released.append(kept)
                 continue
             with self.lock:
                 kept.release()
@@ -231,11 +211,19 @@ class Stream:
 
     def _fitting(self, nbytes: int) -> dict[int, list[Any]]:
         """Freed buffers by size that are large enough, and not much larger."""
-        spare = self._spare or {}
-        return {size: buffers for size, buffers in spare.items() if buffers and nbytes <= size <= self._loose * nbytes}
+        most = self._loose * nbytes
+        return {size: some for size, some in (self._spare or {}).items() if some and nbytes <= size <= most}
+
+    def _done_with(self, nbytes: int) -> None:
+        """Wait before a buffer of so many bytes goes: the runtime keeps memory of its own for what is in the queue, but
+        not that of huge pages. What failed there is told by the next call."""
+        if self.unified and nbytes >= HUGE:
+            with contextlib.suppress(DeviceError):
+                self.finish()
 
     def _drop_spare(self) -> None:
         spare, self._spare = self._spare or {}, {}
+        self._done_with(max(spare, default=0))
         for nbytes, buffers in spare.items():
             self.held -= nbytes * len(buffers)
             with self.lock:
@@ -245,7 +233,7 @@ class Stream:
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
         """Leave buffers to whoever keeps them from here on; how many bytes they are."""
         if self.simulated:
-            never_released.extend(buffers)
+            memory.never_released.extend(buffers)
         return sum(self._buffers.pop(buffer.int_ptr)[1] for buffer in buffers)
 
     def upload(self, array: NDArray[Any]) -> Buffer:
@@ -260,8 +248,7 @@ class Stream:
     def view(self, array: NDArray[Any]) -> Iterator[tuple[Buffer, int]]:
         """(buffer, items): ``array`` (contiguous) stands in the buffer from that item on, for reading by kernels.
 
-        Without a copy where the device shares the host's memory; runtimes copy what is not aligned, so the buffer then
-        begins at the aligned address before the array, in the same page. That has to be whole items before it.
+        Without a copy where the device shares the host's memory; what is before it there has to be whole items.
         """
         if not (array.nbytes and self.unified and array.flags.aligned):
             buffer = self.upload(array)
@@ -269,12 +256,8 @@ class Stream:
             self.finish()
             self.free(buffer)
             return
-        address = array.ctypes.data
-        before = address % 128
-        raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
         with self.lock:
-            buffer = cl.Buffer(self._context, flags, hostbuf=np.frombuffer(raw, np.uint8))
+            buffer, before = memory.in_place(self._context, array)
         try:
             yield buffer, before // array.itemsize
         finally:
@@ -336,13 +319,28 @@ class Stream:
             self._copy(array, buffer, src_offset=offset)
         return array
 
+    @contextlib.contextmanager
+    def mapped(self, buffer: Buffer, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
+        """The buffer's start on the host, to be read inside: in place where the device shares the host's memory."""
+        if not self.unified:
+            yield self.read(buffer, dtype, shape)
+            return
+        go_on()
+        with self._calling("a copy failed"):
+            array, _ = cl.enqueue_map_buffer(self._queue, buffer, cl.map_flags.READ, 0, shape, np.dtype(dtype))
+        try:
+            yield array
+        finally:
+            with self.lock:
+                array.base.release(self._queue)
+
     def write_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
         """The rows of ``array`` (h, w), each without gaps, into rows of ``ld`` items of the buffer."""
-        self._copy(buffer, flat(array), **in_rows(array, ld))
+        self._copy(buffer, memory.flat(array), **memory.in_rows(array, ld))
 
     def read_rows(self, buffer: Buffer, array: NDArray[Any], ld: int) -> None:
         """The same back: the first (h, w) items of rows of ``ld`` into ``array``."""
-        self._copy(flat(array), buffer, **in_rows(array, ld))
+        self._copy(memory.flat(array), buffer, **memory.in_rows(array, ld))
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
         """A buffer with ``array`` as wide numbers (8 bytes each: doubles, or pairs of floats)."""
@@ -356,12 +354,7 @@ class Stream:
         return array if self.profile.wide == "double" else self._wide(array).astype(np.float64).sum(axis=-1)
 
     def _wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
-        if self.profile.wide == "double":
-            return array
-        high = array.astype(np.float32)
-        with np.errstate(invalid="ignore"):
-            low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)
-        return np.stack([high, low], axis=-1)
+        return array if self.profile.wide == "double" else memory.pairs(array)
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         """Wide numbers as float64 on the host."""
@@ -375,18 +368,21 @@ class Stream:
             self._queue.flush()
 
     def finish(self) -> None:
-        try:
-            with self.lock:
-                self._queue.finish()
-        except cl.Error as error:
-            raise DeviceError(f"{self.info}: the work in its queue failed ({error})") from None
+        with self._calling("the work in its queue failed"):
+            self._queue.finish()
 
     def _copy(self, to: Any, source: Any, **offset: Any) -> None:
+        with self._calling("a copy failed"):
+            cl.enqueue_copy(self._queue, to, source, is_blocking=True, **offset)
+
+    @contextlib.contextmanager
+    def _calling(self, words: str) -> Iterator[None]:
+        """Calls of the runtime inside. Raises DeviceError that says so in ``words`` where one fails."""
         try:
             with self.lock:
-                cl.enqueue_copy(self._queue, to, source, is_blocking=True, **offset)
+                yield
         except cl.Error as error:
-            raise DeviceError(f"{self.info}: a copy failed ({error})") from None
+            raise DeviceError(f"{self.info}: {words} ({error})") from None
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """A kernel object of the caller's own, from a program built once per context, text and options."""

@@ -17,7 +17,8 @@ Pair steps find out soon which coefficients stand at a bound, and take long over
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,19 @@ SOLVES = 50  # right sides of such a step with a factor that is there
 
 
 class Factor:
-    """U'U = K among ``rows`` + ridge I, upper, in the dtype of K."""
+    """U'U = K among ``rows`` + ridge I, upper, in the dtype of K: a triangle, and further columns as they came, each
+    set of them its part beside the rows before and its own triangle."""
 
     def __init__(self, rows: Rows, scale: float) -> None:
         """scale: the rounding error of K in units of eps."""
         self.rows, self._scale, self.ridge = rows, scale, 0.0
         self.U: Matrix = np.zeros((0, 0), order="F")
+        self._further: list[tuple[Matrix, Matrix]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Of all parts."""
+        return self.U.nbytes + sum(side.nbytes + corner.nbytes for side, corner in self._further)
 
     def make(self, K: Matrix) -> bool:
         """The factor of K (m, m), of which the lower triangle is there; False where it is not positive definite."""
@@ -74,27 +82,38 @@ class Factor:
 
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
         """The same with further rows, by K beside them (m, k) and among them (k, k), lower triangle."""
-        (m, k), (potrf, _) = beside.shape, _routines(self.U.dtype)
+        k, (potrf, _) = len(among), _routines(self.U.dtype)
         side = self.forward(np.asfortranarray(beside))
         M = np.tril(among) + np.tril(among, -1).T
         M[np.diag_indices(k)] += self.ridge
         corner, failed = potrf(np.asfortranarray(M - side.T @ side), lower=0, clean=1)
         if failed:
             return False
-        U = np.zeros((m + k, m + k), self.U.dtype, order="F")
-        U[:m, :m], U[:m, m:], U[m:, m:] = self.U, side, corner
-        self.U, self.rows = U, np.concatenate([self.rows, rows])
+        self._further.append((side, corner))
+        self.rows = np.concatenate([self.rows, rows])
         return True
 
     def forward(self, R: Matrix) -> Matrix:
         """U'^-1 R."""
         _, trsm = _routines(self.U.dtype)
-        return np.asarray(trsm(1.0, self.U, R, lower=0, trans_a=1))
+        out = np.empty(R.shape, self.U.dtype, order="F")
+        m = len(self.U)
+        out[:m] = trsm(1.0, self.U, R[:m], lower=0, trans_a=1)
+        for side, corner in self._further:
+            new = slice(m, m + len(corner))
+            out[new] = trsm(1.0, corner, R[new] - side.T @ out[:m], lower=0, trans_a=1)
+            m = new.stop
+        return out
 
     def back(self, w: Matrix) -> Vector:
         """U^-1 w, of one vector."""
         _, trsm = _routines(self.U.dtype)
-        return np.asarray(trsm(1.0, self.U, w[:, None], lower=0)[:, 0], np.float64)
+        left, found = w[:, None].copy(), []
+        for side, corner in reversed(self._further):
+            found.append(trsm(1.0, corner, left[len(side) :], lower=0))
+            left = left[: len(side)] - side @ found[-1]
+        found.append(trsm(1.0, self.U, left, lower=0))
+        return np.concatenate(found[::-1])[:, 0].astype(np.float64)
 
 
 def _routines(dtype: Any) -> tuple[Any, Any]:
@@ -284,29 +303,28 @@ class Leap:
             m, new = len(last.rows), np.setdiff1d(free, last.rows)
             gone = m + len(new) - len(free)
             if len(new) + gone <= KEPT * len(free) and self._fits(m + len(new)):
-                if len(new):
-                    K = self._tile(np.concatenate([last.rows, new]), m)
-                    with one_thread():  # (threads that wait for more work would keep the device's from theirs)
-                        extended = last.extend(new, *K)
                 if not len(new):
                     return last
+                with self._tile(np.concatenate([last.rows, new]), m) as (beside, among), one_thread():
+                    extended = last.extend(new, beside, among)
                 if extended:
                     return self._keep(last)
         self.end()
-        made, K = Factor(free, self._scale), self._tile(free)
-        with one_thread():
-            well = made.make(K[1])
+        made = Factor(free, self._scale)
+        with self._tile(free) as (_, K), one_thread():
+            well = made.make(K)
         return self._keep(made) if well else None
 
     def _keep(self, factor: Factor) -> Factor:
         """The factor, which is kept for the next step. Raises ValueError where memory does not hold it."""
         self.end()
-        self._stream.reserve(factor.U.nbytes)
-        self._factor, self._kept = factor, factor.U.nbytes
+        self._stream.reserve(factor.nbytes)
+        self._factor, self._kept = factor, factor.nbytes
         return factor
 
-    def _tile(self, rows: Rows, known: int = 0) -> tuple[Matrix, Matrix]:
-        """K between the first ``known`` of some rows and the others, and among these, lower triangle."""
+    @contextmanager
+    def _tile(self, rows: Rows, known: int = 0) -> Iterator[tuple[Matrix, Matrix]]:
+        """K between the first ``known`` of some rows and the others, and among these, lower triangle; inside alone."""
         stream, gram, m = self._stream, self._gram, len(rows)
         panel, made = gram.panel(-(-m // MARGIN) * MARGIN, square=True), []
         try:
@@ -319,10 +337,9 @@ class Leap:
             gram.gather(panel, at, count)
             whole = known - known % max(gram.rows.lanes, gram.width)
             gram.tile(panel, Tile(at, count, out, whole, half=True))
-            K = stream.read(out, self._dtype, (panel.capacity, panel.capacity))
-            stream.peak = max(stream.peak, stream.held + COPIES * K.nbytes)  # (what the host makes of it)
+            with stream.mapped(out, self._dtype, (panel.capacity, panel.capacity)) as K:
+                stream.peak = max(stream.peak, stream.held + COPIES * K.nbytes)  # (what the host makes of it)
+                yield np.concatenate([K[:whole, known:m], K[known:m, whole:known].T]), K[known:m, known:m]
         finally:
             stream.finish()
             stream.free(*made, *panel.buffers())
-        beside = np.concatenate([K[:whole, known:m], K[known:m, whole:known].T])
-        return beside, K[known:m, known:m]

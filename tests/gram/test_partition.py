@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clsvm import SVC, SVR, FalkonRegressor, kernels
+from clsvm import SVC, SVR, FalkonRegressor, arrays, kernels
 from clsvm.gram import layouts, partition
 from clsvm.gram.partition import RULES
 from clsvm.gram.products import Gram
@@ -201,3 +201,21 @@ def test_hostile_rows(device: str, layout: str) -> None:
     for form in (X, X.tocsc(), messy):
         machine = SVC(gamma=0.5, device=device, layout=layout).fit(form, y)
         np.testing.assert_allclose(machine.decision_function(form), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [9, 1 << 16, 1 << 20])
+def test_columns_by_density_are_in_their_old_order_where_level(most: int) -> None:
+    count = np.random.default_rng(0).integers(0, 6, 500) * (most // 5)
+    count[7] = most
+    order = partition.by_density(count).order
+    assert order.tolist() == sorted(range(500), key=lambda column: -count[column])
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_rows_in_csr_less_a_centre(missing: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((40, 6)) * (rng.random((40, 6)) < 0.5)
+    X[:, 2:4] = rng.random((40, 2)) + 1
+    X[:missing, 2] = 0
+    centre = np.array([0, 0, 1.5, 1.25, 0, 0])
+    np.testing.assert_array_equal(arrays.centred(sp.csr_matrix(X), centre).toarray(), X - centre)

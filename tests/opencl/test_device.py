@@ -24,7 +24,7 @@ import scipy.sparse as sp
 import clsvm
 from clsvm.errors import BuildError, DeviceError
 from clsvm.opencl import contexts, devices, icd, memory, sources
-from clsvm.opencl.stream import Stream
+from clsvm.opencl.stream import HUGE, Stream
 from tests.conftest import USABLE, noisy
 
 
@@ -360,6 +360,34 @@ def test_a_view_is_of_the_array_wherever_it_stands(device: str, dtype: type, off
     with Stream(device) as stream, stream.view(array) as (buffer, begin):
         whole = stream.read(buffer, dtype, begin + array.size)
     np.testing.assert_array_equal(whole[begin:], array)
+
+
+@pytest.mark.oclgrind
+def test_what_is_mapped_is_what_is_read(device: str) -> None:
+    with Stream(device) as stream:
+        array = np.arange(60, dtype=np.float32)
+        buffer = stream.upload(array)
+        with stream.mapped(buffer, np.float32, (6, 10)) as seen:
+            np.testing.assert_array_equal(seen, array.reshape(6, 10))
+        stream.write(buffer, array + 1)
+        with stream.mapped(buffer, np.float32, (5,)) as seen:
+            np.testing.assert_array_equal(seen, array[:5] + 1)
+
+
+def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
+    """Their memory is the host's own, which the system takes at once: work in the queue would write where it was."""
+    nbytes = 4 * HUGE
+    with Stream(device) as stream:
+        for _ in range(20):
+            buffer = stream.buffer(nbytes)
+            stream.clear(buffer, nbytes)
+            stream.free(buffer)
+        with stream.recycling():
+            for size in (nbytes, 2 * nbytes):
+                buffer = stream.buffer(size)
+                stream.clear(buffer, size)
+                stream.free(buffer)
+        assert stream.held == 0
 
 
 @pytest.mark.parametrize("form", ["dense", "field", "csr"])

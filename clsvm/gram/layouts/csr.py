@@ -167,7 +167,8 @@ class CsrReader(Reader):
             made = scatter(stream.profile, r.dtype, r.d)
             self._scatter = [stream.variant(made, name) for name in ("mark", "fill", "spread")]
         mark, fill, spread = self._scatter
-        size = (panel.width, 1 if stream.profile.shape == "vector" else 32)
+        vector = stream.profile.shape == "vector"
+        size, local = (panel.width, 1 if vector else 32), (1, 1) if vector else None
         lines = panel.nbytes // (panel.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, panel.capacity, panel.width):
@@ -176,10 +177,10 @@ class CsrReader(Reader):
                 panel.base[0] = 0
             base = panel.base[0]
             numbering = base, dense.number, by_entry
-            mark(size, None, csr[:2], listed, which, first, *numbering, panel.place, panel.values)
-            fill(size, None, csr, norms, listed, which, first, base, panel.place, panel.values, panel.uu)
+            mark(size, local, csr[:2], listed, which, first, *numbering, panel.place, panel.values)
+            fill(size, local, csr, norms, listed, which, first, base, panel.place, panel.values, panel.uu)
             if dense.number:
-                spread(size, None, dense, listed, which, first, panel.values)
+                spread(size, local, dense, listed, which, first, panel.values)
             reads = (r.csr, r.dense, rows, self.norms, first, base, count, panel.place, panel.values, panel.uu)
             yield Pass(groups.start, len(groups), reads)
             panel.base[0] += lines
