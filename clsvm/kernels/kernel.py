@@ -22,6 +22,8 @@ from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec
 
 _CELLS = 1 << 18  # of a block of the host's evaluation
 _SAMPLE = 500  # rows that check looks at
+_STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # of a grid that looks for rounding: over two sizes, over one
+_SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # of that grid
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -226,15 +228,17 @@ class Kernel:
         Looked for on a grid. Infinite where K is finite nowhere.
         """
         many = 1 + 0.75 * math.sqrt(terms)
-        near = np.concatenate([[0.0], np.geomspace(eps, 2.0, 200)])
+        used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
+        alone = used == {"sqdist"}  # two rows of the largest norm have every distance, and the largest errors
+        near = np.concatenate([[0.0], 2 * (eps / 2) ** _STEPS[alone]])
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
             grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
             value = self._at(s=grid)
             there = [self._at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
         else:
-            norms = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)]) * size
-            if least and least < norms.min():
+            norms = _SIZES[: 1 if alone else None] * size
+            if least and least < norms.min() and not alone:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # (K is symmetric)
             xx, yy = norms[i, None], norms[j, None]
@@ -242,9 +246,9 @@ class Kernel:
             dot = both * (1 - near)
             value = self._at(xx, yy, dot)
             there = [self._at(xx, yy, dot - many * eps * both - floor)]
-            if self.spec.expression.names & {"xx", "yy"}:
+            if used & {"xx", "yy"}:
                 there += [self._at(xx * (1 + many * eps), yy, dot), self._at(xx, yy * (1 + many * eps), dot)]
-            if floor and self.spec.expression.names & {"xx", "yy", "sqdist"}:
+            if floor and used & {"xx", "yy", "sqdist"}:
                 lost = np.maximum(norms - floor, 0.0)
                 there += [self._at(lost[i, None], yy, dot), self._at(xx, lost[j, None], dot)]
         with np.errstate(all="ignore"):
