@@ -19,8 +19,8 @@ if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have
 from rich.console import Console
 
 import clsvm
-from benchmarks import environment
-from benchmarks.command import Command
+from benchmarks import chart, environment
+from benchmarks.command import Command, add_plot
 from benchmarks.commands import COMMANDS
 from benchmarks.sets import MissingSetError
 from clsvm import files
@@ -72,6 +72,8 @@ def _table(asked: argparse.Namespace) -> int:
     command = COMMANDS.get(kind)
     shown = (command.page or command.show)(result) if command else summary.markdown(result)
     print(shown) if isinstance(shown, str) else _console().print(shown)
+    if asked.plot and kind in ("fit", "hard", "text"):
+        chart.draw(result, asked.plot)
     return 0
 
 
@@ -93,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     machines.set_defaults(run=gpu.run)
     show = commands.add_parser("table", help="print a result file as a markdown table")
     show.add_argument("file", type=Path)
+    add_plot(show, "a picture to draw of a result of fit, hard or text")
     show.set_defaults(run=_table)
     return parser
 

@@ -76,6 +76,7 @@ class Desk:
         ends = np.cumsum([0, *(8 * problems * capacity for problems, capacity in self._shapes)]).tolist()
         self._weights = stream.buffer(ends[-1])
         self._own = [stream.part(self._weights, first, end - first) for first, end in pairwise(ends)]
+        self._written: Vector | None = None  # the coefficients that are there
         # A fork waits for the builder first, then for streams: what is built is built before a call holds its stream.
         self._answered(stream, np.zeros((1, d)), np.zeros((self._problems, max(part.which.stop for part in parts))))
         stream.hand_over([*rows.buffers(), *self._refill.buffers, self._all, self._weights])
@@ -92,11 +93,18 @@ class Desk:
         self._refill(stream, X)
         check_norms(stream, gram.rows, n)
         stream.clear(self._all, self._groups * self._each)
-        weights = [np.zeros(shape) for shape in self._shapes]
-        for D, part in zip(weights, self._parts, strict=True):
-            D[:, : part.which.stop - part.which.start] = coefficients[:, part.which]
-        stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
+        if self._written is None or not np.array_equal(self._written, coefficients):
+            self._write(stream, coefficients)
         for D, (panel, count, _, group) in zip(self._own, self._parts, strict=True):
             update = Update(self._problems, MOST, self._sums[group], D, panel.capacity)
             gram.over_rows("update", some, 0, panel, count, None, update)
         return stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]
+
+    def _write(self, stream: Stream, coefficients: Vector) -> None:
+        """The coefficients of each part, in its panel's room."""
+        self._written = None  # (until all are there)
+        weights = [np.zeros(shape) for shape in self._shapes]
+        for D, part in zip(weights, self._parts, strict=True):
+            D[:, : part.which.stop - part.which.start] = coefficients[:, part.which]
+        stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
+        self._written = coefficients.copy()

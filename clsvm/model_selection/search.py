@@ -166,7 +166,8 @@ class SVCSearchCV(_SearchCV):
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
         given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
         where stderr is no terminal
-    n_jobs, pre_dispatch : taken, and without effect: the device is the parallel part
+    n_jobs, pre_dispatch : taken, and without effect:
+        the device is the parallel part
     checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
         end; one of another search is refused with a CheckpointError
 

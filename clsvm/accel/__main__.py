@@ -1,0 +1,36 @@
+"""Run a script or a module with scikit-learn's support vector machines on a device: python -m clsvm.accel SCRIPT ..."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+
+from clsvm import accel
+from clsvm.accel import log
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs what is named, with what follows as its arguments; --profile: calls and seconds on stderr at the end."""
+    parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
+    parser.add_argument("--profile", action="store_true", help="say at the end what went where")
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module")
+    parser.add_argument("target", help="a script, or the name of a module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    asked = parser.parse_args(argv)
+    accel.install()
+    sys.argv = [asked.target, *asked.arguments]
+    try:
+        if asked.module:
+            runpy.run_module(asked.target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(asked.target).resolve().parent))
+            runpy.run_path(asked.target, run_name="__main__")
+    finally:
+        if asked.profile:
+            print(log.summary(), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Whether a call is expected to take less time on a device than in LIBSVM: seconds of both, by what was measured.
+
+LIBSVM's solver takes a time that grows with the square of the rows, and with the features that a row has; what clsvm
+takes is a fixed time (checks, launches, a copy of the rows) and a share of LIBSVM's. A process pays once for loading
+OpenCL and the device's programs. Times vary with C and the data by several times, so a call has to be expected to take
+half as long at least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+PYTHON, PROBABILITY, CAPPED, TALKS = (
+    "kernel is a function of Python's",
+    "probability=True",
+    "max_iter ends LIBSVM's steps",
+    "verbose=True prints LIBSVM's words",
+)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds, measured on two cores of an EPYC (Intel's CPU runtime) over breast_cancer, digits, a9a, covtype, MNIST.
+
+    pair, pair_cell: of LIBSVM's fit for each pair of rows, and more for each feature of a row. value, value_cell: of
+    its decision values, for each of a row and support vector. fit, answer: what ours takes however small the work is;
+    share: of LIBSVM's time that ours takes beyond that. first: what the first call of a process takes more. half: the
+    share of LIBSVM's time that ours has to be expected to stay below.
+    """
+
+    pair: float = 4e-9
+    pair_cell: float = 4e-11
+    value: float = 1e-8
+    value_cell: float = 1e-9
+    fit: float = 5e-3
+    answer: float = 1e-3
+    share: float = 0.25
+    first: float = 0.8
+    half: float = 0.5
+
+    def of_fit(self, rows: int, cells: float, classes: int) -> float:
+        """LIBSVM's seconds: of more classes for all pairs of them."""
+        pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
+        return pairs * (self.pair + self.pair_cell * cells)
+
+    def of_answer(self, rows: int, support: int, cells: float) -> float:
+        """LIBSVM's seconds of decision values."""
+        return rows * support * (self.value + self.value_cell * cells)
+
+    def pays(self, theirs: float, least: float, first: bool) -> bool:
+        """Whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``."""
+        return least + self.share * theirs + self.first * first < self.half * theirs
+
+
+COSTS = Costs()
+
+
+def refused(model: Any, kernel: Any) -> str:
+    """Why clsvm cannot do what is asked of an estimator of scikit-learn's, in words; empty where it can."""
+    if callable(kernel):
+        return PYTHON
+    if getattr(model, "probability", False) is True:
+        return PROBABILITY
+    if model.max_iter != -1:
+        return CAPPED
+    return TALKS if model.verbose else ""
+
+
+def cells(X: Any) -> float:
+    """Numbers that a row of X (n, d) stores, on average."""
+    return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
+
+
+def number_of_classes(y: Any) -> int:
+    """Of labels y (n,) as scikit-learn numbers them."""
+    return int(np.max(y, initial=0)) + 1

@@ -1,0 +1,63 @@
+"""What went where, and why: a line for each call where ``CLSVM_ACCEL_LOG`` asks for it, a table at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+OURS, THEIRS = "clsvm", "scikit-learn"
+VARIABLE, LEVELS = "CLSVM_ACCEL_LOG", ("info", "debug")
+
+
+@dataclass
+class Call:
+    """A call: its name, such as "SVC.fit", rows and columns, who did it, why, and the seconds that it took."""
+
+    name: str
+    shape: tuple[int, ...]
+    who: str = THEIRS
+    why: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        size = " x ".join(map(str, self.shape))
+        return f"{self.name} ({size}): {self.who}, {self.seconds:.3g} s; {self.why}"
+
+
+calls: list[Call] = []  # all of this process
+_depth = threading.local()
+
+
+@contextmanager
+def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
+    """A call that is told of once it has ended; one inside of another is not."""
+    made, began = Call(name, shape), perf_counter()
+    depth = getattr(_depth, "value", 0)
+    _depth.value = depth + 1
+    try:
+        yield made
+    finally:
+        _depth.value = depth
+        made.seconds = perf_counter() - began
+        if not depth:
+            calls.append(made)
+            if os.environ.get(VARIABLE, "").lower() in LEVELS:
+                print(f"clsvm.accel: {made}", file=sys.stderr, flush=True)
+
+
+def summary() -> str:
+    """Calls and seconds by name and by who did them."""
+    rows: dict[tuple[str, str], tuple[int, float]] = {}
+    for one in calls:
+        number, seconds = rows.get((one.name, one.who), (0, 0.0))
+        rows[one.name, one.who] = number + 1, seconds + one.seconds
+    lines = [f"{'call':<28}{'by':<16}{'calls':>7}{'seconds':>11}"]
+    lines += [
+        f"{name:<28}{who:<16}{number:>7}{seconds:>11.3f}" for (name, who), (number, seconds) in sorted(rows.items())
+    ]
+    return "\n".join(lines)

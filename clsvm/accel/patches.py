@@ -1,0 +1,249 @@
+"""The methods of scikit-learn's support vector machines that ask clsvm first.
+
+scikit-learn's ``fit`` checks everything, then ``_dense_fit`` or ``_sparse_fit`` gives numbers to LIBSVM and keeps what
+it returns; answers go through four methods likewise. These six are exchanged, and nothing else of an estimator: what
+clsvm finds is put where LIBSVM's result would be, in its signs. Models on the device are kept beside the estimators,
+not in them, so that pickles hold what they always held.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.svm._base import BaseLibSVM
+from sklearn.utils import parallel
+
+from clsvm.accel import log, search
+from clsvm.accel.costs import COSTS, PYTHON, cells, number_of_classes, refused
+from clsvm.accel.names import made
+from clsvm.accel.workers import Accelerated
+
+Method = Callable[..., Any]
+_LEARNT = (
+    "support_",
+    "support_vectors_",
+    "_n_support",
+    "_probA",
+    "_probB",
+    "fit_status_",
+)  # that both sides name alike
+
+
+class _Known(NamedTuple):
+    """A machine on a device, and the coefficients that it was made of: where an estimator has others, it is not its."""
+
+    machine: Any
+    dual_coef: Any
+    intercept: Any
+
+
+_known: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+_state = {"loaded": False, "broken": ""}  # whether a device was used; why none can be
+_busy = threading.local()  # on: while clsvm works, which makes an estimator of scikit-learn's by a fit of its own
+
+
+@contextmanager
+def _at_work() -> Iterator[None]:
+    _busy.on = True
+    try:
+        yield
+    finally:
+        _busy.on = False
+
+
+def _fit(original: Method) -> Method:
+    @functools.wraps(original)
+    def fit(self: Any, X: Any, y: Any, sample_weight: Any, solver_type: int, kernel: str, random_seed: int) -> Any:
+        _known.pop(self, None)
+        if getattr(_busy, "on", False):
+            return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
+        with log.call(f"{type(self).__name__}.fit", X.shape) as call:
+            classes = number_of_classes(y) if hasattr(self, "classes_") else 1
+            theirs = COSTS.of_fit(X.shape[0], 0.0 if kernel == "precomputed" else cells(X), classes)
+            if _ours(call, refused(self, self.kernel), theirs, COSTS.fit):
+                try:
+                    with _at_work():
+                        return _learn(self, X, y, sample_weight, kernel)
+                except Exception as error:
+                    _failed(call, error)
+            return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
+
+    return fit
+
+
+def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
+    """Whether the call is clsvm's: where it can do it and is expected to be faster; the call then says why."""
+    first = not _state["loaded"]
+    if why_not := why_not or str(_state["broken"]):
+        call.why = why_not
+        return False
+    pays = COSTS.pays(theirs, least, first)
+    call.who = log.OURS if pays else log.THEIRS
+    call.why = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (first and not pays)
+    return pays
+
+
+def _failed(call: log.Call, error: Exception) -> None:
+    """Leave the call to scikit-learn, whose error it is then if it fails there, too."""
+    from clsvm.errors import DeviceError
+
+    call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
+    if isinstance(error, DeviceError) and not _state["loaded"]:
+        _state["broken"] = str(error)
+
+
+def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
+    """Fit ours, and give the estimator what LIBSVM would have found."""
+    import clsvm
+
+    others: dict[str, Any] = {
+        "kernel": kernel,
+        "gamma": "scale" if kernel == "precomputed" else model._gamma,
+    }  # (0 there)
+    if hasattr(model, "class_weight_"):  # classes are numbers by now
+        others["class_weight"] = dict(enumerate(model.class_weight_))
+    ours = made(model, **others)
+    weights = sample_weight if len(sample_weight) else None
+    ours.fit(X, None if model._impl == "one_class" else y, sample_weight=weights)
+    _state["loaded"] = True
+    found = clsvm.to_sklearn(ours)
+    for name in _LEARNT:
+        setattr(model, name, getattr(found, name))
+    model.dual_coef_, model.intercept_ = found._dual_coef_, found._intercept_
+    model._num_iter = np.atleast_1d(np.asarray(ours.n_iter_, np.int32))
+    _known[model] = _Known(ours.model_, model.dual_coef_, model.intercept_.copy())
+
+
+def _machine(model: Any) -> Any:
+    """The estimator's machine as a device has it: what was fitted there, or made of what LIBSVM found.
+
+    Raises ValueError where its coefficients are not those that it shows: LIBSVM reads inner ones, which a caller may
+    have changed.
+    """
+    known = _known.get(model)
+    if known and known.dual_coef is model._dual_coef_ and np.array_equal(known.intercept, model._intercept_):
+        return known.machine
+    import clsvm
+
+    turned = -1 if len(getattr(model, "classes_", ())) == 2 else 1
+    if not np.array_equal(turned * model._intercept_, model.intercept_):
+        raise ValueError("intercept_ and _intercept_ differ")
+    machine = clsvm.from_sklearn(model).model_
+    _known[model] = _Known(machine, model._dual_coef_, model._intercept_.copy())
+    return machine
+
+
+def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
+    """A method's place taken by ``answer`` of an estimator and its decision values in LIBSVM's signs, (n, 1 or pairs)."""
+    name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
+
+    @functools.wraps(original)
+    def answered(self: Any, X: Any) -> Any:
+        with log.call(f"{type(self).__name__}.{name}", X.shape) as call:
+            support = len(self.support_)
+            theirs = COSTS.of_answer(X.shape[0], support, cells(X))
+            why_not = PYTHON if callable(self.kernel) else "" if support else "there is no support vector"
+            if _ours(call, why_not, theirs, COSTS.answer):
+                try:
+                    values = _machine(self).decision_function(X)
+                    _state["loaded"] = True
+                    binary = hasattr(self, "classes_") and len(self.classes_) == 2
+                    return answer(self, (-values if binary else values).reshape(X.shape[0], -1))
+                except Exception as error:
+                    _failed(call, error)
+            return original(self, X)
+
+    return answered
+
+
+def _predicted(model: Any, values: Any) -> Any:
+    """What LIBSVM predicts (n,), float64: the number of a class, a value, or 1 and -1."""
+    if hasattr(model, "classes_"):
+        from clsvm.models.model import votes
+
+        return votes(values, len(model.classes_)).argmax(axis=1).astype(np.float64)
+    flat = values[:, 0]
+    return np.where(flat > 0, 1.0, -1.0) if model._impl == "one_class" else flat
+
+
+def _decided(_model: Any, values: Any) -> Any:
+    return values
+
+
+def _sent(original: Method) -> Method:
+    """joblib's workers get functions that install the patches there."""
+
+    @functools.wraps(original)
+    def init(self: Any, function: Any) -> None:
+        original(self, function)
+        self.function = function if isinstance(function, Accelerated) else Accelerated(function)
+
+    return init
+
+
+def _searched(original: Method) -> Method:
+    @functools.wraps(original)
+    def fit(self: Any, X: Any, y: Any = None, **params: Any) -> Any:
+        if type(self) is not GridSearchCV or type(self.estimator).__module__ != "sklearn.svm._classes":
+            return original(self, X, y, **params)
+        with log.call(f"GridSearchCV({type(self.estimator).__name__}).fit", getattr(X, "shape", ())) as call:
+            try:  # (what is wrong with the input is scikit-learn's to say)
+                why_not = search.refused(self, params)
+                if _ours(call, why_not, 0.0 if why_not else search.seconds(self, X, y), COSTS.fit):
+                    done = search.run(self, X, y)
+                    _state["loaded"] = True
+                    return done
+            except Exception as error:
+                _failed(call, error)
+        return original(self, X, y, **params)
+
+    return fit
+
+
+_PATCHES: tuple[tuple[Any, str, Callable[[Method], Method]], ...] = (
+    (BaseLibSVM, "_dense_fit", _fit),
+    (BaseLibSVM, "_sparse_fit", _fit),
+    (BaseLibSVM, "_dense_predict", functools.partial(_answer, answer=_predicted)),
+    (BaseLibSVM, "_sparse_predict", functools.partial(_answer, answer=_predicted)),
+    (BaseLibSVM, "_dense_decision_function", functools.partial(_answer, answer=_decided)),
+    (BaseLibSVM, "_sparse_decision_function", functools.partial(_answer, answer=_decided)),
+    (BaseSearchCV, "fit", _searched),
+    (parallel._FuncWrapper, "__init__", _sent),
+)
+_before: dict[tuple[Any, str], Method] = {}
+
+
+def applied() -> bool:
+    """Whether the patches are there."""
+    return bool(_before)
+
+
+def apply() -> None:
+    """Exchange the methods. Raises RuntimeError, and changes nothing, where one of them is not there."""
+    if _before:
+        return
+    missing = [f"{owner.__name__}.{name}" for owner, name, _ in _PATCHES if name not in vars(owner)]
+    if missing:
+        import sklearn
+
+        words = f"scikit-learn {sklearn.__version__} has no {', '.join(missing)}"
+        raise RuntimeError(f"{words}: clsvm.accel does not know this release")
+    for owner, name, make in _PATCHES:
+        _before[owner, name] = vars(owner)[name]
+        setattr(owner, name, make(_before[owner, name]))
+
+
+def undo() -> None:
+    """Give the methods back."""
+    for (owner, name), method in _before.items():
+        setattr(owner, name, method)
+    _before.clear()
+    _known.clear()

@@ -1,0 +1,70 @@
+"""GridSearchCV over scikit-learn's support vector machines, as SVCSearchCV does it: folds and values of C share K."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import ParameterGrid, check_cv
+
+from clsvm.accel import costs
+from clsvm.accel.names import made
+
+SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # that searches of ours vary
+
+
+def refused(asked: Any, params: dict[str, Any]) -> str:
+    """Why the search stays GridSearchCV's own, in words; empty where it need not."""
+    if params:
+        return f"fit was given {', '.join(sorted(params))}"
+    if not (asked.scoring is None or isinstance(asked.scoring, str)) or not isinstance(asked.refit, bool):
+        return "scoring or refit is neither a name nor True or False"
+    grid = ParameterGrid(asked.param_grid)
+    if others := {name for one in grid for name in one} - SHARED:
+        return f"the grid varies {', '.join(sorted(others))}"
+    kernels = {one["kernel"] for one in grid if isinstance(one.get("kernel"), str)}
+    if asked.estimator.kernel == "precomputed" or "precomputed" in kernels:
+        return "kernel='precomputed'"
+    reasons = [costs.refused(asked.estimator, one.get("kernel", asked.estimator.kernel)) for one in grid]
+    return next(filter(None, reasons), "")
+
+
+def seconds(asked: Any, X: Any, y: Any) -> float:
+    """What LIBSVM is expected to take for all fits of the search."""
+    rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
+    classifier = is_classifier(asked.estimator)
+    folds = check_cv(asked.cv, y, classifier=classifier).get_n_splits(X, y)
+    classes = len(np.unique(y)) if classifier and y is not None else 1
+    part = rows * (folds - 1) // max(1, folds)
+    return float(len(ParameterGrid(asked.param_grid)) * folds * costs.COSTS.of_fit(part, width, classes))
+
+
+def run(asked: Any, X: Any, y: Any) -> Any:
+    """Search as SVCSearchCV, and give GridSearchCV what it would have found."""
+    from clsvm.model_selection import SVCSearchCV
+
+    found = SVCSearchCV(
+        made(asked.estimator),
+        asked.param_grid,
+        scoring=asked.scoring,
+        refit=False,
+        cv=asked.cv,
+        error_score=asked.error_score,
+        return_train_score=asked.return_train_score,
+    ).fit(X, y)
+    learnt = {name: value for name, value in vars(found).items() if name.endswith("_") and not name.startswith("_")}
+    learnt["scorer_"] = check_scoring(asked.estimator, scoring=asked.scoring)
+    if asked.refit:
+        began = perf_counter()
+        best = clone(asked.estimator).set_params(**clone(learnt["best_params_"], safe=False))
+        learnt["best_estimator_"] = best.fit(X, y)
+        learnt["refit_time_"] = perf_counter() - began
+        if hasattr(best, "feature_names_in_"):
+            learnt["feature_names_in_"] = best.feature_names_in_
+    for name, value in learnt.items():
+        setattr(asked, name, value)
+    return asked

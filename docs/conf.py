@@ -1,0 +1,52 @@
+"""The site: MyST pages of this folder, and the reference of every public name from its docstring."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import clsvm
+
+project, author, release = "clsvm", "clsvm developers", clsvm.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "BaseEstimator,tuple",
+    "exclude-members": "parts, curves",
+}
+html_theme = "furo"
+html_title = f"clsvm {release}"
+_SPAN = re.compile(r"(``.*?``|`[^`]*`|:\w+:`[^`]*`)", re.DOTALL)
+
+
+def _escaped(text: str) -> str:
+    """Formulas and names of the docstrings as plain text: to reStructuredText |x| is a substitution, b_ a target."""
+    text = re.sub(r"([|*\\])", r"\\\1", text)
+    return re.sub(r"(\w)_(?!\w)", r"\1\\_", text)
+
+
+def _plain(_app: object, _what: str, _name: str, of: object, _options: object, lines: list[str]) -> None:
+    """Escape what stands outside of backticks, in docstrings of ours: those of scikit-learn are reStructuredText."""
+    if not getattr(of, "__module__", "clsvm").startswith("clsvm"):
+        return
+    parts = _SPAN.split("\n".join(lines))
+    lines[:] = "".join(part if i % 2 else _escaped(part) for i, part in enumerate(parts)).split("\n")
+
+
+def _skip(_app: object, _what: str, _name: str, of: object, _skipped: bool, _options: object) -> bool | None:
+    """Leave out what scikit-learn gives our classes."""
+    home = getattr(getattr(of, "fget", of), "__module__", None)
+    return True if isinstance(home, str) and home.startswith("sklearn") else None
+
+
+def setup(app: object) -> None:
+    """Sphinx calls it."""
+    app.connect("autodoc-process-docstring", _plain)  # type: ignore[attr-defined]
+    app.connect("autodoc-skip-member", _skip)  # type: ignore[attr-defined]

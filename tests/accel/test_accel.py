@@ -1,0 +1,236 @@
+"""scikit-learn's machines under clsvm.accel: the same answers, classes and pickles; who did what, and why."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm
+from sklearn.base import clone
+from sklearn.datasets import make_blobs, make_moons
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.svm._base import BaseLibSVM
+
+from clsvm import accel
+from clsvm.accel import costs, log, patches
+
+ROOT = Path(__file__).parents[2]
+ALWAYS = costs.Costs(fit=0, answer=0, share=0, first=0)  # every call that can go to a device goes there
+
+
+@pytest.fixture
+def eager(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every call that clsvm can do is its."""
+    monkeypatch.setattr(patches, "COSTS", ALWAYS)
+    monkeypatch.setattr(costs, "COSTS", ALWAYS)
+    monkeypatch.setitem(patches._state, "broken", "")
+    log.calls.clear()
+    accel.install()
+    yield
+    accel.uninstall()
+
+
+def rows(task: str, n: int = 240) -> tuple[Any, Any]:
+    if task in ("SVR", "NuSVR"):
+        X = np.random.default_rng(0).normal(size=(n, 3))
+        return X, np.sin(X[:, 0]) + 0.1 * X[:, 1]
+    X, y = make_blobs(n, centers=3, cluster_std=2.5, random_state=0)
+    return X, y
+
+
+MODELS = {
+    "SVC": svm.SVC(C=3, gamma=0.2),
+    "SVC poly": svm.SVC(kernel="poly", degree=2, coef0=1, C=0.1, class_weight="balanced", break_ties=True),
+    "NuSVC": svm.NuSVC(nu=0.3, gamma="auto"),
+    "SVR": svm.SVR(C=2),
+    "NuSVR": svm.NuSVR(nu=0.4, kernel="linear"),
+    "OneClassSVM": svm.OneClassSVM(nu=0.2),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("eager")
+def test_answers_are_those_of_scikit_learn(name: str, sparse: bool) -> None:
+    X, y = rows(name.split()[0])
+    X = sp.csr_matrix(X) if sparse else X
+    weights = np.linspace(0.5, 1.5, len(y)) if name in ("SVC", "SVR") else None
+    accel.uninstall()
+    theirs = clone(MODELS[name]).set_params(tol=1e-5).fit(X, y, sample_weight=weights)
+    accel.install()
+    ours = clone(MODELS[name]).set_params(tol=1e-5).fit(X, y, sample_weight=weights)
+    assert {call.who for call in log.calls} == {log.OURS}
+    assert type(ours) is type(theirs)
+    assert vars(ours).keys() == vars(theirs).keys()
+    assert ours.dual_coef_.shape == theirs.dual_coef_.shape or len(ours.support_) != len(theirs.support_)
+    assert type(ours.n_iter_) is type(theirs.n_iter_)
+    accel.uninstall()  # what was fitted on a device answers without one
+    decide = "predict" if name.endswith("SVR") else "decision_function"
+    expected = getattr(theirs, decide)(X)
+    np.testing.assert_allclose(getattr(ours, decide)(X), expected, atol=2e-3)
+    accel.install()
+    np.testing.assert_allclose(getattr(ours, decide)(X), expected, atol=2e-3)
+    np.testing.assert_allclose(getattr(theirs, decide)(X), expected, atol=2e-3)  # LIBSVM's fit, answered on a device
+    if decide != "predict":
+        sure = np.abs(expected).min(axis=-1) > 0.01 if expected.ndim > 1 else np.abs(expected) > 0.01
+        np.testing.assert_array_equal(ours.predict(X)[sure], theirs.predict(X)[sure])
+    assert {call.who for call in log.calls} == {log.OURS}
+
+
+@pytest.mark.usefixtures("eager")
+def test_two_classes_and_given_kernel_values() -> None:
+    X, y = make_moons(200, noise=0.2, random_state=0)
+    names = np.where(y, "up", "down")
+    K = rbf_kernel(X, gamma=0.7)
+    ours = svm.SVC(kernel="precomputed", C=5).fit(K, names)
+    vectors = svm.SVC(gamma=0.7, C=5).fit(X, names)
+    accel.uninstall()
+    theirs = svm.SVC(kernel="precomputed", C=5).fit(K, names)
+    np.testing.assert_allclose(ours.decision_function(K), theirs.decision_function(K), atol=5e-3)
+    np.testing.assert_allclose(vectors.decision_function(X), theirs.decision_function(K), atol=5e-3)
+    assert (ours.predict(K) == theirs.predict(K)).mean() > 0.98
+    assert (ours.dual_coef_[0] * np.where(names[ours.support_] == "up", 1, -1) > 0).all()
+
+
+@pytest.mark.usefixtures("eager")
+def test_pickles_are_scikit_learn_s() -> None:
+    X, y = rows("SVC")
+    model = svm.SVC().fit(X, y)
+    model.predict(X)
+    code = "import pickle, sys; sys.modules['clsvm'] = None; pickle.load(sys.stdin.buffer).predict([[0, 0]])"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(model), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_allclose(again.decision_function(X), model.decision_function(X), atol=1e-4)
+    assert repr(model) == "SVC()"
+
+
+@pytest.mark.usefixtures("eager")
+def test_coefficients_that_were_changed_count() -> None:
+    X, y = make_moons(100, noise=0.2, random_state=0)
+    model = svm.SVC().fit(X, y)
+    before = model.decision_function(X)
+    model._intercept_ = model._intercept_ - 1  # LIBSVM's sign is the other one
+    np.testing.assert_allclose(model.decision_function(X), before + 1, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (svm.SVC(kernel=lambda a, b: a @ b.T), costs.PYTHON),
+        (svm.SVC(max_iter=50), costs.CAPPED),
+        (svm.SVC(verbose=True), costs.TALKS),
+    ],
+)
+@pytest.mark.usefixtures("eager")
+@pytest.mark.filterwarnings("ignore")
+def test_what_stays_scikit_learn_s(model: Any, why: str) -> None:
+    X, y = rows("SVC", 60)
+    model.fit(X, y)
+    assert [(call.who, call.why) for call in log.calls] == [(log.THEIRS, why)]
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_fails_is_left_to_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows("SVC", 60)
+
+    def fails(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(patches, "_learn", fails)
+    monkeypatch.setattr(patches, "_machine", fails)
+    assert svm.SVC().fit(X, y).score(X, y) > 0.5
+    assert {(call.who, call.why) for call in log.calls} == {(log.THEIRS, "clsvm failed: no room")}
+    with pytest.raises(ValueError, match="specified nu is infeasible"):
+        svm.NuSVC(nu=0.99).fit(np.arange(20.0)[:, None], np.arange(20) < 2)
+
+
+@pytest.mark.usefixtures("eager")
+def test_search_is_scikit_learn_s() -> None:
+    X, y = rows("SVC", 200)
+    grid = {"C": [0.1, 1, 10], "gamma": [0.05, 0.5]}
+    ours = GridSearchCV(svm.SVC(), grid, cv=3, return_train_score=True).fit(X, y)
+    assert [call.name for call in log.calls] == ["GridSearchCV(SVC).fit"]
+    assert log.calls[0].who == log.OURS, log.calls[0].why
+    accel.uninstall()
+    theirs = GridSearchCV(svm.SVC(), grid, cv=3, return_train_score=True).fit(X, y)
+    assert ours.cv_results_.keys() == theirs.cv_results_.keys()
+    assert ours.cv_results_["params"] == theirs.cv_results_["params"]
+    for name in ("mean_test_score", "mean_train_score", "std_test_score"):
+        np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=0.011)
+    assert type(ours.best_estimator_) is svm.SVC
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=0.02)
+    assert {name for name in vars(ours) if name.endswith("_")} == {name for name in vars(theirs) if name.endswith("_")}
+
+
+@pytest.mark.usefixtures("eager")
+def test_worker_processes_are_accelerated() -> None:
+    """What the workers run installs the patches there."""
+    from sklearn.utils.parallel import delayed
+
+    wrapped = delayed(cross_val_score)()[0]
+    accel.uninstall()
+    assert "clsvm" not in BaseLibSVM._dense_fit.__globals__["__name__"]
+    pickle.loads(pickle.dumps(wrapped.function))  # it travels
+    X, y = rows("SVC", 60)
+    wrapped.function(svm.SVC(), X, y, cv=2)
+    assert accel.installed()
+
+
+def test_methods_come_back() -> None:
+    before = {(owner, name): vars(owner)[name] for owner, name, _ in patches._PATCHES}
+    accel.install()
+    accel.install()
+    assert all(vars(owner)[name] is not method for (owner, name), method in before.items())
+    accel.uninstall()
+    accel.uninstall()
+    assert all(vars(owner)[name] is method for (owner, name), method in before.items())
+
+
+def test_another_release_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "_PATCHES", (*patches._PATCHES, (BaseLibSVM, "_gone", patches._fit)))
+    before = BaseLibSVM._dense_fit
+    with pytest.raises(RuntimeError, match=r"BaseLibSVM\._gone"):
+        accel.install()
+    assert BaseLibSVM._dense_fit is before
+    assert not accel.installed()
+
+
+def run(tmp_path: Path, script: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    command = [sys.executable, "-m", "clsvm.accel", *options, "script.py", "one"]
+    given = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    return subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
+
+
+SMALL = """
+    import sys
+    from sklearn.datasets import load_iris
+    from sklearn.svm import SVC
+    print(sys.argv, SVC().fit(*load_iris(return_X_y=True)).score(*load_iris(return_X_y=True)) > 0.9)
+    print("pyopencl" in sys.modules)
+"""
+
+
+def test_a_small_script_never_loads_opencl(tmp_path: Path) -> None:
+    done = run(tmp_path, SMALL, "--profile", CLSVM_ACCEL_LOG="info")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["['script.py', 'one'] True", "False"]
+    assert "SVC.fit (150 x 4): scikit-learn" in done.stderr
+    assert "OpenCL is not loaded yet" in done.stderr
+    assert "calls" in done.stderr
+
+
+def test_a_script_that_fails_ends_as_python_does(tmp_path: Path) -> None:
+    done = run(tmp_path, "import sys\nsys.exit(3)\n")
+    assert done.returncode == 3
