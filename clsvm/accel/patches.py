@@ -142,7 +142,7 @@ def _machine(model: Any) -> Any:
 
 
 def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
-    """A method's place taken by ``answer`` of an estimator and its decision values in LIBSVM's signs (n, pairs or 1)."""
+    """In a method's place ``answer`` of an estimator and its decision values in LIBSVM's signs, (n, 1 or pairs)."""
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
 
     @functools.wraps(original)

@@ -16,7 +16,7 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from benchmarks import check, pairs, sets, small, table, tasks, tasks_check, tasks_table
+from benchmarks import chart, check, pairs, sets, small, table, tasks, tasks_check, tasks_table
 from benchmarks.__main__ import _parser, main
 
 pytestmark = pytest.mark.full
@@ -556,3 +556,14 @@ def test_hard_sets_and_text_are_fitted_as_others() -> None:
     asked = [_parser().parse_args([name]) for name in ("hard", "text", "fit")]
     assert [len(one.sets) for one in asked] == [5, 2, 2]
     assert all(name in sets.SETS for one in asked for name in one.sets)
+
+
+def test_fits_as_a_picture(tmp_path: Path) -> None:
+    def row(solver: str, warm: float, misses: tuple[str, ...] = ()) -> dict[str, Any]:
+        return {"solver": solver, "warm": warm, "error": "", "misses": list(misses)}
+
+    one = [row("clsvm", 0.2), row("onedal", 1.0), row("onedal", 0.8), row("libsvm", 0.1, ("its violation",))]
+    result = {"device": "some", "date": "today", "sets": [{"set": "a", "n": 5, "d": 2, "rows": one}, {"set": "b"}]}
+    assert chart.fastest(result) == [("a\n5 x 2", {"clsvm": 0.2, "onedal": 0.8})]  # what misses does not count
+    chart.draw(result, tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").stat().st_size > 1000
