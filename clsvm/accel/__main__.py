@@ -17,8 +17,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--profile", action="store_true", help="say at the end what went where")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")
     parser.add_argument("target", help="a script, or the name of a module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script or module")
     asked = parser.parse_args(argv)
+    if not asked.module and not Path(asked.target).is_file():
+        parser.error(f"there is no script {asked.target}")
     accel.install()
     sys.argv = [asked.target, *asked.arguments]
     try:

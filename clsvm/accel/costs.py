@@ -27,8 +27,9 @@ class Costs:
 
     pair, pair_cell: of LIBSVM's fit for each pair of rows, and more for each feature of a row. value, value_cell: of
     its decision values, for each of a row and support vector. fit, answer: what ours takes however small the work is;
-    share: of LIBSVM's time that ours takes beyond that. first: what the first call of a process takes more. half: the
-    share of LIBSVM's time that ours has to be expected to stay below.
+    machine: more of a fit, for each pair of classes. share: of LIBSVM's time that ours takes beyond that. first: what
+    the first call of a process takes more, its programs being in the cache. half: the share of LIBSVM's time that ours
+    has to be expected to stay below.
     """
 
     pair: float = 4e-9
@@ -37,8 +38,9 @@ class Costs:
     value_cell: float = 1e-9
     fit: float = 5e-3
     answer: float = 1e-3
-    share: float = 0.25
-    first: float = 0.8
+    machine: float = 3e-4
+    share: float = 0.2
+    first: float = 0.4
     half: float = 0.5
 
     def of_fit(self, rows: int, cells: float, classes: int) -> float:
@@ -46,13 +48,20 @@ class Costs:
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells)
 
+    def least_of_fit(self, classes: int) -> float:
+        """Seconds that ours takes however few the rows are."""
+        return self.fit + self.machine * classes * (classes - 1) / 2
+
     def of_answer(self, rows: int, support: int, cells: float) -> float:
         """LIBSVM's seconds of decision values."""
         return rows * support * (self.value + self.value_cell * cells)
 
-    def pays(self, theirs: float, least: float, first: bool) -> bool:
-        """Whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``."""
-        return least + self.share * theirs + self.first * first < self.half * theirs
+    def pays(self, theirs: float, least: float, spent: float) -> bool:
+        """Whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``.
+
+        spent: the seconds that LIBSVM took in this process so far. What loading takes is paid once they come to it.
+        """
+        return least + self.share * theirs + max(0.0, self.first - spent) < self.half * theirs
 
 
 COSTS = Costs()

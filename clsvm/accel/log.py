@@ -16,17 +16,22 @@ VARIABLE, LEVELS = "CLSVM_ACCEL_LOG", ("info", "debug")
 
 @dataclass
 class Call:
-    """A call: its name, such as "SVC.fit", rows and columns, who did it, why, and the seconds that it took."""
+    """A call: its name, such as "SVC.fit", rows and columns, who did it, why, and the seconds that it took.
+
+    in_parts: it became calls of their own, which have its seconds.
+    """
 
     name: str
     shape: tuple[int, ...]
     who: str = THEIRS
     why: str = ""
     seconds: float = 0.0
+    in_parts: bool = False
 
     def __str__(self) -> str:
         size = " x ".join(map(str, self.shape))
-        return f"{self.name} ({size}): {self.who}, {self.seconds:.3g} s; {self.why}"
+        took = "its fits one by one" if self.in_parts else f"{self.seconds:.3g} s"
+        return f"{self.name} ({size}): {self.who}, {took}; {self.why}"
 
 
 calls: list[Call] = []  # all of this process
@@ -45,13 +50,13 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
         _depth.value = depth
         made.seconds = perf_counter() - began
         if not depth:
-            calls.append(made)
+            calls.extend([made] * (not made.in_parts))
             if os.environ.get(VARIABLE, "").lower() in LEVELS:
                 print(f"clsvm.accel: {made}", file=sys.stderr, flush=True)
 
 
 def summary() -> str:
-    """Calls and seconds by name and by who did them."""
+    """Calls and seconds by name and by who did them, in this process (its worker processes are not in it)."""
     rows: dict[tuple[str, str], tuple[int, float]] = {}
     for one in calls:
         number, seconds = rows.get((one.name, one.who), (0, 0.0))

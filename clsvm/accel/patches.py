@@ -9,9 +9,11 @@ not in them, so that pickles hold what they always held.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,6 +27,7 @@ from clsvm.accel import log, search
 from clsvm.accel.costs import COSTS, PYTHON, cells, number_of_classes, refused
 from clsvm.accel.names import made
 from clsvm.accel.workers import Accelerated
+from clsvm.errors import DeviceError, warn
 
 Method = Callable[..., Any]
 _LEARNT = (
@@ -46,7 +49,7 @@ class _Known(NamedTuple):
 
 
 _known: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
-_state = {"loaded": False, "broken": ""}  # whether a device was used; why none can be
+_state: dict[str, Any] = {"broken": "", "spent": 0.0}  # why no device can be used; seconds that LIBSVM took
 _busy = threading.local()  # on: while clsvm works, which makes an estimator of scikit-learn's by a fit of its own
 
 
@@ -68,36 +71,45 @@ def _fit(original: Method) -> Method:
         with log.call(f"{type(self).__name__}.fit", X.shape) as call:
             classes = number_of_classes(y) if hasattr(self, "classes_") else 1
             theirs = COSTS.of_fit(X.shape[0], 0.0 if kernel == "precomputed" else cells(X), classes)
-            if _ours(call, refused(self, self.kernel), theirs, COSTS.fit):
+            if _ours(call, refused(self, self.kernel), theirs, COSTS.least_of_fit(classes)):
                 try:
                     with _at_work():
                         return _learn(self, X, y, sample_weight, kernel)
                 except Exception as error:
                     _failed(call, error)
-            return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
+            with _counted():
+                return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
 
     return fit
 
 
+@contextmanager
+def _counted() -> Iterator[None]:
+    """What LIBSVM takes inside."""
+    began = perf_counter()
+    yield
+    _state["spent"] += perf_counter() - began
+
+
 def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
     """Whether the call is clsvm's: where it can do it and is expected to be faster; the call then says why."""
-    first = not _state["loaded"]
-    if why_not := why_not or str(_state["broken"]):
+    if why_not := why_not or _state["broken"]:
         call.why = why_not
         return False
-    pays = COSTS.pays(theirs, least, first)
+    loaded = "pyopencl" in sys.modules
+    pays = COSTS.pays(theirs, least, COSTS.first if loaded else _state["spent"])
     call.who = log.OURS if pays else log.THEIRS
-    call.why = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (first and not pays)
+    call.why = f"LIBSVM is expected to take {theirs:.2g} s" + ", OpenCL is not loaded yet" * (not loaded and not pays)
     return pays
 
 
 def _failed(call: log.Call, error: Exception) -> None:
-    """Leave the call to scikit-learn, whose error it is then if it fails there, too."""
-    from clsvm.errors import DeviceError
-
+    """Leave the call to scikit-learn, whose error it is then if it fails there, too. Warns where no device can be used,
+    once: no call asks for one again."""
     call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
-    if isinstance(error, DeviceError) and not _state["loaded"]:
-        _state["broken"] = str(error)
+    if isinstance(error, DeviceError):
+        _state["broken"] = f"no device: {error}"
+        warn(f"clsvm.accel leaves all to scikit-learn: {error}", RuntimeWarning)
 
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
@@ -113,7 +125,6 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
     ours.fit(X, None if model._impl == "one_class" else y, sample_weight=weights)
-    _state["loaded"] = True
     found = clsvm.to_sklearn(ours)
     for name in _LEARNT:
         setattr(model, name, getattr(found, name))
@@ -154,12 +165,12 @@ def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
             if _ours(call, why_not, theirs, COSTS.answer):
                 try:
                     values = _machine(self).decision_function(X)
-                    _state["loaded"] = True
                     binary = hasattr(self, "classes_") and len(self.classes_) == 2
                     return answer(self, (-values if binary else values).reshape(X.shape[0], -1))
                 except Exception as error:
                     _failed(call, error)
-            return original(self, X)
+            with _counted():
+                return original(self, X)
 
     return answered
 
@@ -197,12 +208,12 @@ def _searched(original: Method) -> Method:
         with log.call(f"GridSearchCV({type(self.estimator).__name__}).fit", getattr(X, "shape", ())) as call:
             try:  # (what is wrong with the input is scikit-learn's to say)
                 why_not = search.refused(self, params)
-                if _ours(call, why_not, 0.0 if why_not else search.seconds(self, X, y), COSTS.fit):
-                    done = search.run(self, X, y)
-                    _state["loaded"] = True
-                    return done
+                theirs, least = (0.0, 0.0) if why_not else search.seconds(self, X, y)
+                if _ours(call, why_not, theirs, least):
+                    return search.run(self, X, y)
             except Exception as error:
                 _failed(call, error)
+            call.in_parts = True
         return original(self, X, y, **params)
 
     return fit

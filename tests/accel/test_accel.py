@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from clsvm import accel
 from clsvm.accel import costs, log, patches
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = costs.Costs(fit=0, answer=0, share=0, first=0)  # every call that can go to a device goes there
+ALWAYS = costs.Costs(fit=0, answer=0, machine=0, share=0, first=0)  # every call that can go to a device goes there
 
 
 @pytest.fixture
@@ -229,6 +230,43 @@ def test_a_small_script_never_loads_opencl(tmp_path: Path) -> None:
     assert "SVC.fit (150 x 4): scikit-learn" in done.stderr
     assert "OpenCL is not loaded yet" in done.stderr
     assert "calls" in done.stderr
+
+
+def test_what_loading_takes_is_paid_once_libsvm_took_as_long() -> None:
+    made = costs.Costs(fit=0.1, share=0.2, first=1.0, half=0.5)
+    assert not made.pays(1.0, 0.1, 0.0)
+    assert not made.pays(1.0, 0.1, 0.7)
+    assert made.pays(1.0, 0.1, 0.9)
+    assert made.pays(4.0, 0.1, 0.0)
+    assert not made.pays(0.3, 0.1, 9.0)  # what ours takes at least stays
+
+
+@pytest.mark.usefixtures("eager")
+def test_no_device_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = rows("SVC", 60)
+    monkeypatch.setenv("CLSVM_DEVICE", "nonsense")
+    with pytest.warns(RuntimeWarning, match=r"leaves all to scikit-learn: .*nonsense"):
+        svm.SVC().fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svm.SVC().fit(X, y)
+    assert {call.who for call in log.calls} == {log.THEIRS}
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_search_that_stays_is_its_fits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(log.VARIABLE, "info")
+    X, y = rows("SVC", 60)
+    GridSearchCV(svm.SVC(), {"class_weight": [None, "balanced"]}, cv=2).fit(X, y)
+    assert "its fits one by one; the grid varies class_weight" in capsys.readouterr().err
+    assert {call.name for call in log.calls} == {"SVC.fit", "SVC.predict"}
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clsvm.accel", "nowhere.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "there is no script nowhere.py" in done.stderr) == (2, True)
 
 
 def test_a_script_that_fails_ends_as_python_does(tmp_path: Path) -> None:
