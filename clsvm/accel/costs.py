@@ -71,11 +71,17 @@ def refused(model: Any, kernel: Any) -> str:
     """Why clsvm cannot do what is asked of an estimator of scikit-learn's, in words; empty where it can."""
     if callable(kernel):
         return PYTHON
-    if getattr(model, "probability", False) is True:
+    if getattr(model, "probability", False) not in (False, "deprecated"):
         return PROBABILITY
     if model.max_iter != -1:
         return CAPPED
     return TALKS if model.verbose else ""
+
+
+def left_out(model: Any, sample_weight: Any) -> str:
+    """Why a fit with such weights is LIBSVM's, which numbers the rows that are left anew; empty where it need not be."""
+    weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
+    return "" if (weights > 0).all() else "a weight is 0 or less"
 
 
 def cells(X: Any) -> float:

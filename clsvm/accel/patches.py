@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,7 +24,7 @@ from sklearn.svm._base import BaseLibSVM
 from sklearn.utils import parallel
 
 from clsvm.accel import log, search
-from clsvm.accel.costs import COSTS, PYTHON, cells, number_of_classes, refused
+from clsvm.accel.costs import COSTS, PYTHON, cells, left_out, number_of_classes, refused
 from clsvm.accel.names import made
 from clsvm.accel.workers import Accelerated
 from clsvm.errors import DeviceError, warn
@@ -41,11 +41,13 @@ _LEARNT = (
 
 
 class _Known(NamedTuple):
-    """A machine on a device, and the coefficients that it was made of: where an estimator has others, it is not its."""
+    """A machine on a device, and what it was made of: where an estimator has other numbers by now, it is not its."""
 
     machine: Any
     dual_coef: Any
     intercept: Any
+    vectors: Any
+    kernel: Any
 
 
 _known: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
@@ -68,10 +70,12 @@ def _fit(original: Method) -> Method:
         _known.pop(self, None)
         if getattr(_busy, "on", False):
             return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
-        with log.call(f"{type(self).__name__}.fit", X.shape) as call:
+        with log.call(f"{type(self).__name__}.fit", getattr(X, "shape", ())) as call:
             classes = number_of_classes(y) if hasattr(self, "classes_") else 1
-            theirs = COSTS.of_fit(X.shape[0], 0.0 if kernel == "precomputed" else cells(X), classes)
-            if _ours(call, refused(self, self.kernel), theirs, COSTS.least_of_fit(classes)):
+            why_not = refused(self, self.kernel) or left_out(self, sample_weight)
+            width = 0.0 if why_not or kernel == "precomputed" else cells(X)
+            theirs = COSTS.of_fit(len(y), width, classes)
+            if _ours(call, why_not, theirs, COSTS.least_of_fit(classes)):
                 try:
                     with _at_work():
                         return _learn(self, X, y, sample_weight, kernel)
@@ -104,23 +108,33 @@ def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
 
 
 def _failed(call: log.Call, error: Exception) -> None:
-    """Leave the call to scikit-learn, whose error it is then if it fails there, too. Warns where no device can be used,
+    """Leave the call to scikit-learn, whose error it is then if it fails there, too. Warns where there is no device,
     once: no call asks for one again."""
     call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
-    if isinstance(error, DeviceError):
-        _state["broken"] = f"no device: {error}"
-        warn(f"clsvm.accel leaves all to scikit-learn: {error}", RuntimeWarning)
+    if isinstance(error, DeviceError) and (lacking := _no_device()):
+        _state["broken"] = f"no device: {lacking}"
+        with suppress(RuntimeWarning):  # (where warnings are errors)
+            warn(f"clsvm.accel leaves all to scikit-learn: {lacking}", RuntimeWarning)
+
+
+def _no_device() -> str:
+    """Why no device is found, in words; empty where one is."""
+    from clsvm.opencl.devices import find
+
+    try:
+        find(None)
+    except DeviceError as error:
+        return str(error)
+    return ""
 
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
     """Fit ours, and give the estimator what LIBSVM would have found."""
     import clsvm
 
-    others: dict[str, Any] = {
-        "kernel": kernel,
-        "gamma": "scale" if kernel == "precomputed" else model._gamma,
-    }  # (0 there)
-    if hasattr(model, "class_weight_"):  # classes are numbers by now
+    gamma = "scale" if kernel == "precomputed" else model._gamma  # (0 there)
+    others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
+    if model._impl == "c_svc":  # classes are numbers by now
         others["class_weight"] = dict(enumerate(model.class_weight_))
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
@@ -130,7 +144,7 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
         setattr(model, name, getattr(found, name))
     model.dual_coef_, model.intercept_ = found._dual_coef_, found._intercept_
     model._num_iter = np.atleast_1d(np.asarray(ours.n_iter_, np.int32))
-    _known[model] = _Known(ours.model_, model.dual_coef_, model.intercept_.copy())
+    _known[model] = _Known(ours.model_, *_made_of(model, model.dual_coef_, model.intercept_))
 
 
 def _machine(model: Any) -> Any:
@@ -139,17 +153,32 @@ def _machine(model: Any) -> Any:
     Raises ValueError where its coefficients are not those that it shows: LIBSVM reads inner ones, which a caller may
     have changed.
     """
-    known = _known.get(model)
-    if known and known.dual_coef is model._dual_coef_ and np.array_equal(known.intercept, model._intercept_):
+    now = _made_of(model, model._dual_coef_, model._intercept_)
+    if (known := _known.get(model)) and all(map(_same, known[1:], now)):
         return known.machine
     import clsvm
 
     turned = -1 if len(getattr(model, "classes_", ())) == 2 else 1
-    if not np.array_equal(turned * model._intercept_, model.intercept_):
-        raise ValueError("intercept_ and _intercept_ differ")
+    shown = turned * _array(model.dual_coef_), turned * model.intercept_
+    if not (np.array_equal(now[0], shown[0]) and np.array_equal(now[1], shown[1])):
+        raise ValueError("its inner coefficients are not those that it shows")
     machine = clsvm.from_sklearn(model).model_
-    _known[model] = _Known(machine, model._dual_coef_, model._intercept_.copy())
+    _known[model] = _Known(machine, *now)
     return machine
+
+
+def _made_of(model: Any, dual_coef: Any, intercept: Any) -> tuple[Any, ...]:
+    """What LIBSVM reads of an estimator for an answer; the support vectors as they are, the rest as copies."""
+    kernel = (model.kernel, model._gamma, model.degree, model.coef0)
+    return _array(dual_coef).copy(), intercept.copy(), model.support_vectors_, kernel
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (one == other if isinstance(one, tuple) else np.array_equal(one, other))
+
+
+def _array(given: Any) -> Any:
+    return given.toarray() if hasattr(given, "toarray") else given
 
 
 def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
@@ -158,10 +187,10 @@ def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
 
     @functools.wraps(original)
     def answered(self: Any, X: Any) -> Any:
-        with log.call(f"{type(self).__name__}.{name}", X.shape) as call:
+        with log.call(f"{type(self).__name__}.{name}", getattr(X, "shape", ())) as call:
             support = len(self.support_)
-            theirs = COSTS.of_answer(X.shape[0], support, cells(X))
             why_not = PYTHON if callable(self.kernel) else "" if support else "there is no support vector"
+            theirs = 0.0 if why_not else COSTS.of_answer(X.shape[0], support, cells(X))
             if _ours(call, why_not, theirs, COSTS.answer):
                 try:
                     values = _machine(self).decision_function(X)
@@ -203,10 +232,11 @@ def _sent(original: Method) -> Method:
 def _searched(original: Method) -> Method:
     @functools.wraps(original)
     def fit(self: Any, X: Any, y: Any = None, **params: Any) -> Any:
-        if type(self) is not GridSearchCV or type(self.estimator).__module__ != "sklearn.svm._classes":
+        if type(self) is not GridSearchCV or not isinstance(self.estimator, BaseLibSVM):
             return original(self, X, y, **params)
         with log.call(f"GridSearchCV({type(self.estimator).__name__}).fit", getattr(X, "shape", ())) as call:
             try:  # (what is wrong with the input is scikit-learn's to say)
+                self._validate_params()
                 why_not = search.refused(self, params)
                 theirs, least = (0.0, 0.0) if why_not else search.seconds(self, X, y)
                 if _ours(call, why_not, theirs, least):

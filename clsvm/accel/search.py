@@ -20,6 +20,10 @@ def refused(asked: Any, params: dict[str, Any]) -> str:
     """Why the search stays GridSearchCV's own, in words; empty where it need not."""
     if params:
         return f"fit was given {', '.join(sorted(params))}"
+    if asked.verbose or asked.n_jobs == 0:
+        return "verbose tells of each fit, and n_jobs=0 is an error"
+    if not (asked.cv is None or isinstance(asked.cv, int | list | tuple) or hasattr(asked.cv, "split")):
+        return "cv can be gone through once only"
     if not (asked.scoring is None or isinstance(asked.scoring, str)) or not isinstance(asked.refit, bool):
         return "scoring or refit is neither a name nor True or False"
     grid = ParameterGrid(asked.param_grid)

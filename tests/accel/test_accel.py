@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -19,7 +20,7 @@ from sklearn import svm
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.svm._base import BaseLibSVM
 
 from clsvm import accel
@@ -116,13 +117,41 @@ def test_pickles_are_scikit_learn_s() -> None:
     assert repr(model) == "SVC()"
 
 
+CHANGES: dict[str, Any] = {
+    "_intercept_": lambda model: model._intercept_ - 1,
+    "_dual_coef_": lambda model: model._dual_coef_ * 2,
+    "_gamma": lambda model: 5.0,
+    "kernel": lambda model: "linear",
+    "support_vectors_": lambda model: model.support_vectors_ + 1,
+}
+
+
+@pytest.mark.parametrize("fitted_by", [log.OURS, log.THEIRS])
+@pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.usefixtures("eager")
-def test_coefficients_that_were_changed_count() -> None:
+def test_numbers_that_were_changed_count(name: str, fitted_by: str) -> None:
+    X, y = make_moons(100, noise=0.2, random_state=0)
+    if fitted_by == log.THEIRS:
+        accel.uninstall()
+    model = svm.SVC().fit(X, y)
+    accel.install()
+    before = model.decision_function(X)
+    setattr(model, name, CHANGES[name](model))
+    after = model.decision_function(X)
+    accel.uninstall()
+    np.testing.assert_allclose(after, model.decision_function(X), atol=1e-4)
+    assert np.abs(after - before).max() > 0.1
+
+
+@pytest.mark.usefixtures("eager")
+def test_coefficients_written_in_place_count() -> None:
     X, y = make_moons(100, noise=0.2, random_state=0)
     model = svm.SVC().fit(X, y)
-    before = model.decision_function(X)
-    model._intercept_ = model._intercept_ - 1  # LIBSVM's sign is the other one
-    np.testing.assert_allclose(model.decision_function(X), before + 1, atol=1e-4)
+    model.decision_function(X)
+    model._dual_coef_[:] *= 2
+    after = model.decision_function(X)
+    accel.uninstall()
+    np.testing.assert_allclose(after, model.decision_function(X), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +160,48 @@ def test_coefficients_that_were_changed_count() -> None:
         (svm.SVC(kernel=lambda a, b: a @ b.T), costs.PYTHON),
         (svm.SVC(max_iter=50), costs.CAPPED),
         (svm.SVC(verbose=True), costs.TALKS),
+        (svm.SVC(probability=np.bool_(True)), costs.PROBABILITY),
+        (svm.SVC(class_weight={0: 0}), "a weight is 0 or less"),
     ],
 )
 @pytest.mark.usefixtures("eager")
 @pytest.mark.filterwarnings("ignore")
 def test_what_stays_scikit_learn_s(model: Any, why: str) -> None:
     X, y = rows("SVC", 60)
-    model.fit(X, y)
+    with contextlib.suppress(ValueError):  # (no coefficient is finite where a class weighs nothing)
+        model.fit(X, y)
     assert [(call.who, call.why) for call in log.calls] == [(log.THEIRS, why)]
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_kernel_of_words() -> None:
+    def kernel(one: Any, other: Any) -> Any:
+        return np.array([[float(len(a) * len(b)) for b in other] for a in one])
+
+    words = ["a", "aaa", "bbbb", "c"]
+    assert svm.SVC(kernel=kernel).fit(words, [0, 1, 1, 0]).predict(words).tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.usefixtures("eager")
+def test_class_weights_of_nu_svc_do_nothing_as_in_libsvm() -> None:
+    X, y = rows("SVC", 120)
+    one, other = (svm.NuSVC(nu=0.3, class_weight=weight).fit(X, y) for weight in (None, {1: 2}))
+    np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
+
+
+@pytest.mark.parametrize("change", [{"cv": "once"}, {"verbose": 1}, {"n_jobs": 0}, {"n_jobs": "x"}])
+@pytest.mark.usefixtures("eager")
+def test_searches_that_stay_scikit_learn_s(change: dict[str, Any]) -> None:
+    X, y = rows("SVC", 60)
+    if "cv" in change:
+        change = {"cv": KFold(3, shuffle=True, random_state=0).split(X)}
+    search = GridSearchCV(svm.SVC(), {"C": [1, 3]}, **change)
+    if "n_jobs" in change:
+        with pytest.raises(ValueError, match="n_jobs"):
+            search.fit(X, y)
+    else:
+        assert len(search.fit(X, y).cv_results_["params"]) == 2
+    assert "GridSearchCV(SVC).fit" not in {call.name for call in log.calls if call.who == log.OURS}
 
 
 @pytest.mark.usefixtures("eager")
@@ -179,13 +242,13 @@ def test_worker_processes_are_accelerated() -> None:
     """What the workers run installs the patches there."""
     from sklearn.utils.parallel import delayed
 
-    wrapped = delayed(cross_val_score)()[0]
+    sent = delayed(accel.installed)()[0].function
     accel.uninstall()
-    assert "clsvm" not in BaseLibSVM._dense_fit.__globals__["__name__"]
-    pickle.loads(pickle.dumps(wrapped.function))  # it travels
-    X, y = rows("SVC", 60)
-    wrapped.function(svm.SVC(), X, y, cv=2)
-    assert accel.installed()
+    assert not sent()  # here it is what it was
+    arrived = pickle.loads(pickle.dumps(sent))
+    arrived.sender = -1  # another process's
+    assert arrived()
+    assert not accel.installed()  # the worker is as it was before
 
 
 def test_methods_come_back() -> None:
@@ -247,6 +310,10 @@ def test_no_device_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLSVM_DEVICE", "nonsense")
     with pytest.warns(RuntimeWarning, match=r"leaves all to scikit-learn: .*nonsense"):
         svm.SVC().fit(X, y)
+    monkeypatch.setitem(patches._state, "broken", "")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svm.SVC().fit(X, y)  # (not an error of the fit)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         svm.SVC().fit(X, y)
