@@ -79,7 +79,7 @@ def refused(model: Any, kernel: Any) -> str:
 
 
 def left_out(model: Any, sample_weight: Any) -> str:
-    """Why a fit with such weights is LIBSVM's, which numbers the rows that are left anew; empty where it need not be."""
+    """Why a fit with such weights is LIBSVM's, which numbers the rows that are left anew; empty where it need not."""
     weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
     return "" if (weights > 0).all() else "a weight is 0 or less"
 
