@@ -26,8 +26,7 @@ kernel EXPLICIT void mark(global const long *restrict indptr, global const INDEX
   ENTRIES(e) {
     volatile global int *here = place + indices[e];
     const int line = dense_columns + (by_entry ? (int)(before + e) : 1 + indices[e]);
-    const int old = *here;  // (most entries are of a feature that has its line already)
-    if (old > base || atomic_cmpxchg(here, old, base + line) != old) continue;  // another one's
+    if (atomic_max(here, base) > base || atomic_cmpxchg(here, base, base + line) != base) continue;  // another one's
     global real *to = block + (size_t)line * UB;
 #ifdef VECTOR
     for (size_t u = 0; u < UB; u += V) storev((realv)(real)0, 0, to + u);
