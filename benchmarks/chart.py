@@ -1,4 +1,4 @@
-"""Seconds of fits beside the peers', as a picture: for each set a bar of each solver, of several results together."""
+"""Seconds of fits beside the peers', as a picture: for each set of a result a bar of each solver."""
 
 from __future__ import annotations
 

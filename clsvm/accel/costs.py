@@ -1,4 +1,4 @@
-"""Whether a call is expected to take less time on a device than in LIBSVM: seconds of both, by what was measured.
+"""Whether a call is expected to take less time on a device than in LIBSVM: seconds of both, as a rough model has them.
 
 LIBSVM's solver takes a time that grows with the square of the rows, and with the features that a row has; what clsvm
 takes is a fixed time (checks, launches, a copy of the rows) and a share of LIBSVM's. A process pays once for loading
@@ -23,7 +23,10 @@ PYTHON, PROBABILITY, CAPPED, TALKS = (
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, measured on two cores of an EPYC (Intel's CPU runtime) over breast_cancer, digits, a9a, covtype, MNIST.
+    """Seconds on two cores of an EPYC (Intel's CPU runtime).
+
+    LIBSVM's fits of breast_cancer, digits, covtype, ijcnn1, a9a and MNIST take 0.5 to 5.5 times what ``pair`` and
+    ``pair_cell`` say; of answers the numbers are a guess.
 
     pair, pair_cell: of LIBSVM's fit for each pair of rows, and more for each feature of a row. value, value_cell: of
     its decision values, for each of a row and support vector. fit, answer: what ours takes however small the work is;
