@@ -87,7 +87,8 @@ def go_on() -> None:
 class _OneThread:
     """One thread for the linear algebra of whoever is inside, one at a time: the limit is the process's, and another
     number of threads would be another sum. Several would wait for each other more than they work on what is small, and
-    stay awake for a while, on cores that a device's threads want next."""
+    stay awake for a while, on cores that a device's threads want next. :meth:`all`: as many as there are, and nobody
+    inside who limits them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,11 +101,17 @@ class _OneThread:
             with self._libraries.limit(limits=1):
                 yield
 
+    @contextmanager
+    def all(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
     def forked(self) -> None:
         """In a forked child none of the parent's threads is inside."""
         self._lock = threading.Lock()
 
 
 one_thread = _OneThread()
+all_threads = one_thread.all
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=one_thread.forked)

@@ -23,7 +23,7 @@ A' below it, and the diagonal is the one of whichever is used.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
 from clsvm import linalg
-from clsvm.threads import one_thread
+from clsvm.threads import all_threads, one_thread
 
 Vector = NDArray[np.float64]
 JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
 MOST, EXACT = 1e-4, 1e-8  # of the mean of the diagonal: what needs more is not positive definite; of values in float64
 SINGULAR = 1e10  # the condition from which on centres are left out
-SHORT = 1 << 30  # multiply-adds of a solve that is too short for threads
+SHORT = 1 << 30  # multiply-adds that are too few for threads
 _BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
 TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
 MANY = 150  # steps that are expected where the centres alone are the sample
@@ -76,9 +76,10 @@ class Preconditioner:
         both = np.asfortranarray(K.T)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
         self._R: Vector | None = None
-        if not self._factored(both, lower=False) or _condition(both) > SINGULAR:
-            np.fill_diagonal(both, diagonal)
-            both = self._reduced(both, MOST if least else EXACT)  # (below the diagonal K stands still)
+        with _threads(self.m**3 / 3):
+            if not self._factored(both, lower=False) or _condition(both) > SINGULAR:
+                np.fill_diagonal(both, diagonal)
+                both = self._reduced(both, MOST if least else EXACT)  # (below the diagonal K stands still)
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
         self._B: NDArray[np.floating] | None = self._R
@@ -132,7 +133,8 @@ class Preconditioner:
         dtype, solve = (np.float32, lapack.strtrs) if single else (np.float64, lapack.dtrtrs)
         np.fill_diagonal(self._both, self._of_T)
         T = self._both.astype(dtype, copy=False)
-        self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
+        with _threads(K.size * self.rank):
+            self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
             raise ValueError(f"kernel values of rows and centres are beyond {K.dtype}: scale X")
 
@@ -140,10 +142,11 @@ class Preconditioner:
         """Make A of weights D (s,) of the sampled rows, or (m,) of the centres, and a penalty above 0."""
         scale = np.sqrt(D)
         np.fill_diagonal(self._both, self._of_T)
-        both = self._of_centres(scale) if self._B is None else self._of_rows(self._B, scale)
-        np.fill_diagonal(both, both.diagonal() + penalty)
-        if not self._factored(both, lower=True):
-            raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} centres")
+        with _threads(len(D) * self.rank**2):
+            both = self._of_centres(scale) if self._B is None else self._of_rows(self._B, scale)
+            np.fill_diagonal(both, both.diagonal() + penalty)
+            if not self._factored(both, lower=True):
+                raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} centres")
         self._both, self._of_A = both, both.diagonal().copy()
 
     def _of_centres(self, scale: Vector) -> Vector:
@@ -195,19 +198,25 @@ class Preconditioner:
 
     def of_coefficients(self, alpha: Vector) -> Vector:
         """u = T alpha, R alpha where K is singular."""
-        if self._R is not None:
-            return np.asarray(alpha @ self._R.T)
-        np.fill_diagonal(self._both, self._of_T)
-        return np.stack([blas.dtrmv(self._both, row) for row in alpha])
+        with _threads(alpha.size * self.rank):
+            if self._R is not None:
+                return np.asarray(alpha @ self._R.T)
+            np.fill_diagonal(self._both, self._of_T)
+            return np.stack([blas.dtrmv(self._both, row) for row in alpha])
 
     def _solved(self, rows: Vector, diagonal: Vector, lower: int, trans: int) -> Vector:
         np.fill_diagonal(self._both, diagonal)
-        if len(rows) == 1:
-            found = blas.dtrsv(self._both, rows[0], lower=lower, trans=trans)[None]
-        else:
-            with one_thread() if rows.size * len(self._both) < SHORT else nullcontext():
+        with _threads(rows.size * len(self._both)):
+            if len(rows) == 1:
+                found = blas.dtrsv(self._both, rows[0], lower=lower, trans=trans)[None]
+            else:
                 found = lapack.dtrtrs(self._both, rows.T, lower=lower, trans=trans)[0].T
         return np.asarray(found, np.float64)
+
+
+def _threads(work: float) -> AbstractContextManager[None]:
+    """For so many multiply-adds: of others at work in this process none changes how many threads, and so the bits."""
+    return one_thread() if work < SHORT else all_threads()
 
 
 def _condition(T: Vector) -> float:

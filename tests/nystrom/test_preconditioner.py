@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from scipy import linalg
 
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
+from clsvm.threads import one_thread
 
 
 def kernel(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
@@ -101,3 +104,34 @@ def test_how_many_rows_are_sampled() -> None:
     cheap, dear = sampled(10**5, 1000, 1, 5, 1e-5), sampled(10**5, 1000, 10, 800, 1e-5)
     assert 1000 < cheap < dear <= 10**5
     assert sampled(10**6, 30000, 1, 5, 1e-5) >= 30000
+
+
+@pytest.mark.parametrize("m", [60, 1500])
+def test_what_others_do_changes_no_bits(m: int) -> None:
+    """The number of threads is the process's, and another one is another sum."""
+    random = np.random.default_rng(0)
+    X, rows = random.normal(size=(m, 3)), random.normal(size=(2 * m, 3))
+    K, K_s = (np.exp(-np.square(A[:, None] - X[None]).sum(axis=2)) for A in (X, rows))
+    K[np.diag_indices(m)] += 0.1
+
+    def made() -> np.ndarray:
+        one = Preconditioner(K.copy())
+        one.sample(K_s, 1e-3)
+        one.weigh(np.full(2 * m, 1 / m), 1e-3)
+        return one.u(one.from_alpha(X.T))
+
+    first, stop = made(), threading.Event()
+
+    def others() -> None:
+        while not stop.wait(0.0005):
+            with one_thread():
+                stop.wait(0.0005)
+
+    other = threading.Thread(target=others)
+    other.start()
+    try:
+        for _ in range(60 if m < 100 else 6):
+            np.testing.assert_array_equal(made(), first)
+    finally:
+        stop.set()
+        other.join()
