@@ -45,9 +45,10 @@ STEPS = 100_000  # inner steps that are timed at most
 # What is tried beside the profile's own tile, in this order; all of it is in profiles.SEARCH.
 OTHER: dict[str, dict[str, tuple[Tile, ...]]] = {
     "group": {
-        "two": ({"COLUMNS": 2, "RX": 2, "RY": 2, "DEPTH": 16},),
-        "few": ({"COLUMNS": 16, "RX": 2, "RY": 4, "DEPTH": 16},),
-        "many": ({"COLUMNS": 64, "RX": 8, "RY": 8, "DEPTH": 8},),
+        "two": ({"COLUMNS": 2, "RX": 1, "GROUPS": 2, "DEPTH": 32},),
+        "few": ({"COLUMNS": 16, "RX": 1, "GROUPS": 4, "DEPTH": 16},),
+        "many": ({"GROUPS": 1, "BLOCKS": 1, "DEPTH": 8},),
+        "wide": ({"GROUPS": 2, "BLOCKS": 1, "DEPTH": 8},),
     },
     "vector": {
         "two": ({"COLUMNS": 2, "GROUPS": 4, "AHEAD": 4},),
@@ -167,6 +168,13 @@ def _data(n: int, d: int) -> tuple[kernels.Kernel, NDArray[np.float32]]:
     return kernels.make("rbf", gamma=6.0 / d), np.random.default_rng(d).random((n, d), np.float32)
 
 
+def _tiles(profile: Profile, shape: str) -> Iterator[tuple[str, Tile]]:
+    """The tiles that are tried for a shape class, the profile's and another; many vectors have wide ones, too."""
+    for name in ("wide", "many") if shape == "many" and "wide" in profile.tiles else (shape,):
+        yield name, profile.tiles[name]
+        yield name, other_tile(profile, name)
+
+
 def _prepared(
     bench: Bench, stack: ExitStack, n: int, d: int, sizes: tuple[int, ...]
 ) -> tuple[dict[str, Product], dict[str, dict[str, Any]]]:
@@ -176,9 +184,9 @@ def _prepared(
     made: dict[str, Product] = {}
     records: dict[str, dict[str, Any]] = {}
     for W in sizes:
-        shape = shape_class(W)
-        for tile in (bench.profile.tiles[shape], other_tile(bench.profile, shape)):
-            profile = replace(bench.profile, tiles={**bench.profile.tiles, shape: tile})
+        for shape, tile in _tiles(bench.profile, shape_class(W)):
+            unforced = {name: other for name, other in bench.profile.tiles.items() if (shape, name) != ("many", "wide")}
+            profile = replace(bench.profile, tiles={**unforced, shape: tile})
             stream = stack.enter_context(Stream(bench.queue, profile=profile))
             if rows is None:  # the layout does not depend on tiles
                 rows = layouts.build(stream, X, layouts.choose(profile, X, rbf.spec, "dense"), "float32")

@@ -1,17 +1,20 @@
 // f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row cache.
-// A work-item owns BLOCK rows (vector shape: a piece of each stored row that is long enough for the prefetcher, its
-// sums in the first-level cache) or one row (group shape: consecutive items on consecutive addresses).
+// Vector shape: a work-item owns BLOCK rows, a piece of each stored row that is long enough for the prefetcher, its sums
+// in the first-level cache. Group shape: a work-group of WG items owns WG / SLICES rows, consecutive items on consecutive
+// addresses; each slice sums a share of the stored rows, HITS of them on their way at once, and the slices are added up.
 #ifndef BLOCK
-#define BLOCK 512  // a multiple of V in the vector shape, 1 in the group shape
+#define BLOCK 512  // a multiple of V in the vector shape, rows of a work-group in the group shape
 #endif
+#define SLICES (WG / BLOCK)
+#define HITS 4
 
-kernel EXPLICIT void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
+kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot, const int problems,
                    const long n, global wide *restrict f, global const wide *restrict D, const int room,
                    global const int *restrict count) {
-  const size_t begin = (size_t)get_global_id(0) * BLOCK;
   const int hits = count[0];
-  if (begin >= n) return;
 #ifdef VECTOR
+  const size_t begin = (size_t)get_global_id(0) * BLOCK;
+  if (begin >= n) return;
   const int pieces = (int)min((size_t)BLOCK, n - begin) / V;
   for (int p = 0; p < problems; ++p) {
     global wide *restrict to = f + (size_t)p * n + begin;
@@ -36,13 +39,29 @@ kernel EXPLICIT void update(SLABS_GIVEN, const int slab_rows, const long ld, glo
     }
   }
 #else
+  const int lid = get_local_id(0), slice = lid / BLOCK;
+  const size_t i = (size_t)get_group_id(0) * BLOCK + lid % BLOCK, mine = min(i, (size_t)n - 1);
+  local wide sums[WG];
   for (int p = 0; p < problems; ++p) {
-    wide sum = f[(size_t)p * n + begin];
-    for (int h = 0; h < hits; ++h) {
-      const int s = slot[h];
-      sum = wide_add(sum, wide_mul(wide_of(STORED_ROW(s)[begin]), D[(size_t)p * room + h]));
+    wide sum = wide_of(0);
+    for (int h0 = slice * HITS; h0 < hits; h0 += SLICES * HITS) {
+      real k[HITS];
+#pragma unroll
+      for (int h = 0; h < HITS; ++h) {
+        const int s = slot[min(h0 + h, hits - 1)];
+        k[h] = STORED_ROW(s)[mine];
+      }
+#pragma unroll
+      for (int h = 0; h < HITS; ++h)
+        if (h0 + h < hits) sum = wide_fma(wide_of(k[h]), D[(size_t)p * room + h0 + h], sum);
     }
-    f[(size_t)p * n + begin] = sum;
+    sums[lid] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (slice == 0 && i < n) {
+      for (int other = 1; other < SLICES; ++other) sum = wide_add(sum, sums[other * BLOCK + lid]);
+      f[(size_t)p * n + i] = wide_add(f[(size_t)p * n + i], sum);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
   }
 #endif
 }

@@ -121,6 +121,11 @@ inline wide wide_div(wide a, wide b) { return a / b; }
 inline bool wide_less(wide a, wide b) { return a < b; }
 inline wide wide_pick(bool c, wide a, wide b) { return c ? a : b; }
 #endif
+#ifdef WIDE_PAIR
+inline wide wide_fma(wide a, wide b, wide c) { return wide_add(c, wide_mul(a, b)); }
+#else
+inline wide wide_fma(wide a, wide b, wide c) { return fma(a, b, c); }
+#endif
 inline wide wide_sub(wide a, wide b) { return wide_add(a, wide_neg(b)); }
 inline wide wide_min(wide a, wide b) { return wide_pick(wide_less(b, a), b, a); }
 inline wide wide_max(wide a, wide b) { return wide_pick(wide_less(a, b), b, a); }
@@ -156,23 +161,38 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define SYNC
 #endif
 
-// Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total.
+// Said of kernels whose work-groups are of WG items: drivers else plan for other numbers.
+#ifdef VECTOR
+#define OF_GROUP EXPLICIT
+#else
+#define OF_GROUP __attribute__((reqd_work_group_size(WG, 1, 1)))
+#endif
+
+// Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total. SEGMENTS items add
+// up a segment each, then every item what stands before it: three barriers. scratch: SCAN ints.
+#define SEGMENTS (WG < 16 ? 1 : 16)
+#define SCAN (WG + SEGMENTS)
 inline int group_scan(int value, local int *scratch, int *total) {
 #if WG == 1
   *total = value;
   return value;
 #else
-  const int lid = get_local_id(0);
+  const int lid = get_local_id(0), own = lid / (WG / SEGMENTS);
   scratch[lid] = value;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = 1; step < WG; step *= 2) {
-    const int left = lid >= step ? scratch[lid - step] : 0;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    scratch[lid] += left;
-    barrier(CLK_LOCAL_MEM_FENCE);
+  if (lid < SEGMENTS) {
+    int sum = 0;
+    for (int k = 0; k < WG / SEGMENTS; ++k) sum += scratch[lid * (WG / SEGMENTS) + k];
+    scratch[WG + lid] = sum;
   }
-  const int sum = scratch[lid];
-  *total = scratch[WG - 1];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int sum = 0, all = 0;
+  for (int k = 0; k < SEGMENTS; ++k) {
+    const int there = scratch[WG + k];
+    all += there, sum += k < own ? there : 0;
+  }
+  for (int k = own * (WG / SEGMENTS); k <= lid; ++k) sum += scratch[k];
+  *total = all;
   barrier(CLK_LOCAL_MEM_FENCE);
   return sum;
 #endif

@@ -1,9 +1,11 @@
 // The W x W tile Q = K(ws, ws) from one working set to the next, whose first half is the last one's second half.
 //   carry   Q[k][v] = Q[kept + k][kept + v] for k, v < kept
 //   mirror  Q[k][v] = Q[v][k] for k >= kept and v < kept or v > k, once the other side is there
-// A work-item takes a square of SIDE x SIDE values: whole lines of the cache both ways.
+// Vector shape: a work-item takes a square of SIDE x SIDE values, whole lines of the cache both ways. Group shape: a
+// work-group does, which turns it in local memory: consecutive items on consecutive addresses both ways.
 #define SIDE 16
 
+#ifdef VECTOR
 kernel EXPLICIT void carry(const int W, const int kept, global real *restrict Q) {
   const int k0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
   for (int k = k0; k < k0 + SIDE; ++k)
@@ -16,3 +18,19 @@ kernel EXPLICIT void mirror(const int W, const int kept, global real *restrict Q
   for (int k = k0; k < k0 + SIDE; ++k)
     for (int v = v0 == k0 ? k + 1 : v0; v < v0 + SIDE; ++v) Q[(size_t)k * W + v] = Q[(size_t)v * W + k];
 }
+#else
+#define OF_SQUARE __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
+kernel OF_SQUARE void carry(const int W, const int kept, global real *restrict Q) {
+  const size_t k = get_global_id(1), v = get_global_id(0);
+  Q[k * W + v] = Q[(kept + k) * W + kept + v];
+}
+
+kernel OF_SQUARE void mirror(const int W, const int kept, global real *restrict Q) {
+  const int k0 = kept + get_group_id(1) * SIDE, v0 = get_group_id(0) * SIDE, x = get_local_id(0), y = get_local_id(1);
+  local real square[SIDE][SIDE + 1];
+  if (v0 >= kept && v0 < k0) return;
+  square[y][x] = Q[(size_t)(v0 + y) * W + k0 + x];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (v0 != k0 || x > y) Q[(size_t)(k0 + y) * W + v0 + x] = square[x][y];
+}
+#endif

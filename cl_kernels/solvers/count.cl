@@ -1,6 +1,7 @@
 // The working set by exact counting; nothing of length n is sorted or leaves the device. After extremes.cl:
 //   histogram  rows by side and by the logarithm of their violation (128 bins an octave)
-//   threshold  for each side the bin at which its quota ends, and each chunk's place in the output
+//   threshold  for each side the bin at which its quota ends
+//   share      how many rows of each chunk are in better bins (where work-groups are single items, threshold says it)
 //   collect    rows of better bins, and in row order as many of the last bin as fit
 // A quota of rows with the largest violations is taken from each side. Rows with in_set set (kept from the step before)
 // and inert rows (lo = hi) never qualify. NO_BIAS: all rows stand on one side.
@@ -40,27 +41,30 @@ inline float violation_of(const Extremes e) {
 }
 
 // The extremes of problem p's groups; returns 1 / the largest violation, 0 where there is none.
-inline float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places) {
+inline float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
+                  local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
   float violation = 0;
   for (int g = 0; g < GROUPS; ++g) {
-    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES);
+    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES, values, indices);
     violation = fmax(violation, violation_of(e[g]));
   }
   return violation > 0 ? 1.0f / violation : 0.0f;
 }
 
-kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
                       global const uchar *restrict in_set, global const wide *restrict numbers,
-                      global const int *restrict places, global int *restrict counts) {
+                      global const int *restrict places, global int *restrict counts, global int *restrict totals) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
   const size_t base = (size_t)p * n;
   local int bins[2 * BINS];
   for (int k = get_local_id(0); k < 2 * BINS; k += WG) bins[k] = 0;
   barrier(CLK_LOCAL_MEM_FENCE);
   Extremes e[GROUPS];
-  const float scale = look(e, p, pieces, numbers, places);
+  local wide values[2 * ROOM];
+  local int indices[2 * ROOM];
+  const float scale = look(e, p, pieces, numbers, places, values, indices);
   const int end = scale > 0 ? min(n, (piece + 1) * chunk) : 0;
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {
     const wide bi = b[base + i];
@@ -75,79 +79,103 @@ kernel EXPLICIT void histogram(const int n, const int chunk, global const wide *
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   global int *to = counts + ((size_t)p * pieces + piece) * 2 * BINS;
-  for (int k = get_local_id(0); k < 2 * BINS; k += WG) to[k] = bins[k];
+  for (int k = get_local_id(0); k < 2 * BINS; k += WG) {
+    to[k] = bins[k];
+#if WG > 1
+    if (bins[k]) atomic_add(totals + (size_t)p * 2 * BINS + k, bins[k]);
+#endif
+  }
 }
 
-// One work-group a problem. ends[p][side] = (last bin, how many of it); offsets[p][side][chunk] = where the chunk's
-// better rows start within the side's share of the output, then where its rows of the last bin start (ties).
-kernel EXPLICIT void threshold(const int pieces, const int quota, global const int *restrict counts, global int *restrict ends,
-                      global int *restrict offsets) {
+// One work-group a problem. ends[p][side] = (last bin, how many of it); shares[p][side][chunk] = how many rows the chunk
+// has in better bins, then how many in the last one (ties). WG items share a row of bins, consecutive items on
+// consecutive ones.
+inline void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
+  const int lid = get_local_id(0);
+  int mine = 0, total;
+  for (int k = lid; k < last; k += WG) mine += bins[k];
+  group_scan(mine, scratch, &total);
+  if (lid == 0) *better = total, *ties = last < BINS ? bins[last] : 0;
+}
+
+kernel OF_GROUP void threshold(const int pieces, const int quota, global const int *restrict counts,
+                               global int *restrict totals, global int *restrict ends, global int *restrict shares) {
   const int p = get_group_id(0), lid = get_local_id(0);
-  local int scratch[WG];
+  local int scratch[SCAN], all[BINS];
   local int found[2];
-  global const int *all = counts + (size_t)p * pieces * 2 * BINS;
   for (int side = 0; side < 2; ++side) {
     if (lid == 0) found[0] = BINS, found[1] = 0;
+#if WG == 1
+    global const int *bins = counts + ((size_t)p * pieces * 2 + side) * BINS;
+    for (int k = 0; k < BINS; ++k) all[k] = bins[k];
+    for (int c = 1; c < pieces; ++c)
+      for (int k = 0; k < BINS; ++k) all[k] += bins[(size_t)c * 2 * BINS + k];
+#else
+    global int *from = totals + ((size_t)p * 2 + side) * BINS;
+    for (int k = lid; k < BINS; k += WG) all[k] = from[k], from[k] = 0;  // (for the next histogram)
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
     const int share = BINS / WG;
     int mine = 0;
-    for (int k = lid * share; k < (lid + 1) * share; ++k)
-      for (int c = 0; c < pieces; ++c) mine += all[(size_t)c * 2 * BINS + side * BINS + k];
+    for (int k = lid * share; k < (lid + 1) * share; ++k) mine += all[k];
     int total;
     int before = group_scan(mine, scratch, &total) - mine;
-    barrier(CLK_LOCAL_MEM_FENCE);
     if (before < quota && before + mine >= quota)  // the quota ends among this item's bins
       for (int k = lid * share; k < (lid + 1) * share; ++k) {
-        int here = 0;
-        for (int c = 0; c < pieces; ++c) here += all[(size_t)c * 2 * BINS + side * BINS + k];
-        if (before + here >= quota) {
+        if (before + all[k] >= quota) {
           found[0] = k, found[1] = quota - before;
           break;
         }
-        before += here;
+        before += all[k];
       }
     barrier(CLK_LOCAL_MEM_FENCE);
-    const int last = found[0], ties = found[1];
-    global int *to = offsets + ((size_t)p * 2 + side) * 2 * pieces;
-    int better_sum = 0, tie_sum = 0;
-    for (int c0 = 0; c0 < pieces; c0 += WG) {
-      const int c = c0 + lid;
-      int better = 0, tie = 0;
-      if (c < pieces) {
-        global const int *bins = all + (size_t)c * 2 * BINS + side * BINS;
-        for (int k = 0; k < last; ++k) better += bins[k];
-        tie = last < BINS ? bins[last] : 0;
-      }
-      int better_total, tie_total;
-      const int better_before = group_scan(better, scratch, &better_total) - better;
-      const int tie_before = group_scan(tie, scratch, &tie_total) - tie;
-      if (c < pieces) to[c] = better_sum + better_before, to[pieces + c] = tie_sum + tie_before;
-      better_sum += better_total, tie_sum += tie_total;
-    }
-    if (lid == 0) {
-      global int *end = ends + ((size_t)p * 2 + side) * 2;
-      end[0] = last, end[1] = ties;
-    }
+    global int *end = ends + ((size_t)p * 2 + side) * 2;
+    if (lid == 0) end[0] = found[0], end[1] = found[1];
+#if WG == 1
+    global int *to = shares + ((size_t)p * 2 + side) * 2 * pieces;
+    for (int c = 0; c < pieces; ++c)
+      share_of(found[0], counts + (((size_t)p * pieces + c) * 2 + side) * BINS, scratch, to + c, to + pieces + c);
+#endif
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
 
+#if WG > 1
+// The same shares, by a work-group for each chunk.
+kernel OF_GROUP void share(const int n, const int chunk, global const int *restrict counts, global const int *restrict ends,
+                           global int *restrict shares) {
+  const int p = get_global_id(1), c = get_group_id(0), pieces = get_num_groups(0);
+  local int scratch[SCAN];
+  for (int side = 0; side < 2; ++side) {
+    global int *to = shares + ((size_t)p * 2 + side) * 2 * pieces;
+    const int last = ends[((size_t)p * 2 + side) * 2];
+    share_of(last, counts + (((size_t)p * pieces + c) * 2 + side) * BINS, scratch, to + c, to + pieces + c);
+  }
+}
+#endif
+
 // ws[p][stay + side quota ...] = the chosen rows; the last bin's ties come after the better rows
-kernel EXPLICIT void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel OF_GROUP void collect(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                     global const wide *restrict lo, global const wide *restrict hi,
                     global const wide *restrict kink, global uchar *restrict in_set,
                     global const wide *restrict numbers, global const int *restrict places,
-                    global const int *restrict ends, global const int *restrict offsets, const int quota,
+                    global const int *restrict ends, global const int *restrict shares, const int quota,
                     const int stay, const int W, global int *restrict ws) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
-  local int scratch[WG];
+  local int scratch[SCAN];
   Extremes e[GROUPS];
-  const float scale = look(e, p, pieces, numbers, places);
+  local wide values[2 * ROOM];
+  local int indices[2 * ROOM];
+  const float scale = look(e, p, pieces, numbers, places, values, indices);
   int better_at[2], tie_at[2], last[2], ties[2];
   for (int side = 0; side < 2; ++side) {
-    global const int *from = offsets + ((size_t)p * 2 + side) * 2 * pieces;
+    global const int *from = shares + ((size_t)p * 2 + side) * 2 * pieces;
     global const int *end = ends + ((size_t)p * 2 + side) * 2;
-    better_at[side] = from[piece], tie_at[side] = from[pieces + piece];
+    int better = 0, tie = 0;  // in the chunks before
+    for (int c = lid; c < piece; c += WG) better += from[c], tie += from[pieces + c];
+    group_scan(better, scratch, &better_at[side]);
+    group_scan(tie, scratch, &tie_at[side]);
     last[side] = end[0], ties[side] = end[1];
   }
   const int begin = piece * chunk, end = scale > 0 ? min(n, begin + chunk) : 0;

@@ -20,11 +20,11 @@ kernel void spread(const int n, const int problems, global const wide *restrict 
   view[i] = wide_pick(there, wide_add(m, M), wide_of(0));
 }
 
-kernel void coupled(const int n, const int chunk, const int problems, global const wide *restrict f,
+kernel OF_GROUP void coupled(const int n, const int chunk, const int problems, global const wide *restrict f,
                     global const wide *restrict b, global const wide *restrict hi, global const wide *restrict q,
                     global wide *restrict sums) {
   const int piece = get_group_id(0);
-  local wide values[WG];
+  local wide values[SCAN];
   wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {

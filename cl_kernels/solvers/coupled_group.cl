@@ -10,8 +10,8 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const int lid = get_local_id(0);
   global real *F = state, *U = F + (size_t)problems * W, *D = U + (size_t)problems * W;
   global wide *B = delta;
-  local real violations[WG];
-  local int indices[WG];
+  local real violations[ROOM];
+  local int indices[ROOM];
   for (int k = lid; k < W; k += WG) {
     const int row = ws[k];
     wide lowest = WIDE_MAX, highest = wide_neg(WIDE_MAX);
@@ -47,7 +47,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       if (m - M < best) best = m - M, chosen = k;
     }
     barrier(CLK_GLOBAL_MEM_FENCE);
-    ARGMIN(best, chosen, violations, indices, REAL_LESS, REAL_PICK)
+    real_argmin(&best, &chosen, violations, indices);
     if (steps == 0) stop = fmax(tolerance, shrink * -(float)best);
     if (!(-(float)best > stop) || chosen == INT_MAX || steps >= limit) break;
     i = chosen;

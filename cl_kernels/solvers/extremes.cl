@@ -20,37 +20,25 @@
 #endif
 
 #if WG > 1
-// (value, index) of the group's smallest value, of equal values the smallest index, in all items
-inline void group_argmin(wide *value, int *index, local wide *values, local int *indices) {
-  const int lid = get_local_id(0);
-  values[lid] = *value, indices[lid] = *index;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = WG / 2; step > 0; step /= 2) {
-    if (lid < step) {
-      const wide a = values[lid], b = values[lid + step];
-      const int i = indices[lid], j = indices[lid + step];
-      const bool other = wide_less(b, a) || (!wide_less(a, b) && j < i);
-      values[lid] = wide_pick(other, b, a), indices[lid] = other ? j : i;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-  *value = values[0], *index = indices[0];
-  barrier(CLK_LOCAL_MEM_FENCE);
-}
+// The sum over the group, in all items: of SEGMENTS parts, then of these. values: SCAN wide numbers.
 inline wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
   values[lid] = value;
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int step = WG / 2; step > 0; step /= 2) {
-    if (lid < step) values[lid] = wide_add(values[lid], values[lid + step]);
-    barrier(CLK_LOCAL_MEM_FENCE);
+  if (lid < SEGMENTS) {
+    wide part = values[lid];
+    for (int k = lid + SEGMENTS; k < WG; k += SEGMENTS) part = wide_add(part, values[k]);
+    values[WG + lid] = part;
   }
-  const wide sum = values[0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  wide sum = values[WG];
+  for (int k = 1; k < SEGMENTS; ++k) sum = wide_add(sum, values[WG + k]);
   barrier(CLK_LOCAL_MEM_FENCE);
   return sum;
 }
 #else
-inline void group_argmin(wide *value, int *index, local wide *values, local int *indices) {}
+#define ROOM 1
+inline void wide_argmin_2(wide *m, int *im, wide *M, int *iM, local wide *values, local int *indices) {}
 inline wide group_sum(wide value, local wide *values) { return value; }
 #endif
 
@@ -133,8 +121,7 @@ inline void __attribute__((always_inline)) tell(const Seen s, const int g, local
   const long4 four_free = s.free.lo + s.free.hi;
   sum = four.x + four.y + (four.z + four.w), free = (int)(four_free.x + four_free.y + four_free.z + four_free.w);
 #endif
-  group_argmin(&m, &im, values, indices);
-  group_argmin(&M, &iM, values, indices);
+  wide_argmin_2(&m, &im, &M, &iM, values, indices);
   sum = group_sum(sum, values);
   int total;
   group_scan(free, indices, &total);
@@ -146,13 +133,13 @@ inline void __attribute__((always_inline)) tell(const Seen s, const int g, local
   }
 }
 
-kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel OF_GROUP void extremes(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
                      global wide *restrict numbers, global int *restrict places) {
   const size_t base = (size_t)get_global_id(1) * n;
   const int begin = get_group_id(0) * chunk, end = min(n, begin + chunk);
-  local wide values[WG];
-  local int indices[WG];
+  local wide values[2 * ROOM];
+  local int indices[2 * ROOM];
   f += base, b += base, lo += base, hi += base;
   Seen s[GROUPS];
   for (int g = 0; g < GROUPS; ++g) s[g] = nothing_seen();
@@ -171,18 +158,24 @@ kernel EXPLICIT void extremes(const int n, const int chunk, global const wide *r
   for (int g = 0; g < GROUPS; ++g) tell(s[g], g, values, indices, numbers, places);
 }
 
-// m and M over all chunks (every item that needs them adds the few chunks up again)
+// m and M over all chunks, in all items, which share the chunks. values, indices: 2 ROOM in local memory.
 typedef struct {
   wide m, M;
   int im, iM;
 } Extremes;
 
-inline Extremes combine(const int pieces, const int g, global const wide *numbers, global const int *places) {
+inline Extremes combine(const int pieces, const int g, global const wide *numbers, global const int *places,
+                        local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
-  for (int k = g; k < pieces * GROUPS; k += GROUPS) {
+  for (int k = g + get_local_id(0) * GROUPS; k < pieces * GROUPS; k += WG * GROUPS) {
     if (wide_less(numbers[k * NUMBERS], e.m)) e.m = numbers[k * NUMBERS], e.im = places[k * PLACES];
     if (wide_less(e.M, numbers[k * NUMBERS + 1])) e.M = numbers[k * NUMBERS + 1], e.iM = places[k * PLACES + 1];
   }
+#if WG > 1
+  e.M = wide_neg(e.M);
+  wide_argmin_2(&e.m, &e.im, &e.M, &e.iM, values, indices);
+  e.M = wide_neg(e.M);
+#endif
   return e;
 }
 
@@ -190,13 +183,13 @@ inline Extremes combine(const int pieces, const int g, global const wide *number
 //   quadratic = sum b (f - q), linear = sum b q + kink |b|, loss = sum max(lo (rho - f + kink), hi (rho - f - kink), 0)
 // with q the linear term of the dual (f = K b + q), so that (GTSVM, equations 1 and 2, where sum b = 0)
 //   dual = -(quadratic / 2 + linear), primal = quadratic / 2 + loss
-kernel EXPLICIT void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel OF_GROUP void objective(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                       global const wide *restrict lo, global const wide *restrict hi,
                       global const wide *restrict kink, global const wide *restrict q, global const wide *restrict rho,
                       global wide *restrict sums) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0);
   const size_t base = (size_t)p * n;
-  local wide values[WG];
+  local wide values[SCAN];
   wide quadratic = wide_of(0), linear = wide_of(0), loss = wide_of(0);
   const int end = min(n, (piece + 1) * chunk);
   for (int i = piece * chunk + get_local_id(0); i < end; i += WG) {

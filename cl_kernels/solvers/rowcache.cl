@@ -5,16 +5,16 @@
 //   else               -> a miss: (miss_row, miss_slot, miss_D), computed; its slot is the next of a ring of
 //                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
 // Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.
-// The second half of each working set then becomes the first (``stay`` rows), the rest is emptied.
+// The last ``stay`` of the ``used`` first rows of each working set then become the first, the rest is emptied.
 //   counters, problem 0: [1] rows computed, [2] head of the ring
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
-    const int n, const int sets, const int each, const int W, const int stay, const int capacity, global int *restrict ws,
+    const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity, global int *restrict ws,
     global uchar *restrict in_set, global const wide *restrict delta, global int *restrict slot_of,
     global int *restrict owner, global int *restrict hits, global int *restrict hit_slot, global wide *restrict hit_D,
     global int *restrict misses, global int *restrict miss_row, global int *restrict miss_slot,
     global wide *restrict miss_D, const int room, global long *restrict counters) {
   const int lid = get_local_id(0), entries = sets * W, problems = sets * each;
-  local int scratch[WG];
+  local int scratch[SCAN];
   for (int k = lid; k < problems * room; k += WG) hit_D[k] = wide_of(0), miss_D[k] = wide_of(0);
   barrier(CLK_GLOBAL_MEM_FENCE);
   int hit_total = 0, miss_total = 0;
@@ -51,15 +51,15 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
   for (int k = lid; k < kept; k += WG) owner[miss_slot[k]] = miss_row[k], slot_of[miss_row[k]] = miss_slot[k];
   for (int k = miss_total + lid; k < room; k += WG) miss_row[k] = -1;
   for (int p = 0; p < sets; ++p)
-    for (int k0 = 0; k0 < W - stay; k0 += WG) {  // drop the first W - stay rows, move the rest to the front
+    for (int k0 = 0; k0 < used - stay; k0 += WG) {  // drop the first used - stay rows, move the rest to the front
       const int k = k0 + lid;
-      if (k < W - stay && ws[p * W + k] >= 0) in_set[(size_t)p * n + ws[p * W + k]] = 0;
+      if (k < used - stay && ws[p * W + k] >= 0) in_set[(size_t)p * n + ws[p * W + k]] = 0;
     }
   barrier(CLK_GLOBAL_MEM_FENCE);
   for (int p = 0; p < sets; ++p)
     for (int k0 = 0; k0 < W; k0 += WG) {
       const int k = k0 + lid;
-      const int row = k < stay ? ws[p * W + k + W - stay] : -1;
+      const int row = k < stay ? ws[p * W + k + used - stay] : -1;
       barrier(CLK_GLOBAL_MEM_FENCE);
       if (k < W) ws[p * W + k] = row;
       barrier(CLK_GLOBAL_MEM_FENCE);

@@ -69,15 +69,15 @@ inline void offer(List *l, const int quota, const some key, const int i, local i
 #endif
 }
 
-kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
+kernel OF_GROUP void shortlist(const int n, const int chunk, global const wide *restrict f, global const wide *restrict b,
                      global const wide *restrict lo, global const wide *restrict hi, global const wide *restrict kink,
                      global const uchar *restrict in_set, const int quota, global wide *restrict numbers,
                      global int *restrict places, global wide *restrict keys, global int *restrict rows) {
   const int p = get_global_id(1), piece = get_group_id(0), pieces = get_num_groups(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
   const int begin = piece * chunk, end = min(n, begin + chunk);
-  local wide values[WG], key[SIDES][SORT];
-  local int indices[WG], row[SIDES][SORT];
+  local wide values[2 * ROOM], key[SIDES][SORT];
+  local int indices[2 * ROOM], row[SIDES][SORT];
   Seen s = nothing_seen();
   List lists[SIDES];
   for (int side = 0; side < SIDES; ++side)
@@ -110,7 +110,7 @@ kernel EXPLICIT void shortlist(const int n, const int chunk, global const wide *
 }
 
 // One work-group a problem; ws[p][stay + side quota ...] = the chosen rows, of which each list held ``listed``.
-kernel EXPLICIT void choose(const int n, const int pieces, const int listed, global const wide *restrict f,
+kernel OF_GROUP void choose(const int n, const int pieces, const int listed, global const wide *restrict f,
                      global const wide *restrict b, global const wide *restrict lo, global const wide *restrict hi,
                      global const wide *restrict kink, global uchar *restrict in_set,
                      global const wide *restrict numbers, global const int *restrict places,
@@ -118,9 +118,10 @@ kernel EXPLICIT void choose(const int n, const int pieces, const int listed, glo
                      const int W, global int *restrict ws) {
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
-  local wide key[SORT];
-  local int row[SORT], scratch[WG];
-  const Extremes e = combine(pieces, 0, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES);
+  local wide key[SORT], values[2 * ROOM];
+  local int row[SORT], scratch[SCAN], indices[2 * ROOM];
+  const Extremes e = combine(pieces, 0, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES,
+                             values, indices);
   for (int side = 0; side < SIDES; ++side) {
     List list = {key, row, 0, WIDE_MAX};
     for (int c0 = 0; c0 < pieces * listed; c0 += WG) {

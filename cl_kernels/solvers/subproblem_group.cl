@@ -2,7 +2,8 @@
 // choice of the pair (Fan, Chen, Lin 2005, WSS 2). Group shape: one work-group of WG items solves one problem.
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
 // Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
-// consecutive items on consecutive addresses. A step is two arg-reductions by select in local memory.
+// consecutive items on consecutive addresses, row i once for the choice of j and the update of f, row j while the pair's
+// owners tell what the step needs. A step is two arg-reductions in local memory and five barriers.
 // SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 #ifndef EACH
@@ -26,21 +27,21 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   const int p = get_group_id(0), lid = get_local_id(0);
   const size_t base = (size_t)p * n;
   ws += (size_t)p * W, Q += (size_t)p * W * W, delta += (size_t)p * W, counters += (size_t)p * COUNTERS;
-  local wide values[WG];
-  local real gains[WG];
-  local int indices[WG];
+  local wide values[2 * ROOM];
+  local real gains[2 * ROOM];
+  local int indices[2 * ROOM];
 #if GROUPS == 2
   local int group_of_j;
 #endif
   local wide pair[4];  // room of i, room of j, f_i, f_j
+  local real entries[3];  // Q_ii, Q_jj, Q_ij
   const wide kinked = kink[0];
-  wide F[EACH], B[EACH], L[EACH], H[EACH], B0[EACH];
+  wide F[EACH], B[EACH], L[EACH], H[EACH];
   real diagonal[EACH];
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid, i = k < W ? ws[k] : -1;
     F[e] = B[e] = L[e] = H[e] = wide_of(0);
     if (i >= 0) F[e] = f[base + i], B[e] = b[base + i], L[e] = lo[base + i], H[e] = hi[base + i];
-    B0[e] = B[e];
     diagonal[e] = k < W ? Q[(size_t)k * W + k] : (real)0;
   }
   const long left = budget - counters[0];
@@ -64,8 +65,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (gain < best) best = gain, chosen = k;
       }
     }
-    ARGMIN(most_gap, ignored, gains, indices, REAL_LESS, REAL_PICK)
-    ARGMIN(best, chosen, gains, indices, REAL_LESS, REAL_PICK)
+    real_argmin_2(&most_gap, &ignored, &best, &chosen, gains, indices);
     const float violation = -(float)most_gap;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
@@ -76,13 +76,13 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         const bool rises = wide_less(right, wide_of(0)) && wide_less(B[e], H[e]);
         pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[1] = wide_sub(bottom_of(B[e], L[e]), B[e]);
         pair[2] = wide_pick(rises, right, left_of(F[e], B[e], kinked));
+        entries[0] = diagonal[e];
       }
     barrier(CLK_LOCAL_MEM_FENCE);
     const wide most_up = pair[0], least = pair[1];
-    t = wide_neg(wide_div(pair[2], wide_max(wide_of(Q[(size_t)i * W + i]), wide_of(TAU))));
+    t = wide_neg(wide_div(pair[2], wide_max(wide_of(entries[0]), wide_of(TAU))));
     t = wide_min(wide_max(t, least), most_up);
     const bool full = !wide_less(t, most_up), empty = !wide_less(least, t);
-    barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < EACH; ++e)
       if (e * WG + lid == i) {
         const wide bottom = bottom_of(B[e], L[e]), top = top_of(B[e], H[e]);
@@ -91,6 +91,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     ++steps;
   }
 #else
+  real Q_i[EACH], Q_j[EACH];  // of the last pair
   for (;;) {
     wide m[GROUPS], M[GROUPS];  // M holds the smallest -f over low
     int first[GROUPS];
@@ -103,7 +104,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         const int k = e * WG + lid;
         if (k < W) {
           if (steps > 0 && g == 0) {
-            const wide dq = wide_sub(wide_of(Q[(size_t)i * W + k]), wide_of(Q[(size_t)j * W + k]));
+            const wide dq = wide_sub(wide_of(Q_i[e]), wide_of(Q_j[e]));
             F[e] = wide_add(F[e], wide_mul(t, dq));
           }
           const bool mine = GROUP(L[e]) == g;
@@ -113,8 +114,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
           if (wide_less(c, M[g])) M[g] = c, ignored = k;
         }
       }
-      ARGMIN(m[g], first[g], values, indices, wide_less, wide_pick)
-      ARGMIN(M[g], ignored, values, indices, wide_less, wide_pick)
+      wide_argmin_2(&m[g], &first[g], &M[g], &ignored, values, indices);
       if (first[g] < INT_MAX && ignored < INT_MAX) violation = fmax(violation, -(float)wide_real(wide_add(M[g], m[g])));
     }
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
@@ -124,40 +124,49 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     int partner = INT_MAX;
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid, g = GROUP(L[e]), other = OF(first, g);
+      if (k < W && other < INT_MAX) Q_i[e] = Q[(size_t)other * W + k];
       if (k < W && other < INT_MAX && wide_less(L[e], B[e])) {
         const real gap = wide_real(wide_sub(left_of(F[e], B[e], kinked), OF(m, g)));
         const real own = Q[(size_t)other * W + other];
-        const real curve = fmax(own + diagonal[e] - (real)2 * Q[(size_t)other * W + k], (real)TAU);
+        const real curve = fmax(own + diagonal[e] - (real)2 * Q_i[e], (real)TAU);
         const real gain = gap > 0 ? -gap * gap / curve : (real)0;
         if (gain < best) best = gain, partner = k;
       }
     }
-    ARGMIN(best, partner, gains, indices, REAL_LESS, REAL_PICK)
+    real_argmin(&best, &partner, gains, indices);
     if (partner == INT_MAX) break;  // gains below the smallest number
     j = partner;
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+      if (e * WG + lid < W) Q_j[e] = Q[(size_t)j * W + e * WG + lid];
 #if GROUPS == 2
     for (int e = 0; e < EACH; ++e)
       if (e * WG + lid == j) group_of_j = GROUP(L[e]);
     barrier(CLK_LOCAL_MEM_FENCE);
     i = OF(first, group_of_j);
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+      if (e * WG + lid < W) Q_i[e] = Q[(size_t)i * W + e * WG + lid];
 #else
     i = first[0];
 #endif
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
-      if (k == i) pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], kinked);
-      if (k == j) pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], kinked);
+      if (k == i)
+        pair[0] = wide_sub(top_of(B[e], H[e]), B[e]), pair[2] = right_of(F[e], B[e], kinked), entries[0] = diagonal[e];
+      if (k == j) {
+        pair[1] = wide_sub(B[e], bottom_of(B[e], L[e])), pair[3] = left_of(F[e], B[e], kinked);
+        entries[1] = diagonal[e], entries[2] = Q_i[e];
+      }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    const real Qii = Q[(size_t)i * W + i];
-    const wide sum = wide_add(wide_of(Qii), wide_of(Q[(size_t)j * W + j]));
-    const wide cross = wide_of((real)2 * Q[(size_t)i * W + j]);
+    const wide sum = wide_add(wide_of(entries[0]), wide_of(entries[1]));
+    const wide cross = wide_of((real)2 * entries[2]);
     const wide curve = wide_max(wide_sub(sum, cross), wide_of(TAU));
     const wide room_i = pair[0], room_j = pair[1];
     t = wide_div(wide_sub(pair[3], pair[2]), curve);
     t = wide_min(t, wide_min(room_i, room_j));
     const bool full_i = !wide_less(t, room_i), full_j = !wide_less(t, room_j);
-    barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k == i) B[e] = wide_pick(full_i, top_of(B[e], H[e]), wide_add(B[e], t));
@@ -169,8 +178,9 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
   for (int e = 0; e < EACH; ++e) {
     const int k = e * WG + lid;
     if (k < W) {
-      delta[k] = wide_sub(B[e], B0[e]);
-      if (ws[k] >= 0) b[base + ws[k]] = B[e];
+      const int row = ws[k];
+      delta[k] = row >= 0 ? wide_sub(B[e], b[base + row]) : wide_of(0);
+      if (row >= 0) b[base + row] = B[e];
     }
   }
   if (lid == 0) counters[0] += steps;

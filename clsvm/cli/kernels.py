@@ -238,12 +238,15 @@ def _print(findings: list[Finding]) -> None:
     table = Table()
     for title in ("target", "program", "kernel"):
         table.add_column(title, overflow="fold")
-    for title in ("registers", "scalar", "spills", "scratch", "local memory", "occupancy"):
+    for title in (
+        "registers", "scalar", "spills", "scratch", "local memory", "occupancy", "multiply-adds", "barriers"
+    ):  # fmt: skip
         table.add_column(title, justify="right")
     table.add_column("problems", overflow="fold")
     for f in findings:
         figures = f.registers, f.scalar_registers, f.spills, f.scratch, f.local_memory
         words = ("-" if figure is None else str(figure) for figure in figures)
         occupancy = "-" if f.occupancy is None else f"{f.occupancy:.3g}"
-        table.add_row(f.target.name, f.program, f.entry, *words, occupancy, "; ".join(f.problems))
+        loop = f"{f.multiply_adds:.0%}" if f.multiply_adds else "-", str(f.barriers or "-")
+        table.add_row(f.target.name, f.program, f.entry, *words, occupancy, *loop, "; ".join(f.problems))
     console().print(table)

@@ -36,8 +36,7 @@ class Slabs:
 
     def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
         """c += K(X, U) D, U the ``count`` first of ``rows``."""
-        size = (-(-update.n // self.stream.profile.block),)
-        self._update(size, None, self.head, rows, update.arguments(), count)
+        self._update(*programs.update_range(self.stream.profile, update.n), self.head, rows, update.arguments(), count)
 
 
 class _WholeGram:

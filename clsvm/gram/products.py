@@ -213,10 +213,21 @@ class Gram:
             self._slots[capacity, offset] = self.stream.upload(np.arange(offset, offset + capacity, dtype=np.int32))
         return self._slots[capacity, offset]
 
+    def _wide(self, one: Pass, update: bool) -> bool:
+        """Whether tiles of many rows and working vectors leave every compute unit some of them."""
+        profile = self.stream.profile
+        if "wide" not in profile.tiles or one.blocks < 2:
+            return False
+        tile = profile.tiles["wide"]
+        tiles = -(-one.groups // tile["GROUPS"]) * (1 if update else -(-one.blocks // tile["BLOCKS"]))
+        return tiles >= self.stream.compute_units
+
     def _launch(
         self, product: str, shape: str, one: Pass, base: int, store: Store | None, update: Update | None
     ) -> None:
         stream, r = self.stream, self.rows
+        if shape == "many" and self._wide(one, bool(update)):
+            shape = "wide"
         if (product, shape) not in self._grams:
             made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
             self._grams[product, shape] = stream.variant(made), made.numbers
@@ -226,7 +237,6 @@ class Gram:
             of_panel = programs.PRODUCTS[product].tile
             size, local = (self._layout.size(stream, numbers, of_panel, one.groups),), (1,)
         else:
-            items = self._layout.items(numbers)
-            size, local = (one.groups * items, 1 if update else one.blocks), (items, 1)  # type: ignore[assignment]
+            size, local = self._layout.grid(numbers, one.groups, 1 if update else one.blocks)  # type: ignore[assignment]
         outcome = [given.arguments() for given in (store, update) if given]
         kernel(size, local, one.first, one.groups, base, one.reads, *outcome, self.numbers)

@@ -72,7 +72,14 @@ def shapes(profile: Profile, product: str) -> list[str]:
 def update(profile: Profile, dtype: str) -> Variant:
     """f += K D from rows of the row cache."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
-    return Variant(f"update {dtype}", sources.cl("gram/update"), made, "update")
+    grouped = [f"-DWG={profile.group}"] * (profile.shape == "group")
+    return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
+
+
+def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """(range, work-group) of it over n rows."""
+    pieces = -(-n // profile.block)
+    return ((pieces,), None) if profile.shape == "vector" else ((pieces * profile.group,), (profile.group,))
 
 
 def given(profile: Profile, dtype: str) -> Variant:

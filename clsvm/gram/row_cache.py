@@ -24,9 +24,12 @@ class RowCache:
     def __init__(self, stream: Stream, ld: int, itemsize: int, limit: int, entries: int) -> None:
         self._stream, self.ld = stream, ld
         row = ld * itemsize
-        # powers of two, so that a later fit finds slabs of its size in the pool; no more than all rows of K
+        # powers of two, so that a later fit finds slabs of its size in the pool; no more than all rows of K. (A memory
+        # of its own is large: eighths of them.)
         all_rows = 1 << (-(-ld // SLABS) * row - 1).bit_length()
-        self.slab_bytes = min(all_rows, 1 << max(limit // SLABS, 1).bit_length() - 1, stream.largest)
+        most = max(limit // SLABS, 1)
+        unit = 1 << max(0, most.bit_length() - (1 if stream.unified else 4))
+        self.slab_bytes = min(all_rows, max(1, most // unit) * unit, stream.largest)
         self.slab_rows = self.slab_bytes // row
         self._entries = entries
         self._slabs: list[Buffer] = []

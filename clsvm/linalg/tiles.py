@@ -230,8 +230,7 @@ class DeviceTiles:
             size: tuple[int, ...] = (LAYOUT.size(stream, self._numbers, False, groups),)
             local: tuple[int, ...] = (1,)
         else:
-            items = LAYOUT.items(self._numbers)
-            size, local = (groups * items, -(-n // self._numbers["COLUMNS"])), (items, 1)
+            size, local = LAYOUT.grid(self._numbers, groups, -(-n // self.V))
         places = np.arange(s.pad // self.V, dtype=np.int64) * (s.t * self.V) + first * self.V
         at, count = self._table("at", first, places), self._table("count", n, np.array([n], np.int32))
         slot = self._table("slot", row, np.arange(row, row + n, dtype=np.int32))

@@ -31,6 +31,14 @@ SETTINGS = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # the loader's: where a use
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 _LEAST = 16 << 20  # bytes that a cache's disk must have free: compilers of runtimes end the process where it is full
 _DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
+# Where containers, WSL and ROCm put them, beside the folders that the system's loader looks in
+_FOLDERS = (
+    "/usr/lib/wsl/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/opt/rocm/lib",
+    "/opt/rocm/opencl/lib",
+)
 
 
 def prepare() -> None:
@@ -51,8 +59,10 @@ def prepare() -> None:
         if path.name not in listed:
             extra[f"clsvm-{path.stem}.icd"] = str(path)
     for name in _DRIVERS:
-        if name.split(".so")[0] not in listed and _loads(name):
-            extra[f"clsvm-{name.split('.so')[0]}.icd"] = name
+        places = (name, *(f"{folder}/{name}" for folder in _FOLDERS))
+        library = name.split(".so")[0]
+        if library not in listed and (place := next(filter(_loads, places), None)):
+            extra[f"clsvm-{library}.icd"] = place
     folder = _folder({**system, **extra}) if extra else None
     if folder:
         os.environ["OCL_ICD_VENDORS"] = str(folder)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-# -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in the vector shape, COLUMNS, RX, RY, DEPTH in the group shape
+# -D numbers of a gram kernel: COLUMNS, GROUPS, AHEAD in the vector shape; in the group shape GROUPS, BLOCKS, DEPTH, or
+# COLUMNS, RX, GROUPS, DEPTH of few working vectors
 Tile = Mapping[str, int]
 
 
@@ -25,7 +26,9 @@ class Profile:
     shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
     lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product of more than 16.
     cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions.
-    tiles: register tiles of the gram kernel by shape class. block: rows of a work-item that reads the row cache.
+    tiles: register tiles of the gram kernel by shape class; "wide": of many working vectors where that leaves every
+    compute unit tiles enough. block: rows of a work-item (group shape: a work-group)
+    that reads the row cache.
     wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.
     working_set: its largest size. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
@@ -117,11 +120,12 @@ _GPU = Profile(
     cluster=4,
     group=256,
     tiles=_tiles(
-        two={"COLUMNS": 2, "RX": 1, "RY": 2, "DEPTH": 16},
-        few={"COLUMNS": 16, "RX": 4, "RY": 4, "DEPTH": 16},
-        many={"COLUMNS": 64, "RX": 4, "RY": 4, "DEPTH": 8},
+        two={"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
+        few={"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
+        many={"GROUPS": 1, "BLOCKS": 1, "DEPTH": 16},
+        wide={"GROUPS": 2, "BLOCKS": 2, "DEPTH": 8},
     ),
-    block=1,
+    block=64,
     chunks=128,
     working_set=1024,
     sync=8,
@@ -159,10 +163,10 @@ RATES: Mapping[str, tuple[float, float]] = MappingProxyType(
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]
 _FEW = [_vector(columns, 1, ahead) for columns in (16, 8, 4) for ahead in (0, 32, 256)]
 _MANY = [_vector(*tile) for tile in ((16, 1), (8, 1), (8, 2), (8, 3), (4, 1), (4, 3), (4, 4), (4, 5), (4, 6), (2, 8))]
-_GROUP_TILES = [
-    {"COLUMNS": columns, "RX": rx, "RY": ry, "DEPTH": depth}
-    for columns, rx, ry in ((64, 4, 4), (64, 8, 8), (64, 8, 4), (32, 4, 4), (32, 4, 2))
-    for depth in (8, 16)
+_WIDE = [
+    {"GROUPS": groups, "BLOCKS": blocks, "DEPTH": depth}
+    for groups, blocks in ((2, 2), (2, 1), (1, 2))
+    for depth in (4, 8, 16)
 ]
 SEARCH: Mapping[str, Mapping[str, Any]] = {
     "vector": {
@@ -173,15 +177,18 @@ SEARCH: Mapping[str, Mapping[str, Any]] = {
         "chunks": (2, 4, 8, 16, 32),
     },
     "group": {
-        "lanes": (32, 64, 128),
+        "lanes": (32, 64),
         "tiles": {
-            "two": [{"COLUMNS": 2, "RX": rx, "RY": 2, "DEPTH": depth} for rx in (1, 2) for depth in (4, 8, 16, 32)],
+            "two": [
+                {"COLUMNS": 2, "RX": rx, "GROUPS": 2 * rx, "DEPTH": depth} for rx in (1, 2, 4) for depth in (16, 32)
+            ],
             "few": [
-                {"COLUMNS": 16, "RX": rx, "RY": ry, "DEPTH": depth}
-                for rx, ry in ((1, 4), (2, 4), (4, 4), (2, 2), (4, 2))
+                {"COLUMNS": 16, "RX": rx, "GROUPS": groups, "DEPTH": depth}
+                for rx, groups in ((1, 2), (1, 4), (2, 4), (2, 8))
                 for depth in (8, 16)
             ],
-            "many": _GROUP_TILES,
+            "many": [{"GROUPS": 1, "BLOCKS": 1, "DEPTH": depth} for depth in (8, 16)],
+            "wide": _WIDE,
         },
         "panel": (64, 128),
         "group": (64, 128, 256),

@@ -48,7 +48,7 @@ LAUNCH = 20  # pair steps for each row of a member, after which f is made anew a
 AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
 MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
-MOST = 2560  # rows of a member that one work-item solves (measured)
+MOST, MOST_OF_GROUP = 2560, 2048  # rows of a member that one work-item solves (measured), and a work-group
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
@@ -58,7 +58,7 @@ TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 def most(profile: Profile) -> int:
     """The most rows of a member: beyond them work shared by all of the device takes less than the launches it costs."""
-    return MOST if profile.shape == "vector" else profile.working_set
+    return MOST if profile.shape == "vector" else MOST_OF_GROUP
 
 
 def largest(stream: Stream) -> int:
@@ -202,12 +202,12 @@ class _Batch:
         stream, gram, W, real = self.stream, self.gram, self.W, np.dtype(self.gram.rows.dtype).itemsize
         half = stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
         mirror = stream.variant(programs.carry(stream.profile, gram.rows.dtype), "mirror")
-        squares = W // programs.SQUARE
+        squares = programs.squares(stream.profile, W, W)
         for p, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
             gram.tile(part, Tile(rows, count, self.Q, offset=p * W, half=half, most=len(member.rows)))
             if half:
-                mirror((squares, squares), None, W, 0, stream.part(self.Q, real * p * W * W, real * W * W))
+                mirror(*squares, W, 0, stream.part(self.Q, real * p * W * W, real * W * W))
 
     def _gathered(self, gram: Products, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
         """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""

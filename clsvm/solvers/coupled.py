@@ -32,7 +32,7 @@ class Coupled(Solver):
     def _scratch(self) -> None:
         super()._scratch()
         stream, real = self.stream, np.dtype(self.gram.rows.dtype).itemsize
-        self.rows = stream.zeros(real * (2 * self.W + 1) * self.P)
+        self.rows = stream.zeros(real * (2 * self.stride + 1) * self.P)
         b, lo, hi = (stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
         self.view = View(stream.zeros(8 * self.n), b, lo, hi, self.state.kink)
 
@@ -47,7 +47,7 @@ class Coupled(Solver):
         state = (self.state.f, self.state.b, self.state.hi, self.delta, self.counters)
         size = (self.items,), (self.items,)
         limits = Limits.of(self.settings.tol, self.settings.max_iter, self.W)
-        self._subproblem(*size, self.n, self.P, self.W, self.selection.ws, self.Q, state, limits, self.rows)
+        self._subproblem(*size, self.n, self.P, self.stride, self.selection.ws, self.Q, state, limits, self.rows)
 
     def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
         state = (self.state.f, self.state.b, self.state.hi, self.state.q)

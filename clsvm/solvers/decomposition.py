@@ -47,7 +47,8 @@ Vector = NDArray[np.float64]
 VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
 UNTIMED = 1024  # rows up to which no part of a step is waited for by itself
-WHOLE = 16  # a working set is whole vectors of this many
+WHOLE = 16  # a working set stands in whole vectors of this many places
+LEAST = 4  # rows of a working set of which a half stays
 
 
 class Solver(Loop):
@@ -63,9 +64,9 @@ class Solver(Loop):
         self.n, self.P, self.sync, self.dtype = rows.n_pad, P, stream.profile.sync, rows.dtype
         self.sets, self.each = self._shape()
         self.state = State(stream, gram, P)
-        self.W = self._working_set()
-        self.stay = self.W // 2
-        self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W)
+        self.W, self.stride = self._working_set()
+        self.stay = self.W // 2 if self.W >= LEAST else 0
+        self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W, self.stride)
         self._scratch()
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
@@ -98,12 +99,13 @@ class Solver(Loop):
     def _shape(self) -> tuple[int, int]:
         return self.problem.problems, 1
 
-    def _working_set(self) -> int:
-        """The working set size asked for, in whole tiles; an eighth less, and so on, until it takes no more than its
-        share of what is left."""
+    def _working_set(self) -> tuple[int, int]:
+        """(rows, places) of a working set: of the size asked for, in whole tiles; an eighth less, and so on, until it
+        takes no more than its share of what is left. Of a set smaller than a tile the other places stay empty."""
         stream, rows, unit = self.stream, self.gram.rows, max(self.gram.width, WHOLE)
         real = np.dtype(rows.dtype).itemsize
-        W = max(1, min(self.settings.working_set, rows.n) // unit) * unit
+        asked = min(self.settings.working_set, rows.n)
+        W = max(1, asked // unit) * unit
         own, sets = VECTOR_STATE if stream.profile.shape == "vector" else 0, self.sets
         while unit < W:
             panel, tile = self.gram.panel_bytes(sets * W), (sets * W) ** 2 * real
@@ -113,7 +115,7 @@ class Solver(Loop):
                 break
             eighth = (1 << (W - 1).bit_length()) // 8
             W = max(1, (W - max(unit, eighth)) // unit) * unit
-        return W
+        return min(W, max(2, asked)), W
 
     def _besides(self, W: int, real: int) -> int:
         """Bytes that a working set of W needs besides panels and tile: what changed, of every problem; the choice."""
@@ -121,7 +123,7 @@ class Solver(Loop):
         return 24 * self.P * W + chosen
 
     def _scratch(self) -> None:
-        s, P, S, W = self.stream, self.P, self.sets, self.W
+        s, P, S, W = self.stream, self.P, self.sets, self.stride
         self.panel = self.gram.panel(W * S, square=True)  # of the working set, then of what changed of it
         room = self.panel.capacity
         self.count = s.upload(np.array([S * W], np.int32))
@@ -133,9 +135,9 @@ class Solver(Loop):
 
     def _kernels(self) -> None:
         stream, profile, dtype = self.stream, self.stream.profile, self.gram.rows.dtype
-        self.group, self.block = profile.group, profile.block
-        self.items, constraint = programs.subproblem_items(profile, self.W), self.problem.constraint
-        self._subproblem = stream.variant(programs.subproblem(profile, dtype, self.W, constraint))
+        self.group = profile.group
+        self.items, constraint = programs.subproblem_items(profile, self.stride), self.problem.constraint
+        self._subproblem = stream.variant(programs.subproblem(profile, dtype, self.stride, constraint))
         self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", "plan", *self._more)}
         self._k["update"] = stream.variant(gram_programs.update(profile, dtype))
         self._k |= {name: stream.variant(programs.carry(profile, dtype), name) for name in ("carry", "mirror")}
@@ -192,7 +194,8 @@ class Solver(Loop):
         """f += K D, of the hits."""
         store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.hits.slot)
         update = Update(self.P, self.n, self.state.f, self.hits.D, self.panel.capacity).arguments()
-        self._k["update"]((-(-self.n // self.block),), None, store.arguments(), update, self.hits.count)
+        size = gram_programs.update_range(self.stream.profile, self.n)
+        self._k["update"](*size, store.arguments(), update, self.hits.count)
 
     def _reserve(self, look: Look) -> None:
         self.cache.reserve(self._before + look.rows - self._apart, self.sync)
@@ -205,7 +208,7 @@ class Solver(Loop):
         try:
             yield
         finally:
-            self.panel = self.gram.panel(self.W * self.sets, square=True)
+            self.panel = self.gram.panel(self.stride * self.sets, square=True)
 
     def _view(self) -> View:
         """f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
@@ -216,7 +219,7 @@ class Solver(Loop):
         self.selection.look(self._view())
 
     def _step(self, outer: int) -> None:
-        P, W, stay = self.P, self.W, self.stay if outer else 0
+        P, stay = self.P, self.stay if outer else 0
         ws, started = self.selection.ws, perf_counter()
         self.selection.choose(self._view(), stay)
         self._lap("select", started)
@@ -227,7 +230,7 @@ class Solver(Loop):
         self._solve_set()
         self._lap("subproblem", started)
         started = perf_counter()
-        sizes = (self.n, self.sets, self.each, W, self.stay, self.cache.capacity)
+        sizes = (self.n, self.sets, self.each, self.stride, self.W, self.stay, self.cache.capacity)
         kept = (self.cache.slot_of, self.cache.owner)
         changed = (self.hits, self.misses, self.panel.capacity)
         one = (self.group,), (self.group,)
@@ -249,25 +252,25 @@ class Solver(Loop):
         ws, Q, W, half = self.selection.ws, self.Q, self.panel.capacity, self.W // 2
         self.gram.gather(self.panel, ws, self.count)
         known = half if stay and self.sets == 1 and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
-        wide, high = W // programs.SQUARE, (W - known) // programs.SQUARE
+        profile = self.stream.profile
         if known:
-            self._k["carry"]((high, high), None, W, known, Q)
+            self._k["carry"](*programs.squares(profile, known, known), W, known, Q)
         self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
-        self._k["mirror"]((wide, high), None, W, known, Q)
+        self._k["mirror"](*programs.squares(profile, W, W - known), W, known, Q)
 
     def _solve_set(self) -> None:
-        memory = local(VECTOR_STATE * self.W if self.items == 1 else 8)
+        memory = local(VECTOR_STATE * self.stride if self.items == 1 else 8)
         state = (self._view(), self.delta, self.counters)
         limits = Limits.of(self.settings.tol, self.settings.max_iter, self.W)
         size = (self.items * self.P,), (self.items,)
-        self._subproblem(*size, self.n, self.W, self.selection.ws, self.Q, state, limits, memory)
+        self._subproblem(*size, self.n, self.stride, self.selection.ws, self.Q, state, limits, memory)
 
     def _lap(self, part: str, started: float) -> None:
         """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them, but
         for few rows, whose steps take less than that."""
         if self.stream.profile.sync == 1 and self.settings.timed and self.n > UNTIMED:
             self.stream.finish()
-        else:
+        elif self.sync == 1 or part == "rows":  # (else once a step, at its end)
             self.stream.flush()
         self.seconds[part] += perf_counter() - started
 

@@ -62,7 +62,8 @@ def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.
     options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = ("extremes", "sort" if quota else "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
-    return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", _cl(*names), tuple(options), "extremes")
+    text = _cl(*["argmin"] * (profile.shape == "group"), *names)
+    return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 
 
 RESPOND = 4  # VECTORS of respond.cl
@@ -84,6 +85,13 @@ SQUARE = 16  # SIDE of carry.cl
 def carry(profile: Profile, dtype: str) -> Variant:
     """The tile of a working set from the one before; ``entry`` is the first of two kernels."""
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
+
+
+def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """(range, work-group) of it over wide x high values, whole squares."""
+    if profile.shape == "vector":
+        return (wide // SQUARE, high // SQUARE), None
+    return (wide, high), (SQUARE, SQUARE)
 
 
 # What kernels of theirs take together, in the order of their parameters.

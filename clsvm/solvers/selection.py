@@ -35,19 +35,22 @@ def _chunks(profile: Profile, n: int) -> int:
 class Selection:
     """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks.
 
-    ``numbers`` and ``places``: what was seen at the last look (extremes.cl). ``ws``: -1 where a set is not full.
+    ``numbers`` and ``places``: what was seen at the last look (extremes.cl). ``ws``: -1 where a set is not full; each
+    has ``stride`` places, W of which are ever taken.
     """
 
-    def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
+    def __init__(
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int
+    ) -> None:
         profile = stream.profile
-        self.stream, self.sets, self.n, self.W = stream, sets, n, W
+        self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride
         self.sides = 2 if constraint in (Constraint.BIAS, Constraint.SPLIT) else 1
         self.groups = 2 if constraint is Constraint.SPLIT else 1
         self.most = W // self.sides  # of the first working set, which keeps nothing
         self.group, self.chunks = profile.group, _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         pieces = sets * self.chunks
-        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * W)
+        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * stride)
         self.clear()
         self.numbers, self.places = (stream.zeros(size * 4 * self.groups * pieces) for size in (8, 4))
         self.program = programs.selection(profile, dtype, constraint, self._quota())
@@ -58,7 +61,7 @@ class Selection:
     def clear(self) -> None:
         """No row is in a working set."""
         self.stream.clear(self.in_set, self.sets * self.n)
-        self.stream.write(self.ws, np.full(self.sets * self.W, -1, np.int32))
+        self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
 
     def _quota(self) -> int:
         """The largest quota that the program has to hold; 0: any."""
@@ -97,19 +100,25 @@ class Selection:
 class Counting(Selection):
     """Four passes, whatever the quota (count.cl)."""
 
-    _names = ("histogram", "threshold", "collect")
-
-    def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
-        super().__init__(stream, dtype, constraint, sets, n, W)
+    def __init__(
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int
+    ) -> None:
+        self._names = "histogram", "threshold", *["share"] * (stream.profile.shape == "group"), "collect"
+        super().__init__(stream, dtype, constraint, sets, n, W, stride)
         pieces = sets * self.chunks
-        self.counts, self.ends = stream.zeros(4 * 2 * programs.BINS * pieces), stream.zeros(4 * 4 * sets)
-        self.offsets = stream.zeros(4 * 4 * pieces)
+        self.counts, self.totals, self.ends, self.shares = (
+            stream.zeros(4 * size)
+            for size in (2 * programs.BINS * pieces, 2 * programs.BINS * sets, 4 * sets, 4 * pieces)
+        )
 
     def choose(self, view: View, stay: int) -> None:
         quota = (self.W - stay) // self.sides
-        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, self.counts)
-        self._k["threshold"](*self._one_group(), self.chunks, quota, self.counts, self.ends, self.offsets)
-        chosen = (self.numbers, self.places, self.ends, self.offsets, quota, stay, self.W, self.ws)
+        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, self.counts, self.totals)
+        counted = self.counts, self.totals, self.ends, self.shares
+        self._k["threshold"](*self._one_group(), self.chunks, quota, counted)
+        if "share" in self._k:
+            self.over_rows(self._k["share"], self.counts, self.ends, self.shares)
+        chosen = (self.numbers, self.places, self.ends, self.shares, quota, stay, self.stride, self.ws)
         self.over_rows(self._k["collect"], view, self.in_set, chosen)
 
 
@@ -118,8 +127,10 @@ class Sorting(Selection):
 
     _names = ("shortlist", "choose")
 
-    def __init__(self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> None:
-        super().__init__(stream, dtype, constraint, sets, n, W)
+    def __init__(
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int
+    ) -> None:
+        super().__init__(stream, dtype, constraint, sets, n, W, stride)
         listed = sets * self.chunks * self.sides * self.most
         self.keys, self.rows = stream.zeros(8 * listed), stream.zeros(4 * listed)
 
@@ -134,7 +145,7 @@ class Sorting(Selection):
         seen = (self.in_set, self.numbers, self.places, self.keys, self.rows)
         quota = (self.W - stay) // self.sides
         sizes = (self.n, self.chunks, self.most)
-        self._k["choose"](*self._one_group(), sizes, view, seen, quota, stay, self.W, self.ws)
+        self._k["choose"](*self._one_group(), sizes, view, seen, quota, stay, self.stride, self.ws)
 
 
 def kind_for(profile: Profile, constraint: Constraint, W: int) -> type[Counting] | type[Sorting]:
@@ -149,6 +160,8 @@ def nbytes(profile: Profile, constraint: Constraint, sets: int, n: int, W: int) 
     return sets * (n + 4 * W) + pieces * (8 * programs.BINS if kind is Counting else 12 * W)
 
 
-def selection(stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int) -> Selection:
-    """:func:`kind_for` the stream's profile, with its buffers."""
-    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W)
+def selection(
+    stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
+) -> Selection:
+    """:func:`kind_for` the stream's profile, with its buffers; stride: places of a set, W where it is not given."""
+    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W, stride or W)

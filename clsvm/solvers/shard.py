@@ -156,13 +156,11 @@ class Shard:
             D, slots = stream.wide(change.hit_weights), stream.upload(change.hits)
             store = (*Store(self.cache.slabs, self.cache.slab_rows, self.cache.ld, slots).arguments(),)
             update = Update(1, self.gram.rows.n_pad, self.state.f, D, len(change.hits)).arguments()
-            count, blocks = stream.upload(np.array([len(change.hits)], np.int32)), self._blocks()
-            self._k["update"]((blocks,), None, store, update, count)
+            count = stream.upload(np.array([len(change.hits)], np.int32))
+            size = gram_programs.update_range(stream.profile, self.gram.rows.n_pad)
+            self._k["update"](*size, store, update, count)
         if change.X is not None:
             self._accumulate(change.X, change.weights, change.slots)
-
-    def _blocks(self) -> int:
-        return -(-self.gram.rows.n_pad // self.stream.profile.block)
 
     def _accumulate(self, X: Data, weights: Vector, slots: Places | None) -> None:
         """f += K(., X) weights, and the values into the row cache where there are slots."""

@@ -100,8 +100,7 @@ class WorkingSet:
         Q, delta = self._Q, stream.zeros(8 * W)
         gram.gather(panel, places, count)
         gram.tile(panel, Tile(places, count, Q, half=True))
-        squares = W // programs.SQUARE
-        self._mirror((squares, squares), None, W, 0, Q)
+        self._mirror(*programs.squares(stream.profile, W, W), W, 0, Q)
         f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
         state = f, b, lo, hi, self._kink, delta, self._counters
         items = programs.subproblem_items(stream.profile, W)

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clsvm.errors import BuildError, ClsvmError
+from clsvm.tools.loops import busiest
 
 LOCAL_LIMIT = 32 << 10  # bytes of local memory a work-group: what OpenCL 1.2 promises, and all that some devices have
 SIMDS = 4  # of an AMD compute unit (RDNA: of the pair of units that share local memory)
@@ -55,7 +56,7 @@ class Finding:
     scalar_registers: 32-bit, a wavefront. spills, scalar_spills: 32-bit registers that had no room (scalar ones mostly
     go to vector registers). scratch: bytes a work-item of private memory outside of registers. local_memory: bytes a
     work-group. occupancy: wavefronts that a SIMD holds on average, of groups of the size that the kernel requires, else
-    of the largest that the compiler allows for.
+    of the largest that the compiler allows for. multiply_adds, barriers: of its busiest loop (clsvm.tools.loops).
     problems: what is wrong, in words; empty where nothing is.
     """
 
@@ -69,6 +70,8 @@ class Finding:
     scratch: int
     local_memory: int
     occupancy: float | None = None
+    multiply_adds: float = 0.0
+    barriers: int = 0
     problems: tuple[str, ...] = ()
 
 
@@ -152,10 +155,14 @@ def _parse_amd(label: str, assembly: str, target: Target) -> list[Finding]:
         if local and occupancy:  # LLVM compares wavefronts of a compute unit with those of a SIMD
             group = -(-number["max_flat_workgroup_size"] // target.wavefront)
             occupancy = min(occupancy, target.local_memory // local * group / SIMDS)
+        body = re.search(rf"^{re.escape(name)}:.*?$(.*?)^\.Lfunc_end", assembly, re.M | re.S)
+        busy = busiest(body[1] if body else "")
         found = Finding(
             label,
             name,
             target,
+            multiply_adds=busy.multiply_adds,
+            barriers=busy.barriers,
             registers=number["vgpr_count"],
             scalar_registers=number["sgpr_count"],
             spills=number["vgpr_spill_count"],
@@ -176,7 +183,8 @@ def _parse_ptx(label: str, assembly: str, target: Target) -> list[Finding]:
         for space, bits, name, count in re.findall(_DECLARED, assembly):
             if name in used:
                 memory[space] += int(bits) // 8 * int(count or 1)
-        findings.append(Finding(label, entry, target, None, None, 0, 0, memory["local"], memory["shared"]))
+        held = memory["local"], memory["shared"]
+        findings.append(Finding(label, entry, target, None, None, 0, 0, *held, None, *busiest(body)))
     return findings
 
 

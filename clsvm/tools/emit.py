@@ -34,7 +34,7 @@ _ARGUMENTS = {
     "uu": "[capacity] <u,u>",
     "K0": "output: the rows of K, one of ld values for each working vector",
     "slab_rows": "rows that K0 has room for",
-    "ld": "values from one row of K0 to the next, at least n_pad - base",
+    "ld": "values from one row of K0 to the next, at least n_pad - base, a multiple of 4",
     "slot": "[count] row of K0 for each working vector",
     "problems": "rows of c and of D",
     "n": "values from one row of c to the next, at least n_pad - base",
@@ -205,8 +205,9 @@ def _launch(options: dict[str, str], kind: str, profile: Profile) -> Iterator[st
         size = "groups" if each == 1 else f"groups / {each}, rounded up"
         yield f"Launch: one dimension, global size {size}; local size 1."
         return
-    items = LAYOUTS[kind].items(number)
-    yield f"Launch: two dimensions, global size (groups * {items}, blocks), local size ({items}, 1)."
+    items, groups = LAYOUTS[kind].items(number), number.get("GROUPS", 1)
+    tiles = "groups" if groups == 1 else f"groups / {groups}, rounded up,"
+    yield f"Launch: two dimensions, global size ({tiles} * {items}, blocks), local size ({items}, 1)."
     if "UPDATE" in options or not LAYOUTS[kind].shared:
         yield "  blocks must be 1."
     else:

@@ -55,7 +55,7 @@ def _tiles(shape: str, lanes: bool = False) -> Callable[[Profile], Iterator[Prof
         yield profile
         search = SEARCH[profile.shape]
         for count in search["lanes"] if lanes else (profile.lanes,):
-            for tile in search["tiles"][shape]:
+            for tile in search["tiles"].get(shape, ()):
                 yield replace(profile, lanes=count, tiles={**profile.tiles, shape: tile})
 
     return candidates
@@ -100,7 +100,7 @@ def _update(stream: Stream, n: int) -> Launch:
     sizes = (hits // SLABS, np.int64(n), slot, 1, np.int64(n), f, weights, hits, count)
 
     def launch() -> None:
-        kernel((-(-n // stream.profile.block),), None, *slabs, *sizes)
+        kernel(*programs.update_range(stream.profile, n), *slabs, *sizes)
         stream.finish()
 
     return launch
@@ -127,6 +127,7 @@ def _selection(stream: Stream, n: int) -> Launch:
 
 FAMILIES = (
     Family("many working vectors, and lanes", _tiles("many", lanes=True), _gram(256, 256)),
+    Family("many of them, in wide tiles", _tiles("wide"), _gram(256, 256)),
     Family("few working vectors", _tiles("few"), _gram(16, 512)),
     Family("two working vectors", _tiles("two"), _gram(2, 512)),
     Family("sparse rows", _numbers("panel"), _gram(256, 2048, 0.04)),

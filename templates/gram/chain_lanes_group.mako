@@ -1,30 +1,57 @@
-<%doc>The inner product of a lane group in the group shape: k[i][q] goes on from what it holds, feature by feature,
-    k[i][q] += x_(tx RX + i)[j] u_(ty RY + q)[j],  j < length
-staged in local memory, DEPTH features at a time, both sides read with consecutive items on consecutive lanes.</%doc>
-    for (int j0 = 0; j0 < length; j0 += DEPTH) {
-      for (uint e = lid; e < DEPTH * V; e += NX * NY)
-        xs[e] = j0 + (int)(e / V) < length ? x[(size_t)j0 * V + e] : (real)0;
-      for (uint e = lid; e < DEPTH * COLUMNS; e += NX * NY) {
-        const int j = j0 + e / COLUMNS;
-        us[e] = j < length ? block[(size_t)COLUMN(j) * UB + e % COLUMNS] : (real)0;
+<%doc>The inner products of a tile in the group shape: k[g][4 b + v] goes on from what it holds, feature by feature,
+    k[g][4 b + v].sr += x_(g V + 4 tx + r)[j] u_(b UB + 4 ty + v)[j],  j < length
+staged in local memory, DEPTH features at a time. An item stages LOADS(side) fours of a side, of features ITEMS / side apart.</%doc>
+#define LOADS(side) ((DEPTH * (side) + ITEMS - 1) / ITEMS)
+#define FEATURE(r, side) (((r) * ITEMS + lid) / (side))
+#define STAGED(r, side) (DEPTH * (side) % ITEMS == 0 || (r) * ITEMS + lid < DEPTH * (side))
+    four next_x[LOADS(GROUPS * NX)], next_y[LOADS(BLOCKS * NY)];
+    for (int j0 = -DEPTH, now = 1; j0 < length; j0 += DEPTH, now ^= 1) {
+      const bool more = j0 + DEPTH < length;
+      if (more) {
+#pragma unroll
+        for (int r = 0; r < LOADS(GROUPS * NX); ++r) {
+          const int j = j0 + DEPTH + FEATURE(r, GROUPS * NX);
+          next_x[r] = j < length ? x[(size_t)j * NX] : (four)(real)0;
+        }
+#pragma unroll
+        for (int r = 0; r < LOADS(BLOCKS * NY); ++r) {
+          const int j = j0 + DEPTH + FEATURE(r, BLOCKS * NY);
+          next_y[r] = j < length ? y[(size_t)COLUMN(j) * NY] : (four)(real)0;
+        }
       }
-      barrier(CLK_LOCAL_MEM_FENCE);
+      if (j0 >= 0) {
+        local const four *xz = xs + now * (DEPTH * GROUPS * NX) + tx, *yz = us + now * (DEPTH * BLOCKS * NY) + ty;
 #ifdef ELEMENTWISE  // e(0, 0) of staged padding may be any number
-      const int depth = min(DEPTH, length - j0);
+        const int depth = min(DEPTH, length - j0);
 #else
 #define depth DEPTH
 #endif
+#pragma unroll 2
+        for (int z = 0; z < depth; ++z, xz += GROUPS * NX, yz += BLOCKS * NY) {
+          four a[GROUPS], b[BLOCKS];
 #pragma unroll
-      for (int z = 0; z < depth; ++z) {
-        real a[RX], b[RY];
+          for (int g = 0; g < GROUPS; ++g) a[g] = xz[g * NX];
 #pragma unroll
-        for (int i = 0; i < RX; ++i) a[i] = xs[z * V + tx * RX + i];
+          for (int q = 0; q < BLOCKS; ++q) b[q] = yz[q * NY];
 #pragma unroll
-        for (int q = 0; q < RY; ++q) b[q] = us[z * COLUMNS + ty * RY + q];
+          for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
-        for (int i = 0; i < RX; ++i)
+            for (int q = 0; q < BLOCKS; ++q) {
+              k[g][4 * q] = ADD_TERMS(k[g][4 * q], a[g], b[q].s0);
+              k[g][4 * q + 1] = ADD_TERMS(k[g][4 * q + 1], a[g], b[q].s1);
+              k[g][4 * q + 2] = ADD_TERMS(k[g][4 * q + 2], a[g], b[q].s2);
+              k[g][4 * q + 3] = ADD_TERMS(k[g][4 * q + 3], a[g], b[q].s3);
+            }
+        }
+      }
+      if (more) {
+        const int then = now ^ 1;
 #pragma unroll
-          for (int q = 0; q < RY; ++q) k[i][q] = ADD_TERM(k[i][q], a[i], b[q]);
+        for (int r = 0; r < LOADS(GROUPS * NX); ++r)
+          if (STAGED(r, GROUPS * NX)) xs[then * (DEPTH * GROUPS * NX) + r * ITEMS + lid] = next_x[r];
+#pragma unroll
+        for (int r = 0; r < LOADS(BLOCKS * NY); ++r)
+          if (STAGED(r, BLOCKS * NY)) us[then * (DEPTH * BLOCKS * NY) + r * ITEMS + lid] = next_y[r];
       }
       barrier(CLK_LOCAL_MEM_FENCE);
     }

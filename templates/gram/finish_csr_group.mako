@@ -1,19 +1,34 @@
-<%doc>tile[r][u] holds <x, u> or s for the work-item's row r0 + r and ``here`` working vectors: f, then store and update.</%doc>
+<%doc>tile[r][u] holds <x, u> or s for row r0 + r and ``here`` working vectors, of which an item takes part, part + PARTS, ...:
+f, then store and update.</%doc>
+#ifdef UPDATE
+    for (int p = 0; p < problems; ++p) {
+      wide sum = wide_of(0);
+#else
+    {
+      const int p = 0;
+#endif
 #pragma unroll 1
-      for (int u = 0; u < here; ++u) {
-        const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
-        tile[r * (UB + 1) + u] = k;
+      for (int u = part; u < here; u += PARTS) {
+        if (p == 0) {
+          const real k = kernel_value(tile[r * (UB + 1) + u], x2, uu[u0 + u] KERNEL_ARGUMENTS);
+          tile[r * (UB + 1) + u] = k;
 #ifdef STORE
-        const int s = slot[u0 + u];
-        STORED_ROW(s)[out + r0 + r] = k;
+          const int s = slot[u0 + u];
+          STORED_ROW(s)[out + r0 + r] = k;
+#endif
+        }
+#ifdef UPDATE
+        sum = wide_fma(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u], sum);
 #endif
       }
 #ifdef UPDATE
-      for (int p = 0; p < problems; ++p) {
-        wide sum = c[(size_t)p * n + out + r0 + r];
-#pragma unroll 1
-        for (int u = 0; u < here; ++u)
-          sum = wide_add(sum, wide_mul(wide_of(tile[r * (UB + 1) + u]), D[(size_t)p * capacity + u0 + u]));
-        c[(size_t)p * n + out + r0 + r] = sum;
+      partial[lid] = sum;
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (part == 0) {
+        global wide *sum_at = c + (size_t)p * n + out + r0 + r;
+        for (int other = 1; other < PARTS; ++other) sum = wide_add(sum, partial[other * ROWS + r]);
+        *sum_at = wide_add(*sum_at, sum);
       }
+      barrier(CLK_LOCAL_MEM_FENCE);
 #endif
+    }

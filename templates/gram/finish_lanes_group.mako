@@ -1,41 +1,56 @@
-<%doc>k[i][q] holds <x, u> or s for the rows tx RX + i and the working vectors u0 + ty RY + q: f, then store and update.</%doc>
+<%doc>k[g][4 b + v] holds <x, u> or s of the rows g V + 4 tx .. + 3 and the working vector u0 + b UB + 4 ty + v: f, then store
+and update. Beyond the last working vector f may be no number, so values are 0 there.</%doc>
+#define VECTOR_OF(q) (u0 + (q) / 4 * UB + ty * 4 + (q) % 4)
 #pragma unroll
-    for (int i = 0; i < RX; ++i) {
-      const real x2 = xx[row + tx * RX + i];
+    for (int g = 0; g < GROUPS; ++g) {
+      const four x2 = *(global const four *)(xx + row + min(g, there - 1) * V + tx * 4);
 #pragma unroll
-      for (int q = 0; q < RY; ++q) {  // (beyond the last working vector f may be no number)
-        const int u = u0 + ty * RY + q;
-        k[i][q] = u < total ? kernel_value(k[i][q], x2, uu[u] KERNEL_ARGUMENTS) : (real)0;
+      for (int q = 0; q < 4 * BLOCKS; ++q) {
+        const int u = VECTOR_OF(q);
+        const real u2 = uu[min(u, total - 1)];
+        k[g][q] = u < total ? VALUES(k[g][q], x2, u2) : (four)(real)0;
       }
     }
 #ifdef STORE
+    for (int u = lid; u < COLUMNS; u += ITEMS) {
+      const int s = u0 + u < total ? slot[u0 + u] : -1;
+      to[u] = s < 0 ? (global real *)0 : STORED_ROW(s) + out;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (int q = 0; q < RY; ++q) {
-      const int u = u0 + ty * RY + q;
-      if (u < total) {
-        const int s = slot[u];
-        global real *to = STORED_ROW(s) + out;
+    for (int q = 0; q < 4 * BLOCKS; ++q) {
+      global real *there_q = to[VECTOR_OF(q) - u0];
+      if (there_q) {
 #pragma unroll
-        for (int i = 0; i < RX; ++i) to[tx * RX + i] = KEPT(to[tx * RX + i], k[i][q]);
+        for (int g = 0; g < GROUPS; ++g)
+          if (g < there) {
+            global four *kept = (global four *)(there_q + g * V + tx * 4);
+            *kept = KEPT(*kept, k[g][q]);
+          }
       }
     }
 #endif
 #ifdef UPDATE
-    for (int p = 0; p < problems; ++p) {
-      global const wide *restrict Dp = D + (size_t)p * capacity + u0;
 #pragma unroll
-      for (int i = 0; i < RX; ++i) {
-        wide sum = wide_of(0);
+    for (int g = 0; g < GROUPS; ++g)
+      for (int p = 0; p < problems; ++p) {  // (inside: compilers keep values of K as wide numbers from one to the next)
+        wide s0 = wide_of(0), s1 = wide_of(0), s2 = wide_of(0), s3 = wide_of(0);
 #pragma unroll
-        for (int q = 0; q < RY; ++q) sum = wide_add(sum, wide_mul(wide_of(k[i][q]), Dp[ty * RY + q]));
-        partial[ty * V + tx * RX + i] = sum;
+        for (int q = 0; q < 4 * BLOCKS; ++q) {
+          const wide D_own = VECTOR_OF(q) < total ? D[(size_t)p * capacity + VECTOR_OF(q)] : wide_of(0);
+          s0 = wide_fma(wide_of(k[g][q].s0), D_own, s0), s1 = wide_fma(wide_of(k[g][q].s1), D_own, s1);
+          s2 = wide_fma(wide_of(k[g][q].s2), D_own, s2), s3 = wide_fma(wide_of(k[g][q].s3), D_own, s3);
+        }
+        local wide *own = partial + ty * V + tx * 4;
+        own[0] = s0, own[1] = s1, own[2] = s2, own[3] = s3;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int lane = lid; lane < V && g < there; lane += ITEMS) {
+          global wide *sum_at = c + (size_t)p * n + out + g * V + lane;
+          wide sum = *sum_at;
+#pragma unroll
+          for (int z = 0; z < NY; ++z) sum = wide_add(sum, partial[z * V + lane]);
+          *sum_at = sum;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
       }
-      barrier(CLK_LOCAL_MEM_FENCE);
-      for (uint lane = lid; lane < V; lane += NX * NY) {
-        wide sum = c[(size_t)p * n + out + lane];
-        for (int y = 0; y < NY; ++y) sum = wide_add(sum, partial[y * V + lane]);
-        c[(size_t)p * n + out + lane] = sum;
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-    }
 #endif

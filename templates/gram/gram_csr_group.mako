@@ -1,24 +1,36 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
 #ifndef UB
-#define UB 64  // working vectors of a panel block, and work-items of a work-group
+#define UB 64  // working vectors of a panel block
+#endif
+#ifndef TEAMS
+#define TEAMS 4  // rows at a time, of UB work-items each
 #endif
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
 #ifndef ROWS
-#define ROWS 32  // rows that stand in local memory at a time, a divisor of V and at most UB
+#define ROWS 32  // rows that stand in local memory at a time, a divisor of V, in TEAMS equal shares
 #endif
+#define ITEMS (TEAMS * UB)
+#define SHARE (ROWS / TEAMS)  // rows of a team
+#define PARTS (ITEMS / ROWS)  // items that share a row once its products are there
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
-// One work-group of UB items: V rows, ROWS at a time and one after another, item u reading lane u of a panel line for
-// every non-zero (consecutive items on consecutive addresses); the ROWS x UB products are turned in local memory so that items then
-// own rows. The block is of the working vectors from ``first`` on (scatter.cl).
+// One work-group of TEAMS x UB items: V rows, ROWS at a time. A team takes its rows one after another: it brings UB entries
+// of a row to local memory, with where their features stand in the block, and item u meets them with lane u of a line
+// (consecutive items on consecutive addresses). The ROWS x UB products are turned in local memory: then PARTS items share
+// a row, consecutive items on consecutive rows. The block is of the working vectors from ``first`` on (scatter.cl).
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.
 // DENSE_COLUMNS: the first columns are stored whole; a row's sums begin with them (dense_columns_group.mako).
 // LISTED: row r is rows[r] (the W x W tile of the working set); else row r is r.
-kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
+#ifdef LISTED
+#define ROW(r) rows[row + (r)]
+#else
+#define ROW(r) ((int)row + (r))
+#endif
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const long *restrict indptr,
     global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
     const int dense_columns, global const int *restrict rows,
@@ -26,23 +38,29 @@ kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
     global const real *restrict block, global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
   const size_t row = (size_t)(group0 + get_group_id(0)) * V, out = row - base;
   const int total = count[0];
-  const int lid = get_local_id(0);
-  local real tile[ROWS * (UB + 1)];
+  const int lid = get_local_id(0), lane = lid % UB, team = lid / UB;
+  local real tile[ROWS * (UB + 1)], numbers[ITEMS];
+  local int lines[ITEMS];
+#ifdef UPDATE
+  local wide partial[ITEMS];
+#endif
   const int u0 = first, here = min(UB, total - u0);
-  block += lid;
+  block += lane;
 #pragma unroll 1  // (unrolled, the ends of all rows fill the scalar registers)
   for (int r0 = 0; r0 < V && here > 0; r0 += ROWS) {
 <%include file="dense_columns_group.mako"/>
 #pragma unroll 1
-    for (int r = 0; r < ROWS; ++r) {
-#ifdef LISTED
-      const int i = rows[row + r0 + r];
-      const long begin = i >= 0 ? indptr[i] : 0, end = i >= 0 ? indptr[i + 1] : 0;
-#else
-      const long begin = indptr[row + r0 + r], end = indptr[row + r0 + r + 1];
-#endif
+    for (int t = 0; t < SHARE; ++t) {
+      long begin = 0, end = 0, longest = 0;
+      for (int other = 0; other < TEAMS; ++other) {  // (all teams meet at the same barriers)
+        const int i = ROW(r0 + other * SHARE + t);
+        const long from = i >= 0 ? indptr[i] : 0, to = i >= 0 ? indptr[i + 1] : 0;
+        if (other == team) begin = from, end = to;
+        longest = max(longest, to - from);
+      }
+      const int r = team * SHARE + t;
 #ifdef DENSE_COLUMNS
-      real sum = tile[r * (UB + 1) + lid];
+      real sum = tile[r * (UB + 1) + lane];
 #else
       real sum = 0;
 #endif
@@ -51,20 +69,14 @@ kernel __attribute__((reqd_work_group_size(UB, 1, 1))) void gram(
 #endif
 <%include file="chain_csr_group.mako"/>
 #ifdef ELEMENTWISE
-      sum += uu[u0 + lid] - seen;
+      sum += uu[u0 + lane] - seen;
 #endif
-      tile[r * (UB + 1) + lid] = sum;
+      tile[r * (UB + 1) + lane] = sum;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int r = lid; r < ROWS; r += UB) {
-#ifdef LISTED
-      const int i = rows[row + r0 + r];
-      const real x2 = i >= 0 ? xx[i] : (real)0;
-#else
-      const real x2 = xx[row + r0 + r];
-#endif
+    const int r = lid % ROWS, part = lid / ROWS, i = ROW(r0 + r);
+    const real x2 = i >= 0 ? xx[i] : (real)0;
 <%include file="finish_csr_group.mako"/>
-    }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }

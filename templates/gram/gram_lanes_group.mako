@@ -1,13 +1,13 @@
 <%include file="kernel_function.mako"/>
 <%include file="epilogue.mako"/>
-#ifndef COLUMNS
-#define COLUMNS UB  // working vectors of a tile, a divisor of UB
+#ifndef UB
+#define UB V
 #endif
-#ifndef RX
-#define RX 4  // rows of a tile that a work-item owns (1, 2, 4, 8)
+#ifndef GROUPS
+#define GROUPS 1  // lane groups of a tile
 #endif
-#ifndef RY
-#define RY 4  // working vectors of a tile that it owns (1, 2, 4, 8)
+#ifndef BLOCKS
+#define BLOCKS 1  // panel blocks of a tile, which may be 2 where GROUPS is
 #endif
 #ifndef DEPTH
 #define DEPTH 8  // features staged in local memory at a time
@@ -15,41 +15,57 @@
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
-#define COLUMN(j) J[j]
+#define COLUMN(j) J[j]  // (of one lane group: GROUPS is 1)
 #endif
-#define NX (V / RX)  // work-items along the rows and along the working vectors
-#define NY (COLUMNS / RY)
+#define NX (V / 4)  // work-items along the rows of a lane group and along the working vectors of a block
+#define NY (UB / 4)
+#define ITEMS (NX * NY)
+#define COLUMNS (BLOCKS * UB)
+typedef CAT(REAL, 4) four;
+#define ADD_TERMS(sum, x, u) \
+  (four)(ADD_TERM((sum).s0, (x).s0, u), ADD_TERM((sum).s1, (x).s1, u), ADD_TERM((sum).s2, (x).s2, u), ADD_TERM((sum).s3, (x).s3, u))
+#define VALUES(s, x2, u2)                                                                              \
+  (four)(kernel_value((s).s0, (x2).s0, u2 KERNEL_ARGUMENTS), kernel_value((s).s1, (x2).s1, u2 KERNEL_ARGUMENTS), \
+         kernel_value((s).s2, (x2).s2, u2 KERNEL_ARGUMENTS), kernel_value((s).s3, (x2).s3, u2 KERNEL_ARGUMENTS))
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
-// One work-group of NX x NY items: one lane group (V rows) against tiles of COLUMNS working vectors; tiles are dealt over
-// the second dimension of the range (which must be 1 wide for UPDATE). An item owns RX rows and RY vectors side by side,
-// so that it loads them from local memory as vectors.
-//   staged in local memory, DEPTH features at a time, both sides read with consecutive items on consecutive lanes:
+// One work-group of NX x NY items: GROUPS lane groups of V rows against tiles of BLOCKS blocks of UB working vectors, which
+// are dealt over the second dimension of the range (1 wide for UPDATE). An item owns 4 x 4 values of each pair of lane group
+// and block, so that neighbours read neighbouring fours of local memory.
+//   staged in local memory, DEPTH features at a time, in two buffers: the next ones are on their way to registers while
+//   these are multiplied. Both sides are read in fours, consecutive items on consecutive addresses:
 //   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
-kernel __attribute__((reqd_work_group_size(NX * NY, 1, 1))) void gram(
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     const int group0, const int groups, const int base, global const real *restrict values,
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  const int g = group0 + get_group_id(0);
-  const size_t row = (size_t)g * V, out = row - base;
+  const int first = group0 + get_group_id(0) * GROUPS, there = min(GROUPS, group0 + groups - first);
+  const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];
-  const uint lid = get_local_id(0), tx = lid % NX, ty = lid / NX;
-  local real xs[DEPTH * V] __attribute__((aligned(16))), us[DEPTH * COLUMNS] __attribute__((aligned(16)));
+  const int lid = get_local_id(0), tx = lid % NX, ty = lid / NX;
+  local four xs[2 * DEPTH * GROUPS * NX], us[2 * DEPTH * BLOCKS * NY];
+#ifdef STORE
+  global real *local to[COLUMNS];  // where a working vector's row of K goes on
+#endif
 #ifdef UPDATE
   local wide partial[NY * V];
 #endif
-  global const real *restrict x = values + at[g];
+  // what an item stages: always of one lane group, and of one block (the last ones again where there are no more)
+  global const four *restrict x = (global const four *)(values + at[first + min(lid % (GROUPS * NX) / NX, there - 1)]) + tx;
 #ifdef DENSE
   const int length = d;
 #else
-  global const int *restrict J = columns + columns_at[g];
-  const int length = columns_at[g + 1] - columns_at[g];
+  global const int *restrict J = columns + columns_at[first];
+  const int length = columns_at[first + 1] - columns_at[first];
 #endif
   for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {
-    global const real *restrict block = panel + (size_t)(u0 - u0 % UB) * d + u0 % UB;
-    real k[RX][RY];
-    for (int i = 0; i < RX; ++i)
-      for (int q = 0; q < RY; ++q) k[i][q] = 0;
+    const int block = u0 / UB + (u0 + lid % (BLOCKS * NY) / NY * UB < total ? lid % (BLOCKS * NY) / NY : 0);
+    global const four *restrict y = (global const four *)(panel + (size_t)block * d * UB) + lid % NY;
+    four k[GROUPS][4 * BLOCKS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+      for (int q = 0; q < 4 * BLOCKS; ++q) k[g][q] = (four)(real)0;
 <%include file="chain_lanes_group.mako"/>
 <%include file="finish_lanes_group.mako"/>
   }

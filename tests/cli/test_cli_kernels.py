@@ -146,11 +146,13 @@ class Header:
         launch = re.search(r"^Launch: (.*)$", said, re.MULTILINE)[1]  # type: ignore[index]
         flat = re.fullmatch(r"one dimension, global size groups(?: / (\d+), rounded up)?; local size 1\.", launch)
         grouped = re.fullmatch(
-            r"two dimensions, global size \(groups \* (\d+), blocks\), local size \(\1, 1\)\.", launch
+            r"two dimensions, global size \(groups(?: / (\d+), rounded up,)? \* (\d+), blocks\), "
+            r"local size \(\2, 1\)\.",
+            launch,
         )
         assert flat or grouped, launch
-        self.each = int(flat[1] or 1) if flat else 0
-        self.items = int(grouped[1]) if grouped else 0
+        self.each = int((flat or grouped)[1] or 1)  # type: ignore[index]
+        self.items = int(grouped[2]) if grouped else 0
 
 
 DTYPES = {"float": np.float32, "double": np.float64, "int": np.int32, "long": np.int64, "ushort": np.uint16}
@@ -197,10 +199,10 @@ def data_of(head: Header, kernel: Kernel, layout_: str, product: str, X: np.ndar
         "group0": 0,
         "base": 0,
     }
-    made |= {"groups": n_pad // V, "slot": np.arange(m)[::-1], "slab_rows": m, "ld": n_pad + 3, "n": n_pad + 5}
+    made |= {"groups": n_pad // V, "slot": np.arange(m)[::-1], "slab_rows": m, "ld": n_pad + 4, "n": n_pad + 5}
     made |= {"columns": np.zeros(1), "columns_at": np.zeros(1), "rows": np.zeros(1), "capacity": capacity}
     if product == "tile":
-        made |= {"groups": capacity // V, "ld": capacity + 3, "rows": np.full(capacity, -1)}
+        made |= {"groups": capacity // V, "ld": capacity + 4, "rows": np.full(capacity, -1)}
         made["rows"][:m] = at
     if product == "tile" and layout_ not in ("csr", "hybrid"):
         return made | {"values": panel, "xx": uu, "at": np.arange(capacity // V) * V * d}
@@ -278,7 +280,7 @@ def host(
     columns = len(at) if product == "tile" else len(X)
     K = outputs["K0"][1][made["slot"], :columns] if "K0" in outputs else np.zeros(0)
     if "K0" in outputs:
-        assert (outputs["K0"][1][:, made["ld"] - 3 :] == 1).all(), "what is beyond the rows stays as it was"
+        assert (outputs["K0"][1][:, made["ld"] - 4 :] == 1).all(), "what is beyond the rows stays as it was"
     return K, outputs["c"][1][:, :columns] if "c" in outputs else np.zeros(0)
 
 
@@ -350,7 +352,7 @@ def test_forward_and_back_by_later_kernels(device: str, profile: str) -> None:
 def test_tiles_of_other_shapes(device: str, product: str) -> None:
     rng = np.random.default_rng(2)
     kernel, X, D = kernels.make("rbf", gamma=0.2), rng.normal(size=(70, 3)), rng.normal(size=(2, 9))
-    tile = {"COLUMNS": 32, "RX": 2, "RY": 8, "DEPTH": 4}
+    tile = {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 4}
     profile = replace(PROFILES["gpu"], tiles={"many": tile})
     text = emit.emit(kernel, product, "dense", "float32", profile)
     K, c = host(text, device, kernel, "dense", product, X, np.arange(9), D)
@@ -379,7 +381,7 @@ def test_arguments_are_the_compilers(device: str) -> None:
             said = kernel_.get_arg_info(place, info.TYPE_NAME).replace(" ", "")
             assert re.sub("real|wide|weight", "double", said) == plain
         groups = re.search(r"-DGROUPS=(\d+)", head.options)
-        assert head.each == (0 if profile == "gpu" else int(groups[1]) if groups else 1)
+        assert head.each == (int(groups[1]) if groups else 1)
 
 
 def test_numbers_are_in_the_comment_alone() -> None:

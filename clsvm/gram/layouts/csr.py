@@ -43,6 +43,7 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 ORDERED = 8192  # columns whose places a first-level cache holds
+TEAM_ITEMS = 256  # of a work-group in the group shape
 
 
 class Entries(NamedTuple):
@@ -251,7 +252,8 @@ class Csr(Layout):
         return V if shape != "many" and profile.shape == "vector" else profile.panel * V // profile.lanes
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
-        return template("csr", spec, profile), ["-DLISTED"] * of_panel
+        teams = [] if profile.shape == "vector" else [f"-DTEAMS={self._teams(self.width(profile, dtype, shape))}"]
+        return template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
 
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         yield scatter(profile, dtype)
@@ -261,7 +263,11 @@ class Csr(Layout):
             yield zero_sums(spec, dtype, profile)
 
     def items(self, numbers: Mapping[str, int]) -> int:
-        return numbers["UB"]
+        return numbers["UB"] * self._teams(numbers["UB"])
+
+    def _teams(self, width: int) -> int:
+        """Rows that a work-group has at a time, in the group shape."""
+        return max(1, TEAM_ITEMS // width)
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
         yield from blocks_words(numbers["UB"])

@@ -96,14 +96,15 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh:
+        if fresh and not (r.dense and panel.filled):  # (of other rows all features are written over)
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
+        panel.filled = True
         if panel.shape not in self._gathers:
             self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.shape == "vector" else 32)
         for part in r.parts:
-            arguments = (part, r.at, int(r.dense), self.norms, r.d, count, rows, panel.values, panel.uu)
+            arguments = part, r.at, int(r.dense), self.norms, r.d, count, rows, panel.values, panel.uu
             self._gathers[panel.shape](size, None, *arguments)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...]:
@@ -115,7 +116,7 @@ class LaneReader(Reader):
             first, end = max(begin, part.first), min(begin + groups, part.first + part.groups)
             if first < end:
                 reads = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
-                yield Pass(first, end - first, reads)
+                yield Pass(first, end - first, reads, panel.capacity // panel.width)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
         if panel.capacity not in self._panel_at:
@@ -157,7 +158,8 @@ class Lanes(Layout):
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
         tile = self.tile(profile, dtype, shape, of_panel)
         made = ["-DDENSE"] if of_panel or not self.sparse else []
-        return template("lanes", spec, profile), [*made, *(f"-D{name}={n}" for name, n in tile.items())]
+        family = "few" if profile.shape == "group" and shape in ("two", "few") else "lanes"
+        return template(family, spec, profile), [*made, *(f"-D{name}={n}" for name, n in tile.items())]
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
         if profile.shape != "vector":
@@ -174,11 +176,14 @@ class Lanes(Layout):
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
         """The register tile of a gram kernel for a shape class; no wider than a panel's block."""
-        block, chosen = self.width(profile, dtype, shape), {**profile.tiles[shape]}
-        if profile.shape == "group" and dtype == "float64":  # two registers a number: half as many a work-item
-            chosen["RY"] = max(1, chosen["RY"] // 2)
-            block = min(block, profile.group * chosen["RX"] * chosen["RY"] // lanes(profile, dtype))
-        return {**chosen, "COLUMNS": min(chosen["COLUMNS"], block)}
+        chosen = {**profile.tiles[shape]}
+        if profile.shape == "vector":
+            return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
+        own = self.sparse and not of_panel  # (a lane group's columns)
+        if dtype == "float64":  # (two registers a number)
+            few = {"RX": 1, "GROUPS": max(1, chosen["GROUPS"] // 2)}
+            chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
+        return chosen | {name: 1 for name in ("GROUPS", "RX") if own and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
         """An item of a kernel that holds GROUPS has a few register tiles of rows one after another, so that a panel
@@ -199,7 +204,8 @@ class Lanes(Layout):
             yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), made, "pack")
 
     def items(self, numbers: Mapping[str, int]) -> int:
-        return numbers["V"] // numbers["RX"] * (numbers["COLUMNS"] // numbers["RY"])
+        V = numbers["V"]
+        return V // numbers["RX"] * numbers["GROUPS"] if "RX" in numbers else V // 4 * (numbers["UB"] // 4)
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
         if not of_panel:

@@ -91,8 +91,8 @@ class Rows:
 @dataclass
 class Panel:
     """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
-    are, where a product wants to know. fetched: rows that were laid out for it (gram/blocks.py). rows_stay: whether the
-    rows' buffers have to live as long as the panel."""
+    are, where a product wants to know. fetched: rows that were laid out for it (gram/blocks.py). filled: whether there
+    are numbers in it. rows_stay: whether the rows' buffers have to live as long as the panel."""
 
     capacity: int
     width: int
@@ -102,6 +102,7 @@ class Panel:
     shape: str  # profiles.shape_class of the number asked for
     rows: Buffer = None
     fetched: Any = None
+    filled: bool = False
     rows_stay = False
 
     def buffers(self) -> tuple[Buffer, ...]:
@@ -122,7 +123,7 @@ class Arrangement(NamedTuple):
 
 class Pass(NamedTuple):
     """A launch over lane groups first .. first + groups - 1; reads: the kernel's arguments that say what is read.
-    blocks: work-groups that can share the working vectors of a lane group."""
+    blocks: of working vectors, which work-groups can share."""
 
     first: int
     groups: int
@@ -162,7 +163,7 @@ class Reader(ABC):
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others with as
-        long ones made; the rest of it zero, or, where its rows need not stay and it is not ``fresh``, as it is."""
+        long ones made; the rest of it zero, or rows that stood there before. Not ``fresh``: that much is so already."""
 
     @abstractmethod
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
@@ -276,6 +277,12 @@ class Layout(ABC):
     def items(self, numbers: Mapping[str, int]) -> int:
         """Work-items of a work-group in the group shape, by the -D numbers of a gram kernel."""
 
+    def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(range, work-group) of a launch over lane groups, and blocks of working vectors, in the group shape."""
+        items = self.items(numbers)
+        shared = -(-blocks // numbers.get("BLOCKS", 1))
+        return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
+
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
         """Work-items of a launch over lane groups in the vector shape."""
         return -(-groups // numbers.get("GROUPS", 1))
@@ -307,7 +314,7 @@ def packing(profile: Profile, X: Data, dtype: str) -> list[str]:
 
 
 def template(family: str, spec: Spec, profile: Profile) -> str:
-    """The text of the gram kernel of a family of layouts."""
+    """The text of the gram kernel of a family: a layout's, or ``few`` working vectors' in the group shape."""
     return sources.render(f"gram/gram_{family}_{profile.shape}", kernel=spec)
 
 

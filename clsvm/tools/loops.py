@@ -1,0 +1,64 @@
+"""What a kernel's assembly does again and again: the share of multiply-adds in its busiest loop, and barriers a pass.
+
+A loop is what stands from a label to a jump back to it. What stands in a loop within it is that one's; the busiest loop
+has most multiply-adds of its own, where each level of nesting counts for ten passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_LABEL = re.compile(r"^([\w.$]+):")
+_JUMP = re.compile(r"^(?:@!?%\w+\s+)?(?:s_cbranch_\w+|s_branch|bra(?:\.uni)?)\s+([\w.$]+)")
+_MULTIPLY_ADD = re.compile(
+    r"^(?:v_(?:pk_)?(?:fma|fmac|mad|mac)_(?:f16|f32|f64|legacy)|v_mfma_|fma\.rn\.(?:f32|f64)|mma\.)"
+)
+_ANY = re.compile("")
+_BARRIER = re.compile(r"^(?:s_barrier|bar(?:rier)?\.sync)")
+
+
+PASSES = 10
+
+
+class Busiest(NamedTuple):
+    """Of a kernel. multiply_adds: their share of the instructions of the busiest loop, 0 where none has any. barriers:
+    of the loop with most of them."""
+
+    multiply_adds: float
+    barriers: int
+
+
+def busiest(assembly: str) -> Busiest:
+    """Of the assembly of one kernel."""
+    instructions, loops = _loops(assembly)
+    most, share = 0, 0.0
+    for loop in loops:
+        inside = [other for other in loops if other != loop and loop[0] <= other[0] and other[-1] <= loop[-1]]
+        depth = sum(other[0] <= loop[0] and loop[-1] <= other[-1] for other in loops)
+        own = sorted(set(loop).difference(*inside))
+        found = _count(_MULTIPLY_ADD, instructions, own)
+        if found * PASSES**depth > most:
+            most, share = found * PASSES**depth, found / _count(_ANY, instructions, own)
+    return Busiest(share, max((_count(_BARRIER, instructions, loop) for loop in loops), default=0))
+
+
+def _count(pattern: re.Pattern[str], instructions: Sequence[str], loop: Sequence[int]) -> int:
+    """A packed instruction is two."""
+    found = [instructions[at] for at in loop if pattern.match(instructions[at])]
+    return len(found) + sum(one.startswith("v_pk_") for one in found)
+
+
+def _loops(assembly: str) -> tuple[list[str], list[range]]:
+    """All instructions, and where each loop stands among them."""
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    for line in map(str.strip, assembly.splitlines()):
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(instructions)
+        elif re.match(r"[a-z@]", line):
+            instructions.append(line)
+    jumps = ((place, _JUMP.match(line)) for place, line in enumerate(instructions))
+    back = [(labels.get(jump[1], place + 1), place) for place, jump in jumps if jump]
+    return instructions, [range(first, last + 1) for first, last in back if first <= last]

@@ -1,0 +1,113 @@
+<%include file="kernel_function.mako"/>
+<%include file="epilogue.mako"/>
+#ifndef UB
+#define UB V
+#endif
+#ifndef COLUMNS
+#define COLUMNS 16  // working vectors held at a time, a divisor of UB
+#endif
+#ifndef RX
+#define RX 2  // rows side by side that a work-item owns (1, 2, 4)
+#endif
+#ifndef GROUPS
+#define GROUPS 1  // lane groups of a work-group
+#endif
+#ifndef DEPTH
+#define DEPTH 16  // features of the working vectors staged in local memory at a time
+#endif
+#ifdef DENSE
+#define COLUMN(j) (j)
+#else
+#define COLUMN(j) J[j]  // (of one lane group: GROUPS is 1)
+#endif
+#define NX (V / RX)  // work-items along the rows of a lane group
+#define ITEMS (NX * GROUPS)
+// K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and a few working vectors u of a panel:
+// reading the rows is most of the work, so that a value of theirs goes to a register once and meets all vectors there.
+// One work-group of NX x GROUPS items; each owns RX rows side by side and reads them itself, consecutive items on
+// consecutive addresses. The working vectors are staged in local memory, DEPTH features at a time in two buffers, where
+// all items read the same number at once.
+//   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
+    const int group0, const int groups, const int base, global const real *restrict values,
+    global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
+    global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
+    global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  const int lid = get_local_id(0), mine = group0 + get_group_id(0) * GROUPS + lid / NX, end = group0 + groups;
+  const int g = min(mine, end - 1);  // (beyond the last one: once more, for nothing)
+  const size_t row = (size_t)g * V + lid % NX * RX, out = row - base;
+  const int total = count[0];
+  local real us[2 * DEPTH * COLUMNS];
+  global const real *restrict x = values + at[g] + lid % NX * RX;
+#ifdef DENSE
+  const int length = d;
+#else
+  global const int *restrict J = columns + columns_at[g];
+  const int length = columns_at[g + 1] - columns_at[g];
+#endif
+#define ADD_FEATURE(z)                                                                          \
+  {                                                                                             \
+    real a[RX];                                                                                 \
+    for (int i = 0; i < RX; ++i) a[i] = x[(size_t)(j0 + (z)) * V + i];                            \
+    for (int q = 0; q < COLUMNS; ++q)                                                           \
+      for (int i = 0; i < RX; ++i) k[q][i] = ADD_TERM(k[q][i], a[i], staged[(z) * COLUMNS + q]); \
+  }
+  int now = 0;
+  for (int u0 = get_group_id(1) * COLUMNS; u0 < total; u0 += get_num_groups(1) * COLUMNS) {
+    global const real *restrict block = panel + (size_t)(u0 - u0 % UB) * d + u0 % UB;
+    real k[COLUMNS][RX];
+#pragma unroll
+    for (int q = 0; q < COLUMNS; ++q)
+#pragma unroll
+      for (int i = 0; i < RX; ++i) k[q][i] = 0;
+    for (int j0 = 0; j0 < length; j0 += DEPTH, now ^= 1) {
+      local real *staged = us + now * (DEPTH * COLUMNS);
+      for (int e = lid; e < DEPTH * COLUMNS; e += ITEMS) {
+        const int j = j0 + e / COLUMNS;
+        staged[e] = j < length ? block[(size_t)COLUMN(j) * UB + e % COLUMNS] : (real)0;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (j0 + DEPTH <= length) {
+#pragma unroll
+        for (int z = 0; z < DEPTH; ++z) ADD_FEATURE(z)
+      } else {
+#pragma unroll 1
+        for (int z = 0; z < length - j0; ++z) ADD_FEATURE(z)
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < RX; ++i) {
+      const real x2 = xx[row + i];
+#pragma unroll
+      for (int q = 0; q < COLUMNS; ++q)  // (beyond the last working vector f may be no number)
+        k[q][i] = u0 + q < total ? kernel_value(k[q][i], x2, uu[u0 + q] KERNEL_ARGUMENTS) : (real)0;
+    }
+    if (mine < end) {
+#ifdef STORE
+#pragma unroll
+      for (int q = 0; q < COLUMNS; ++q)
+        if (u0 + q < total) {
+          const int s = slot[u0 + q];
+          global real *to = STORED_ROW(s) + out;
+#pragma unroll
+          for (int i = 0; i < RX; ++i) to[i] = KEPT(to[i], k[q][i]);
+        }
+#endif
+#ifdef UPDATE
+      for (int p = 0; p < problems; ++p) {
+        wide sum[RX];
+#pragma unroll
+        for (int i = 0; i < RX; ++i) sum[i] = c[(size_t)p * n + out + i];
+#pragma unroll
+        for (int q = 0; q < COLUMNS; ++q) {
+          const wide D_own = u0 + q < total ? D[(size_t)p * capacity + u0 + q] : wide_of(0);
+#pragma unroll
+          for (int i = 0; i < RX; ++i) sum[i] = wide_fma(wide_of(k[q][i]), D_own, sum[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < RX; ++i) c[(size_t)p * n + out + i] = sum[i];
+      }
+#endif
+    }
+  }
+}
