@@ -161,18 +161,21 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 #define SYNC
 #endif
 
-// Said of kernels whose work-groups are of WG items: drivers else plan for other numbers.
+// Said of kernels whose work-groups are of WG items, since drivers else plan for other numbers; and of functions with
+// barriers or local pointers, which some compilers else call.
 #ifdef VECTOR
 #define OF_GROUP EXPLICIT
+#define INLINED inline
 #else
+#define INLINED inline __attribute__((always_inline))
 #define OF_GROUP __attribute__((reqd_work_group_size(WG, 1, 1)))
 #endif
 
-// Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total. SEGMENTS items add
-// up a segment each, then every item what stands before it: three barriers. scratch: SCAN ints.
+// Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total. SEGMENTS items
+// add up a segment each, then every item what stands before it: three barriers. scratch: SCAN ints.
 #define SEGMENTS (WG < 16 ? 1 : 16)
 #define SCAN (WG + SEGMENTS)
-inline int group_scan(int value, local int *scratch, int *total) {
+INLINED int group_scan(int value, local int *scratch, int *total) {
 #if WG == 1
   *total = value;
   return value;

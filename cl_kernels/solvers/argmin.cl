@@ -4,9 +4,7 @@
 // RADIX items reduce WG / RADIX values each, then every item reduces what these found. Two barriers, and none behind: what
 // is read last is written next behind another barrier. (At most RADIX items read what is written first: one behind.)
 // Room in local memory: ROOM values and indices, 2 ROOM for two.
-#ifndef RADIX
 #define RADIX 16
-#endif
 #if WG > RADIX
 #define LEAVES RADIX
 #define ROOM (WG + RADIX)
@@ -17,53 +15,58 @@
 #define REAL_LESS(a, b) ((a) < (b))
 #define REAL_PICK(c, a, b) ((c) ? (a) : (b))
 
-#define DEFINE_ARGMIN(NAME, T, LESS, PICK)                                                                          \
-  /* of ``count`` (a power of two) values ``stride`` apart */                                                       \
-  inline void NAME##_of(const int count, const int stride, local const T *values, local const int *indices, T *value, \
-                        int *index) {                                                                               \
-    T v[RADIX];                                                                                                     \
-    int at[RADIX];                                                                                                  \
-    _Pragma("unroll") for (int k = 0; k < RADIX; ++k) {                                                             \
-      v[k] = values[min(k, count - 1) * stride], at[k] = indices[min(k, count - 1) * stride];                       \
-    }                                                                                                               \
-    _Pragma("unroll") for (int half_ = RADIX / 2; half_ > 0; half_ /= 2)                                            \
-      _Pragma("unroll") for (int k = 0; k < RADIX / 2; ++k)                                                         \
-        if (k < half_) {                                                                                            \
-          const bool other = LESS(v[k + half_], v[k]) || (!LESS(v[k], v[k + half_]) && at[k + half_] < at[k]);      \
-          v[k] = PICK(other, v[k + half_], v[k]), at[k] = other ? at[k + half_] : at[k];                            \
-        }                                                                                                           \
-    *value = v[0], *index = at[0];                                                                                  \
-  }                                                                                                                 \
-  inline void NAME##_level(const int item, local T *values, local int *indices) {                                   \
-    T v;                                                                                                            \
-    int at;                                                                                                         \
-    NAME##_of(WG / LEAVES, LEAVES, values + item, indices + item, &v, &at);                                         \
-    values[WG + item] = v, indices[WG + item] = at;                                                                 \
-  }                                                                                                                 \
-  inline void NAME(T *value, int *index, local T *values, local int *indices) {                                     \
-    const int lid = get_local_id(0);                                                                                \
-    values[lid] = *value, indices[lid] = *index;                                                                    \
-    barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
-    if (WG > LEAVES) {                                                                                              \
-      if (lid < LEAVES) NAME##_level(lid, values, indices);                                                         \
-      barrier(CLK_LOCAL_MEM_FENCE);                                                                                 \
-    }                                                                                                               \
-    NAME##_of(LEAVES, 1, values + ROOM - LEAVES, indices + ROOM - LEAVES, value, index);                            \
-    if (WG == LEAVES) barrier(CLK_LOCAL_MEM_FENCE);                                                                 \
-  }                                                                                                                 \
-  inline void NAME##_2(T *value, int *index, T *other, int *other_index, local T *values, local int *indices) {     \
-    const int lid = get_local_id(0);                                                                                \
-    values[lid] = *value, indices[lid] = *index;                                                                    \
-    values[ROOM + lid] = *other, indices[ROOM + lid] = *other_index;                                                \
-    barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
-    if (WG > LEAVES) {                                                                                              \
-      const int item = lid % LEAVES, side = lid / LEAVES * ROOM; /* (WG is 2 LEAVES at least) */                    \
-      if (lid < 2 * LEAVES) NAME##_level(item, values + side, indices + side);                                      \
-      barrier(CLK_LOCAL_MEM_FENCE);                                                                                 \
-    }                                                                                                               \
-    NAME##_of(LEAVES, 1, values + ROOM - LEAVES, indices + ROOM - LEAVES, value, index);                            \
-    NAME##_of(LEAVES, 1, values + 2 * ROOM - LEAVES, indices + 2 * ROOM - LEAVES, other, other_index);              \
-    if (WG == LEAVES) barrier(CLK_LOCAL_MEM_FENCE);                                                                 \
+// Number k and the one ``half_`` further on; four levels of them reduce RADIX numbers.
+#define MEET(LESS, PICK, k, half_)                                                                       \
+  {                                                                                                      \
+    const bool other = LESS(v[k + half_], v[k]) || (!LESS(v[k], v[k + half_]) && at[k + half_] < at[k]); \
+    v[k] = PICK(other, v[k + half_], v[k]), at[k] = other ? at[k + half_] : at[k];                       \
+  }
+#define MEET_2(LESS, PICK, k, half_) MEET(LESS, PICK, k, half_) MEET(LESS, PICK, k + 1, half_)
+#define MEET_4(LESS, PICK, k, half_) MEET_2(LESS, PICK, k, half_) MEET_2(LESS, PICK, k + 2, half_)
+
+#define DEFINE_ARGMIN(NAME, T, LESS, PICK)                                                                            \
+  /* of ``count`` (a power of two) values ``stride`` apart */                                                         \
+  INLINED void NAME##_of(const int count, const int stride, local const T *values, local const int *indices, T *value, \
+                         int *index) {                                                                                \
+    T v[RADIX];                                                                                                       \
+    int at[RADIX];                                                                                                    \
+    _Pragma("unroll") for (int k = 0; k < RADIX; ++k) {                                                               \
+      v[k] = values[min(k, count - 1) * stride], at[k] = indices[min(k, count - 1) * stride];                         \
+    }                                                                                                                 \
+    MEET_4(LESS, PICK, 0, 8) MEET_4(LESS, PICK, 4, 8) MEET_4(LESS, PICK, 0, 4) MEET_2(LESS, PICK, 0, 2)               \
+    MEET(LESS, PICK, 0, 1)                                                                                            \
+    *value = v[0], *index = at[0];                                                                                    \
+  }                                                                                                                   \
+  INLINED void NAME##_level(const int item, local T *values, local int *indices) {                                    \
+    T v;                                                                                                              \
+    int at;                                                                                                           \
+    NAME##_of(WG / LEAVES, LEAVES, values + item, indices + item, &v, &at);                                           \
+    values[WG + item] = v, indices[WG + item] = at;                                                                   \
+  }                                                                                                                   \
+  INLINED void NAME(T *value, int *index, local T *values, local int *indices) {                                      \
+    const int lid = get_local_id(0);                                                                                  \
+    values[lid] = *value, indices[lid] = *index;                                                                      \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
+    if (WG > LEAVES) {                                                                                                \
+      if (lid < LEAVES) NAME##_level(lid, values, indices);                                                           \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
+    }                                                                                                                 \
+    NAME##_of(LEAVES, 1, values + ROOM - LEAVES, indices + ROOM - LEAVES, value, index);                              \
+    if (WG == LEAVES) barrier(CLK_LOCAL_MEM_FENCE);                                                                   \
+  }                                                                                                                   \
+  INLINED void NAME##_2(T *value, int *index, T *other, int *other_index, local T *values, local int *indices) {      \
+    const int lid = get_local_id(0);                                                                                  \
+    values[lid] = *value, indices[lid] = *index;                                                                      \
+    values[ROOM + lid] = *other, indices[ROOM + lid] = *other_index;                                                  \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
+    if (WG > LEAVES) {                                                                                                \
+      const int item = lid % LEAVES, side = lid / LEAVES * ROOM; /* (WG is 2 LEAVES at least) */                      \
+      if (lid < 2 * LEAVES) NAME##_level(item, values + side, indices + side);                                        \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                                                   \
+    }                                                                                                                 \
+    NAME##_of(LEAVES, 1, values + ROOM - LEAVES, indices + ROOM - LEAVES, value, index);                              \
+    NAME##_of(LEAVES, 1, values + 2 * ROOM - LEAVES, indices + 2 * ROOM - LEAVES, other, other_index);                \
+    if (WG == LEAVES) barrier(CLK_LOCAL_MEM_FENCE);                                                                   \
   }
 
 DEFINE_ARGMIN(wide_argmin, wide, wide_less, wide_pick)

@@ -41,7 +41,7 @@ inline float violation_of(const Extremes e) {
 }
 
 // The extremes of problem p's groups; returns 1 / the largest violation, 0 where there is none.
-inline float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
+INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
   float violation = 0;
@@ -90,7 +90,7 @@ kernel OF_GROUP void histogram(const int n, const int chunk, global const wide *
 // One work-group a problem. ends[p][side] = (last bin, how many of it); shares[p][side][chunk] = how many rows the chunk
 // has in better bins, then how many in the last one (ties). WG items share a row of bins, consecutive items on
 // consecutive ones.
-inline void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
+INLINED void share_of(const int last, global const int *bins, local int *scratch, global int *better, global int *ties) {
   const int lid = get_local_id(0);
   int mine = 0, total;
   for (int k = lid; k < last; k += WG) mine += bins[k];
@@ -169,6 +169,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
   local int indices[2 * ROOM];
   const float scale = look(e, p, pieces, numbers, places, values, indices);
   int better_at[2], tie_at[2], last[2], ties[2];
+#pragma unroll
   for (int side = 0; side < 2; ++side) {
     global const int *from = shares + ((size_t)p * 2 + side) * 2 * pieces;
     global const int *end = ends + ((size_t)p * 2 + side) * 2;
@@ -187,12 +188,13 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
       const bool up = wide_less(bi, hi[base + i]), low = wide_less(lo[base + i], bi);
       bin = bin_of(i, f[base + i], bi, kink[0], up, low, MINE(e, lo[base + i]), scale);
     }
+#pragma unroll
     for (int side = 0; side < 2; ++side) {
       const bool mine = bin >= side * BINS && bin < (side + 1) * BINS;
       const bool better = mine && bin - side * BINS < last[side], tie = mine && bin - side * BINS == last[side];
-      int better_total, tie_total;
-      const int better_rank = better_at[side] + group_scan(better, scratch, &better_total) - 1;
-      const int tie_rank = tie_at[side] + group_scan(tie, scratch, &tie_total) - 1;
+      int both;  // sums of at most WG, side by side
+      const int rank = group_scan(better + (tie << 16), scratch, &both);
+      const int better_rank = better_at[side] + (rank & 0xffff) - 1, tie_rank = tie_at[side] + (rank >> 16) - 1;
       int to = -1;
       if (better) to = better_rank;
       if (tie && tie_rank < ties[side]) to = quota - ties[side] + tie_rank;
@@ -200,7 +202,7 @@ kernel OF_GROUP void collect(const int n, const int chunk, global const wide *re
         ws[(size_t)p * W + stay + side * quota + to] = i;
         in_set[base + i] = 1;
       }
-      better_at[side] += better_total, tie_at[side] += tie_total;
+      better_at[side] += both & 0xffff, tie_at[side] += both >> 16;
     }
   }
 }

@@ -21,7 +21,7 @@
 
 #if WG > 1
 // The sum over the group, in all items: of SEGMENTS parts, then of these. values: SCAN wide numbers.
-inline wide group_sum(wide value, local wide *values) {
+INLINED wide group_sum(wide value, local wide *values) {
   const int lid = get_local_id(0);
   values[lid] = value;
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -164,7 +164,7 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-inline Extremes combine(const int pieces, const int g, global const wide *numbers, global const int *places,
+INLINED Extremes combine(const int pieces, const int g, global const wide *numbers, global const int *places,
                         local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
   for (int k = g + get_local_id(0) * GROUPS; k < pieces * GROUPS; k += WG * GROUPS) {

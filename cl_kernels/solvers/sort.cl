@@ -24,7 +24,7 @@ typedef struct {
   wide worst;
 } List;
 
-inline void sort(List *l, const int quota) {
+INLINED void sort(List *l, const int quota) {
   const int lid = get_local_id(0);
   for (int k = l->count + lid; k < SORT; k += WG) l->key[k] = WIDE_MAX, l->row[k] = INT_MAX;
   for (int size = 2; size <= SORT; size *= 2)  // bitonic
@@ -45,7 +45,7 @@ inline void sort(List *l, const int quota) {
 }
 
 // Adds an item's row where it is good enough; all items of the group together.
-inline void add(List *l, const int quota, const wide key, const int row, local int *scratch) {
+INLINED void add(List *l, const int quota, const wide key, const int row, local int *scratch) {
   const bool better = wide_less(key, l->worst);
   int total;
   const int at = l->count + group_scan(better, scratch, &total) - 1;

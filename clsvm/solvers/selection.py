@@ -36,21 +36,21 @@ class Selection:
     """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks.
 
     ``numbers`` and ``places``: what was seen at the last look (extremes.cl). ``ws``: -1 where a set is not full; each
-    has ``stride`` places, W of which are ever taken.
+    has ``stride`` places (W, where no number is given), W of which are ever taken.
     """
 
     def __init__(
-        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
     ) -> None:
         profile = stream.profile
-        self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride
+        self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
         self.sides = 2 if constraint in (Constraint.BIAS, Constraint.SPLIT) else 1
         self.groups = 2 if constraint is Constraint.SPLIT else 1
         self.most = W // self.sides  # of the first working set, which keeps nothing
         self.group, self.chunks = profile.group, _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
         pieces = sets * self.chunks
-        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * stride)
+        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         self.clear()
         self.numbers, self.places = (stream.zeros(size * 4 * self.groups * pieces) for size in (8, 4))
         self.program = programs.selection(profile, dtype, constraint, self._quota())
@@ -101,7 +101,7 @@ class Counting(Selection):
     """Four passes, whatever the quota (count.cl)."""
 
     def __init__(
-        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
     ) -> None:
         self._names = "histogram", "threshold", *["share"] * (stream.profile.shape == "group"), "collect"
         super().__init__(stream, dtype, constraint, sets, n, W, stride)
@@ -128,7 +128,7 @@ class Sorting(Selection):
     _names = ("shortlist", "choose")
 
     def __init__(
-        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
     ) -> None:
         super().__init__(stream, dtype, constraint, sets, n, W, stride)
         listed = sets * self.chunks * self.sides * self.most
@@ -163,5 +163,5 @@ def nbytes(profile: Profile, constraint: Constraint, sets: int, n: int, W: int) 
 def selection(
     stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
 ) -> Selection:
-    """:func:`kind_for` the stream's profile, with its buffers; stride: places of a set, W where it is not given."""
-    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W, stride or W)
+    """:func:`kind_for` the stream's profile, with its buffers."""
+    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W, stride)

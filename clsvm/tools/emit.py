@@ -34,7 +34,7 @@ _ARGUMENTS = {
     "uu": "[capacity] <u,u>",
     "K0": "output: the rows of K, one of ld values for each working vector",
     "slab_rows": "rows that K0 has room for",
-    "ld": "values from one row of K0 to the next, at least n_pad - base, a multiple of 4",
+    "ld": "values from one row of K0 to the next, at least n_pad - base; whole fours",
     "slot": "[count] row of K0 for each working vector",
     "problems": "rows of c and of D",
     "n": "values from one row of c to the next, at least n_pad - base",

@@ -31,26 +31,30 @@ and update. Beyond the last working vector f may be no number, so values are 0 t
     }
 #endif
 #ifdef UPDATE
+    // (block by block, so that sums have the same bits in tiles of one block and of two; problems inside, since
+    // compilers keep values of K as wide numbers from one to the next)
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
-      for (int p = 0; p < problems; ++p) {  // (inside: compilers keep values of K as wide numbers from one to the next)
-        wide s0 = wide_of(0), s1 = wide_of(0), s2 = wide_of(0), s3 = wide_of(0);
 #pragma unroll
-        for (int q = 0; q < 4 * BLOCKS; ++q) {
-          const wide D_own = VECTOR_OF(q) < total ? D[(size_t)p * capacity + VECTOR_OF(q)] : wide_of(0);
-          s0 = wide_fma(wide_of(k[g][q].s0), D_own, s0), s1 = wide_fma(wide_of(k[g][q].s1), D_own, s1);
-          s2 = wide_fma(wide_of(k[g][q].s2), D_own, s2), s3 = wide_fma(wide_of(k[g][q].s3), D_own, s3);
-        }
-        local wide *own = partial + ty * V + tx * 4;
-        own[0] = s0, own[1] = s1, own[2] = s2, own[3] = s3;
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int lane = lid; lane < V && g < there; lane += ITEMS) {
-          global wide *sum_at = c + (size_t)p * n + out + g * V + lane;
-          wide sum = *sum_at;
+      for (int b = 0; b < BLOCKS; ++b)
+        for (int p = 0; p < problems && u0 + b * UB < total; ++p) {
+          wide s0 = wide_of(0), s1 = wide_of(0), s2 = wide_of(0), s3 = wide_of(0);
 #pragma unroll
-          for (int z = 0; z < NY; ++z) sum = wide_add(sum, partial[z * V + lane]);
-          *sum_at = sum;
+          for (int q = 4 * b; q < 4 * b + 4; ++q) {
+            const wide D_own = VECTOR_OF(q) < total ? D[(size_t)p * capacity + VECTOR_OF(q)] : wide_of(0);
+            s0 = wide_fma(wide_of(k[g][q].s0), D_own, s0), s1 = wide_fma(wide_of(k[g][q].s1), D_own, s1);
+            s2 = wide_fma(wide_of(k[g][q].s2), D_own, s2), s3 = wide_fma(wide_of(k[g][q].s3), D_own, s3);
+          }
+          local wide *sums = partial + ty * V + tx * 4;
+          sums[0] = s0, sums[1] = s1, sums[2] = s2, sums[3] = s3;
+          barrier(CLK_LOCAL_MEM_FENCE);
+          for (int lane = lid; lane < V && g < there; lane += ITEMS) {
+            global wide *sum_at = c + (size_t)p * n + out + g * V + lane;
+            wide sum = *sum_at;
+#pragma unroll
+            for (int z = 0; z < NY; ++z) sum = wide_add(sum, partial[z * V + lane]);
+            *sum_at = sum;
+          }
+          barrier(CLK_LOCAL_MEM_FENCE);
         }
-        barrier(CLK_LOCAL_MEM_FENCE);
-      }
 #endif

@@ -16,10 +16,10 @@
 #define SHARE (ROWS / TEAMS)  // rows of a team
 #define PARTS (ITEMS / ROWS)  // items that share a row once its products are there
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for rows in CSR and the working vectors u of a panel.
-// One work-group of TEAMS x UB items: V rows, ROWS at a time. A team takes its rows one after another: it brings UB entries
-// of a row to local memory, with where their features stand in the block, and item u meets them with lane u of a line
-// (consecutive items on consecutive addresses). The ROWS x UB products are turned in local memory: then PARTS items share
-// a row, consecutive items on consecutive rows. The block is of the working vectors from ``first`` on (scatter.cl).
+// One work-group of TEAMS x UB items: V rows, ROWS at a time. A team takes its rows one after another: it brings UB
+// entries of a row to local memory, with where their features stand in the block, and item u meets them with lane u of a
+// line (consecutive items on consecutive addresses). The ROWS x UB products are turned in local memory: then PARTS items
+// share a row, consecutive items on consecutive rows. The block is of the working vectors from ``first`` on (scatter.cl).
 //   u[j] = block[max(place[j] - mark, 0) UB + u - first]
 // Element-wise: s = sum e(x_j, u_j) over the entries of x + zero(u) - sum e(0, u_j) over the same; xx and uu hold
 // zero sums (zero_sums.mako) in place of norms.

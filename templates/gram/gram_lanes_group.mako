@@ -22,15 +22,15 @@
 #define ITEMS (NX * NY)
 #define COLUMNS (BLOCKS * UB)
 typedef CAT(REAL, 4) four;
-#define ADD_TERMS(sum, x, u) \
-  (four)(ADD_TERM((sum).s0, (x).s0, u), ADD_TERM((sum).s1, (x).s1, u), ADD_TERM((sum).s2, (x).s2, u), ADD_TERM((sum).s3, (x).s3, u))
-#define VALUES(s, x2, u2)                                                                              \
-  (four)(kernel_value((s).s0, (x2).s0, u2 KERNEL_ARGUMENTS), kernel_value((s).s1, (x2).s1, u2 KERNEL_ARGUMENTS), \
-         kernel_value((s).s2, (x2).s2, u2 KERNEL_ARGUMENTS), kernel_value((s).s3, (x2).s3, u2 KERNEL_ARGUMENTS))
+#define ADDED(sum, x, u, s) ADD_TERM((sum).s, (x).s, u)
+#define ADD_TERMS(sum, x, u) (four)(ADDED(sum, x, u, s0), ADDED(sum, x, u, s1), ADDED(sum, x, u, s2), ADDED(sum, x, u, s3))
+#define VALUE(sum, x2, u2, s) kernel_value((sum).s, (x2).s, u2 KERNEL_ARGUMENTS)
+#define VALUES(sum, x2, u2) \
+  (four)(VALUE(sum, x2, u2, s0), VALUE(sum, x2, u2, s1), VALUE(sum, x2, u2, s2), VALUE(sum, x2, u2, s3))
 // K[u][i] = f(<x_i, u>, |x_i|^2, |u|^2), or f(s), for the rows i of lane groups and the working vectors u of a panel.
-// One work-group of NX x NY items: GROUPS lane groups of V rows against tiles of BLOCKS blocks of UB working vectors, which
-// are dealt over the second dimension of the range (1 wide for UPDATE). An item owns 4 x 4 values of each pair of lane group
-// and block, so that neighbours read neighbouring fours of local memory.
+// One work-group of NX x NY items: GROUPS lane groups of V rows against tiles of BLOCKS blocks of UB working vectors,
+// which are dealt over the second dimension of the range (1 wide for UPDATE). An item owns 4 x 4 values of each pair of
+// lane group and block, so that neighbours read neighbouring fours of local memory.
 //   staged in local memory, DEPTH features at a time, in two buffers: the next ones are on their way to registers while
 //   these are multiplied. Both sides are read in fours, consecutive items on consecutive addresses:
 //   x_i[columns[j]] = values[at[g] + j V + i % V],   u[j] = panel[(block d + j) UB + u % UB]
@@ -51,7 +51,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
   local wide partial[NY * V];
 #endif
   // what an item stages: always of one lane group, and of one block (the last ones again where there are no more)
-  global const four *restrict x = (global const four *)(values + at[first + min(lid % (GROUPS * NX) / NX, there - 1)]) + tx;
+  const int own = first + min(lid % (GROUPS * NX) / NX, there - 1);
+  global const four *restrict x = (global const four *)(values + at[own]) + tx;
 #ifdef DENSE
   const int length = d;
 #else

@@ -276,7 +276,7 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         if stream.profile.shape == "vector":
             assert (half[known:, known:] == -7).mean() > 0.2
         mirror = stream.variant(programs.carry(stream.profile, dtype), "mirror")
-        mirror((256 // programs.SQUARE, (256 - known) // programs.SQUARE), None, 256, known, out)
+        mirror(*programs.squares(stream.profile, 256, 256 - known), 256, known, out)
         tile = stream.read(out, dtype, (256, 256))
         assert (tile[:known, :known] == -7).all()
         expected = kernel(X[:256], X[:256])
