@@ -9,6 +9,7 @@ from benchmarks import (
     falkon,
     falkon_product,
     gtsvm,
+    host,
     ladder,
     ladder_plot,
     layouts,
@@ -257,6 +258,7 @@ _LISTED = (
                 "Cholesky and LAUUM in tiles by one worker and by two, beside LAPACK in core",
             ),
             ("small", small, "fits of some hundred rows, and answers for one, beside scikit-learn's"),
+            ("host", host, "launches and waiting copies of fits on a GPU's profile, counted on a CPU"),
             ("sharded", sharded, "exact SVMs with the rows on Dask's workers, beside one process"),
         )
     ),

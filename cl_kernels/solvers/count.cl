@@ -46,7 +46,7 @@ INLINED float look(Extremes *e, const int p, const int pieces, global const wide
   const size_t from = (size_t)p * pieces * GROUPS;
   float violation = 0;
   for (int g = 0; g < GROUPS; ++g) {
-    e[g] = combine(pieces, g, numbers + from * NUMBERS, places + from * PLACES, values, indices);
+    combine(e + g, pieces, g, numbers + from * NUMBERS, places + from * PLACES, values, indices);
     violation = fmax(violation, violation_of(e[g]));
   }
   return violation > 0 ? 1.0f / violation : 0.0f;

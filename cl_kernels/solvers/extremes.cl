@@ -164,8 +164,8 @@ typedef struct {
   int im, iM;
 } Extremes;
 
-INLINED Extremes combine(const int pieces, const int g, global const wide *numbers, global const int *places,
-                        local wide *values, local int *indices) {
+INLINED void combine(Extremes *found, const int pieces, const int g, global const wide *numbers,
+                     global const int *places, local wide *values, local int *indices) {
   Extremes e = {WIDE_MAX, wide_neg(WIDE_MAX), INT_MAX, INT_MAX};
   for (int k = g + get_local_id(0) * GROUPS; k < pieces * GROUPS; k += WG * GROUPS) {
     if (wide_less(numbers[k * NUMBERS], e.m)) e.m = numbers[k * NUMBERS], e.im = places[k * PLACES];
@@ -176,7 +176,7 @@ INLINED Extremes combine(const int pieces, const int g, global const wide *numbe
   wide_argmin_2(&e.m, &e.im, &e.M, &e.iM, values, indices);
   e.M = wide_neg(e.M);
 #endif
-  return e;
+  *found = e;
 }
 
 // Sums for the objective at offset rho (decision value f + ... - rho), chunk by chunk:

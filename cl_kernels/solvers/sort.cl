@@ -120,8 +120,9 @@ kernel OF_GROUP void choose(const int n, const int pieces, const int listed, glo
   const size_t base = (size_t)p * n;
   local wide key[SORT], values[2 * ROOM];
   local int row[SORT], scratch[SCAN], indices[2 * ROOM];
-  const Extremes e = combine(pieces, 0, numbers + (size_t)p * pieces * NUMBERS, places + (size_t)p * pieces * PLACES,
-                             values, indices);
+  const size_t seen = (size_t)p * pieces;
+  Extremes e;
+  combine(&e, pieces, 0, numbers + seen * NUMBERS, places + seen * PLACES, values, indices);
   for (int side = 0; side < SIDES; ++side) {
     List list = {key, row, 0, WIDE_MAX};
     for (int c0 = 0; c0 < pieces * listed; c0 += WG) {

@@ -33,6 +33,8 @@ class Profile:
     working_set: its largest size. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
     hybrid_cost: of a cell of a column that CSR rows store whole.
+    cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
+    small part of the device.
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
     step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
     working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
@@ -55,6 +57,7 @@ class Profile:
     csr_cost: float
     clustered_cost: float
     hybrid_cost: float
+    cluster_price: float
     cache_cost: float
     step_cost: float
     look_cost: float
@@ -103,6 +106,7 @@ _CPU = Profile(
     csr_cost=4.0,
     clustered_cost=1.3,
     hybrid_cost=1.2,
+    cluster_price=0.0,
     cache_cost=45.0,
     step_cost=6e7,
     look_cost=1000.0,
@@ -131,7 +135,8 @@ _GPU = Profile(
     sync=8,
     csr_cost=12.0,
     clustered_cost=1.1,
-    hybrid_cost=1.0,
+    hybrid_cost=4.0,
+    cluster_price=1.7e7,
     cache_cost=8.0,
     step_cost=1e9,
     look_cost=300.0,

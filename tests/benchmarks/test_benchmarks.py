@@ -16,8 +16,9 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from benchmarks import chart, check, pairs, sets, small, table, tasks, tasks_check, tasks_table
+from benchmarks import chart, check, host, pairs, sets, small, table, tasks, tasks_check, tasks_table
 from benchmarks.__main__ import _parser, main
+from clsvm.solvers import batch
 
 pytestmark = pytest.mark.full
 
@@ -567,3 +568,21 @@ def test_fits_as_a_picture(tmp_path: Path) -> None:
     assert chart.fastest(result) == [("a\n5 x 2", {"clsvm": 0.2, "onedal": 0.8})]  # what misses does not count
     chart.draw(result, tmp_path / "speed.png")
     assert (tmp_path / "speed.png").stat().st_size > 1000
+
+
+def test_the_command_counts_what_the_host_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Two working sets at least, each of several launches; the runtime is as it was afterwards."""
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu")  # (and is put back)
+    launch, out = host.cl.enqueue_nd_range_kernel, tmp_path / "host.json"
+    monkeypatch.setattr(batch, "MOST_OF_GROUP", 100)  # (or one launch would solve all of it)
+    assert main(["host", "--sets", "digits8", "--rows", "300", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["n"], row["machines"]) == (300, 1)
+    assert row["outer_steps"] >= 2
+    assert 5 * row["outer_steps"] < row["calls"]["launches"] < 60 * row["outer_steps"]
+    assert set(row["estimates"]) == set(host.GPUS)
+    assert row["estimates"]["MI210"]["multiply-adds"] > row["estimates"]["H100"]["multiply-adds"] > 0
+    assert host.cl.enqueue_nd_range_kernel is launch
+    assert "digits8" in capsys.readouterr().out

@@ -214,13 +214,15 @@ def test_of_layouts_that_are_level_the_first_is_chosen(cost: float, chosen: str)
 
 
 def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) -> None:
-    """Rows that share nothing: a cluster would fill many times what they hold."""
+    """Rows that share nothing: a cluster would fill many times what they hold; or few rows, where making clusters is
+    dear, as on a GPU."""
     text = sp.random(2000, 600, 0.02, "csr", random_state=0)
     alike = sp.csr_matrix(np.repeat(sp.random(4, 600, 0.02, "csr", random_state=0).toarray(), 500, axis=0))
     with Stream(device) as stream:
-        spec = kernels.BUILTIN["rbf"]
-        assert layouts.choose(stream.profile, arrays.canonical(text), spec).kind == "csr"
-        assert layouts.choose(stream.profile, arrays.canonical(alike), spec).kind == "clustered"
+        spec, cheap, dear = kernels.BUILTIN["rbf"], *(replace(stream.profile, cluster_price=p) for p in (0.0, 1e8))
+        assert layouts.choose(cheap, arrays.canonical(text), spec).kind == "csr"
+        assert layouts.choose(cheap, arrays.canonical(alike), spec).kind == "clustered"
+        assert layouts.choose(dear, arrays.canonical(alike), spec).kind != "clustered"
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,10 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
     offers = {name: LAYOUTS[name].cost(profile, survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
     if kind == "auto":
-        least = min(costs.values())
-        kind = next(name for name, cost in costs.items() if cost <= LEVEL * least)
+        # (a fit takes about a product with each row: what laying one out costs is shared by as many values of K)
+        whole = {name: cost + LAYOUTS[name].price(profile) / max(1, X.shape[0]) for name, cost in costs.items()}
+        least = min(whole.values())
+        kind = next(name for name, cost in whole.items() if cost <= LEVEL * least)
     elif kind not in offers:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offers)} for this kernel function, got {kind!r}")
     elif X.shape[1] > LAYOUTS[kind].most:

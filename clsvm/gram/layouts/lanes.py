@@ -190,9 +190,8 @@ class Lanes(Layout):
         larger than the caches is read once for all of them."""
         tiles, units = super().size(stream, numbers, of_panel, groups), stream.compute_units
         rounds = tiles // (units * TILES)
-        if "GROUPS" not in numbers or (
-            of_panel and rounds < UNEVEN
-        ):  # (of half a tile, items have more and more to do)
+        uneven = of_panel and rounds < UNEVEN  # (of half a tile, items have more and more to do)
+        if uneven or "GROUPS" not in numbers:
             return tiles
         return min(tiles, units * max(1, rounds))
 
@@ -213,9 +212,7 @@ class Lanes(Layout):
         yield from _panel_words(numbers)
 
     def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
-        words = dict(_ARGUMENTS)
-        if of_panel:
-            words |= _TILE
+        words = _ARGUMENTS | (_TILE if of_panel else {})
         if of_panel or not self.sparse:
             words |= dict.fromkeys(("columns_at", "columns"), _UNREAD)
         return words
@@ -234,6 +231,9 @@ class Clustered(Lanes):
         if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
             return None
         return profile.clustered_cost * cluster.sampled_fill(survey.X, profile.lanes * profile.cluster)
+
+    def price(self, profile: Profile) -> float:
+        return profile.cluster_price
 
     def fill(self, profile: Profile, plan: Plan) -> float | None:
         """Columns that a cluster would hold, by the plan's estimate; None where there is none."""

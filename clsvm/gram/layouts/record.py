@@ -203,6 +203,10 @@ class Layout(ABC):
     def cost(self, profile: Profile, survey: Survey) -> float | None:
         """Of a row, in dense cells; None where it is not to be chosen."""
 
+    def price(self, profile: Profile) -> float:
+        """Of laying out a row, beyond a copy, likewise."""
+        return 0.0
+
     def partition(self, profile: Profile, X: Data) -> Partition | None:
         """Of the columns of X (n, d), where the layout has one."""
         return None
