@@ -16,7 +16,6 @@ from clsvm.opencl.devices import default_profile, find, listed
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point
-from clsvm.solvers import batch
 from clsvm.solvers.member import Member
 
 
@@ -50,4 +49,4 @@ def _whole(X: Any, problem: Problem, options: Options) -> bool:
     auto = options.working_set_size == options.layout == "auto"
     values = np.dtype(options.dtype).itemsize * problem.n**2  # bytes of all of K
     kept = options.cache_size == "auto" or 1e6 * float(options.cache_size) >= values
-    return nothing and auto and kept and profile.wide == "double" and problem.n <= batch.most(profile)
+    return nothing and auto and kept and profile.wide == "double" and problem.n <= profile.alone

@@ -30,7 +30,8 @@ class Profile:
     compute unit tiles enough. block: rows of a work-item (group shape: a work-group)
     that reads the row cache.
     wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.
-    working_set: its largest size. sync: outer steps between host reads.
+    working_set: its largest size. alone: the most rows of a problem that one work-item or work-group solves: beyond them
+    work shared by all of the device takes less than the launches it costs. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
     hybrid_cost: of a cell of a column that CSR rows store whole.
     cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
@@ -53,6 +54,7 @@ class Profile:
     block: int
     chunks: int
     working_set: int
+    alone: int
     sync: int
     csr_cost: float
     clustered_cost: float
@@ -102,6 +104,7 @@ _CPU = Profile(
     block=512,
     chunks=8,
     working_set=2048,
+    alone=2560,
     sync=1,
     csr_cost=4.0,
     clustered_cost=1.3,
@@ -132,6 +135,7 @@ _GPU = Profile(
     block=64,
     chunks=128,
     working_set=1024,
+    alone=2048,
     sync=8,
     csr_cost=12.0,
     clustered_cost=1.1,

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Products, Tile, Update
 from clsvm.opencl.launch import local
-from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
 from clsvm.solvers import certificate, programs
@@ -48,7 +47,6 @@ LAUNCH = 20  # pair steps for each row of a member, after which f is made anew a
 AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
 MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
-MOST, MOST_OF_GROUP = 2560, 2048  # rows of a member that one work-item solves (measured), and a work-group
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
@@ -56,14 +54,9 @@ ON_HOST = 1 / 8  # float64 values that cost what laying out a cell of the rows d
 TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
-def most(profile: Profile) -> int:
-    """The most rows of a member: beyond them work shared by all of the device takes less than the launches it costs."""
-    return MOST if profile.shape == "vector" else MOST_OF_GROUP
-
-
 def largest(stream: Stream) -> int:
     """The most rows of a member that the device takes whole."""
-    W = most(stream.profile)
+    W = stream.profile.alone
     if stream.profile.shape == "vector":
         W = min(W, stream.local_memory // VECTOR_STATE)
     room = int(TILES * (stream.limit - stream.held))

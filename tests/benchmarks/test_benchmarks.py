@@ -18,7 +18,7 @@ from sklearn.svm import SVC
 
 from benchmarks import chart, check, host, pairs, sets, small, table, tasks, tasks_check, tasks_table
 from benchmarks.__main__ import _parser, main
-from clsvm.solvers import batch
+from clsvm.opencl.profiles import PROFILES
 
 pytestmark = pytest.mark.full
 
@@ -575,14 +575,13 @@ def test_the_command_counts_what_the_host_does(
 ) -> None:
     """Two working sets at least, each of several launches; the runtime is as it was afterwards."""
     monkeypatch.setenv("CLSVM_PROFILE", "gpu")  # (and is put back)
-    launch, out = host.cl.enqueue_nd_range_kernel, tmp_path / "host.json"
-    monkeypatch.setattr(batch, "MOST_OF_GROUP", 100)  # (or one launch would solve all of it)
-    assert main(["host", "--sets", "digits8", "--rows", "300", "--out", str(out)]) == 0
+    launch, out, n = host.cl.enqueue_nd_range_kernel, tmp_path / "host.json", PROFILES["gpu"].alone + 100
+    assert main(["host", "--sets", "synthetic20k", "--rows", str(n), "--out", str(out)]) == 0
     (row,) = json.loads(out.read_text())["rows"]
-    assert (row["n"], row["machines"]) == (300, 1)
+    assert (row["n"], row["machines"]) == (n, 1)
     assert row["outer_steps"] >= 2
     assert 5 * row["outer_steps"] < row["calls"]["launches"] < 60 * row["outer_steps"]
     assert set(row["estimates"]) == set(host.GPUS)
     assert row["estimates"]["MI210"]["multiply-adds"] > row["estimates"]["H100"]["multiply-adds"] > 0
     assert host.cl.enqueue_nd_range_kernel is launch
-    assert "digits8" in capsys.readouterr().out
+    assert "synthetic20k" in capsys.readouterr().out

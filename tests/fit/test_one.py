@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.errors import CheckpointError
 from clsvm.fit import one, side_by_side
-from clsvm.solvers import batch
+from clsvm.opencl.devices import default_profile, find
 from tests.conftest import noisy
 
 X, Y = noisy(400, 5)
@@ -114,7 +114,8 @@ def test_a_checkpoint_knows_the_rows_that_weigh_nothing(device: str, tmp_path: P
 
 
 def test_as_many_rows_as_a_work_item_solves(device: str) -> None:
-    rows, y = noisy(batch.MOST + 1, 3)
-    for n, whole in ((batch.MOST, True), (batch.MOST + 1, False)):
+    most = default_profile(find(device)).alone
+    rows, y = noisy(most + 1, 3)
+    for n, whole in ((most, True), (most + 1, False)):
         report = SVC(gamma=0.3, device=device).fit(rows[:n], y[:n]).fit_report_
         assert (report.selection == "all rows are one working set") == whole
