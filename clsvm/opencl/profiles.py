@@ -30,8 +30,8 @@ class Profile:
     compute unit tiles enough. block: rows of a work-item (group shape: a work-group)
     that reads the row cache.
     wide: how f and the coefficients are kept, "double" or "pair". chunks: pieces of the rows in a reduction.
-    working_set: its largest size. alone: the most rows of a problem that one work-item or work-group solves: beyond them
-    work shared by all of the device takes less than the launches it costs. sync: outer steps between host reads.
+    working_set: its largest size. alone: the most rows of a problem that one work-item or work-group solves; beyond
+    them work shared by all of the device takes less than the launches it costs. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
     hybrid_cost: of a cell of a column that CSR rows store whole.
     cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
