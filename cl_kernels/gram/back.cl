@@ -156,7 +156,7 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 }
 #else
 #ifdef EXACT
-#define PLUS(sum, k, other) wide_add(sum, wide_mul(wide_of(k), other))
+#define PLUS(sum, k, other) wide_fma(wide_of(k), other, sum)
 #define ZERO wide_of(0)
 #define WIDE(sum) (sum)
 #else
@@ -165,7 +165,7 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-kernel void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
+kernel OF_GROUP void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                   global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
   const int i = get_global_id(0);
   if (i >= rows) return;
@@ -191,7 +191,7 @@ kernel void forth(global const real *restrict K, const long ld, const int rows, 
   }
 }
 
-kernel void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
+kernel OF_GROUP void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
   const int u = get_group_id(0) * OWN, lid = get_local_id(0);
   if (u >= count[0]) return;  // (the whole group)

@@ -94,7 +94,7 @@ inline int nearest(const int words, const int k, global const uint *restrict x, 
 // One group (vector shape: one item) puts rows walk[p share size ...], one after another, into the clusters p share ...
 // order[c size ...] are the rows of cluster c (untouched where it does not fill up), filled[c] the union of their
 // patterns. At most `active` clusters stand in slots at a time; a full one makes room for the next.
-kernel EXPLICIT void assign(const int n, const int words, const int size, const int active, const int k,
+kernel OF_GROUP void assign(const int n, const int words, const int size, const int active, const int k,
                             const int clusters, const int share, global const uint *restrict patterns,
                             global const int *restrict walk, global uint *restrict unions, global int *restrict slots,
                             global uint *restrict filled, global int *restrict order) {

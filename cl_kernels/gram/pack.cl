@@ -20,7 +20,7 @@
 #define FIRST get_global_id(0)
 #define STEP get_global_size(0)
 
-kernel EXPLICIT void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
+kernel OF_ITEMS(64) void pack(const int row0, const int rows, const int d, global const INPUT *restrict X, const int begin,
                     const int group0,
                  global const int *restrict order, global const finest *restrict centre,
                  global const long *restrict at, global const int *restrict columns_at,

@@ -3,7 +3,7 @@
 // the vector shape one item does it, V numbers at a time from the one on that holds the diagonal: what it changes below
 // the diagonal means nothing. failed[0] becomes 1 + first + i at the first pivot that is not above 0, and all later
 // blocks are left alone.
-kernel EXPLICIT void factor(global real *C, const long at, const long ld, const int b, const int first,
+kernel OF_GROUP void factor(global real *C, const long at, const long ld, const int b, const int first,
                    global int *restrict failed) {
   global real *S = C + at;
   if (failed[0]) return;

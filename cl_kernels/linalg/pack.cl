@@ -3,7 +3,7 @@
 // and 0 where i is n or more, or, of a triangle, where k < i. One of stride and step is 1: M lies in rows.
 // A range of (S, blocks): the items of a block take turns at its numbers, in the order in which they lie in M. In the
 // vector shape S = 1 and an item takes V numbers at a time, transposed where step is 1.
-kernel EXPLICIT void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
+kernel OF_ITEMS(64) void pack(global const real *restrict M, const long from, const long stride, const long step, const int n,
                  const int d, const int triangle, const int to0, const int length, global real *restrict to) {
   const int i0 = get_global_id(1) * V, begin = triangle ? min(i0, d) : 0, here = min(V, n - i0);
   global const real *restrict m = M + from + i0 * stride;

@@ -17,7 +17,7 @@
 #define PUT(x, p) *(p) = x
 #endif
 
-kernel EXPLICIT void solve(const int group0, const int b, const int k0, global const real *restrict values, const long at,
+kernel OF_ITEMS(V) void solve(const int group0, const int b, const int k0, global const real *restrict values, const long at,
                   const long down, const long right, global real *restrict C, const long ld, const int length, global real *X) {
   const size_t column = (size_t)group0 * V + get_global_id(0) * LANES;
   global const real *restrict U = values + at;

@@ -164,12 +164,13 @@ inline wide bottom_of(wide b, wide lo) { return wide_pick(wide_less(wide_of(0), 
 // Said of kernels whose work-groups are of WG items, since drivers else plan for other numbers; and of functions with
 // barriers or local pointers, which some compilers else call.
 #ifdef VECTOR
-#define OF_GROUP EXPLICIT
+#define OF_ITEMS(count) EXPLICIT
 #define INLINED inline
 #else
+#define OF_ITEMS(count) __attribute__((reqd_work_group_size(count, 1, 1)))
 #define INLINED inline __attribute__((always_inline))
-#define OF_GROUP __attribute__((reqd_work_group_size(WG, 1, 1)))
 #endif
+#define OF_GROUP OF_ITEMS(WG)
 
 // Inclusive sum over the work-group of one int an item, in item order; the total comes back in *total. SEGMENTS items
 // add up a segment each, then every item what stands before it: three barriers. scratch: SCAN ints.

@@ -23,7 +23,7 @@ kernel EXPLICIT void respond(const int W, global const real *restrict Q, global 
   wide sum = q[i];
   for (int k = 0; k < W; ++k) {
     const wide d = b[k];
-    if (wide_less(d, wide_of(0)) || wide_less(wide_of(0), d)) sum = wide_add(sum, wide_mul(wide_of(Q[(size_t)k * W + i]), d));
+    if (wide_less(d, wide_of(0)) || wide_less(wide_of(0), d)) sum = wide_fma(wide_of(Q[(size_t)k * W + i]), d, sum);
   }
   f[i] = sum;
 #endif

@@ -57,7 +57,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
     for (int e = 0; e < EACH; ++e) {
       const int k = e * WG + lid;
       if (k < W) {
-        if (steps > 0) F[e] = wide_add(F[e], wide_mul(t, wide_of(Q[(size_t)i * W + k])));
+        if (steps > 0) F[e] = wide_fma(t, wide_of(Q[(size_t)i * W + k]), F[e]);
         const real right = wide_real(right_of(F[e], B[e], kinked)), left = wide_real(left_of(F[e], B[e], kinked));
         const real gap = right < 0 && wide_less(B[e], H[e]) ? -right : left > 0 && wide_less(L[e], B[e]) ? left : (real)0;
         const real gain = -gap * gap / fmax(diagonal[e], (real)TAU);
@@ -105,7 +105,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (k < W) {
           if (steps > 0 && g == 0) {
             const wide dq = wide_sub(wide_of(Q_i[e]), wide_of(Q_j[e]));
-            F[e] = wide_add(F[e], wide_mul(t, dq));
+            F[e] = wide_fma(t, dq, F[e]);
           }
           const bool mine = GROUP(L[e]) == g;
           const wide a = wide_pick(mine && wide_less(B[e], H[e]), right_of(F[e], B[e], kinked), WIDE_MAX);

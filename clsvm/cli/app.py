@@ -1,5 +1,5 @@
-"""The command ``clsvm``: train, predict, scale with the flags of LIBSVM's programs; falkon; kernels; describe; tune;
-sample; devices.
+"""The command ``clsvm``: train, predict, scale and grid with the flags of LIBSVM's programs; falkon; kernels; describe;
+tune; sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
 files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. What a
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from clsvm.cli import describe, devices, falkon, kernels, predict, sample, scale, train, tune
+from clsvm.cli import describe, devices, falkon, grid, kernels, predict, sample, scale, train, tune
 from clsvm.cli.common import (
     LibsvmCommand,
 )
@@ -40,6 +40,10 @@ app.command(
 app.command(
     cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
 )(train.train)
+app.command(
+    cls=LibsvmCommand,
+    help="Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last line says which.",
+)(grid.grid)
 app.command(
     cls=LibsvmCommand, help="Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
 )(predict.predict)

@@ -32,7 +32,7 @@ def devices(ctx: typer.Context) -> None:
             marks = "yes" if r.fp64 else "no", usable, "yes" if r.index == default else ""
             table.add_row(str(r.index), r.platform, r.name, r.driver, *sizes, *marks)
         console().print(table)
-        typer.echo(rule)
+        typer.echo(rule if any(r.usable for r in records) else f"None of these is usable: {machine.cure()}")
 
 
 def _default() -> tuple[int | None, str]:

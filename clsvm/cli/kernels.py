@@ -59,11 +59,14 @@ def show(
     function: Annotated[
         str | None, typer.Argument(metavar="KERNEL", help="A name of 'list', or an expression.")
     ] = None,
+    named: Function = None,
     element: Element = None,
     param: Param = None,
 ) -> None:
     """``clsvm kernels show``."""
-    kernel = _asked(function, element, param, "KERNEL")
+    if function is not None and named is not None:
+        raise typer.BadParameter("it says the same as KERNEL: give one of the two", param_hint="--kernel")
+    kernel = _asked(named if function is None else function, element, param, "KERNEL")
     with reporting(ctx):
         for line in _shown(kernel):
             typer.echo(line)

@@ -67,6 +67,21 @@ def _weights(words: list[str]) -> dict[int, float]:
     return weights
 
 
+def row_weights(words: list[str], y: NDArray[Any]) -> NDArray[np.float64] | None:
+    """``label=weight`` words -> a weight for each row; None where there is none."""
+    return _of_rows(_weights(words), y)
+
+
+def _of_rows(by_label: dict[int, float], y: NDArray[Any]) -> NDArray[np.float64] | None:
+    """The weights of the rows by those of labels, from which those of no row are taken, with a word."""
+    import numpy as np
+
+    for label in sorted(by_label.keys() - set(y.tolist())):
+        warn(f"no row has the label {label} of -w{label}")
+        del by_label[label]
+    return np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
+
+
 @flagged(short="weights", long="coupled")
 def train(
     ctx: typer.Context,
@@ -194,10 +209,10 @@ def train(
         classes, index = np.unique(y, return_inverse=True)
         if of_classes and len(classes) < 2:
             raise ValueError(f"{file}: got the label {classes[0]:g} alone, expected two classes or more (or -s 2)")
-        for label in sorted(by_label.keys() - set(classes.tolist() if of_classes else ())):
-            warn(f"no row has the label {label} of -w{label}" if of_classes else f"-w{label} is for classes (-s 0, 1)")
+        for label in sorted(by_label) if not of_classes else ():
+            warn(f"-w{label} is for classes (-s 0, 1)")
             del by_label[label]
-        row_weights = np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
+        weights_of_rows = _of_rows(by_label, y)
         numbered = of_classes and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
         targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
         if kernel and "gamma" in kernel.params and not gamma and "gamma" not in params:
@@ -216,7 +231,7 @@ def train(
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
         if folds is not None:
-            predicted = _held_out(estimator, X, targets, row_weights, folds, bool(probability))
+            predicted = _held_out(estimator, X, targets, weights_of_rows, folds, bool(probability))
             if regression:
                 error, correlation = regression_scores(predicted, y)
                 typer.echo(f"Cross Validation Mean squared error = {error:g}")
@@ -224,7 +239,7 @@ def train(
             else:
                 typer.echo(f"Cross Validation Accuracy = {accuracy(predicted, targets)[0]:g}%")
             return
-        estimator.fit(X, targets, sample_weight=row_weights)
+        estimator.fit(X, targets, sample_weight=weights_of_rows)
         if not estimator.fit_report_.converged:
             warn(estimator.fit_report_.status)
         fitted = estimator.model_
@@ -232,7 +247,7 @@ def train(
             with warnings.catch_warnings():
                 warnings.simplefilter("default", ConvergenceWarning)  # of the folds
                 with display.labelled("probabilities"):
-                    fitted = probabilities.calibrated(estimator, X, targets, row_weights)
+                    fitted = probabilities.calibrated(estimator, X, targets, weights_of_rows)
             if not fitted.has_probabilities:
                 warn("no probabilities: fewer than 5 rows are inside, or outside")
         fitted = replace(fitted, classes=classes) if of_classes else fitted

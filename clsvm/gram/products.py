@@ -26,6 +26,7 @@ from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
 Slots = dict[tuple[int, int], Buffer]
+LONGEST = 1e11  # cells of a launch on a GPU: 0.2 seconds of a small one, and one that shows a screen resets at 2
 
 
 class Store(NamedTuple):
@@ -232,11 +233,16 @@ class Gram:
             made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
             self._grams[product, shape] = stream.variant(made), made.numbers
         kernel, numbers = self._grams[product, shape]
-        size: tuple[int, ...]
+        outcome = [given.arguments() for given in (store, update) if given]
         if stream.profile.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
             of_panel = programs.PRODUCTS[product].tile
-            size, local = (self._layout.size(stream, numbers, of_panel, one.groups),), (1,)
-        else:
-            size, local = self._layout.grid(numbers, one.groups, 1 if update else one.blocks)  # type: ignore[assignment]
-        outcome = [given.arguments() for given in (store, update) if given]
-        kernel(size, local, one.first, one.groups, base, one.reads, *outcome, self.numbers)
+            size = (self._layout.size(stream, numbers, of_panel, one.groups),)
+            kernel(size, (1,), one.first, one.groups, base, one.reads, *outcome, self.numbers)
+            return
+        each = numbers.get("GROUPS", 1)  # (lane groups of a tile)
+        cells = one.blocks * numbers["UB"] * r.lanes * each * max(1.0, r.cost)
+        step = each * max(1, int(LONGEST / cells))
+        for begin in range(0, one.groups, step):
+            some = min(step, one.groups - begin)
+            grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
+            kernel(*grid, one.first + begin, some, base, one.reads, *outcome, self.numbers)

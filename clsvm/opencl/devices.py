@@ -112,8 +112,12 @@ def no_platform() -> DeviceError:
     """The error where no platform is found: the user's settings that may hide them all, and what brings one."""
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
     where = f" where {named} says; without it those of the system and of pip count" if named else ""
-    driver = "a GPU needs its vendor's driver ('clsvm devices' lists what is visible)"
-    return DeviceError(f"no OpenCL platform was found{where}; {install('cpu')} brings a CPU runtime, {driver}")
+    return DeviceError(f"no OpenCL platform was found{where}; {cure()} ('clsvm devices' lists what is visible)")
+
+
+def cure() -> str:
+    """What brings a device, in words."""
+    return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
 _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQueue"

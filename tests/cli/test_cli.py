@@ -704,7 +704,7 @@ def test_help_lists_every_flag(clsvm: Command) -> None:
         assert re.search(rf"^  {flag}\b", result.out, re.MULTILINE), flag
 
 
-COMMANDS = ["train", "predict", "scale", "sample", "devices", "tune", "kernels"]
+COMMANDS = ["train", "predict", "scale", "grid", "sample", "devices", "tune", "kernels"]
 COMMANDS += [f"kernels {name}" for name in ("list", "show", "check", "emit", "audit")]
 
 
@@ -794,7 +794,9 @@ def test_devices_says_why_one_is_unusable(clsvm: Command, monkeypatch: pytest.Mo
 
     record = DeviceInfo(3, "Spam [CL]", "Egg [gpu]", "1.2", 3 * 2**30, 2**29, False, False, "it does not build", "gpu")
     monkeypatch.setattr("clsvm.opencl.devices.devices", lambda: [record])
-    cells = [cell.strip() for cell in clsvm("devices").out.splitlines()[3].split("│")[1:-1]]
+    lines = clsvm("devices").out.splitlines()
+    assert lines[-1].startswith("None of these is usable: pip install")
+    cells = [cell.strip() for cell in lines[3].split("│")[1:-1]]
     assert cells == ["3", "Spam [CL]", "Egg [gpu]", "1.2", "3.0 GiB", "0.5 GiB", "no", "no: it does not build", ""]
     monkeypatch.setattr("clsvm.opencl.devices.devices", list)
     result = clsvm("devices")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from benchmarks.host import counting
 from clsvm import kernels
-from clsvm.gram import layouts
+from clsvm.gram import layouts, products
 from clsvm.gram.layouts import record
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.opencl import devices
@@ -283,6 +284,39 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         expected[:known, :known] = -7
         np.testing.assert_allclose(tile, expected, atol=4e-6)
         np.testing.assert_array_equal(tile, tile.T)
+
+
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that shows a screen is reset after two seconds. The bits are the same, in small and in wide tiles."""
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu")
+    X = np.random.default_rng(5).normal(size=(700, 6))
+    kernel, found, launches = make("rbf"), [], []
+    for longest, units in ((products.LONGEST, 1), (1.0, 1), (products.LONGEST, 10**6)):
+        monkeypatch.setattr(products, "LONGEST", longest)
+        with Stream(device) as stream:
+            stream.compute_units = units  # (one: wide tiles)
+            rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), "float32")
+            gram = Gram(stream, rows, kernel)
+            panel, working = gram.panel(130), 130
+            at = stream.upload(rows.position[:working])
+            count = stream.upload(np.array([working], np.int32))
+            gram.gather(panel, at, count)
+            D = np.zeros((2, panel.capacity))
+            D[:, :working] = np.random.default_rng(6).normal(size=(2, working))
+            c, out = stream.zeros(8 * 2 * rows.n_pad), stream.zeros(4 * working * rows.n_pad)
+            slot = stream.upload(np.arange(panel.capacity, dtype=np.int32))
+            with counting() as counts:
+                update = Update(2, rows.n_pad, c, stream.wide(D), panel.capacity)
+                gram.accumulate(panel, count, Store((out,), working, rows.n_pad, slot), update)
+            launches.append(counts.calls["launches"])
+            sums, K = stream.read_wide(c, (2, rows.n_pad)), stream.read(out, np.float32, (working, rows.n_pad))
+            found.append((sums[:, rows.position], K[:, rows.position]))
+    assert launches[1] >= launches[0] + 4
+    for sums, K in found[1:]:
+        np.testing.assert_array_equal(sums, found[0][0])
+        np.testing.assert_array_equal(K, found[0][1])
+    np.testing.assert_allclose(found[0][1], kernel(X[:130], X), atol=4e-6)
 
 
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))

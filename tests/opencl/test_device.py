@@ -144,10 +144,12 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([library]))
     monkeypatch.setattr(icd, "_bundled", lambda: iter(()))
     monkeypatch.setattr(icd, "user_cache_path", lambda *a, **k: cache)
+    driver = f"{icd._FOLDERS[0]}/{icd._DRIVERS[1]}"  # where the loader does not look
+    monkeypatch.setattr(icd, "_loads", lambda name: name == driver)
     icd.prepare()
     folder = Path(os.environ["OCL_ICD_VENDORS"])
     entries = {path.read_text().strip() for path in folder.glob("*.icd")}
-    assert {"libone.so", str(library)} <= entries
+    assert entries == {"libone.so", str(library), driver}
     monkeypatch.setenv("OCL_ICD_VENDORS", "mine")
     icd.prepare()
     assert os.environ["OCL_ICD_VENDORS"] == "mine"

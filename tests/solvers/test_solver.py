@@ -113,6 +113,19 @@ def test_cache_and_working_set(device: str, cache_size: Any, working_set_size: i
         assert model.fit_report_.rows_computed <= len(X)
 
 
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize("working_set_size", [2, 16])
+def test_small_working_sets(device: str, profile: str, layout: str, working_set_size: int) -> None:
+    """As many rows as are asked for, whatever blocks a layout has: two are sequential minimal optimisation."""
+    X, y = noisy(150, 3)
+    options = {"device": device, "cache_size": 1, "working_set_size": working_set_size, "layout": layout}
+    model = SVC(gamma=0.4, **options).fit(X, y)
+    verify(model, X, y, 1.0, 0.4)
+    assert model.fit_report_.working_set_size == working_set_size
+    if working_set_size == 2:
+        assert model.fit_report_.outer_steps > 100
+
+
 def test_same_bits_twice(device: str) -> None:
     X, y = noisy(1500, 6)
     fits = [SVC(gamma=0.3, device=device).fit(X, y) for _ in range(2)]

@@ -8,9 +8,14 @@ from dataclasses import replace
 import pytest
 
 from clsvm.errors import BuildError, ClsvmError
+from clsvm.gram import programs
+from clsvm.kernels.records import BUILTIN
 from clsvm.opencl import sources
+from clsvm.opencl.profiles import PROFILES
+from clsvm.solvers.programs import subproblem
 from clsvm.tools import audit
 from clsvm.tools.audit import TARGETS, Finding
+from clsvm.tools.loops import busiest
 
 GFX90A, SM_70 = TARGETS[1], TARGETS[3]
 AMD = [target for target in TARGETS if target.family == "amd"]
@@ -56,6 +61,43 @@ def test_a_kernel_of_ours(compilers: None, target: audit.Target) -> None:
     (found,) = audit.compile("rowcache", sources.cl("solvers/rowcache"), ["-DWG=256"], target)
     assert (found.entry, found.local_memory) == ("plan", (256 + 16) * 4)
     assert found.scratch == found.spills == 0
+
+
+def test_tiles_multiply_and_steps_do_not_wait(compilers: None) -> None:
+    """Of the main loop of a wide tile 85 % are multiply-adds; a pair step passes five barriers."""
+    profile = PROFILES["gpu"]
+    tile = programs.gram(BUILTIN["rbf"], "rows", "dense", "float32", profile, shape="wide")
+    step = subproblem(profile, "float32", profile.working_set)
+    for target in TARGETS[1:]:
+        (found,) = audit.compile(tile.label, tile.text, tile.options, target)
+        assert (found.multiply_adds > 0.85, found.spills, found.scratch) == (True, 0, 0)
+        (found,) = audit.compile(step.label, step.text, step.options, target)
+        assert (found.barriers, found.spills, found.scratch) == (5, 0, 0)
+
+
+def test_the_busiest_loop() -> None:
+    """The inner one of two, less what stands in a loop within it; a packed instruction is two."""
+    text = """
+f:
+        s_mov_b32 s0, 0
+.LBB0_1:                                ; =>
+        v_exp_f32 v0, v1
+        v_fma_f32 v0, v1, v2, v3
+        v_fma_f32 v0, v1, v2, v3
+.LBB0_2:
+        ds_read_b128 v[0:3], v4
+        v_pk_fma_f32 v[0:1], v[2:3], v[4:5], v[6:7]
+        v_fmac_f32 v0, v1, v2
+        s_barrier
+        s_cbranch_scc1 .LBB0_2
+        s_barrier
+        s_branch .LBB0_1
+        s_endpgm
+    """
+    assert busiest(text) == (pytest.approx(3 / 6), 2)
+    ptx = "$L_1:\n  fma.rn.f32 %f1, %f2, %f3, %f4;\n  bar.sync 0;\n @%p1 bra $L_1;\n  bra.uni $L_2;\n$L_2:\n  ret;"
+    assert busiest(ptx) == (pytest.approx(1 / 3), 1)
+    assert busiest("f:\n  v_fma_f32 v0, v1, v2, v3\n  s_endpgm") == (0, 0)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=NAMES)

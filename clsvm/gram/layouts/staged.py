@@ -56,7 +56,9 @@ def staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
     for first in range(0, groups, chunk):
         count = min(chunk, groups - first)
         piece = order[first * V : (first + count) * V]
-        rows = X[piece[piece >= 0]]
+        wanted = piece[piece >= 0]
+        as_they_stand = len(wanted) > 0 and bool((np.diff(wanted) == 1).all())  # (a slice is no copy)
+        rows = X[wanted[0] : wanted[-1] + 1] if as_they_stand else X[wanted]
         rows = rows.toarray() if sp.issparse(rows) else rows
         with stream.view(np.ascontiguousarray(rows)) as (source, begin):
             yield first, count, int(before[first * V]), len(rows), source, begin, order_buffer

@@ -1,0 +1,83 @@
+"""``clsvm grid``: grid.py's lines, the folds of ``clsvm train -v``, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file, load_iris
+
+from tests.conftest import Command
+
+LINE = re.compile(r"\[local\] (\S+) (\S+) (\S+) \(best c=(\S+), g=(\S+), rate=(\S+)\)")
+
+
+@pytest.fixture
+def clsvm(command: Command, tmp_path: Path) -> Command:
+    X, y = load_iris(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    X = X + np.random.default_rng(1).normal(size=X.shape)  # (so that rates differ)
+    dump_svmlight_file(X[order], y[order], str(tmp_path / "iris"), zero_based=False)
+    return command
+
+
+def test_its_lines(clsvm: Command, device: str, tmp_path: Path) -> None:
+    asked = ("-log2c", "-4,2,3", "-log2g", "1,-7,-4", "-v", "3", "iris", "--device", device)
+    code, out, err = clsvm("grid", *asked)
+    assert (code, err) == (0, "")
+    *lines, last = out.splitlines()
+    points = [tuple(map(float, LINE.fullmatch(line).groups())) for line in lines]  # type: ignore[union-attr]
+    assert [point[:2] for point in points] == [(c, g) for c in (-4, -1, 2) for g in (1, -3, -7)]
+    rates = [point[2] for point in points]
+    assert [point[5] for point in points] == np.maximum.accumulate(rates).tolist()
+    assert len(set(rates)) > 3
+    c, g, rate = map(float, last.split())
+    assert rate == max(rates)
+    assert (np.log2(c), np.log2(g), rate) in [point[:3] for point in points]
+    written = (tmp_path / "iris.out").read_text().splitlines()
+    assert written == [f"log2c={point[0]} log2g={point[1]} rate={point[2]:g}" for point in points]
+    _, out, _ = clsvm("train", "-c", str(c), "-g", str(g), "-v", "3", "iris", "--device", device)
+    assert f"Accuracy = {rate:g}%" in out
+
+
+def test_one_of_the_two(clsvm: Command, device: str, tmp_path: Path) -> None:
+    code, out, err = clsvm(
+        "grid", "-log2g", "null", "-log2c", "0,1,1", "-v", "2", "-out", "null", "-q", "iris", "--device", device
+    )
+    assert (code, err) == (0, "")
+    assert float(out.split()[0]) in (1, 2)
+    assert len(out.split()) == 2
+    assert not (tmp_path / "iris.out").exists()
+
+
+def test_weights(clsvm: Command, device: str) -> None:
+    code, out, err = clsvm(
+        "grid", "-log2g", "null", "-log2c", "-9,-9,1", "-v", "2", "-w1", "1e6", "-w7", "2", "iris", "--device", device
+    )
+    assert (code, err) == (0, "clsvm: warning: no row has the label 7 of -w7\n")
+    assert 30 < float(out.split()[-1]) < 80  # (most rows go to class 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("-log2c", "1,2"), "expected begin,end,step or null"),
+        (("-log2g", "1,5,-1"), "a step that leads from 1 to 5"),
+        (("-log2c", "0,1,1e-9"), "in less than 10000 values"),
+        (("-v", "1"), "2 or more folds"),
+        (("-e", "0"), "above 0"),
+    ],
+)
+def test_wrong_words(clsvm: Command, words: tuple[str, ...], expected: str) -> None:
+    code, _, err = clsvm("grid", *words, "iris")
+    assert code == 2
+    assert expected in " ".join(re.sub("[│╭╰─╮╯]", " ", err).split())
+
+
+def test_one_label(clsvm: Command, tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1 1:2\n1 1:3\n")
+    code, _, err = clsvm("grid", "one")
+    assert code == 1
+    assert "got the label 1 alone" in err
