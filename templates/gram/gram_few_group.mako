@@ -48,7 +48,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
 #define ADD_FEATURE(z)                                                                          \
   {                                                                                             \
     real a[RX];                                                                                 \
-    for (int i = 0; i < RX; ++i) a[i] = x[(size_t)(j0 + (z)) * V + i];                            \
+    for (int i = 0; i < RX; ++i) a[i] = xj[(z) * V + i];                                          \
     for (int q = 0; q < COLUMNS; ++q)                                                           \
       for (int i = 0; i < RX; ++i) k[q][i] = ADD_TERM(k[q][i], a[i], staged[(z) * COLUMNS + q]); \
   }
@@ -62,6 +62,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
       for (int i = 0; i < RX; ++i) k[q][i] = 0;
     for (int j0 = 0; j0 < length; j0 += DEPTH, now ^= 1) {
       local real *staged = us + now * (DEPTH * COLUMNS);
+      global const real *restrict xj = x + (size_t)j0 * V;
       for (int e = lid; e < DEPTH * COLUMNS; e += ITEMS) {
         const int j = j0 + e / COLUMNS;
         staged[e] = j < length ? block[(size_t)COLUMN(j) * UB + e % COLUMNS] : (real)0;
