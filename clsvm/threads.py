@@ -91,7 +91,7 @@ class _OneThread:
     inside who limits them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # (a kernel function of the caller's, called inside, may fit a machine)
         self._libraries: ThreadpoolController | None = None
 
     @contextmanager
@@ -108,7 +108,7 @@ class _OneThread:
 
     def forked(self) -> None:
         """In a forked child none of the parent's threads is inside."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 one_thread = _OneThread()

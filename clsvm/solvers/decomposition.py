@@ -101,7 +101,8 @@ class Solver(Loop):
 
     def _working_set(self) -> tuple[int, int]:
         """(rows, places) of a working set: of the size asked for, in whole tiles; an eighth less, and so on, until it
-        takes no more than its share of what is left. Of a set smaller than a tile the other places stay empty."""
+        takes no more than its share of what is left. Of a set smaller than a tile the other places stay empty; it has
+        an even number of rows, since half of it stays, and of two sums four at least, two for a pair of each."""
         stream, rows, unit = self.stream, self.gram.rows, max(self.gram.width, WHOLE)
         real = np.dtype(rows.dtype).itemsize
         asked = min(self.settings.working_set, rows.n)
@@ -115,7 +116,8 @@ class Solver(Loop):
                 break
             eighth = (1 << (W - 1).bit_length()) // 8
             W = max(1, (W - max(unit, eighth)) // unit) * unit
-        return min(W, max(2, asked)), W
+        least = LEAST if self.problem.constraint is Constraint.SPLIT else 2
+        return min(W, max(least, -(-asked // 2) * 2)), W
 
     def _besides(self, W: int, real: int) -> int:
         """Bytes that a working set of W needs besides panels and tile: what changed, of every problem; the choice."""

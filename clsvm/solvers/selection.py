@@ -98,7 +98,9 @@ class Selection:
 
 
 class Counting(Selection):
-    """Four passes, whatever the quota (count.cl)."""
+    """Four passes over the rows, whatever the quota (count.cl)."""
+
+    totals: Buffer = None
 
     def __init__(
         self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
@@ -110,6 +112,11 @@ class Counting(Selection):
             stream.zeros(4 * size)
             for size in (2 * programs.BINS * pieces, 2 * programs.BINS * sets, 4 * sets, 4 * pieces)
         )
+
+    def clear(self) -> None:
+        super().clear()
+        if self.totals:  # (a step may have been interrupted)
+            self.stream.clear(self.totals, 4 * 2 * programs.BINS * self.sets)
 
     def choose(self, view: View, stay: int) -> None:
         quota = (self.W - stay) // self.sides

@@ -13,7 +13,7 @@ from typing import NamedTuple
 _LABEL = re.compile(r"^([\w.$]+):")
 _JUMP = re.compile(r"^(?:@!?%\w+\s+)?(?:s_cbranch_\w+|s_branch|bra(?:\.uni)?)\s+([\w.$]+)")
 _MULTIPLY_ADD = re.compile(
-    r"^(?:v_(?:pk_)?(?:fma|fmac|mad|mac)_(?:f16|f32|f64|legacy)|v_mfma_|fma\.rn\.(?:f32|f64)|mma\.)"
+    r"^(?:v_(?:pk_|dual_)?(?:fma|fmac|mad|mac)_(?:f16|f32|f64|legacy)|v_mfma_|fma\.rn\.(?:f32|f64)|mma\.)"
 )
 _ANY = re.compile("")
 _BARRIER = re.compile(r"^(?:s_barrier|bar(?:rier)?\.sync)")

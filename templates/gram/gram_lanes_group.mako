@@ -7,7 +7,7 @@
 #define GROUPS 1  // lane groups of a tile
 #endif
 #ifndef BLOCKS
-#define BLOCKS 1  // panel blocks of a tile, which may be 2 where GROUPS is
+#define BLOCKS 1  // panel blocks of a tile
 #endif
 #ifndef DEPTH
 #define DEPTH 8  // features staged in local memory at a time

@@ -249,7 +249,9 @@ class Csr(Layout):
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """A single vector for a few: an entry meets all of a block, whatever stands in it."""
         V = lanes(profile, dtype)
-        return V if shape != "many" and profile.shape == "vector" else profile.panel * V // profile.lanes
+        if profile.shape == "group":  # (a work-group's tile stands in local memory)
+            return min(profile.panel, 64) if dtype == "float64" else profile.panel
+        return V if shape != "many" else profile.panel * V // profile.lanes
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
         teams = [] if profile.shape == "vector" else [f"-DTEAMS={self._teams(self.width(profile, dtype, shape))}"]
