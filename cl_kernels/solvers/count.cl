@@ -45,6 +45,7 @@ INLINED float look(Extremes *e, const int p, const int pieces, global const wide
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
   float violation = 0;
+#pragma unroll
   for (int g = 0; g < GROUPS; ++g) {
     combine(e + g, pieces, g, numbers + from * NUMBERS, places + from * PLACES, values, indices);
     violation = fmax(violation, violation_of(e[g]));

@@ -106,6 +106,8 @@ def test_the_same_bits_as_in_one_piece(
 ) -> None:
     if thrifty(device) and form in ("mapped", "clustered"):
         pytest.skip("dense and CSR rows show it")
+    if thrifty(device) and profile == "gpu-pair":
+        pytest.skip("pairs of floats differ in arithmetic alone")
     if stays and thrifty(device) and form == "hybrid":
         pytest.skip("CSR rows show it")
     kernel, (X, kind) = make("rbf", gamma=0.05), rows_of(form, tmp_path)

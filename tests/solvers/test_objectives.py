@@ -138,7 +138,7 @@ def test_in_both_shapes(device: str, profile: str, objective: str) -> None:
         pytest.skip("tests/solvers/test_solver.py has the one, pairs of floats differ in arithmetic alone")
     X, y, weights = draw(1, 40 if slow else 150, 3, 3 if objective == "Crammer-Singer" else 2, False, False)
     kernel, tol = make("rbf"), 0.3 if slow else TOL
-    model = SVC(kernel=kernel, tol=tol, device=device, working_set_size=32, **OBJECTIVES[objective])
+    model = SVC(kernel=kernel, tol=tol, device=device, working_set_size=64 if slow else 32, **OBJECTIVES[objective])
     model.fit(X, y, sample_weight=weights)
     assert model.fit_report_.converged
     if not slow:
