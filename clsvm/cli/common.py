@@ -294,6 +294,9 @@ MemoryLimit = Annotated[
     typer.Option("--memory-limit", callback=_memory, help="Device memory to use, such as 2GB. Default: a share of it."),
 ]
 Quiet = Annotated[bool, typer.Option("-q", help="Print warnings and errors only.")]
+Weights = Annotated[
+    list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
+]
 
 
 def spent(report: FitReport | NystromReport) -> str:

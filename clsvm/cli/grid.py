@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from clsvm.cli.common import Devices, MemoryLimit, Quiet, apart, reporting, require, warn
-from clsvm.cli.train import row_weights
+from clsvm.cli.common import Devices, MemoryLimit, Quiet, Weights, apart, reporting, require
+from clsvm.cli.train import row_weights, splits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,9 +49,7 @@ def grid(
         typer.Option("-out", metavar="FILE", help="Where rates go. Default: FILE's name + .out; null: nowhere"),
     ] = None,
     tol: Annotated[float, typer.Option("-e", help="Tolerance of the fits.")] = 1e-3,
-    weights: Annotated[
-        list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
-    ] = None,
+    weights: Weights = None,
     quiet: Quiet = False,
     device: Devices = None,
     memory_limit: MemoryLimit = None,
@@ -117,19 +115,16 @@ def _points(
 
     import clsvm
     from clsvm.model_selection import SVCSearchCV
-    from clsvm.models import probability
 
     _, one_each, index = np.unique(y, return_index=True, return_inverse=True)
     by_class = None if weights is None else dict(enumerate(weights[one_each].tolist()))  # (rates count rows)
-    if count > len(y):
-        warn(f"-v {count}: there are {len(y)} rows, so {len(y)} folds of one row each")
-    splits = probability.folds(index, count, True)
+    folds = splits(index, count, True)
     names = {"c": "C", "g": "gamma"}
     values = {names[name]: [2.0**power for power in of] for name, of in powers.items()}
     svc = clsvm.SVC(**machine, class_weight=by_class)
-    found = SVCSearchCV(svc, values, cv=splits, refit=False, verbose=int(shown)).fit(X, index).cv_results_
-    scores = np.stack([found[f"split{k}_test_score"] for k in range(len(splits))], axis=1)
-    sizes = np.array([len(test) for _, test in splits])
+    found = SVCSearchCV(svc, values, cv=folds, refit=False, verbose=int(shown)).fit(X, index).cv_results_
+    scores = np.stack([found[f"split{k}_test_score"] for k in range(len(folds))], axis=1)
+    sizes = np.array([len(test) for _, test in folds])
     for candidate, row in zip(found["params"], scores, strict=True):
         at = {name: float(np.log2(candidate[names[name]])) for name in powers}
         yield Point(at, float(100 * (row @ sizes) / sizes.sum()))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport
-from clsvm.cli.common import MemoryLimit, Quiet, errors
+from clsvm.cli.common import MemoryLimit, Quiet, Weights, errors
 
 _KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
 
@@ -65,6 +65,15 @@ def _weights(words: list[str]) -> dict[int, float]:
             ) from None
         require(f"-w{label}", weights[int(label)], weights[int(label)] > 0, "a weight above 0")
     return weights
+
+
+def splits(y: NDArray[Any], folds: int, of_classes: bool) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """The folds of -v (:func:`clsvm.probability.folds`), with a word where there are fewer."""
+    from clsvm.models import probability
+
+    if folds > len(y):
+        warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
+    return probability.folds(y, folds, of_classes)
 
 
 def row_weights(words: list[str], y: NDArray[Any]) -> NDArray[np.float64] | None:
@@ -108,9 +117,7 @@ def train(
     ] = None,
     element: Element = None,
     param: Param = None,
-    weights: Annotated[
-        list[str] | None, typer.Option("-wi", metavar="WEIGHT", help="C of label i times WEIGHT: -w1 2 -w-1 0.5.")
-    ] = None,
+    weights: Weights = None,
     shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
     probability: Annotated[
         int, typer.Option("-b", help="1: fit probabilities, too, by five fits more. Those of -s 2 need LIBSVM 3.3.")
@@ -286,11 +293,9 @@ def _held_out(
     from clsvm.models import probability
     from clsvm.report.display import labelled
 
-    if folds > len(y):
-        warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
     of_classes = is_classifier(estimator) and bool((y != y[0]).any())
     predicted = np.zeros(len(y))
-    for number, (train, test) in enumerate(probability.folds(y, folds, of_classes), 1):
+    for number, (train, test) in enumerate(splits(y, folds, of_classes), 1):
         if of_classes and (y[train] == y[train[0]]).all():
             predicted[test] = y[train[0]]  # one class is left
             continue

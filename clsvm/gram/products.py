@@ -26,7 +26,8 @@ from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
 Slots = dict[tuple[int, int], Buffer]
-LONGEST = 1e11  # cells of a launch on a GPU: 0.2 seconds of a small one, and one that shows a screen resets at 2
+# Cells of a launch on a GPU: 0.2 seconds at 5e11 a second, as is taken for a small one; one with a screen resets at 2
+LONGEST = 1e11
 
 
 class Store(NamedTuple):

@@ -35,7 +35,7 @@ class Profile:
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
     hybrid_cost: of a cell of a column that CSR rows store whole.
     cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
-    small part of the device.
+    small part of the device (a guess there, as all costs of the GPU's profile until a tuner has measured them).
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
     step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
     working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
