@@ -316,7 +316,9 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
     for sums, K in found[1:]:
         np.testing.assert_array_equal(sums, found[0][0])
         np.testing.assert_array_equal(K, found[0][1])
-    np.testing.assert_allclose(found[0][1], kernel(X[:130], X), atol=4e-6)
+    expected = kernel(X[:130], X)
+    np.testing.assert_allclose(found[0][1], expected, atol=4e-6)
+    np.testing.assert_allclose(found[0][0], D[:, :130] @ expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))
