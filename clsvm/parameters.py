@@ -267,10 +267,11 @@ _LISTED = (
         "layout",
         "auto",
         "how rows stand on the device: 'dense'; 'clustered', rows of like columns side by side; 'csr', entries alone; "
-        "'hybrid', the dense columns whole and the rest as entries; or 'auto': what costs least by the device's rates",
-        Choice(("auto", "dense", "csr", "clustered", "hybrid")),
+        "'hybrid', the dense columns whole and the rest as entries; 'inverted', the rest by column, on a CPU; "
+        "or 'auto': what costs least by the device's rates",
+        Choice(("auto", "dense", "csr", "clustered", "hybrid", "inverted")),
         _as_it_is,
-        Flag("--layout", "auto, dense, csr, clustered or hybrid: rows on the device."),
+        Flag("--layout", "auto, dense, csr, clustered, hybrid or inverted: rows on the device."),
     ),
     Parameter(
         "multi_class",

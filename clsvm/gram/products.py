@@ -28,6 +28,7 @@ from clsvm.opencl.stream import Buffer, Stream
 Slots = dict[tuple[int, int], Buffer]
 # Cells of a launch on a GPU: 0.2 seconds at 5e11 a second, as is taken for a small one; one with a screen resets at 2
 LONGEST = 1e11
+PASSING = 8 << 20  # bytes of values that are stored for a sum alone: a cache holds them
 
 
 class Store(NamedTuple):
@@ -128,7 +129,7 @@ class Gram:
         )  # fmt: skip
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
-        self._grams: dict[tuple[str, str], tuple[DeviceKernel, dict[str, int]]] = {}
+        self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
 
     @property
@@ -198,8 +199,27 @@ class Gram:
         update: Update | None,
     ) -> None:
         """One of programs.PRODUCTS over some lane groups of the rows; row ``base`` is the first of store and update."""
+        if update and not store and self._layout.stored(self.stream.profile):
+            self._through(groups, base, panel, count, update)
+            return
         for one in self._reader.over_rows(groups.start, len(groups), panel, count):
-            self._launch(product, panel.shape, one, base, store, update)
+            if update or not one.sums:
+                self._launch(product, panel.shape, one, base, store, update)
+
+    def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
+        """c += K(X, U) D by way of a small store: of a block of working vectors, and some rows, at a time."""
+        stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
+        step = max(1, PASSING // (width * itemsize * V))
+        slot = stream.upload(np.arange(panel.capacity, dtype=np.int32) % width)
+        size = min(step, len(groups)) * V
+        out = stream.buffer(width * size * itemsize)
+        for begin in range(groups.start, groups.stop, step):
+            some, first = range(begin, min(begin + step, groups.stop)), begin * V
+            rest = update.problems * update.n - (first - base)
+            c = stream.part(update.c, 8 * (first - base), 8 * rest) if first > base else update.c
+            store = Store((out,), width, size, slot)
+            self.over_rows("both", some, first, panel, count, store, update._replace(c=c))
+        stream.free(slot, out)
 
     def lent(self) -> AbstractContextManager[None]:
         """What products are made in, of which these have nothing, is free inside."""
@@ -230,14 +250,15 @@ class Gram:
         stream, r = self.stream, self.rows
         if shape == "many" and self._wide(one, bool(update)):
             shape = "wide"
-        if (product, shape) not in self._grams:
+        which = product, shape, one.kernel
+        if which not in self._grams:
             made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
-            self._grams[product, shape] = stream.variant(made), made.numbers
-        kernel, numbers = self._grams[product, shape]
+            self._grams[which] = stream.variant(made, one.kernel), made.numbers
+        kernel, numbers = self._grams[which]
         outcome = [given.arguments() for given in (store, update) if given]
         if stream.profile.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
             of_panel = programs.PRODUCTS[product].tile
-            size = (self._layout.size(stream, numbers, of_panel, one.groups),)
+            size = (one.items or self._layout.size(stream, numbers, of_panel, one.groups),)
             kernel(size, (1,), one.first, one.groups, base, one.reads, *outcome, self.numbers)
             return
         each = numbers.get("GROUPS", 1)  # (lane groups of a tile)

@@ -53,7 +53,8 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     if kind not in layouts.names(spec):
         known = ", ".join(layouts.names(spec))
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {known}, got {kind!r}")
-    layout, made = LAYOUTS[kind], PRODUCTS[product]
+    layout = LAYOUTS[kind]
+    made = PRODUCTS["both" if product == "update" and layout.stored(profile) else product]
     if made.tile and shape == "two":
         raise ValueError("a tile is of panels for more than two working vectors, got shape 'two'")
     text, own = layout.program(spec, profile, dtype, shape, made.tile)

@@ -15,7 +15,7 @@ version 1:
     support_vectors (n_SV, d)             dense, or
     data, indices, indptr, shape (2,)     CSR
     layout, centre (d,), reason           the plan of its rows; "", (0,) and "" where the model has none
-    order (d,), dense                     of the layout "hybrid": the columns in their order, how many of them are dense
+    order (d,), dense                     of layouts with dense columns: all in their order, how many are dense
 
 A file is read as if a stranger had written it: what it holds becomes numbers, or a kernel function through the checks
 of the language, or a ValueError of the form ``FILE: got ..., expected ...``; what the system refuses is an OSError.
@@ -38,6 +38,7 @@ from scipy import sparse
 from clsvm import files
 from clsvm.files import PathLike
 from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
@@ -121,7 +122,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
         made["support_vectors"] = vectors
     plan = model.plan or _NO_PLAN
     made |= {"layout": plan.kind, "centre": plan.centre, "reason": plan.reason}
-    if plan.partition and plan.kind == "hybrid":
+    if plan.partition and _splits(plan.kind):
         made |= {"order": plan.partition.order, "dense": np.int32(plan.partition.dense)}
     arrays = {name: np.asarray(value) for name, value in made.items()}
     # (ascontiguousarray alone would make vectors of single values)
@@ -213,7 +214,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     version = int(file.array("version", "int64", ()))
     file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
     names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & _ESTIMATES)}
-    names |= _PARTITION if "layout" in arrays and str(arrays["layout"]) == "hybrid" else set()
+    names |= _PARTITION if "layout" in arrays and _splits(str(arrays["layout"])) else set()
     file.require(names == arrays.keys(), f"the keys {', '.join(sorted(arrays))}"[:400], ", ".join(sorted(names)))
 
     dtype = file.text("dtype")
@@ -310,6 +311,10 @@ def _vectors(file: _Checks) -> Any:
     return sparse.csr_matrix((data, indices, indptr), shape=(n, d))
 
 
+def _splits(kind: str) -> bool:
+    return kind in LAYOUTS and LAYOUTS[kind].splits
+
+
 def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
     kind, reason, known = file.text("layout"), file.text("reason"), layouts.names(kernel.spec)
     if not kind:
@@ -319,7 +324,7 @@ def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
     centre = file.array("centre", "float64", (d,))
     fits = kernel.spec.of_distance or not centre.any()
     file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")
-    return Plan(kind, centre, reason, _partition(file, d) if kind == "hybrid" else None)
+    return Plan(kind, centre, reason, _partition(file, d) if _splits(kind) else None)
 
 
 def _partition(file: _Checks, d: int) -> Partition:

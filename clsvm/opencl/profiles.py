@@ -34,6 +34,7 @@ class Profile:
     them work shared by all of the device takes less than the launches it costs. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
     hybrid_cost: of a cell of a column that CSR rows store whole.
+    hit_cost: of an entry that meets one of an inverted index.
     cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
     small part of the device (a guess there, as all costs of the GPU's profile until a tuner has measured them).
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
@@ -59,6 +60,7 @@ class Profile:
     csr_cost: float
     clustered_cost: float
     hybrid_cost: float
+    hit_cost: float
     cluster_price: float
     cache_cost: float
     step_cost: float
@@ -109,6 +111,7 @@ _CPU = Profile(
     csr_cost=4.0,
     clustered_cost=1.3,
     hybrid_cost=1.2,
+    hit_cost=60.0,
     cluster_price=0.0,
     cache_cost=45.0,
     step_cost=6e7,
@@ -140,6 +143,7 @@ _GPU = Profile(
     csr_cost=12.0,
     clustered_cost=1.1,
     hybrid_cost=4.0,
+    hit_cost=60.0,
     cluster_price=1.7e7,
     cache_cost=8.0,
     step_cost=1e9,
@@ -159,13 +163,14 @@ PROFILES = {
         csr_cost=3.3,
         clustered_cost=1.1,
         hybrid_cost=1.0,
+        hit_cost=30.0,
     ),
     "gpu": _GPU,
 }
 
 # The rates that the tuner measures: the least and the most that is taken from its file.
 RATES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0))
+    dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
 )
 # What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
 # taken from its file.

@@ -49,13 +49,16 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
 
     dtype: "float32" or "float64", of kernel values. d: number of features, which decides the type of column numbers;
     up to 65536 they have 16 bits. The values of the numbers stand in the comment alone: others build nothing anew.
-    Raises ValueError for a product, layout or dtype that there is not, or not for this kernel function or profile.
+    Raises ValueError for a product, layout or dtype that there is not, or not for this kernel function or profile, and
+    for a layout whose values take several kernels in turn.
     """
     for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:
             raise ValueError(f"got {got!r}, expected one of {', '.join(known)}")
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
+    if LAYOUTS[kind].stored(profile) or not LAYOUTS[kind].suits(profile):
+        raise ValueError(f"got {kind!r}, of which several kernels make a value, expected a layout of one kernel")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))

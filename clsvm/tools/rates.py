@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.gram import layouts
+from clsvm.gram.layouts import inverted
 from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.gram.partition import Partition
 from clsvm.gram.products import Gram, Update
@@ -102,10 +103,22 @@ def _hybrid(stream: Stream, n: int) -> Work:
     return Work(work.launch, cells, int(X.nnz) - cells)
 
 
+def _inverted(stream: Stream, n: int) -> Work:
+    """The rows of :func:`_csr`: their entries as they meet those of the working vectors. Raises ValueError where the
+    device has no such layout."""
+    if not inverted.INVERTED.suits(stream.profile):
+        raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
+    X = _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES)
+    count = np.bincount(X.indices, minlength=_SPARSE)
+    launch = _work(stream, X, "inverted", Partition(np.arange(_SPARSE, dtype=np.int32), 0)).launch
+    return Work(launch, int(n * inverted.meeting(n, count)))
+
+
 RATES = (
     Rate("csr_cost", "an entry of CSR rows", _csr),
     Rate("clustered_cost", "a cell of clustered rows", _clustered),
     Rate("hybrid_cost", "a cell of hybrid rows' whole columns", _hybrid),
+    Rate("hit_cost", "an entry that meets one of inverted rows", _inverted),
 )
 
 

@@ -19,6 +19,8 @@ from clsvm.solvers.programs import carry, respond, selection, shard, subproblem
 def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
     """Every program of one kernel function for one dtype and profile."""
     for kind in layouts.names(spec):
+        if not LAYOUTS[kind].suits(profile):
+            continue
         for product in PRODUCTS:
             for shape in shapes(profile, product):
                 yield gram(spec, product, kind, dtype, profile, shape=shape)

@@ -472,11 +472,12 @@ def test_the_command_times_layouts(tmp_path: Path, capsys: pytest.CaptureFixture
     command = ["layouts", "--sets", "digits8", "--repeats", "2", "--out", str(out)]
     assert main(command) == 0
     (digits,) = json.loads(out.read_text())["sets"]
-    assert [row["layout"] for row in digits["rows"]] == ["dense", "csr", "clustered", "hybrid"]
-    assert digits["chosen"] in ("dense", "clustered", "csr", "hybrid")
+    layouts = ["dense", "csr", "clustered", "hybrid", "inverted"]
+    assert [row["layout"] for row in digits["rows"]] == layouts
+    assert digits["chosen"] in layouts
     assert "dense 64" in digits["reason"]
     duals = [row["dual"] for row in digits["rows"]]
-    assert duals == pytest.approx([duals[0]] * 4, rel=1e-5)
+    assert duals == pytest.approx([duals[0]] * 5, rel=1e-5)
     assert all(row["agrees"] for row in digits["rows"])
     assert all(row["stored"].startswith(f"{row['layout']}, ") for row in digits["rows"])  # (each was what it says)
     assert main(["table", str(out)]) == 0

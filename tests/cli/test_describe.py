@@ -46,6 +46,7 @@ def test_it_prints_the_figures(file: str, clsvm: Command, device: str) -> None:
         assert re.search(rf"│ {rule} +│ +\d+ │ +[\d.]+ % │", out)
     for layout in ("dense", "csr", "clustered", "hybrid"):
         assert re.search(rf"│ {layout} +│ +[\d.e-]+ │ +[\d.]+ │ +[\d.e-]+ │ +(yes )?│", out)
+    assert re.search(r"│ inverted +│ +[\d.e-]+ │ +- │ +- │ +│", out)  # (of so few rows there is none)
     assert re.search(r"^auto takes       (\w+): cost a row in dense cells: \1 ", out, re.MULTILINE)
 
 

@@ -72,7 +72,7 @@ def test_as_on_one_device(device: str, machine: Any, y: Any, given: dict[str, An
         assert violation(several, y, rows, given["C"]) <= 1.2e-3
 
 
-@pytest.mark.parametrize("layout", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("layout", ["dense", "clustered", "csr", "hybrid", "inverted"])
 @pytest.mark.parametrize("kernel", [Kernel("rbf", gamma=0.1), Kernel("laplacian", gamma=0.1)], ids=["rbf", "laplacian"])
 def test_layouts_and_rows_far_from_zero(device: str, layout: str, kernel: Kernel) -> None:
     """Rows travel centred, which their differences do not see; float32 would not hold what is left of them else."""

@@ -139,7 +139,7 @@ def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:
     if profile == "gpu-pair" and dtype == "float64":
         with pytest.raises(ValueError, match="double precision"):
@@ -149,13 +149,13 @@ def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:
         check(device, "rbf", kind, dtype, n, d, 70)
 
 
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_sparse_input(device: str, kind: str) -> None:
     check(device, "rbf", kind, "float32", 200, 30, 40, sparse=True)
 
 
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_small_shapes(device: str, profile: str, kind: str) -> None:
     check(device, "rbf", kind, "float32", 19, 3, 9)
 
@@ -192,7 +192,7 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
     check(device, "rbf", kind, "float32", 1200, 30, 8)
 
 
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 @pytest.mark.parametrize("name", ["cpu", "short", "gpu"])
 def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """Also where fewer doubles than that are a vector; what pads is nobody's row."""
@@ -215,7 +215,7 @@ def test_same_bits_in_every_layout(device: str) -> None:
     rng = np.random.default_rng(1)
     X = (rng.normal(size=(50, 12)) * (rng.random((50, 12)) < 0.5)).astype(np.float32)
     values = []
-    for kind in ("dense", "clustered", "csr", "hybrid"):
+    for kind in ("dense", "clustered", "csr", "hybrid", "inverted"):
         with Stream(device) as stream:
             rows = layouts.build(stream, X, layouts.choose(stream.profile, X, make("linear").spec, kind), "float32")
             gram = Gram(stream, rows, make("linear"))

@@ -30,7 +30,7 @@ from clsvm.opencl import devices, memory
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy
 
-KINDS = ("dense", "clustered", "csr", "hybrid")
+KINDS = ("dense", "clustered", "csr", "hybrid", "inverted")
 Builds = list[int]
 
 
@@ -52,7 +52,9 @@ def make_model(kind: str = "dense", m: int = 300, d: int = 30, problems: int = 1
         intercept=rng.normal(size=problems),
         classes=np.arange(10, 10 + k),
         n_support=np.bincount(np.arange(m) % k, minlength=k).astype(np.int32),
-        plan=layouts.Plan(kind, np.where(np.arange(d) == 0, 100.0, 0.0), "", partition if kind == "hybrid" else None),
+        plan=layouts.Plan(
+            kind, np.where(np.arange(d) == 0, 100.0, 0.0), "", partition if layouts.LAYOUTS[kind].splits else None
+        ),
     )
 
 

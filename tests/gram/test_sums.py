@@ -35,7 +35,7 @@ def sums(
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("k", [1, 2, 4, 7])
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
     """Over tiles of a few rows, for outputs in fours and alone."""
     slow = devices.find(device).platform == "Oclgrind"
@@ -159,7 +159,7 @@ def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep
             np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_no_value_at_zero_rows(device: str, profile: str, kind: str) -> None:
     """Padding rows are zero, for which a kernel function need not have a value."""
     rng = np.random.default_rng(4)

@@ -168,7 +168,7 @@ def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: p
     assert abs(with_steps.dual - without.dual) <= 1e-4 * abs(without.dual)
 
 
-@pytest.mark.parametrize("layout", ["dense", "clustered", "csr", "hybrid"])
+@pytest.mark.parametrize("layout", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_violation_in_every_layout(device: str, layout: str) -> None:
     X, y = hard()
     X = X * (np.random.default_rng(1).random(X.shape) < 0.6)

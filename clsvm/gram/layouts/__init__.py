@@ -17,13 +17,14 @@ from clsvm.arrays import Data, centred
 from clsvm.errors import RowTooLargeError
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.hybrid import HYBRID
+from clsvm.gram.layouts.inverted import INVERTED
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
 from clsvm.gram.layouts.record import Layout, Plan, Rows, Survey
 from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID)}
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
 _SAMPLE = 2048  # rows that the choice looks at
 LEVEL = 1.05  # times the least cost: up to it layouts count as level, and the first is the best for few working vectors
 

@@ -164,12 +164,8 @@ class CsrReader(Reader):
         assert isinstance(panel, CsrPanel)
         assert panel.listed
         stream, r, (csr, dense, norms, listed, which) = self.stream, self.rows, panel.listed
-        if not self._scatter:
-            made = scatter(stream.profile, r.dtype, r.d)
-            self._scatter = [stream.variant(made, name) for name in ("mark", "fill", "spread")]
-        mark, fill, spread = self._scatter
-        vector = stream.profile.shape == "vector"
-        size, local = (panel.width, 1 if vector else 32), (1, 1) if vector else None
+        mark, fill, _ = self._kernels()
+        size, local = self._range(panel)
         lines = panel.nbytes // (panel.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, panel.capacity, panel.width):
@@ -181,10 +177,28 @@ class CsrReader(Reader):
             mark(size, local, csr[:2], listed, which, first, *numbering, panel.place, panel.values)
             fill(size, local, csr, norms, listed, which, first, base, panel.place, panel.values, panel.uu)
             if dense.number:
-                spread(size, local, dense, listed, which, first, panel.values)
+                self.spread(panel, first)
             reads = (r.csr, r.dense, rows, self.norms, first, base, count, panel.place, panel.values, panel.uu)
             yield Pass(groups.start, len(groups), reads)
             panel.base[0] += lines
+
+    def spread(self, panel: CsrPanel, first: int) -> None:
+        """The dense columns of a block of working vectors into its panel."""
+        assert panel.listed
+        *_, spread = self._kernels()
+        _, dense, _, listed, which = panel.listed
+        spread(*self._range(panel), dense, listed, which, first, panel.values)
+
+    def _kernels(self) -> list[DeviceKernel]:
+        if not self._scatter:
+            made = scatter(self.stream.profile, self.rows.dtype, self.rows.d)
+            self._scatter = [self.stream.variant(made, name) for name in ("mark", "fill", "spread")]
+        return self._scatter
+
+    def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """(range, work-group) of what fills a block of a panel."""
+        vector = self.stream.profile.shape == "vector"
+        return (panel.width, 1 if vector else 32), (1, 1) if vector else None
 
 
 class Csr(Layout):

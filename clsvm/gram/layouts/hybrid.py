@@ -26,17 +26,21 @@ MADE = 1.2  # times what its products cost: the partition is made and rows are s
 class Hybrid(Csr):
     """Entries, and columns that are dense."""
 
-    name = "hybrid"
+    name, splits = "hybrid", True
 
     def cost(self, profile: Profile, survey: Survey) -> float | None:
-        dense = survey.density * _entry(profile) > 1
+        dense = survey.density * self.entry(profile) > 1
         if not dense.any():
             return None
         rest = survey.density[~dense].sum() * profile.csr_cost
         return float(MADE * (dense.sum() * profile.hybrid_cost + rest))
 
+    def entry(self, profile: Profile) -> float:
+        """Time of an entry over that of a dense cell beside it."""
+        return profile.csr_cost / profile.hybrid_cost
+
     def partition(self, profile: Profile, X: Data) -> Partition:
-        return partition.partition(partition.counts(X), X.shape[0], entry=_entry(profile))
+        return partition.partition(partition.counts(X), X.shape[0], entry=self.entry(profile))
 
     def streamed(self, X: Data, room: float) -> str:
         """Splitting rows would take longer than it saves."""
@@ -85,8 +89,3 @@ class Hybrid(Csr):
 
 
 HYBRID = Hybrid()
-
-
-def _entry(profile: Profile) -> float:
-    """Time of an entry over that of a dense cell beside it."""
-    return profile.csr_cost / profile.hybrid_cost

@@ -123,12 +123,16 @@ class Arrangement(NamedTuple):
 
 class Pass(NamedTuple):
     """A launch over lane groups first .. first + groups - 1; reads: the kernel's arguments that say what is read.
-    blocks: of working vectors, which work-groups can share."""
+    blocks: of working vectors, which work-groups can share. kernel: which one of the program. items: of the launch in
+    the vector shape, where it is not the layout's. sums: whether it is for an update alone."""
 
     first: int
     groups: int
     reads: tuple[Any, ...]
     blocks: int = 1
+    kernel: str = "gram"
+    items: int = 0
+    sums: bool = False
 
 
 class Reader(ABC):
@@ -186,7 +190,8 @@ class Layout(ABC):
     name: as plans, reports and commands say it. most: columns that it can hold. bounds:
     whether :meth:`row_bytes` is no more than a bound. sparse: whether zeros are not stored,
     so that taking off a centre would add entries. shared: whether several work-groups can share the working vectors of
-    a lane group (for emit). Lanes and blocks of panels divide 64 rows, by which responses go.
+    a lane group (for emit). splits: whether some columns are dense and the rest are not, as its plan's partition says.
+    Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
     name: str
@@ -194,10 +199,19 @@ class Layout(ABC):
     bounds: bool = False
     sparse: bool
     shared: bool
+    splits: bool = False
 
     def takes(self, spec: Spec) -> bool:
         """Whether this layout can compute a kernel function."""
         return True
+
+    def suits(self, profile: Profile) -> bool:
+        """Whether there are kernels of its own for a kind of device."""
+        return True
+
+    def stored(self, profile: Profile) -> bool:
+        """Whether values of K are made where they are stored, by several launches: sums need a place for them."""
+        return False
 
     @abstractmethod
     def cost(self, profile: Profile, survey: Survey) -> float | None:

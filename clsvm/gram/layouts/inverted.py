@@ -1,0 +1,194 @@
+"""Rows as an inverted index: of each column, the rows that have an entry in it; the dense columns are stored whole.
+
+An entry of a working vector meets the entries of its column, and no others. Where few rows share a column that is far
+less than all entries of the rows, which the other sparse layouts read. Rows are cut into blocks whose sums a cache
+holds. Values of K are made where they are kept, in turns: the sums of the dense columns, then what entries that meet
+add to them, in the order of the columns, so that a value has the bits of any other layout of this order.
+
+Of the vector shape: where work-groups share local memory, such rows stand as hybrid ones.
+
+Sources: inverted indices are those of text retrieval (Zobel and Moffat 2006); the product is Gustavson's of two sparse
+matrices (1978), row by row of the working vectors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data, centred
+from clsvm.gram import partition
+from clsvm.gram.layouts.csr import CsrPanel, CsrReader, CsrRows
+from clsvm.gram.layouts.hybrid import HYBRID, MADE, Hybrid
+from clsvm.gram.layouts.record import Panel, Pass, Plan, Survey
+from clsvm.kernels import Kernel
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Buffer, Stream
+
+BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
+LIST = 15.0  # times what two entries that meet cost: to find a column's rows of a block
+FEWEST = 256  # rows that an index is made of
+WEIGHED = 512  # rows of a work-item that adds values to c
+
+
+class Index(NamedTuple):
+    """The entries of column k < columns in block b: starts[b] + ends[b][k] .. starts[b] + ends[b][k + 1] - 1; rows: of
+    each entry, from the first of its block on."""
+
+    size: int  # rows of a block
+    columns: int
+    starts: Buffer
+    ends: Buffer
+    rows: Buffer
+    values: Buffer
+
+
+@dataclass(frozen=True)
+class InvertedRows(CsrRows):
+    """Rows in CSR, from which panels are made, and their index."""
+
+    index: Index
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (*super().buffers(), *self.index[2:])
+
+
+class InvertedReader(CsrReader):
+    """Products over the index; among working vectors alone, over entries."""
+
+    rows: InvertedRows
+
+    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        assert isinstance(panel, CsrPanel)
+        assert panel.listed
+        r, (csr, dense, norms, _, which) = self.rows, panel.listed
+        V, size = r.lanes, r.index.size
+        blocks = -(-(begin + groups) * V // size) - begin * V // size
+        for first in range(0, panel.capacity, panel.width):
+            reads = (csr, r.dense, which, r.xx, norms, first, count, panel.values, r.n_pad, r.index)
+            if dense.number:
+                self.spread(panel, first)
+                yield Pass(begin, groups, reads)
+            yield Pass(begin, groups, reads, kernel="meet", items=blocks * panel.width)
+            yield Pass(begin, groups, reads, kernel="weigh", items=-(-groups * V // WEIGHED), sums=True)
+
+
+class Inverted(Hybrid):
+    """An index of the entries, and columns that are dense."""
+
+    name = "inverted"
+
+    def takes(self, spec: Spec) -> bool:
+        """Element-wise sums have terms for entries that meet none."""
+        return not spec.element
+
+    def suits(self, profile: Profile) -> bool:
+        return profile.shape == "vector"
+
+    def stored(self, profile: Profile) -> bool:
+        return self.suits(profile)
+
+    def cost(self, profile: Profile, survey: Survey) -> float | None:
+        n, density = survey.X.shape[0], survey.density
+        if not self.suits(profile) or n < FEWEST:
+            return None
+        dense = density * self.entry(profile) > 1
+        cells = dense.sum() * profile.hybrid_cost + profile.hit_cost * meeting(n, density[~dense] * n)
+        return float(MADE * cells)
+
+    def entry(self, profile: Profile) -> float:
+        """As partition.partition has it: a column is dense where more of its cells' squares meet than it has cells."""
+        return math.sqrt(profile.hit_cost / profile.hybrid_cost) if self.suits(profile) else super().entry(profile)
+
+    def once(self, X: Data, room: float) -> str:
+        """An index takes longer to make than it saves, and panels are made from entries."""
+        return HYBRID.name
+
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
+        (n, d), entries = X.shape, X.nnz if sp.issparse(X) else X.size
+        return super().row_bytes(plan, X, itemsize) + _bytes(n, min(d, entries), entries, itemsize) // max(1, n)
+
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        assert plan.partition
+        rest = partition.counts(X)[plan.partition.order[plan.partition.dense :]]
+        columns = max(1, np.count_nonzero(rest))
+        return super().nbytes(profile, plan, X, itemsize) + _bytes(X.shape[0], columns, int(rest.sum()), itemsize)
+
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
+        assert plan.partition
+        n, profile = X.shape[0], stream.profile
+        if not self.suits(profile) or n < FEWEST:
+            return HYBRID.build(stream, X, plan, dtype)
+        dense, rest = partition.split(sp.csr_matrix(centred(X, plan.centre)), plan.partition)
+        laid = self._laid(stream, rest, dense, dtype)
+        count = np.bincount(rest.indices, minlength=1)
+        cost = laid.dense.number * profile.hybrid_cost + profile.hit_cost * meeting(n, count)
+        made = {one.name: getattr(laid, one.name) for one in fields(laid)}
+        index = _index(stream, rest, len(count), np.dtype(dtype))
+        return InvertedRows(**made | {"cost": cost}, index=index)
+
+    def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> InvertedReader:
+        return InvertedReader(self, stream, rows, kernel)
+
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+        text, made = super().program(spec, profile, dtype, shape, of_panel)
+        if of_panel or not self.suits(profile):
+            return text, made
+        return sources.render("gram/gram_inverted_vector", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
+
+
+INVERTED = Inverted()
+
+
+def meeting(n: int, count: NDArray[Any]) -> float:
+    """Entries that meet for a value of K, where columns have ``count`` entries in n rows, and what finding a column's
+    rows of a block takes, as so many of them."""
+    share = np.asarray(count, np.float64) / n
+    return float((share**2).sum() + LIST * share.sum() / min(n, BLOCK))
+
+
+def _size(n: int, columns: int, entries: int) -> int:
+    """Rows of a block: more than a cache holds the sums of, where else the ends took more room than the entries."""
+    size = BLOCK
+    while size < MOST and -(-n // size) * columns > entries:
+        size *= 2
+    return size
+
+
+def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
+    """Of an index of so many entries of n rows."""
+    blocks = -(-n // _size(n, columns, entries))
+    return entries * (2 + itemsize) + blocks * (8 + 4 * (columns + 1))
+
+
+def _index(stream: Stream, X: Any, columns: int, real: np.dtype[Any]) -> Index:
+    """The index of CSR rows X (n, d) whose last column with an entry is the one before ``columns``, a block at a time
+    by a thread of each core."""
+    n, entries = X.shape[0], X.nnz
+    size = _size(n, columns, entries)
+    firsts = range(0, n, size)
+    starts = X.indptr[firsts].astype(np.int64)
+    ends = np.empty((len(firsts), columns + 1), np.int32)
+    rows, values = np.empty(entries, np.uint16), np.empty(entries, real)
+
+    def fill(number: int) -> None:
+        there, indptr = starts[number], X.indptr[firsts[number] :][: size + 1]
+        some, shape = slice(indptr[0], indptr[-1]), (len(indptr) - 1, columns)
+        block = sp.csr_matrix((X.data[some], X.indices[some], indptr - indptr[0]), shape).tocsc()
+        ends[number] = block.indptr
+        rows[there : there + block.nnz], values[there : there + block.nnz] = block.indices, block.data
+
+    with ThreadPoolExecutor(os.cpu_count() if len(firsts) > 1 else 1, "clsvm index") as pool:
+        deque(pool.map(fill, range(len(firsts))), 0)
+    return Index(size, columns, *(stream.upload(one) for one in (starts, ends, rows, values)))

@@ -1,0 +1,117 @@
+<%include file="kernel_function.mako"/>
+<%include file="epilogue.mako"/>
+#ifndef UB
+#define UB 64  // working vectors of a panel block, a power of two
+#endif
+#ifndef INDEX
+#define INDEX int  // type of a column number (ushort, int)
+#endif
+#ifndef WEIGHED
+#define WEIGHED 512  // rows of a work-item of weigh, a multiple of V
+#endif
+#define AHEAD 4  // entries of a working vector before their columns are read, these are fetched: short runs, here and there
+#define LINES 16  // of a column, at most
+// K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows X as an inverted index: of each block of ``size`` rows, the entries
+// of column k are starts[b] + ends[b][k] .. starts[b] + ends[b][k + 1] - 1, of different rows, ascending. Working vectors
+// u = first .. first + UB - 1 are rows in CSR. A value is made where it is stored, by three kernels in turn:
+//   gram   sum_j x_ij u_j over the dense columns, by V rows a work-item (dense_columns_vector.mako); left out without any
+//   meet   what the other entries of u add to the sums of the rows that have their columns, one by one, and f: a
+//          work-item has one u and one block of rows, whose sums its cache holds
+//   weigh  UPDATE: what the values add to c, by WEIGHED rows a work-item
+<%def name="parameters()">\
+const int group0, const int groups, const int base, global const long *restrict indptr,
+    global const INDEX *restrict indices, global const real *restrict data, global const real *restrict dense,
+    const int dense_columns, global const int *restrict rows, global const real *restrict xx,
+    global const real *restrict norms, const int first, global const int *restrict count,
+    global const real *restrict block, const int n_pad, const int size, const int columns,
+    global const long *restrict starts, global const int *restrict ends, global const ushort *restrict rows_of,
+    global const real *restrict values
+    STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS\
+</%def>\
+kernel EXPLICIT void gram(
+    ${parameters()}) {
+  const size_t row = (size_t)(group0 + get_global_id(0)) * V, to = row - base;
+  const int total = count[0];
+  if (first >= total) return;
+  real tile[UB * V] __attribute__((aligned(128)));
+<%include file="dense_columns_vector.mako"/>
+  for (int v = 0; v < UB / V; ++v) {
+    realv k[V];
+#pragma unroll
+    for (int r = 0; r < V; ++r) k[r] = loadv(v * V + r, tile);
+    transpose(k);
+    for (int u = 0; u < min(V, total - first - v * V); ++u) {
+      const int s = slot[first + v * V + u];
+      storev(k[u], 0, STORED_ROW(s) + to);
+    }
+  }
+}
+
+kernel EXPLICIT void meet(
+    ${parameters()}) {
+  int which = 0;  // with its bits turned round: the vectors that are there come to all cores alike
+  for (int bit = 1; bit < UB; bit <<= 1) which = 2 * which + ((get_global_id(0) & bit) != 0);
+  const int u = first + which;
+  if (u >= count[0]) return;
+  // rows low .. high - 1 of a block, all that are there or some of them
+  const int b = (int)((long)group0 * V / size + get_global_id(0) / UB), begin = b * size;
+  const int low = max(begin, group0 * V), high = min(begin + size, (group0 + groups) * V), here = high - low;
+  const bool whole = low == begin && high == min(begin + size, n_pad);
+  const int s = slot[u], i = rows[u];
+  global real *restrict sum = STORED_ROW(s) + (low - base);
+  if (!dense_columns)
+    for (int r = 0; r < here; r += V) storev((realv)(real)0, 0, sum + r);
+  global const int *restrict end = ends + (size_t)b * (columns + 1);
+  global const ushort *restrict at = rows_of + starts[b];
+  global const real *restrict x = values + starts[b];
+  const long last = i >= 0 ? indptr[i + 1] : 0;
+  for (long e = i >= 0 ? indptr[i] : 0; e < last; ++e) {
+    FETCH(end + indices[min(e + 2 * AHEAD, last - 1)]);
+    const int next = e + AHEAD < last ? indices[e + AHEAD] : columns;
+    if (next < columns) {
+      const int from = end[next], lines = min(end[next + 1] - from, LINES * 64 / (int)sizeof(real));
+      for (int h = 0; h < lines; h += 64 / sizeof(real)) FETCH(x + from + h);
+      for (int h = 0; h < lines; h += 64 / sizeof(ushort)) FETCH(at + from + h);
+    }
+    const int k = indices[e];
+    if (k >= columns) continue;  // (no row has it)
+    const real y = data[e];
+    int h = end[k];
+    const int stop = end[k + 1];
+    if (whole) {
+      for (; h + 4 <= stop; h += 4) {
+        const int r0 = at[h], r1 = at[h + 1], r2 = at[h + 2], r3 = at[h + 3];
+        const real s0 = fma(x[h], y, sum[r0]), s1 = fma(x[h + 1], y, sum[r1]);
+        const real s2 = fma(x[h + 2], y, sum[r2]), s3 = fma(x[h + 3], y, sum[r3]);
+        sum[r0] = s0, sum[r1] = s1, sum[r2] = s2, sum[r3] = s3;
+      }
+      for (; h < stop; ++h) sum[at[h]] = fma(x[h], y, sum[at[h]]);
+    } else {
+      for (; h < stop; ++h) {
+        const int r = at[h] - (low - begin);
+        if (r >= 0 && r < here) sum[r] = fma(x[h], y, sum[r]);
+      }
+    }
+  }
+  const realv y2 = (realv)(i >= 0 ? norms[i] : (real)0);
+  for (int r = 0; r < here; r += V)
+    storev(kernel_value(loadv(0, sum + r), loadv(0, xx + low + r), y2 KERNEL_ARGUMENTS), 0, sum + r);
+}
+
+#ifdef UPDATE
+kernel EXPLICIT void weigh(
+    ${parameters()}) {
+  const int total = count[0], here = min(UB, total - first), low = get_global_id(0) * WEIGHED;
+  const int pieces = min(WEIGHED, groups * V - low) / V;
+  const size_t to = (size_t)group0 * V + low - base;
+  for (int p = 0; p < problems; ++p) {
+    global wide *restrict cp = c + (size_t)p * n + to;
+    global const wide *restrict Dp = D + (size_t)p * capacity + first;
+    for (int u = 0; u < here; ++u) {
+      const int s = slot[first + u];
+      global const real *restrict k = STORED_ROW(s) + to;
+      for (int v = 0; v < pieces; ++v) storev(fma(to_widev(loadv(v, k)), (widev)Dp[u], loadv(v, cp)), v, cp);
+    }
+  }
+}
+#endif

@@ -1,0 +1,183 @@
+"""Rows as an inverted index: its blocks, products over some of the rows, what it costs, and what has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import SVC, kernels
+from clsvm.gram import layouts, products
+from clsvm.gram.layouts import inverted
+from clsvm.gram.layouts.csr import CsrRows
+from clsvm.gram.layouts.inverted import InvertedRows, meeting
+from clsvm.gram.partition import Partition
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.tools import emit
+
+pytestmark = pytest.mark.usefixtures("blocks")
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 64 rows, and indices of any number of rows."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    monkeypatch.setattr(inverted, "BLOCK", 64)
+    monkeypatch.setattr(inverted, "FEWEST", 1)
+
+
+def rows_of(n: int = 300, d: int = 120, dense: int = 3) -> tuple[sp.csr_matrix, Partition]:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, d)) * (rng.random((n, d)) < np.r_[np.full(dense, 0.9), 0.5 / np.arange(1, d - dense + 1)])
+    X[:, d - 20 :] = 0
+    order = np.r_[np.arange(dense), rng.permutation(np.arange(dense, d - 20)), np.arange(d - 20, d)].astype(np.int32)
+    return sp.csr_matrix(X).astype(np.float32), Partition(order, dense)
+
+
+def plan_of(X: sp.csr_matrix, made: Partition) -> layouts.Plan:
+    return layouts.Plan("inverted", np.zeros(X.shape[1]), "", made)
+
+
+def gathered(stream: Stream, gram: Gram, source: Gram, at: list[int]) -> tuple[Any, Any]:
+    """(a panel of the rows ``at`` of the source, how many they are)."""
+    panel, count = gram.panel(len(at)), stream.upload(np.array([len(at)], np.int32))
+    source.gather(panel, stream.upload(np.array(at, np.int32)), count)
+    return panel, count
+
+
+def test_the_index_has_every_entry(device: str) -> None:
+    X, made = rows_of()
+    with Stream(device) as stream:
+        rows = layouts.build(stream, X, plan_of(X, made), "float32")
+        assert isinstance(rows, InvertedRows)
+        index, count = rows.index, -(-300 // 64)
+        assert index.size == 64
+        starts = stream.read(index.starts, np.int64, count)
+        ends = stream.read(index.ends, np.int32, (count, index.columns + 1))
+        entries = int(starts[-1] + ends[-1, -1])
+        at, values = stream.read(index.rows, np.uint16, entries), stream.read(index.values, np.float32, entries)
+        whole = stream.read(rows.dense.values, np.float32, (rows.n_pad, rows.dense.number))
+    found = np.zeros((300, 120), np.float32)
+    found[:, made.order[:3]] = whole[:300]
+    for b in range(count):
+        for k in range(index.columns):
+            run = slice(starts[b] + ends[b, k], starts[b] + ends[b, k + 1])
+            assert (np.diff(at[run].astype(int)) > 0).all()
+            found[64 * b + at[run], made.order[3 + k]] = values[run]
+    np.testing.assert_array_equal(found, X.toarray())
+
+
+@pytest.mark.oclgrind
+@pytest.mark.parametrize("dense", [0, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_over_some_of_the_rows(device: str, dtype: str, dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole blocks and parts of them, stored or passing by a store of a few rows, to the bits of hybrid rows; values
+    that no launch has to touch stay as they were."""
+    X, made = rows_of(dense=dense)
+    kernel, real = kernels.make("rbf", gamma=0.1), np.dtype(dtype)
+    chosen = [5, -1, 299, *range(100, 170)]
+    D = np.random.default_rng(4).normal(size=(2, 128))
+    found: dict[str, list[Any]] = {"inverted": [], "hybrid": []}
+    with Stream(device) as stream:
+        for kind, out in found.items():
+            gram = Gram(stream, layouts.build(stream, X, replace(plan_of(X, made), kind=kind), dtype), kernel)
+            panel, count = gathered(stream, gram, gram, chosen)
+            V, n_pad = gram.rows.lanes, gram.rows.n_pad
+            slot = stream.upload(np.arange(panel.capacity, dtype=np.int32)[::-1])
+            for groups in (range(n_pad // V), range(1, 64 // V), range(64 // V - 1, 192 // V + 1)):
+                size, base = len(groups) * V, groups.start * V
+                K = stream.upload(np.full((panel.capacity, size + 8), 7, real))
+                store = Store((K,), panel.capacity, size + 8, slot)
+                c, weights = stream.wide(np.ones((2, size + 4))), stream.wide(D[:, : panel.capacity])
+                update = Update(2, size + 4, c, weights, D[:, : panel.capacity].shape[1])
+                gram.over_rows("both", groups, base, panel, count, store, update)
+                monkeypatch.setattr(products, "PASSING", 64 * panel.width * real.itemsize)
+                gram.over_rows("update", groups, base, panel, count, None, update)
+                out.append(stream.read(K, real, (panel.capacity, size + 8)))
+                out.append(stream.read_wide(c, (2, size + 4)))
+    for one, other in zip(found["inverted"], found["hybrid"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    there = np.array(chosen)[[0, *range(2, len(chosen))]]
+    expected = kernel(X.toarray(), X[there].toarray()).T
+    K = found["inverted"][0][::-1][: len(chosen), :300]
+    np.testing.assert_allclose(np.delete(K, 1, axis=0), expected, atol=2e-6)
+
+
+def test_working_vectors_of_other_rows(device: str) -> None:
+    """They have columns in which none of the rows has an entry; a tile among them is of their entries."""
+    X, made = rows_of()
+    other, kernel = rows_of(n=80)[0], kernels.make("rbf", gamma=0.1)
+    other = sp.hstack([other[:, :110], np.full((80, 1), 2.0), other[:, 111:]], "csr", np.float32)
+    with Stream(device) as stream:
+        gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
+        source = Gram(stream, layouts.build(stream, other, plan_of(X, made), "float32"), kernel)
+        assert gram.rows.index.columns <= 97
+        panel, _ = gathered(stream, source, source, list(range(80)))
+        found = gram.values(panel, 80)
+    np.testing.assert_allclose(found, kernel(X.toarray(), other.toarray()), atol=2e-6)
+
+
+@pytest.mark.parametrize("form", ["dense", "empty"])
+def test_rows_of_one_part(device: str, form: str) -> None:
+    """Every column is dense, or there is no entry at all."""
+    rng = np.random.default_rng(5)
+    X = sp.csr_matrix(rng.normal(size=(70, 12)) if form == "dense" else np.zeros((70, 12)))
+    made, kernel = Partition(np.arange(12, dtype=np.int32), 12 * (form == "dense")), kernels.make("rbf", gamma=0.1)
+    with Stream(device) as stream:
+        gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
+        panel, _ = gathered(stream, gram, gram, list(range(70)))
+        np.testing.assert_allclose(gram.values(panel, 70), kernel(X.toarray(), X.toarray()), atol=2e-6)
+
+
+def test_blocks_grow_where_columns_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of a block's columns take no more room than the entries, unless 16 bits number no more rows."""
+    assert inverted._size(1000, 10, 10**6) == 64
+    assert inverted._size(1000, 1000, 5000) == 256  # 4 blocks of 1000 columns
+    assert inverted._size(10**9, 10**6, 10) == 1 << 16
+
+
+def test_cost_counts_entries_that_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of n rows, a column with c entries has c^2 pairs that meet; finding one takes as long as LIST that do."""
+    assert meeting(50, np.array([50, 10, 0])) == pytest.approx(1 + 0.04 + inverted.LIST * 1.2 / 50)
+    assert meeting(500, np.array([5])) == pytest.approx(1e-4 + inverted.LIST * 0.01 / 64)
+    monkeypatch.setattr(inverted, "BLOCK", 1 << 14)
+    profile, rng = PROFILES["cpu"], np.random.default_rng(6)
+    rare = sp.random(2000, 4000, 0.005, "csr", rng=rng)
+    common = sp.csr_matrix(rng.random((2000, 40)) * (rng.random((2000, 40)) < 0.5))
+    for X, kind in ((rare, "inverted"), (common, "dense")):
+        assert layouts.choose(profile, X, kernels.BUILTIN["rbf"]).kind == kind
+    assert "inverted" not in layouts.choose(PROFILES["gpu"], rare, kernels.BUILTIN["rbf"]).costs
+    assert "inverted" not in layouts.choose(profile, rare, kernels.BUILTIN["laplacian"]).costs
+    made = layouts.choose(profile, sp.hstack([common, rare], "csr"), kernels.BUILTIN["rbf"], "inverted").partition
+    assert made is not None
+    assert (
+        made.dense == 40
+    )  # (half of the rows have them: a quarter of the entries meet, each of which takes as long as 50 cells)
+
+
+def test_few_rows_and_work_groups_have_no_index(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, made = rows_of()
+    y = np.sign(X[:, :20].sum(axis=1).A1 + 0.1)
+    expected = SVC(gamma=0.1, layout="inverted", device=device).fit(X, y).decision_function(X)
+    monkeypatch.setattr(inverted, "FEWEST", 301)
+    with Stream(device) as stream:
+        rows = layouts.build(stream, X, plan_of(X, made), "float32")
+        assert type(rows) is CsrRows
+        assert rows.kind == "hybrid"
+    few = SVC(gamma=0.1, layout="inverted", device=device).fit(X, y)
+    np.testing.assert_array_equal(few.decision_function(X), expected)
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu")
+    group = SVC(gamma=0.1, layout="inverted", device=device).fit(X, y)
+    assert group.fit_report_.layout.startswith("hybrid")
+    np.testing.assert_allclose(group.decision_function(X), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_several_kernels_are_not_emitted(name: str) -> None:
+    with pytest.raises(ValueError, match="got 'inverted', of which several kernels make a value, expected a layout"):
+        emit.emit(kernels.make("rbf", gamma=1.0), "rows", "inverted", "float32", PROFILES[name])
