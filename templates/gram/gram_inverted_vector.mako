@@ -11,8 +11,8 @@
 #endif
 #define AHEAD 4  // entries of a working vector before their columns are read, these are fetched: short runs, here and there
 #define LINES 16  // of a column, at most
-// K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows X as an inverted index: of each block of ``size`` rows, the entries
-// of column k are starts[b] + ends[b][k] .. starts[b] + ends[b][k + 1] - 1, of different rows, ascending. Working vectors
+// K[slot[u]][i] = f(<x_i, u>, |x_i|^2, |u|^2) for rows X as an inverted index (invert.cl), in blocks of ``size``: the
+// entries of column k are start + ends[b][k] .. start + ends[b][k + 1] - 1, of different rows, ascending. Working vectors
 // u = first .. first + UB - 1 are rows in CSR. A value is made where it is stored, by three kernels in turn:
 //   gram   sum_j x_ij u_j over the dense columns, by V rows a work-item (dense_columns_vector.mako); left out without any
 //   meet   what the other entries of u add to the sums of the rows that have their columns, one by one, and f: a
@@ -24,7 +24,7 @@ const int group0, const int groups, const int base, global const long *restrict 
     const int dense_columns, global const int *restrict rows, global const real *restrict xx,
     global const real *restrict norms, const int first, global const int *restrict count,
     global const real *restrict block, const int n_pad, const int size, const int columns,
-    global const long *restrict starts, global const int *restrict ends, global const ushort *restrict rows_of,
+    global const long *restrict starts_of, global const int *restrict ends, global const ushort *restrict rows_of,
     global const real *restrict values
     STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS\
 </%def>\
@@ -61,9 +61,9 @@ kernel EXPLICIT void meet(
   global real *restrict sum = STORED_ROW(s) + (low - base);
   if (!dense_columns)
     for (int r = 0; r < here; r += V) storev((realv)(real)0, 0, sum + r);
-  global const int *restrict end = ends + (size_t)b * (columns + 1);
-  global const ushort *restrict at = rows_of + starts[b];
-  global const real *restrict x = values + starts[b];
+  global const int *restrict end = ends + (size_t)b * (columns + 2);
+  global const ushort *restrict at = rows_of + starts_of[begin];
+  global const real *restrict x = values + starts_of[begin];
   const long last = i >= 0 ? indptr[i + 1] : 0;
   for (long e = i >= 0 ? indptr[i] : 0; e < last; ++e) {
     FETCH(end + indices[min(e + 2 * AHEAD, last - 1)]);

@@ -55,11 +55,10 @@ def test_the_index_has_every_entry(device: str) -> None:
     with Stream(device) as stream:
         rows = layouts.build(stream, X, plan_of(X, made), "float32")
         assert isinstance(rows, InvertedRows)
-        index, count = rows.index, -(-300 // 64)
+        index, count, entries = rows.index, -(-300 // 64), rows.entries(300)
         assert index.size == 64
-        starts = stream.read(index.starts, np.int64, count)
-        ends = stream.read(index.ends, np.int32, (count, index.columns + 1))
-        entries = int(starts[-1] + ends[-1, -1])
+        starts = stream.read(index.indptr, np.int64, 301)[::64]
+        ends = stream.read(index.ends, np.int32, (count, index.columns + 2))[:, :-1]
         at, values = stream.read(index.rows, np.uint16, entries), stream.read(index.values, np.float32, entries)
         whole = stream.read(rows.dense.values, np.float32, (rows.n_pad, rows.dense.number))
     found = np.zeros((300, 120), np.float32)
@@ -147,7 +146,7 @@ def test_cost_counts_entries_that_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert meeting(500, np.array([5])) == pytest.approx(1e-4 + inverted.LIST * 0.01 / 64)
     monkeypatch.setattr(inverted, "BLOCK", 1 << 14)
     profile, rng = PROFILES["cpu"], np.random.default_rng(6)
-    rare = sp.random(2000, 4000, 0.005, "csr", rng=rng)
+    rare = sp.random(2000, 8000, 0.005, "csr", rng=rng)
     common = sp.csr_matrix(rng.random((2000, 40)) * (rng.random((2000, 40)) < 0.5))
     for X, kind in ((rare, "inverted"), (common, "dense")):
         assert layouts.choose(profile, X, kernels.BUILTIN["rbf"]).kind == kind

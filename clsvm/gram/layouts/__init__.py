@@ -109,14 +109,18 @@ def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Columns without a single zero: those can be shifted at no cost to a sparse layout."""
     full: NDArray[np.bool_] = density == 1
     candidates = np.flatnonzero(full)
+    if not candidates.size:
+        return full
     if sp.issparse(X):
         full[candidates] = np.bincount(X.indices[X.data != 0], minlength=X.shape[1])[candidates] == X.shape[0]
-    elif candidates.size:
+    else:
         full[candidates] = (X[:, candidates] != 0).all(axis=0)
     return full
 
 
 def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if not columns.any():
+        return np.zeros(0)
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # (in float64)
     mean = X.mean(axis=0, dtype=np.float64) if columns.all() else X[:, columns].mean(axis=0, dtype=np.float64)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from clsvm.arrays import Data, centred
 from clsvm.gram import partition
-from clsvm.gram.layouts.csr import Csr, CsrRows
+from clsvm.gram.layouts.csr import Csr, CsrRows, cost_of
 from clsvm.gram.layouts.record import Plan, Survey, lanes
 from clsvm.gram.partition import Partition
 from clsvm.kernels.records import Spec
@@ -32,8 +32,7 @@ class Hybrid(Csr):
         dense = survey.density * self.entry(profile) > 1
         if not dense.any():
             return None
-        rest = survey.density[~dense].sum() * profile.csr_cost
-        return float(MADE * (dense.sum() * profile.hybrid_cost + rest))
+        return MADE * float(dense.sum() * profile.hybrid_cost + cost_of(profile, survey.density[~dense]))
 
     def entry(self, profile: Profile) -> float:
         """Time of an entry over that of a dense cell beside it."""

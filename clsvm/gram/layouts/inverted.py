@@ -14,10 +14,7 @@ matrices (1978), row by row of the working vectors.
 from __future__ import annotations
 
 import math
-import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -29,26 +26,30 @@ from clsvm.arrays import Data, centred
 from clsvm.gram import partition
 from clsvm.gram.layouts.csr import CsrPanel, CsrReader, CsrRows
 from clsvm.gram.layouts.hybrid import HYBRID, MADE, Hybrid
-from clsvm.gram.layouts.record import Panel, Pass, Plan, Survey
+from clsvm.gram.layouts.record import Panel, Pass, Plan, Survey, options
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
+KEPT = 50.0  # dense cells that a value takes as long as to store and to read again, in between
 LIST = 15.0  # times what two entries that meet cost: to find a column's rows of a block
 FEWEST = 256  # rows that an index is made of
+PARTS = 4  # work-items that make an index, for each compute unit
 WEIGHED = 512  # rows of a work-item that adds values to c
 
 
 class Index(NamedTuple):
-    """The entries of column k < columns in block b: starts[b] + ends[b][k] .. starts[b] + ends[b][k + 1] - 1; rows: of
-    each entry, from the first of its block on."""
+    """Blocks of ``size`` rows, of which the first is entry ``start`` in front, as indptr of the rows has it; those of
+    column k < columns in block b are start + ends[b][k] .. start + ends[b][k + 1] - 1. rows: of each entry, from the
+    first of its block on."""
 
-    size: int  # rows of a block
+    size: int
     columns: int
-    starts: Buffer
+    indptr: Buffer
     ends: Buffer
     rows: Buffer
     values: Buffer
@@ -61,7 +62,7 @@ class InvertedRows(CsrRows):
     index: Index
 
     def buffers(self) -> tuple[Buffer, ...]:
-        return (*super().buffers(), *self.index[2:])
+        return (*super().buffers(), *self.index[3:])
 
 
 class InvertedReader(CsrReader):
@@ -104,8 +105,7 @@ class Inverted(Hybrid):
         if not self.suits(profile) or n < FEWEST:
             return None
         dense = density * self.entry(profile) > 1
-        cells = dense.sum() * profile.hybrid_cost + profile.hit_cost * meeting(n, density[~dense] * n)
-        return float(MADE * cells)
+        return MADE * _cells(profile, n, int(dense.sum()), density[~dense] * n)
 
     def entry(self, profile: Profile) -> float:
         """As partition.partition has it: a column is dense where more of its cells' squares meet than it has cells."""
@@ -122,7 +122,7 @@ class Inverted(Hybrid):
     def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
         assert plan.partition
         rest = partition.counts(X)[plan.partition.order[plan.partition.dense :]]
-        columns = max(1, np.count_nonzero(rest))
+        columns = max(1, int(np.count_nonzero(rest)))
         return super().nbytes(profile, plan, X, itemsize) + _bytes(X.shape[0], columns, int(rest.sum()), itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
@@ -133,10 +133,9 @@ class Inverted(Hybrid):
         dense, rest = partition.split(sp.csr_matrix(centred(X, plan.centre)), plan.partition)
         laid = self._laid(stream, rest, dense, dtype)
         count = np.bincount(rest.indices, minlength=1)
-        cost = laid.dense.number * profile.hybrid_cost + profile.hit_cost * meeting(n, count)
+        cost = _cells(profile, n, laid.dense.number, count)
         made = {one.name: getattr(laid, one.name) for one in fields(laid)}
-        index = _index(stream, rest, len(count), np.dtype(dtype))
-        return InvertedRows(**made | {"cost": cost}, index=index)
+        return InvertedRows(**made | {"cost": cost}, index=_index(stream, laid, len(count)))
 
     def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> InvertedReader:
         return InvertedReader(self, stream, rows, kernel)
@@ -147,8 +146,17 @@ class Inverted(Hybrid):
             return text, made
         return sources.render("gram/gram_inverted_vector", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
 
+    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+        if self.suits(profile):
+            yield invert(profile, dtype)
+
 
 INVERTED = Inverted()
+
+
+def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any]) -> float:
+    """What a value of K costs, in dense cells; count: entries of the columns that are not dense."""
+    return dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count) + KEPT
 
 
 def meeting(n: int, count: NDArray[Any]) -> float:
@@ -169,26 +177,26 @@ def _size(n: int, columns: int, entries: int) -> int:
 def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
     """Of an index of so many entries of n rows."""
     blocks = -(-n // _size(n, columns, entries))
-    return entries * (2 + itemsize) + blocks * (8 + 4 * (columns + 1))
+    return entries * (2 + itemsize) + 4 * blocks * (columns + 2)
 
 
-def _index(stream: Stream, X: Any, columns: int, real: np.dtype[Any]) -> Index:
-    """The index of CSR rows X (n, d) whose last column with an entry is the one before ``columns``, a block at a time
-    by a thread of each core."""
-    n, entries = X.shape[0], X.nnz
+def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
+    """The program that makes an index of CSR rows; ``entry`` is the first of three kernels."""
+    return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
+
+
+def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
+    """The index of rows, of whose columns with entries the last is the one before ``columns``."""
+    n, csr, units = rows.n, rows.csr, stream.compute_units
+    entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
-    firsts = range(0, n, size)
-    starts = X.indptr[firsts].astype(np.int64)
-    ends = np.empty((len(firsts), columns + 1), np.int32)
-    rows, values = np.empty(entries, np.uint16), np.empty(entries, real)
-
-    def fill(number: int) -> None:
-        there, indptr = starts[number], X.indptr[firsts[number] :][: size + 1]
-        some, shape = slice(indptr[0], indptr[-1]), (len(indptr) - 1, columns)
-        block = sp.csr_matrix((X.data[some], X.indices[some], indptr - indptr[0]), shape).tocsc()
-        ends[number] = block.indptr
-        rows[there : there + block.nnz], values[there : there + block.nnz] = block.indices, block.data
-
-    with ThreadPoolExecutor(os.cpu_count() if len(firsts) > 1 else 1, "clsvm index") as pool:
-        deque(pool.map(fill, range(len(firsts))), 0)
-    return Index(size, columns, *(stream.upload(one) for one in (starts, ends, rows, values)))
+    blocks = -(-n // size)
+    parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()
+    ends, at = stream.buffer(4 * blocks * (columns + 2)), stream.buffer(2 * entries)
+    made, values = invert(stream.profile, rows.dtype, rows.d), stream.buffer(real.itemsize * entries)
+    count, total, place = (stream.variant(made, name) for name in ("count", "sum", "place"))
+    sizes = n, size, columns, parts
+    count((blocks * parts,), (1,), sizes, csr[:2], ends)
+    total((blocks,), (1,), columns, ends)
+    place((blocks * parts,), (1,), sizes, csr, ends, at, values)
+    return Index(size, columns, csr.indptr, ends, at, values)

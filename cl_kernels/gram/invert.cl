@@ -1,0 +1,42 @@
+// An inverted index of rows in CSR, by blocks of ``size`` rows: of column k of block b the rows that have an entry in it,
+// ascending, and the values,
+//   rows_of[i], values[i],  indptr[b size] + ends[b][k] <= i < indptr[b size] + ends[b][k + 1]
+// Three passes in turn. Of ``parts`` work-items of a block, one has the columns k with k % parts its number, and reads
+// all entries of the block: no item writes what another does.
+//   count  ends[b][k + 2] = entries of column k
+//   sum    ends[b][k + 1] = entries of the columns before k; one item a block
+//   place  every entry; ends[b][k + 1] = entries of the columns up to k
+#ifndef INDEX
+#define INDEX int
+#endif
+#define MINE(k) (((k) & (parts - 1)) == part)
+
+kernel void count(const int n, const int size, const int columns, const int parts, global const long *restrict indptr,
+                  global const INDEX *restrict indices, global int *restrict ends) {
+  const int b = get_global_id(0) / parts, part = get_global_id(0) % parts;
+  global int *restrict at = ends + (size_t)b * (columns + 2);
+  if (part == 0) at[0] = at[1] = 0;
+  for (int k = part; k < columns; k += parts) at[k + 2] = 0;  // (its own counters alone)
+  const long end = indptr[min((b + 1) * size, n)];
+  for (long e = indptr[b * size]; e < end; ++e)
+    if (MINE(indices[e])) ++at[indices[e] + 2];
+}
+
+kernel void sum(const int columns, global int *restrict ends) {
+  global int *restrict at = ends + (size_t)get_global_id(0) * (columns + 2);
+  for (int k = 2; k < columns + 2; ++k) at[k] += at[k - 1];
+}
+
+kernel void place(const int n, const int size, const int columns, const int parts, global const long *restrict indptr,
+                  global const INDEX *restrict indices, global const real *restrict data, global int *restrict ends,
+                  global ushort *restrict rows_of, global real *restrict values) {
+  const int b = get_global_id(0) / parts, part = get_global_id(0) % parts;
+  global int *restrict at = ends + (size_t)b * (columns + 2);
+  const long start = indptr[b * size];
+  for (int i = b * size; i < min((b + 1) * size, n); ++i)
+    for (long e = indptr[i]; e < indptr[i + 1]; ++e)
+      if (MINE(indices[e])) {
+        const long to = start + at[indices[e] + 1]++;
+        rows_of[to] = i - b * size, values[to] = data[e];
+      }
+}
