@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
+from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
 from clsvm.gram.layouts.csr import CsrPanel, CsrReader, CsrRows
 from clsvm.gram.layouts.hybrid import HYBRID, MADE, Hybrid
@@ -190,6 +191,8 @@ def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)
+    if rows.entries(size) >= 1 << 31:  # (they are numbered by 31 bits)
+        raise BufferSizeError(f"got {size} rows of {rows.entries(size)} entries, expected fewer than {1 << 31}")
     blocks = -(-n // size)
     parts = 1 << (-(-PARTS * units // blocks) - 1).bit_length()
     ends, at = stream.buffer(4 * blocks * (columns + 2)), stream.buffer(2 * entries)
