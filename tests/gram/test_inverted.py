@@ -50,7 +50,10 @@ def gathered(stream: Stream, gram: Gram, source: Gram, at: list[int]) -> tuple[A
     return panel, count
 
 
-def test_the_index_has_every_entry(device: str) -> None:
+@pytest.mark.parametrize("parts", [1, 64])
+def test_the_index_has_every_entry(device: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many items make it."""
+    monkeypatch.setattr(inverted, "PARTS", parts)
     X, made = rows_of()
     with Stream(device) as stream:
         rows = layouts.build(stream, X, plan_of(X, made), "float32")
