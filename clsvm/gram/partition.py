@@ -27,7 +27,7 @@ from clsvm.arrays import Data
 
 SPARSE, FULL = 0.05, 0.5  # of the paper's rule: density of the walked part, of a column
 LEFT = 4  # of the code's
-PIECE = 1 << 18  # entries that a thread splits at a time
+PIECE = 1 << 19  # entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
 
 
@@ -69,9 +69,13 @@ def counts(X: Data) -> NDArray[np.int64]:
 
 def by_density(count: NDArray[np.int64]) -> Partition:
     """The order alone: no column is dense."""
-    top = int(count.max(initial=0))
-    short = np.uint16 if top < 1 << 16 else np.int64  # short numbers are sorted in a tenth of the time
-    return Partition(np.argsort((top - count).astype(short), kind="stable").astype(np.int32), 0)
+    return Partition(_rising(int(count.max(initial=0)) - count).astype(np.int32), 0)
+
+
+def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The order of counts: short numbers are sorted in a tenth of the time."""
+    short = np.uint16 if int(count.max(initial=0)) < 1 << 16 else np.int64
+    return np.argsort(count.astype(short), kind="stable")
 
 
 def partition(count: NDArray[np.int64], n: int, rule: str = "cost", entry: float = 1.0) -> Partition:
@@ -79,7 +83,7 @@ def partition(count: NDArray[np.int64], n: int, rule: str = "cost", entry: float
     dense cell. Raises ValueError for a rule that there is not."""
     if rule not in RULES:
         raise ValueError(f"got the rule {rule!r}, expected one of {', '.join(RULES)}")
-    rising = np.argsort(count, kind="stable")
+    rising = _rising(count)
     occur = rising[count[rising] > 0]
     dense = len(occur) - _walked(count[occur], n, rule, entry)
     falling = np.concatenate([occur[::-1], rising[: len(rising) - len(occur)]])
@@ -108,17 +112,20 @@ def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.c
 
     def part(first: int, last: int) -> tuple[NDArray[np.floating], NDArray[np.int32], NDArray[np.intp]]:
         """Values and columns of the entries that are not dense, and how many each row has."""
-        begin, end = int(X.indptr[first]), int(X.indptr[last])
-        columns, data = rank[X.indices[begin:end]], X.data[begin:end]
+        ends = X.indptr[first : last + 1] - X.indptr[first]
+        entries = slice(int(X.indptr[first]), int(X.indptr[last]))
+        columns, data = rank.take(X.indices[entries]), X.data[entries]
         sparse = columns >= made.dense
-        row = np.repeat(np.arange(first, last), np.diff(X.indptr[first : last + 1]))
-        dense[row[~sparse], columns[~sparse]] = data[~sparse]
-        return data[sparse], columns[sparse] - made.dense, np.bincount(row[sparse] - first, minlength=last - first)
+        whole, rest = np.flatnonzero(~sparse), np.flatnonzero(sparse)  # (numbers are read faster than by a mask)
+        row = first + np.searchsorted(ends, whole, "right") - 1
+        dense[row, columns.take(whole)] = data.take(whole)
+        return data.take(rest), columns.take(rest) - np.int32(made.dense), np.diff(np.searchsorted(rest, ends))
 
     ends = np.searchsorted(X.indptr, np.arange(PIECE, X.indptr[-1], PIECE))
     edges = np.unique(np.concatenate([[0], ends, [n]]))
-    with ThreadPoolExecutor(os.cpu_count() if len(edges) > 2 else 1, "clsvm partition") as pool:
-        data, columns, counts_ = zip(*pool.map(part, edges[:-1], edges[1:]), strict=True) if n else ([], [], [])
+    with ThreadPoolExecutor(os.cpu_count(), "clsvm partition") as pool:
+        parts = (pool.map if len(edges) > 2 else map)(part, edges[:-1], edges[1:])
+        data, columns, counts_ = zip(*parts, strict=True) if n else ([], [], [])
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([*counts_, np.zeros(0, np.intp)]))])
     joined = np.concatenate([*data, np.zeros(0, X.dtype)]), np.concatenate([*columns, np.zeros(0, np.int32)]), indptr
     return dense, sp.csr_matrix(joined, shape=(n, d - made.dense))
