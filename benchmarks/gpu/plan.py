@@ -45,6 +45,10 @@ def _train(name: str, share: float, **more: str) -> Step:
     return Step(f"train {name}", "training:train", share, {"name": name}, **more)  # type: ignore[arg-type]
 
 
+def _kernels(name: str, share: float, **more: str) -> Step:
+    return Step(f"kernels {name}", "kernels:kernels", share, {"name": name}, **more)  # type: ignore[arg-type]
+
+
 def _products(d: int, share: float) -> Step:
     return Step(f"products {d}", "products:products", share, {"d": d})
 
@@ -58,10 +62,15 @@ STEPS = (
     _train("mnist8", 6, file="mnist.npz"),
     _train("mnist8-like", 6, instead_of="mnist.npz"),
     _train("synthetic", 7),
+    _kernels("a9a", 2, file="a9a.xz"),
+    _kernels("a9a-like", 2, instead_of="a9a.xz"),
+    _kernels("mnist8", 2, file="mnist.npz"),
+    _kernels("mnist8-like", 2, instead_of="mnist.npz"),
     Step("peaks", "peaks:peaks", 4),
     _products(784, 4),
     Step("subproblem", "products:subproblem", 4),
     _train("letter", 4, file="letter.scale.xz"),
+    _kernels("letter", 2, file="letter.scale.xz"),
     _train("mnist10", 8, file="mnist.npz"),
     _train("mnist10-like", 8, instead_of="mnist.npz"),
     _train("mnist10 at once", 6, file="mnist.npz"),

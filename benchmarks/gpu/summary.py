@@ -107,6 +107,14 @@ def _train(record: Record) -> list[str]:
     ]
 
 
+def _kernels(record: Record) -> list[str]:
+    most = ", ".join(f"{one['kernel']} {_percent(one['seconds'] / record['busy'])}" for one in record["kernels"][:4])
+    return [
+        f"{record['what']}: {record['launches']} launches, kernels run for {record['busy']:.3g} s of "
+        f"{record['span']:.3g}: {most}"
+    ]
+
+
 def _peaks(record: Record) -> list[str]:
     got = record["peaks"]
     lines = [f"peaks {_tera(got['fma_gflops'])} TFLOP/s of float32 multiply-adds, {got['read_gbs']:.0f} GB/s read"]
@@ -145,15 +153,15 @@ def _reductions(record: Record) -> list[str]:
 
 
 _WORDS: dict[str, Callable[[Record], list[str]]] = {
-    "limits": _limits, "smoke": _smoke, "suite": _suite, "train": _train, "peaks": _peaks, "products": _products,
-    "subproblem": _subproblem, "reductions": _reductions,
+    "limits": _limits, "smoke": _smoke, "suite": _suite, "train": _train, "kernels": _kernels, "peaks": _peaks,
+    "products": _products, "subproblem": _subproblem, "reductions": _reductions,
 }  # fmt: skip
 
 
 def _headlines(record: Record) -> list[str]:
     """The figures that a reader looks for first."""
     name = record["run"].partition(":")[2]
-    return _tolerant(_WORDS[name], record) if name in ("limits", "peaks", "products", "subproblem") else []
+    return _tolerant(_WORDS[name], record) if name in ("limits", "kernels", "peaks", "products", "subproblem") else []
 
 
 # Tables.
@@ -204,6 +212,20 @@ _PARTS = ("clustering", "selection", "gram", "subproblem", "update", "other")
 def _parts(record: Record) -> Cells:
     got, total = record["parts"], sum(record["parts"].values())
     return [(record["what"], f"{total:.3g}", *(f"{got[part]:.3g} ({_percent(got[part] / total)})" for part in _PARTS))]
+
+
+_KERNELS = "set", "kernel", "launches", "s", "of all", "longest us", "private bytes", "local bytes", "largest group"
+
+
+def _kernel_rows(record: Record) -> Cells:
+    return [
+        (
+            record["set"], one["kernel"], str(one["launches"]), f"{one['seconds']:.3g}",
+            _percent(one["seconds"] / record["busy"]), f"{1e6 * one['longest']:.0f}",
+            *(str(one[name]) for name in ("private", "local", "largest_group")),
+        )
+        for one in record["kernels"]
+    ]  # fmt: skip
 
 
 def _peak_rows(record: Record) -> Cells:
@@ -280,6 +302,7 @@ _OUTCOMES = ("passed", "skipped", "lacking", "failed", "error", "crashed", "hung
 _TABLES: tuple[tuple[str, str, tuple[str, ...], Callable[[Record], Cells]], ...] = (
     ("Training", "train", _TRAIN, _trained),
     ("Seconds by part", "train", ("set", "s", *_PARTS), _parts),
+    ("Kernels of a fit", "kernels", _KERNELS, _kernel_rows),
     ("Peaks", "peaks", ("what", "figure"), _peak_rows),
     (
         "Products",

@@ -141,8 +141,8 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     whole, d = X.shape
     with Bench(asked.device) as bench:
         gflops, waits = speed(bench), bench.profile.sync == 1
-    most = int(np.sqrt(1e9 * gflops * ALL_OF_K * asked.seconds / (2 * d * one.passes)))
-    X, y = X[:most], y[:most]
+    n = most(gflops, asked.seconds, d, one.passes)
+    X, y = X[:n], y[:n]
     parameters = {**one.parameters, "device": asked.device}
     head = {"set": name, "what": one.what, "n": len(y), "of": whole, "d": d, "classes": len(np.unique(y))}
     yield {**head, "parameters": one.parameters, "gflops": gflops, "load_seconds": perf_counter() - began}
@@ -150,7 +150,7 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     def left(share: float) -> float:
         return began + share * asked.seconds - perf_counter()
 
-    model, seconds = _fit(parameters | {"max_time": max(1.0, left(COLD))}, X, y)
+    model, seconds = fit(parameters | {"max_time": max(1.0, left(COLD))}, X, y)
     report = model.fit_report_
     yield {"cold": seconds, "report": _shown(report), "n_support": len(model.support_)}
     if not report.converged:
@@ -163,20 +163,26 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
     yield {"checked": checked}
     warm: list[float] = []
     while len(warm) < FITS and left(WARM) > 1.3 * (warm[-1] if warm else seconds):
-        warm.append(_fit(parameters, X, y)[1])
+        warm.append(fit(parameters, X, y)[1])
         yield {"warm": warm[-1:]}
     if waits:
         yield {"parts": by_part(report.seconds), "parts_of": "the first fit"}
     elif left(WARM) > 2 * min(warm, default=seconds):
         with waiting():
-            waited, _ = _fit(parameters, X, y)
+            waited, _ = fit(parameters, X, y)
         yield {"parts": by_part(waited.fit_report_.seconds), "parts_of": "a fit that waits for each part"}
         yield {"all_parts": dict(waited.fit_report_.seconds)}
     if wrong := [word for word, right in checked.items() if right is False]:
         raise ArithmeticError(f"the check on a sample of rows failed: {', '.join(wrong)}")
 
 
-def _fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, float]:
+def most(gflops: float, seconds: float, d: int, passes: float) -> int:
+    """Rows of d features of which all of K takes its share of the seconds, at the arithmetic peak."""
+    return int(np.sqrt(1e9 * gflops * ALL_OF_K * seconds / (2 * d * passes)))
+
+
+def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, float]:
+    """(the machine, the seconds of its fit)."""
     model = clsvm.SVC(**parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import command, peaks, plugin, products, steps, suite, summary, training
+from benchmarks.gpu import command, kernels, peaks, plugin, products, steps, suite, summary, training
 from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
@@ -128,16 +128,20 @@ def test_stand_ins_stand_in_for_what_is_missing_alone(tmp_path: Path) -> None:
     def sets(data: Path | None) -> set[str]:
         return {one.name for one in command.chosen([], data and str(data)) if one.instead_of}
 
-    assert sets(None) == sets(tmp_path) == {"train a9a-like", "train mnist8-like", "train mnist10-like"}
+    assert (
+        sets(None)
+        == sets(tmp_path)
+        == {*("train a9a-like", "train mnist8-like", "train mnist10-like", "kernels a9a-like", "kernels mnist8-like")}
+    )
     (tmp_path / "mnist.npz").touch()
-    assert sets(tmp_path) == {"train a9a-like"}
+    assert sets(tmp_path) == {"train a9a-like", "kernels a9a-like"}
 
 
 def test_every_step_is_there_and_drills_only_by_name() -> None:
     for step in STEPS:
         module, _, function = step.run.partition(":")
         assert callable(getattr(__import__(f"benchmarks.gpu.{module}", fromlist=["*"]), function))
-        assert step.run.startswith("training:") == ("name" in step.arguments)
+        assert step.run.startswith(("training:", "kernels:")) == ("name" in step.arguments)
     assert {step.arguments["name"] for step in STEPS if "name" in step.arguments} == set(training.SETS)
     usual = [step.name for step in command.chosen([], None)]
     assert usual[:2] == ["limits", "smoke"]
@@ -314,11 +318,26 @@ def test_training(small: None, shape: str, device: str, tmp_path: Path) -> None:
         assert f"set {name}" in summary.said(record)[1]
 
 
+def test_kernels_of_a_fit(small: None, shape: str, device: str, tmp_path: Path) -> None:
+    found = merged(kernels.kernels(asked(device, tmp_path, 60.0), "two"))
+    assert "ending" not in found
+    assert (found["n"], found["d"]) == (400, 123)
+    assert found["launches"] == sum(one["launches"] for one in found["kernels"]) > 5
+    assert 0 < found["busy"] == pytest.approx(sum(one["seconds"] for one in found["kernels"]))
+    assert found["busy"] <= 1.01 * found["span"] < 2 * found["fit_seconds"]  # (one queue: nothing at the same time)
+    assert all(0 < one["longest"] <= 1.0001 * one["seconds"] for one in found["kernels"])
+    assert (np.diff([one["seconds"] for one in found["kernels"]]) <= 0).all()
+    assert "gram" in {one["kernel"] for one in found["kernels"]}
+    record = {"step": "kernels two", "run": "kernels:kernels", "status": "ok", "seconds": 1.0, **found}
+    assert "| two | gram |" in summary.markdown({**HEAD, "steps": [record]})
+    assert f"{found['launches']} launches" in summary.said(record)[1]
+
+
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.5), (1.0, -0.5), (3.0, 0.0), (0.5, 0.0)])
 def test_a_wrong_model_is_seen(
     small: None, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float, shift: float
 ) -> None:
-    fit = training._fit
+    fit = training.fit
 
     def spoilt(parameters: Any, X: Any, y: Any) -> Any:
         model, seconds = fit(parameters, X, y)
@@ -326,7 +345,7 @@ def test_a_wrong_model_is_seen(
         model.intercept_ = scale * model.intercept_ + shift
         return model, seconds
 
-    monkeypatch.setattr(training, "_fit", spoilt)
+    monkeypatch.setattr(training, "fit", spoilt)
     found = merged(training.train(asked(device, tmp_path, 60.0), "two"))
     assert isinstance(found["ending"], ArithmeticError)
     assert not found["checked"]["decisions right"]

@@ -60,7 +60,7 @@ def test_the_layouts_of_a_small_matrix(device: str) -> None:
         "inverted": None,  # (of rows so few that there is no index, and all of their columns would be dense)
     }
     nbytes = {"dense": 4 * 12 * 4, "csr": 4 * 8 + 19 * 6, "clustered": 4 * 12 * 4, "hybrid": 4 * 4 * 4 + 4 * 8 + 6 * 6}
-    nbytes["inverted"] = 4 * 10 * 4 + 4 * 8 + 8 + 4 * 2
+    nbytes["inverted"] = 4 * 10 * 4 + 4 * 8 + 4 * 3
     assert {one.layout: one.nbytes for one in found.layouts} == nbytes
     assert {one.layout: one.cost for one in found.layouts} == pytest.approx(costs)
     del costs["inverted"]
@@ -83,7 +83,7 @@ def test_bytes_are_those_that_a_device_gets(device: str) -> None:
             entries = made.stored - 256 * getattr(whole, "number", 0)
             beside = 0 if kind == "dense" else 256 * 8 + 2 * entries
             if kind == "inverted":
-                beside += 6 * entries + 8 + 4 * (made.index.columns + 1)
+                beside += 6 * entries + 4 * (made.index.columns + 2)
             assert found[kind] == 4 * made.stored + beside, kind
 
 
