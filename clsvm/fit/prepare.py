@@ -227,6 +227,11 @@ def _exact(options: Options, gram: Gram | BlockGram, plan: Plan, X: Any) -> Call
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
         support, c = np.flatnonzero(b.any(axis=0)), np.zeros((len(b), len(rows)))
         with gram.lent(), Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
+            if max(len(rows), len(support)) <= step:
+                found = responses.exact_among(own, kernel, plan, X, rows, support, b[:, support])
+                stream.peak = max(stream.peak, stream.held + own.peak)
+                if found is not None:
+                    return found
             for first in range(0, len(rows), step):
                 here = X[rows[first : first + step]]
                 for begin in range(0, len(support), step):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,7 +29,9 @@ from clsvm.opencl.stream import Buffer, Stream
 Slots = dict[tuple[int, int], Buffer]
 # Cells of a launch on a GPU: 0.2 seconds at 5e11 a second, as is taken for a small one; one with a screen resets at 2
 LONGEST = 1e11
-PASSING = 8 << 20  # bytes of values that are stored for a sum alone: a cache holds them
+PASSING = 8 << 20  # bytes of values at most that are stored for a sum alone: a cache holds them
+FEW = 4096  # rows of such a store that are too few: each column's entries are looked for in every one
+ALIGNED = 512  # bytes of which a part of a buffer begins at a multiple, on any device
 
 
 class Store(NamedTuple):
@@ -131,6 +134,7 @@ class Gram:
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
+        self._plain: Gram | None = None  # of the same rows, by kernels that need no store
 
     @property
     def groups(self) -> range:
@@ -207,19 +211,27 @@ class Gram:
                 self._launch(product, panel.shape, one, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """c += K(X, U) D by way of a small store: of a block of working vectors, and some rows, at a time."""
+        """c += K(X, U) D by way of a store of a block of working vectors, and some rows, at a time; where half of the
+        memory that is left holds few rows of it, by the kernels that need none."""
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        step = max(1, PASSING // (width * itemsize * V))
-        slot = stream.upload(np.arange(panel.capacity, dtype=np.int32) % width)
+        unit = ALIGNED // (8 * V)  # lane groups whose sums begin where a part of a buffer can
+        room = min(PASSING, (stream.limit - stream.held) // 2)
+        step = unit * (room // (width * itemsize * V * unit))
+        if step * V < min(FEW, len(groups) * V):
+            if self._plain is None:
+                rows = replace(self.rows, kind=self._layout.plain)
+                self._plain = Gram(stream, rows, self.kernel, self._slots)
+            self._plain.over_rows("update", groups, base, panel, count, None, update)
+            return
         size = min(step, len(groups)) * V
-        out = stream.buffer(width * size * itemsize)
-        for begin in range(groups.start, groups.stop, step):
-            some, first = range(begin, min(begin + step, groups.stop)), begin * V
-            rest = update.problems * update.n - (first - base)
-            c = stream.part(update.c, 8 * (first - base), 8 * rest) if first > base else update.c
-            store = Store((out,), width, size, slot)
-            self.over_rows("both", some, first, panel, count, store, update._replace(c=c))
-        stream.free(slot, out)
+        with stream.scratch():
+            slot = stream.upload(np.arange(panel.capacity, dtype=np.int32) % width)
+            store = Store((stream.buffer(width * size * itemsize),), width, size, slot)
+            for begin in range(groups.start, groups.stop, step):
+                some, first = range(begin, min(begin + step, groups.stop)), begin * V
+                rest = update.problems * update.n - (first - base)
+                c = stream.part(update.c, 8 * (first - base), 8 * rest) if first > base else update.c
+                self.over_rows("both", some, first, panel, count, store, update._replace(c=c))
 
     def lent(self) -> AbstractContextManager[None]:
         """What products are made in, of which these have nothing, is free inside."""

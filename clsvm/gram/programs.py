@@ -1,7 +1,7 @@
 """The programs that a kernel function becomes: one for each product, layout, dtype and device profile.
 
     rows     K(X, U) stored                         STORE
-    update   c += K(X, U) D, nothing stored         UPDATE
+    update   c += K(X, U) D, nothing stored         UPDATE (both, where a layout makes values in a store)
     both     the two in one pass                    STORE, UPDATE
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
     half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,6 +32,7 @@ _CLUSTERED = 1 << 30  # multiply-adds below which rows are not worth clustering
 IN_PLACE = 0.8  # of the memory that is left: for rows that are read in place
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of support vectors that are evaluated at a time: kept ones, passing ones
 FEWEST = 512  # passing ones at a time, of wide rows: each piece is laid out by itself
+AMONG = 1.25  # times the rows that are asked for, up to which they are laid out with support vectors among them
 OWN = 24  # bytes of a row's norm and places
 
 
@@ -212,6 +214,30 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
     if cells < _CLUSTERED:
         plan = layouts.once(plan, X)
     return _in_float64(stream, kernel, plan, X, support, coefficients)
+
+
+def exact_among(
+    stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
+) -> Vector | None:
+    """:func:`exact_responses` of some rows of X (n, d) and some as support vectors, with b (problems, len(support)), to
+    the same bits: they are laid out once for both. None where that does not pay, or memory does not hold it."""
+    both, layout = np.union1d(rows, support).astype(np.int32), LAYOUTS[plan.kind]
+    if not layout.sparse or len(both) > AMONG * len(rows) or len(rows) * len(support) * X.shape[1] <= HOST:
+        return None
+    if not stream.info.fp64 or stream.profile.wide != "double":
+        return None
+    if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.held) // 2:
+        return None
+    with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
+        laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
+        gram = Gram(stream, laid, kernel)
+        panel, count = gram.panel(len(support)), stream.upload(np.array([len(support)], np.int32))
+        gram.gather(panel, stream.upload(laid.position[np.searchsorted(both, support)]), count)
+        D, c = np.zeros((len(b), panel.capacity)), stream.zeros(8 * len(b) * laid.n_pad)
+        D[:, : len(support)] = b
+        gram.accumulate(panel, count, None, Update(len(b), laid.n_pad, c, stream.wide(D), panel.capacity))
+        return stream.read_wide(c, (len(b), laid.n_pad))[:, laid.position[np.searchsorted(both, rows)]]
+    return None
 
 
 def _in_float64(

@@ -110,6 +110,38 @@ def test_products_over_some_of_the_rows(device: str, dtype: str, dense: int, mon
     np.testing.assert_allclose(np.delete(K, 1, axis=0), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_take_what_memory_is_left(device: str, dtype: str) -> None:
+    """A store for sums is as small as it has to be, down to some rows at a time."""
+    X, made = rows_of(n=1000)
+    kernel, D, found = kernels.make("rbf", gamma=0.1), np.random.default_rng(4).normal(size=(2, 64)), []
+    with Stream(device) as stream:
+        gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), dtype), kernel)
+        panel, count = gathered(stream, gram, gram, list(range(64)))
+        c, weights = stream.wide(np.zeros((2, gram.rows.n_pad))), stream.wide(D)
+        limit, held = stream.limit, stream.held
+        for left in (1 << 24, 300_000, 89_000, 40_000):
+            stream.limit = held + left
+            stream.write_wide(c, np.zeros((2, gram.rows.n_pad)))
+            gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, weights, panel.capacity))
+            found.append(stream.read_wide(c, (2, gram.rows.n_pad)))
+            assert stream.held == held
+        stream.limit = limit
+    for one in found[1:]:
+        np.testing.assert_array_equal(one, found[0])
+
+
+def test_a_fit_within_little_memory(device: str) -> None:
+    X, _ = rows_of(n=1500, d=600)
+    y = np.sign(np.asarray(X[:, :20].sum(axis=1)).ravel() + 0.1)
+    for dtype in ("float32", "float64"):
+        given = {"gamma": 0.1, "tol": 1e-5, "dtype": dtype, "device": device}
+        expected = SVC(layout="csr", **given).fit(X, y).decision_function(X)
+        for limit in ("1MB", "1.4MB", "3MB"):
+            machine = SVC(layout="inverted", memory_limit=limit, **given).fit(X, y)
+            np.testing.assert_allclose(machine.decision_function(X), expected, atol=1e-3)
+
+
 def test_working_vectors_of_other_rows(device: str) -> None:
     """They have columns in which none of the rows has an entry; a tile among them is of their entries."""
     X, made = rows_of()
@@ -181,5 +213,5 @@ def test_few_rows_and_work_groups_have_no_index(device: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_several_kernels_are_not_emitted(name: str) -> None:
-    with pytest.raises(ValueError, match="got 'inverted', of which several kernels make a value, expected a layout"):
+    with pytest.raises(ValueError, match="got 'inverted', whose values several kernels make"):
         emit.emit(kernels.make("rbf", gamma=1.0), "rows", "inverted", "float32", PROFILES[name])

@@ -53,7 +53,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offers)} for this kernel function, got {kind!r}")
     elif X.shape[1] > LAYOUTS[kind].most:
         words = f"layout={kind!r} holds rows of at most {LAYOUTS[kind].most} columns, got {X.shape[1]}"
-        raise ValueError(f"{words}: 'csr' and 'hybrid' hold more")
+        raise ValueError(f"{words}: 'csr', 'hybrid' and 'inverted' hold more")
     centre = np.zeros(X.shape[1])
     if spec.of_distance and X.shape[0]:
         full = _full_columns(X, survey.density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)

@@ -48,8 +48,8 @@ TEAM_ITEMS = 256  # of a work-group in the group shape
 
 
 def cost_of(profile: Profile, density: NDArray[np.float64]) -> float:
-    """Of a row's entries, in columns of such density (d,). On a CPU one takes twice as long whose column a block of
-    working vectors has, and a cache has not: it holds the lines of the densest columns."""
+    """Of a row's entries, in columns of such density (d,). On a CPU an entry takes twice as long if its column is in
+    the block of working vectors but not in the cache, which holds the lines of the densest columns."""
     far = np.sort(density)[::-1][CACHED:] if profile.shape == "vector" else np.zeros(0)
     return float(profile.csr_cost * (density.sum() + (far * (1 - (1 - far) ** profile.panel)).sum()))
 
@@ -326,7 +326,7 @@ _TILE = {
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """The program that fills a block of a panel with working rows; ``entry`` is the first of two kernels."""
+    """The program that fills a block of a panel with working rows; ``entry`` is the first of three kernels."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 

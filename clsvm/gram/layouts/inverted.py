@@ -89,7 +89,7 @@ class InvertedReader(CsrReader):
 class Inverted(Hybrid):
     """An index of the entries, and columns that are dense."""
 
-    name = "inverted"
+    name, plain = "inverted", HYBRID.name
 
     def takes(self, spec: Spec) -> bool:
         """Element-wise sums have terms for entries that meet none."""
@@ -118,7 +118,7 @@ class Inverted(Hybrid):
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         (n, d), entries = X.shape, X.nnz if sp.issparse(X) else X.size
-        return super().row_bytes(plan, X, itemsize) + _bytes(n, min(d, entries), entries, itemsize) // max(1, n)
+        return super().row_bytes(plan, X, itemsize) + _bytes(n, d, entries, itemsize) // max(1, n)
 
     def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
         assert plan.partition
@@ -187,7 +187,7 @@ def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
 
 
 def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
-    """The index of rows, of whose columns with entries the last is the one before ``columns``."""
+    """The index of rows; columns: one more than the last that has an entry."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)

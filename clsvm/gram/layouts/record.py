@@ -191,6 +191,7 @@ class Layout(ABC):
     whether :meth:`row_bytes` is no more than a bound. sparse: whether zeros are not stored,
     so that taking off a centre would add entries. shared: whether several work-groups can share the working vectors of
     a lane group (for emit). splits: whether some columns are dense and the rest are not, as its plan's partition says.
+    plain: the layout whose kernels read these rows too, where memory has no room for a store (:meth:`stored`).
     Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
@@ -200,6 +201,7 @@ class Layout(ABC):
     sparse: bool
     shared: bool
     splits: bool = False
+    plain: str = ""
 
     def takes(self, spec: Spec) -> bool:
         """Whether this layout can compute a kernel function."""
