@@ -150,7 +150,7 @@ def emit(
     from clsvm.tools.emit import emit as text_of
 
     _one_of("--product", product, PRODUCTS)
-    _one_of("--layout", layout, layouts.names(kernel.spec))
+    _one_of("--layout", layout, [name for name in layouts.names(kernel.spec) if not layouts.LAYOUTS[name].plain])
     if profile is not None:
         _one_of("--profile", profile, PROFILES)
     with reporting(ctx):

@@ -33,6 +33,7 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 
 ROWS_SHARE = 0.8  # of what is left of the budget at most, for all rows
+PLAIN_SHARE = 0.4  # of it, beyond which rows stand in the plainer of two layouts
 BESIDE = 56  # bytes of a row beside it: f, its coefficient and bounds, whether it is in the working set or a cache
 STAY_SHARE = 0.6  # of it, for blocks that stay
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
@@ -49,6 +50,9 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
     Raises ValueError where memory_limit does not hold a few blocks either, and as layouts.build does.
     """
     left, layout = stream.limit - stream.held, LAYOUTS[plan.kind]
+    if layout.plain and X.shape[0] * row_bytes(plan, X, np.dtype(dtype).itemsize) > PLAIN_SHARE * left:
+        plan = replace(plan, kind=layout.plain)  # (the row cache is worth more than an index)
+        layout = LAYOUTS[plan.kind]
     if not layout.bounds and X.shape[0] * row_bytes(plan, X, np.dtype(dtype).itemsize) > ROWS_SHARE * left:
         return BlockGram(stream, X, plan, kernel, dtype)
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():

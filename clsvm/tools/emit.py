@@ -58,9 +58,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
     if LAYOUTS[kind].stored(profile) or not LAYOUTS[kind].suits(profile):
-        raise ValueError(
-            f"got {kind!r}, whose values several kernels make, on CPUs alone; expected a layout of one kernel"
-        )
+        raise ValueError(f"got {kind!r}, whose values several kernels make, on CPUs alone; expected another layout")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))

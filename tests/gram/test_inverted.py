@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from clsvm import SVC, kernels
 from clsvm.gram import layouts, products
+from clsvm.gram.blocks import products_of
 from clsvm.gram.layouts import inverted
 from clsvm.gram.layouts.csr import CsrRows
 from clsvm.gram.layouts.inverted import InvertedRows, meeting
@@ -110,9 +111,11 @@ def test_products_over_some_of_the_rows(device: str, dtype: str, dense: int, mon
     np.testing.assert_allclose(np.delete(K, 1, axis=0), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("few", [64, 4096])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_take_what_memory_is_left(device: str, dtype: str) -> None:
-    """A store for sums is as small as it has to be, down to some rows at a time."""
+def test_sums_take_what_memory_is_left(device: str, dtype: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store for sums is as small as it has to be, down to ``few`` rows at a time; with less there is none."""
+    monkeypatch.setattr(products, "FEW", few)
     X, made = rows_of(n=1000)
     kernel, D, found = kernels.make("rbf", gamma=0.1), np.random.default_rng(4).normal(size=(2, 64)), []
     with Stream(device) as stream:
@@ -120,7 +123,7 @@ def test_sums_take_what_memory_is_left(device: str, dtype: str) -> None:
         panel, count = gathered(stream, gram, gram, list(range(64)))
         c, weights = stream.wide(np.zeros((2, gram.rows.n_pad))), stream.wide(D)
         limit, held = stream.limit, stream.held
-        for left in (1 << 24, 300_000, 89_000, 40_000):
+        for left in (1 << 24, 300_000, 89_000, 500):
             stream.limit = held + left
             stream.write_wide(c, np.zeros((2, gram.rows.n_pad)))
             gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, weights, panel.capacity))
@@ -129,6 +132,17 @@ def test_sums_take_what_memory_is_left(device: str, dtype: str) -> None:
         stream.limit = limit
     for one in found[1:]:
         np.testing.assert_array_equal(one, found[0])
+
+
+def test_the_row_cache_is_worth_more_than_an_index(device: str) -> None:
+    X, made = rows_of(n=1500)
+    with Stream(device) as stream:
+        limit = stream.limit
+        for left, kind in ((limit, "inverted"), (300_000, "hybrid")):
+            stream.limit = stream.held + left
+            rows = products_of(stream, X, plan_of(X, made), kernels.make("rbf", gamma=0.1), "float32").rows
+            assert rows.kind == kind
+            stream.limit = limit
 
 
 def test_a_fit_within_little_memory(device: str) -> None:
