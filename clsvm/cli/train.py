@@ -68,7 +68,7 @@ def _weights(words: list[str]) -> dict[int, float]:
 
 
 def splits(y: NDArray[Any], folds: int, of_classes: bool) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """The folds of -v (:func:`clsvm.probability.folds`), with a word where there are fewer."""
+    """The folds of -v (:func:`clsvm.models.probability.folds`), with a word where there are fewer."""
     from clsvm.models import probability
 
     if folds > len(y):
@@ -284,8 +284,8 @@ def _held_out(
     folds: int,
     by_probability: bool,
 ) -> NDArray[np.float64]:
-    """What a model of the other folds (:func:`clsvm.probability.folds`) predicts for each row: of classes the most
-    probable one, where that is asked for."""
+    """What a model of the other folds (:func:`clsvm.models.probability.folds`) predicts for each row: of classes the
+    most probable one, where that is asked for."""
     import numpy as np
     from sklearn.base import clone, is_classifier
     from sklearn.utils.metaestimators import _safe_split

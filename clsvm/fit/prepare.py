@@ -224,20 +224,22 @@ def _exact(options: Options, gram: Gram | BlockGram, plan: Plan, X: Any) -> Call
     stream, kernel = gram.stream, gram.kernel
     step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
 
+    def in_pieces(own: Stream, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector) -> Vector:
+        c = np.zeros((len(b), len(rows)))
+        for first in range(0, len(rows), step):
+            here = X[rows[first : first + step]]
+            for begin in range(0, len(support), step):
+                some = support[begin : begin + step]
+                given = own, kernel, plan, here, X[some], b[:, some]
+                c[:, first : first + step] += responses.exact_responses(*given)
+        return c
+
     def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
-        support, c = np.flatnonzero(b.any(axis=0)), np.zeros((len(b), len(rows)))
+        support, c = np.flatnonzero(b.any(axis=0)), None
         with gram.lent(), Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
             if max(len(rows), len(support)) <= step:
-                found = responses.exact_among(own, kernel, plan, X, rows, support, b[:, support])
-                stream.peak = max(stream.peak, stream.held + own.peak)
-                if found is not None:
-                    return found
-            for first in range(0, len(rows), step):
-                here = X[rows[first : first + step]]
-                for begin in range(0, len(support), step):
-                    some = support[begin : begin + step]
-                    given = own, kernel, plan, here, X[some], b[:, some]
-                    c[:, first : first + step] += responses.exact_responses(*given)
+                c = responses.exact_among(own, kernel, plan, X, rows, support, b[:, support])
+            c = in_pieces(own, rows, support, b) if c is None else c
             stream.peak = max(stream.peak, stream.held + own.peak)
         return c
 

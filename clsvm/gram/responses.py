@@ -224,9 +224,7 @@ def exact_among(
     both, layout = np.union1d(rows, support).astype(np.int32), LAYOUTS[plan.kind]
     if not layout.sparse or len(both) > AMONG * len(rows) or len(rows) * len(support) * X.shape[1] <= HOST:
         return None
-    if not stream.info.fp64 or stream.profile.wide != "double":
-        return None
-    if len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.held) // 2:
+    if not _doubles(stream) or len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.held) // 2:
         return None
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
         laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
@@ -240,11 +238,16 @@ def exact_among(
     return None
 
 
+def _doubles(stream: Stream) -> bool:
+    """Whether the device computes in float64."""
+    return bool(stream.info.fp64) and stream.profile.wide == "double"
+
+
 def _in_float64(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, support: Data, coefficients: Vector, ends: Sequence[int] = ()
 ) -> Vector:
     """On the device where it has float64 and room, else on the host."""
-    if stream.info.fp64 and stream.profile.wide == "double":
+    if _doubles(stream):
         try:
             with stream.tentative():
                 made = Support(stream, kernel, plan, support, "float64", ends, keep=False)

@@ -38,7 +38,6 @@ from scipy import sparse
 from clsvm import files
 from clsvm.files import PathLike
 from clsvm.gram import layouts
-from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
@@ -312,7 +311,7 @@ def _vectors(file: _Checks) -> Any:
 
 
 def _splits(kind: str) -> bool:
-    return kind in LAYOUTS and LAYOUTS[kind].splits
+    return kind in layouts.LAYOUTS and layouts.LAYOUTS[kind].splits
 
 
 def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:

@@ -57,7 +57,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
             raise ValueError(f"got {got!r}, expected one of {', '.join(known)}")
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
-    if LAYOUTS[kind].stored(profile) or not LAYOUTS[kind].suits(profile):
+    if LAYOUTS[kind].plain:
         raise ValueError(f"got {kind!r}, whose values several kernels make, on CPUs alone; expected another layout")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,9 +98,6 @@ class Inverted(Hybrid):
     def suits(self, profile: Profile) -> bool:
         return profile.shape == "vector"
 
-    def stored(self, profile: Profile) -> bool:
-        return self.suits(profile)
-
     def cost(self, profile: Profile, survey: Survey) -> float | None:
         n, density = survey.X.shape[0], survey.density
         if not self.suits(profile) or n < FEWEST:
@@ -135,8 +132,7 @@ class Inverted(Hybrid):
         laid = self._laid(stream, rest, dense, dtype)
         count = np.bincount(rest.indices, minlength=1)
         cost = _cells(profile, n, laid.dense.number, count)
-        made = {one.name: getattr(laid, one.name) for one in fields(laid)}
-        return InvertedRows(**made | {"cost": cost}, index=_index(stream, laid, len(count)))
+        return InvertedRows(**vars(laid) | {"cost": cost}, index=_index(stream, laid, len(count)))
 
     def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> InvertedReader:
         return InvertedReader(self, stream, rows, kernel)

@@ -213,7 +213,7 @@ class Layout(ABC):
 
     def stored(self, profile: Profile) -> bool:
         """Whether values of K are made where they are stored, by several launches: sums need a place for them."""
-        return False
+        return bool(self.plain) and self.suits(profile)
 
     @abstractmethod
     def cost(self, profile: Profile, survey: Survey) -> float | None:
