@@ -1,4 +1,5 @@
-// After the subproblem: which rows of K the update needs, where they are or go, and what of the working set stays.
+// After the subproblem: which rows of K the update needs, where they are or go, and what of the working set stays; with
+// ``all``, before it: the same of all rows of the working set, as if every coefficient changed.
 // One work-group. A working set is of ``each`` problems (one, or all where they are coupled row by row). For the entries
 // e of all working sets of which a coefficient changed:
 //   slot_of[row] >= 0  -> a hit:  (hit_slot, hit_D), read from the row cache
@@ -6,29 +7,31 @@
 //                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
 // Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.
 // The last ``stay`` of the ``used`` first rows of each working set then become the first, the rest is emptied.
-//   counters, problem 0: [1] rows computed, [2] head of the ring
+//   counters, problem 0: [1] rows computed, [2] head of the ring, [3] rows from place ``stay`` on that did not change
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
-    const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity, global int *restrict ws,
-    global uchar *restrict in_set, global const wide *restrict delta, global int *restrict slot_of,
-    global int *restrict owner, global int *restrict hits, global int *restrict hit_slot, global wide *restrict hit_D,
+    const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
+    const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
+    global int *restrict slot_of, global int *restrict owner, global int *restrict hits,
+    global int *restrict hit_slot, global wide *restrict hit_D,
     global int *restrict misses, global int *restrict miss_row, global int *restrict miss_slot,
     global wide *restrict miss_D, const int room, global long *restrict counters) {
   const int lid = get_local_id(0), entries = sets * W, problems = sets * each;
   local int scratch[SCAN];
   for (int k = lid; k < problems * room; k += WG) hit_D[k] = wide_of(0), miss_D[k] = wide_of(0);
   barrier(CLK_GLOBAL_MEM_FENCE);
-  int hit_total = 0, miss_total = 0;
+  int hit_total = 0, miss_total = 0, idle_total = 0;
   for (int e0 = 0; e0 < entries; e0 += WG) {
     const int e = e0 + lid, first = e / W * each;
     const int row = e < entries ? ws[e] : -1;
-    bool changed = false;
-    for (int p = first; p < first + each && e < entries; ++p) {
+    bool changed = all && row >= 0;
+    for (int p = first; p < first + each && e < entries && !all; ++p) {
       const wide d = delta[(size_t)p * W + e % W];  // zero where ws is empty
       changed = changed || wide_less(d, wide_of(0)) || wide_less(wide_of(0), d);
     }
     const int slot = changed && capacity > 0 ? slot_of[row] : -1;
-    int hits_here, misses_here;
-    const int hit = hit_total + group_scan(changed && slot >= 0, scratch, &hits_here) - 1;
+    const int idle = !all && row >= 0 && !changed && e % W >= stay;
+    int hits_here, misses_here;  // (two counts in one scan: no group has 65536 items)
+    const int hit = hit_total + (group_scan((changed && slot >= 0) + (idle << 16), scratch, &hits_here) & 0xffff) - 1;
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
     if (changed && slot >= 0) hit_slot[hit] = slot;
     if (changed && slot < 0) miss_row[miss] = row;
@@ -37,7 +40,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
       if (slot >= 0) hit_D[(size_t)p * room + hit] = d;
       else miss_D[(size_t)p * room + miss] = d;
     }
-    hit_total += hits_here, miss_total += misses_here;
+    hit_total += hits_here & 0xffff, miss_total += misses_here, idle_total += hits_here >> 16;
   }
   barrier(CLK_GLOBAL_MEM_FENCE);
   const long head = counters[2];
@@ -66,6 +69,6 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     }
   if (lid == 0) {
     hits[0] = hit_total, misses[0] = miss_total;
-    counters[1] += miss_total, counters[2] = capacity > 0 ? (head + miss_total) % capacity : 0;
+    counters[1] += miss_total, counters[3] += idle_total, counters[2] = capacity > 0 ? (head + miss_total) % capacity : 0;
   }
 }

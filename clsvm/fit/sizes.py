@@ -5,6 +5,7 @@ from __future__ import annotations
 from clsvm.gram.products import Products
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
+from clsvm.solvers import ahead
 
 MIN_WORKING_SET = 16
 # How the work of a solve goes with the working set W, fitted to a9a, ijcnn1, covtype and MNIST on a CPU for W of 16 to
@@ -30,9 +31,11 @@ def choose(
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep or gram.whole else cells
-        costs = {
-            W: cost(profile, n or rows.n, rows.tile_cost, value, W, rows.laid) for W in _sizes(profile.working_set)
-        }
+        n = n or rows.n
+        widths = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
+        if keep and not gram.whole:
+            widths = {W: min(width, ahead.value(profile, rows, n, W)) for W, width in widths.items()}
+        costs = {W: cost(profile, n, width, value, W, rows.laid) for W, width in widths.items()}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:

@@ -113,7 +113,7 @@ class Products(Protocol):
 
 def over_all(store: Store | None, update: Update | None) -> str:
     """Which of programs.PRODUCTS fills a store, an update, or both."""
-    return "rows" if not update else "update" if not store else "both, slabs" if len(store.slabs) > 1 else "both"
+    return "update" if not store else ("both" if update else "rows") + ", slabs" * (len(store.slabs) > 1)
 
 
 class Gram:

@@ -35,6 +35,7 @@ class Product(NamedTuple):
 
 PRODUCTS = {
     "rows": Product(("-DSTORE",)),
+    "rows, slabs": Product(("-DSTORE", f"-DSLABS={SLABS}")),
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),

@@ -12,6 +12,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      selection.py
         Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
+                (or whole rows first, and Q from the row cache                              ahead.py, update.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
         where that brings little, all free coefficients to their minimum                   free.py
@@ -35,7 +36,7 @@ from clsvm.gram.row_cache import RowCache
 from clsvm.opencl.launch import local
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
-from clsvm.solvers import programs
+from clsvm.solvers import ahead, programs
 from clsvm.solvers.free import Leap
 from clsvm.solvers.loop import Look, Loop
 from clsvm.solvers.programs import Hits, Limits, Misses
@@ -73,6 +74,7 @@ class Solver(Loop):
         room = min(settings.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
         self.cache = RowCache(stream, self.n, real, room, self.sets * self.W)
         self._before = 0  # rows computed for problems before
+        self._ahead = False  # whether rows come before the tile
         self.leap: Leap | None = None
         self.load(problem, settings)
 
@@ -83,15 +85,18 @@ class Solver(Loop):
         missing = self.state.load(problem, start, settings.known)
         counters = stream.read(self.counters, np.int64, (self.P, 4))
         self._before += int(counters[0, 1])
-        counters[:, :2] = 0  # (the head of the ring stays)
+        counters[:, [0, 1, 3]] = 0  # (the head of the ring stays)
         stream.write(self.counters, counters)
         self.selection.clear()
         if self.leap:
             self.leap.end()
         alone, cells = self.P == 1 and problem.constraint is not Constraint.COUPLED, self.gram.rows.cost
-        value = min(cells, stream.profile.cache_cost) if self.cache.capacity or self.gram.whole else cells
-        self.leap = Leap(self.state, self.W, settings.kernel_scale, value) if alone else None
+        value, width = cells, self.gram.rows.tile_cost
+        if self.cache.capacity or self.gram.whole:
+            value, width = min(cells, stream.profile.cache_cost), min(width, ahead.picked(stream.profile))
+        self.leap = Leap(self.state, self.W, settings.kernel_scale, value, width) if alone else None
         self._apart = 0  # rows computed for its steps, which the row cache does not get
+        self._idle = self._steps = 0  # new rows of working sets that changed nothing; working sets
         self._begin()
         if missing is not None:
             self.state.respond(missing, self.panel)
@@ -141,7 +146,7 @@ class Solver(Loop):
         self.items, constraint = programs.subproblem_items(profile, self.stride), self.problem.constraint
         self._subproblem = stream.variant(programs.subproblem(profile, dtype, self.stride, constraint))
         self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", "plan", *self._more)}
-        self._k["update"] = stream.variant(gram_programs.update(profile, dtype))
+        self._k |= {name: stream.variant(gram_programs.update(profile, dtype), name) for name in ("update", "among")}
         self._k |= {name: stream.variant(programs.carry(profile, dtype), name) for name in ("carry", "mirror")}
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
@@ -166,7 +171,7 @@ class Solver(Loop):
             return False
         started = perf_counter()
         with self.cleared():
-            change = leap.find()
+            change = leap.find(self._picked)
         moved = change is not None and leap.go(change, self._respond)
         if moved:
             counters = self.stream.read(self.counters, np.int64, (self.P, 4))
@@ -200,7 +205,10 @@ class Solver(Loop):
         self._k["update"](*size, store.arguments(), update, self.hits.count)
 
     def _reserve(self, look: Look) -> None:
-        self.cache.reserve(self._before + look.rows - self._apart, self.sync)
+        computed, most = self._before + look.rows - self._apart, self.sync * self.sets * self.W
+        self.cache.reserve(computed, self.sync)
+        pays = ahead.pays(self.stream.profile, self.gram.rows, self.n, self.W, self._idle, self._steps)
+        self._ahead = pays and min(computed + most, self.n) <= self.cache.capacity  # (none of them leaves in between)
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
@@ -221,10 +229,15 @@ class Solver(Loop):
         self.selection.look(self._view())
 
     def _step(self, outer: int) -> None:
-        P, stay = self.P, self.stay if outer else 0
-        ws, started = self.selection.ws, perf_counter()
+        stay, started = self.stay if outer else 0, perf_counter()
+        self._steps = outer + 1
         self.selection.choose(self._view(), stay)
         self._lap("select", started)
+        if self._ahead:
+            started = perf_counter()
+            self._plan(self.W, all_of_them=True)
+            self._missing(None)
+            self._lap("rows", started)
         started = perf_counter()
         self._tile(stay)
         self._lap("tile", started)
@@ -232,33 +245,62 @@ class Solver(Loop):
         self._solve_set()
         self._lap("subproblem", started)
         started = perf_counter()
-        sizes = (self.n, self.sets, self.each, self.stride, self.W, self.stay, self.cache.capacity)
+        self._plan(self.stay)
+        if self.cache.capacity:
+            self._from_cache()
+        self._lap("update", started)
+        if not self._ahead:  # (else all were hits)
+            started = perf_counter()
+            self._missing(Update(self.P, self.n, self.state.f, self.misses.D, self.panel.capacity))
+            self._lap("rows", started)
+
+    def _plan(self, stay: int, all_of_them: bool = False) -> None:
+        """Which rows of the working set that changed, or all of them, are in the row cache, and which are not; its last
+        ``stay`` rows then stay."""
+        sizes = (self.n, self.sets, self.each, self.stride, self.W, stay, self.cache.capacity, int(all_of_them))
         kept = (self.cache.slot_of, self.cache.owner)
         changed = (self.hits, self.misses, self.panel.capacity)
-        one = (self.group,), (self.group,)
-        self._k["plan"](*one, sizes, ws, self.selection.in_set, self.delta, kept, changed, self.counters)
+        one, sets = ((self.group,), (self.group,)), (self.selection.ws, self.selection.in_set)
+        self._k["plan"](*one, sizes, sets, self.delta, kept, changed, self.counters)
+
+    def _missing(self, update: Update | None) -> None:
+        """The rows that are not in the row cache: into it, where there is one, and into f."""
         store = None
         if self.cache.capacity:
             store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.misses.slot)
-            self._from_cache()
-        self._lap("update", started)
-        started = perf_counter()
         self.gram.gather(self.panel, self.misses.row, self.misses.count)
-        missing = Update(P, self.n, self.state.f, self.misses.D, self.panel.capacity)
-        self.gram.accumulate(self.panel, self.misses.count, store, missing)
-        self._lap("rows", started)
+        self.gram.accumulate(self.panel, self.misses.count, store, update)
 
     def _tile(self, stay: int) -> None:
         """Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and squares; of
         that one side, which the other mirrors."""
         ws, Q, W, half = self.selection.ws, self.Q, self.panel.capacity, self.W // 2
-        self.gram.gather(self.panel, ws, self.count)
         known = half if stay and self.sets == 1 and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
         profile = self.stream.profile
         if known:
             self._k["carry"](*programs.squares(profile, known, known), W, known, Q)
-        self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
+        if self._ahead:
+            self._among(ws, W, known, Q)
+        else:
+            self.gram.gather(self.panel, ws, self.count)
+            self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
         self._k["mirror"](*programs.squares(profile, W, W - known), W, known, Q)
+
+    def _among(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
+        """Q (W, W) of rows that the row cache has, like :class:`Tile` with ``half``."""
+        size = (1 if self.stream.profile.shape == "vector" else self.gram.rows.lanes, W)
+        store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.cache.slot_of)
+        self._k["among"](size, None, store.arguments(), rows, W, known, Q)
+
+    def _picked(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
+        """:meth:`_among`, of rows at some places, where the row cache has them all and that is cheaper."""
+        cheaper = ahead.picked(self.stream.profile) < self.gram.rows.tile_cost
+        if not cheaper or not self.cache.capacity:
+            return False
+        there = bool((self.stream.read(self.cache.slot_of, np.int32, self.n)[places] >= 0).all())
+        if there:
+            self._among(rows, W, known, Q)
+        return there
 
     def _solve_set(self) -> None:
         memory = local(VECTOR_STATE * self.stride if self.items == 1 else 8)
@@ -279,6 +321,7 @@ class Solver(Loop):
     def _read(self) -> Look:
         numbers, places = self.selection.extremes()
         counters = self.stream.read(self.counters, np.int64, (self.P, 4))
+        self._idle = int(counters[0, 3])
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
         inside = places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)
         return self._seen(m, M, *inside, counters[: self.sets, 0], int(counters[0, 1]) + self._apart)

@@ -69,7 +69,7 @@ kernel EXPLICIT void meet(
   const int b = (int)((long)group0 * V / size + get_global_id(0) / UB), begin = b * size;
   const int low = max(begin, group0 * V), high = min(begin + size, (group0 + groups) * V), here = high - low;
   const int shift = low - begin;
-  const bool whole = shift == 0 && high == min(begin + size, n_pad);
+  const int end_row = shift + here;
   const int s = slot[u], i = rows[u];
   global real *restrict sum = STORED_ROW(s) + (low - base);
   if (!dense_columns)
@@ -89,15 +89,16 @@ kernel EXPLICIT void meet(
     const int k = indices[e];
     if (k >= columns) continue;  // (no row has it)
     const real y = data[e];
-    int h = end[k], stop = end[k + 1];
-    if (!whole) h = from_row(at, h, stop, shift), stop = from_row(at, h, stop, shift + here);
-    for (; h + 4 <= stop; h += 4) {
+    const int stop = end[k + 1];
+    int h = end[k];
+    if (shift) h = from_row(at, h, stop, shift);
+    for (; h + 4 <= stop && at[h + 3] < end_row; h += 4) {
       const int r0 = at[h] - shift, r1 = at[h + 1] - shift, r2 = at[h + 2] - shift, r3 = at[h + 3] - shift;
       const real s0 = fma(x[h], y, sum[r0]), s1 = fma(x[h + 1], y, sum[r1]);
       const real s2 = fma(x[h + 2], y, sum[r2]), s3 = fma(x[h + 3], y, sum[r3]);
       sum[r0] = s0, sum[r1] = s1, sum[r2] = s2, sum[r3] = s3;
     }
-    for (; h < stop; ++h) sum[at[h] - shift] = fma(x[h], y, sum[at[h] - shift]);
+    for (; h < stop && at[h] < end_row; ++h) sum[at[h] - shift] = fma(x[h], y, sum[at[h] - shift]);
   }
   const realv y2 = (realv)(i >= 0 ? norms[i] : (real)0);
   for (int r = 0; r < here; r += V)
