@@ -7,7 +7,9 @@
 //                         ``capacity`` slots, whose owner leaves (capacity 0: nothing is kept, no slots)
 // Hits are read before misses are written (queue order), so a row may be read and evicted in the same step.
 // The last ``stay`` of the ``used`` first rows of each working set then become the first, the rest is emptied.
-//   counters, problem 0: [1] rows computed, [2] head of the ring, [3] rows from place ``stay`` on that did not change
+//   counters, problem 0: [1] rows computed, [2] slots of the ring that were filled so far (it is not the place of the next
+//                        one: a ring that was just full may grow, and goes on behind what it has), [3] rows from place
+//                        ``stay`` on of which no coefficient changed, in the step in which they came
 kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int n, const int sets, const int each, const int W, const int used, const int stay, const int capacity,
     const int all, global int *restrict ws, global uchar *restrict in_set, global const wide *restrict delta,
@@ -35,7 +37,7 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     const int miss = miss_total + group_scan(changed && slot < 0, scratch, &misses_here) - 1;
     if (changed && slot >= 0) hit_slot[hit] = slot;
     if (changed && slot < 0) miss_row[miss] = row;
-    for (int p = first; p < first + each && changed; ++p) {
+    for (int p = first; p < first + each && changed && !all; ++p) {
       const wide d = delta[(size_t)p * W + e % W];
       if (slot >= 0) hit_D[(size_t)p * room + hit] = d;
       else miss_D[(size_t)p * room + miss] = d;
@@ -69,6 +71,6 @@ kernel EXPLICIT __attribute__((reqd_work_group_size(WG, 1, 1))) void plan(
     }
   if (lid == 0) {
     hits[0] = hit_total, misses[0] = miss_total;
-    counters[1] += miss_total, counters[3] += idle_total, counters[2] = capacity > 0 ? (head + miss_total) % capacity : 0;
+    counters[1] += miss_total, counters[3] += idle_total, counters[2] = head + kept;
   }
 }

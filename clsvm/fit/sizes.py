@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from clsvm.gram.layouts.record import Rows
 from clsvm.gram.products import Products
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import ahead
+from clsvm.solvers import rows_first
+from clsvm.solvers.decomposition import CACHE_SHARE
 
 MIN_WORKING_SET = 16
 # How the work of a solve goes with the working set W, fitted to a9a, ijcnn1, covtype and MNIST on a CPU for W of 16 to
@@ -32,10 +36,10 @@ def choose(
     if working_set == "auto":
         value = min(cells, profile.cache_cost) if keep or gram.whole else cells
         n = n or rows.n
-        widths = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
-        if keep and not gram.whole:
-            widths = {W: min(width, ahead.value(profile, rows, n, W)) for W, width in widths.items()}
-        costs = {W: cost(profile, n, width, value, W, rows.laid) for W, width in widths.items()}
+        tiles = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
+        if keep and not gram.whole and _holds_all(stream, rows, cache):
+            tiles = {W: min(own, rows_first.tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
+        costs = {W: cost(profile, n, tile, value, W, rows.laid) for W, tile in tiles.items()}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:
@@ -53,6 +57,13 @@ def choose(
         + ("rows are kept" if keep else "no row is kept")
     )
     return W, stream.limit if keep else 0, "; ".join(words)
+
+
+def _holds_all(stream: Stream, rows: Rows, cache: float | str) -> bool:
+    """Whether a row cache of that size holds K of all rows."""
+    room = CACHE_SHARE * (stream.limit - stream.held)
+    asked = room if cache == "auto" else min(room, float(cache) * 1e6)
+    return asked >= np.dtype(rows.dtype).itemsize * rows.n_pad**2
 
 
 def _sizes(largest: int) -> list[int]:

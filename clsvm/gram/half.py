@@ -1,7 +1,8 @@
 """c = K(X, X) b for one set of rows, by half of K: a value adds to the sums of both of its rows.
 
-Rows go through a panel, block after block of working vectors. K of a block with the rows up to its last one is made
-and kept meanwhile: forward it adds to the sums of these rows, back to those of the working vectors.
+Rows go through a panel, block after block of working vectors. For each block, K between it and all rows up to its last
+is computed and kept for the moment. It adds to the sums of those rows, the block's own included, and what is left of
+the block's own square also, transposed, to the sums of the block.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ def responses(gram: Gram, b: Vector) -> Vector:
     at = np.full(-(-n // BLOCK) * BLOCK, -1, np.int32)
     at[:n] = np.arange(n)
     places, K = stream.upload(at), stream.buffer(np.dtype(rows.dtype).itemsize * BLOCK * n_pad)
-    store, counts = Store((K,), BLOCK, n_pad, gram.slot(panel.capacity)), {}
+    store = Store((K,), BLOCK, n_pad, gram.slot(panel.capacity))
+    full, last = (stream.upload(np.array([size], np.int32)) for size in (BLOCK, n - len(at) + BLOCK))
     for first in range(0, n, BLOCK):
-        here, end = min(BLOCK, n - first), min(first + BLOCK, n_pad)
-        if here not in counts:
-            counts[here] = stream.upload(np.array([here], np.int32))
+        count, end = full if first + BLOCK <= n else last, min(first + BLOCK, n_pad)
         left = 8 * (problems * n_pad - first)
-        gram.gather(panel, stream.part(places, 4 * first, 4 * BLOCK), counts[here])
+        gram.gather(panel, stream.part(places, 4 * first, 4 * BLOCK), count)
         update = Update(problems, n_pad, c, stream.part(weights, 8 * first, left), n_pad)
-        gram.over_rows("both", range(-(-end // V)), 0, panel, counts[here], store, update)
+        gram.over_rows("both", range(-(-end // V)), 0, panel, count, store, update)
         if first:
-            given = K, np.int64(n_pad), first, weights, counts[here], problems, n_pad, stream.part(c, 8 * first, left)
+            given = K, np.int64(n_pad), first, weights, count, problems, n_pad, stream.part(c, 8 * first, left)
             back((BLOCK // programs.OWN * group,), (group,), *given)
     return stream.read_wide(c, (problems, n_pad))[:, :n]

@@ -33,7 +33,7 @@ IN_PLACE = 0.8  # of the memory that is left: for rows that are read in place
 PANEL, PASSING = 32 << 20, 4 << 20  # bytes of support vectors that are evaluated at a time: kept ones, passing ones
 FEWEST = 512  # passing ones at a time, of wide rows: each piece is laid out by itself
 AMONG = 1.25  # times the rows that are asked for, up to which they are laid out with support vectors among them
-HALVED = 0.6  # of them are support vectors where half of K is less work than K of these alone
+HALVED = 0.6  # share of support vectors from which half of K among all rows is less work than K of these alone
 OWN = 24  # bytes of a row's norm and places
 
 
@@ -221,10 +221,10 @@ def exact_among(
     stream: Stream, kernel: Kernel, plan: Plan, X: Data, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector
 ) -> Vector | None:
     """:func:`exact_responses` of some rows of X (n, d) and some as support vectors, with b (problems, len(support)):
-    they are laid out once for both, and where most are support vectors half of K is made (half.py; sums then are to
-    rounding). None where neither pays, or memory does not hold it."""
+    they are laid out once for both, to the same bits; where most are support vectors half of K is computed (half.py),
+    and the sums differ by rounding. None where neither pays, or memory does not hold it."""
     both, layout = np.union1d(rows, support).astype(np.int32), LAYOUTS[plan.kind]
-    halved = len(support) >= HALVED * len(both)
+    halved = layout.in_order and len(support) >= HALVED * len(both)
     if not (layout.sparse or halved) or len(both) > AMONG * len(rows):
         return None
     if len(rows) * len(support) * X.shape[1] <= HOST:
@@ -234,12 +234,11 @@ def exact_among(
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
         laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
         gram, of_rows, of_support = Gram(stream, laid, kernel), both.searchsorted(rows), both.searchsorted(support)
-        if halved and np.array_equal(laid.position, np.arange(laid.n)):
-            D = np.zeros((len(b), laid.n))
-            D[:, of_support] = b
-            return half.responses(gram, D)[:, of_rows]
-        if not layout.sparse:
-            return None
+        if halved:
+            whole = np.zeros((len(b), laid.n))
+            whole[:, of_support] = b
+            with contextlib.suppress(MemoryLimitError, BufferSizeError):
+                return half.responses(gram, whole)[:, of_rows]
         panel, count = gram.panel(len(support)), stream.upload(np.array([len(support)], np.int32))
         gram.gather(panel, stream.upload(laid.position[of_support]), count)
         D, c = np.zeros((len(b), panel.capacity)), stream.zeros(8 * len(b) * laid.n_pad)

@@ -12,7 +12,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      selection.py
         Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
-                (or whole rows first, and Q from the row cache                              ahead.py, update.cl)
+                (or whole rows first, and Q from the row cache                         rows_first.py, update.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
         where that brings little, all free coefficients to their minimum                   free.py
@@ -36,7 +36,7 @@ from clsvm.gram.row_cache import RowCache
 from clsvm.opencl.launch import local
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
-from clsvm.solvers import ahead, programs
+from clsvm.solvers import programs, rows_first
 from clsvm.solvers.free import Leap
 from clsvm.solvers.loop import Look, Loop
 from clsvm.solvers.programs import Hits, Limits, Misses
@@ -74,7 +74,7 @@ class Solver(Loop):
         room = min(settings.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
         self.cache = RowCache(stream, self.n, real, room, self.sets * self.W)
         self._before = 0  # rows computed for problems before
-        self._ahead = False  # whether rows come before the tile
+        self._rows_first = False  # whether rows come before the tile
         self.leap: Leap | None = None
         self.load(problem, settings)
 
@@ -91,12 +91,10 @@ class Solver(Loop):
         if self.leap:
             self.leap.end()
         alone, cells = self.P == 1 and problem.constraint is not Constraint.COUPLED, self.gram.rows.cost
-        value, width = cells, self.gram.rows.tile_cost
-        if self.cache.capacity or self.gram.whole:
-            value, width = min(cells, stream.profile.cache_cost), min(width, ahead.picked(stream.profile))
-        self.leap = Leap(self.state, self.W, settings.kernel_scale, value, width) if alone else None
+        value = min(cells, stream.profile.cache_cost) if self.cache.capacity or self.gram.whole else cells
+        self.leap = Leap(self.state, self.W, settings.kernel_scale, value, self._tile_there) if alone else None
         self._apart = 0  # rows computed for its steps, which the row cache does not get
-        self._idle = self._steps = 0  # new rows of working sets that changed nothing; working sets
+        self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
         if missing is not None:
             self.state.respond(missing, self.panel)
@@ -146,7 +144,8 @@ class Solver(Loop):
         self.items, constraint = programs.subproblem_items(profile, self.stride), self.problem.constraint
         self._subproblem = stream.variant(programs.subproblem(profile, dtype, self.stride, constraint))
         self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", "plan", *self._more)}
-        self._k |= {name: stream.variant(gram_programs.update(profile, dtype), name) for name in ("update", "among")}
+        of_rows = gram_programs.update(profile, dtype)
+        self._k |= {name: stream.variant(of_rows, name) for name in ("update", "tile_of_rows")}
         self._k |= {name: stream.variant(programs.carry(profile, dtype), name) for name in ("carry", "mirror")}
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
@@ -167,11 +166,13 @@ class Solver(Loop):
     def _leapt(self, look: Look, outer: int) -> bool:
         """All free coefficients to their minimum at once, where that costs less than the working sets it spares."""
         leap, violation, steps = self.leap, float(look.violation.max()), int(look.steps.sum())
-        if leap is None or not leap.due(look.free, violation, self.settings.tol, look.rows, steps, outer):
+        rows, profile = self.gram.rows, self.stream.profile
+        tile = rows_first.copy_cost(profile) if self._rows_first else rows.tile_cost
+        if leap is None or not leap.due(look.free, violation, self.settings.tol, look.rows, steps, outer, tile):
             return False
         started = perf_counter()
         with self.cleared():
-            change = leap.find(self._picked)
+            change = leap.find()
         moved = change is not None and leap.go(change, self._respond)
         if moved:
             counters = self.stream.read(self.counters, np.int64, (self.P, 4))
@@ -207,8 +208,11 @@ class Solver(Loop):
     def _reserve(self, look: Look) -> None:
         computed, most = self._before + look.rows - self._apart, self.sync * self.sets * self.W
         self.cache.reserve(computed, self.sync)
-        pays = ahead.pays(self.stream.profile, self.gram.rows, self.n, self.W, self._idle, self._steps)
-        self._ahead = pays and min(computed + most, self.n) <= self.cache.capacity  # (none of them leaves in between)
+        # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and
+        # of one working set no row is missed twice.
+        room = self.sets == 1 and min(computed + most, self.n) <= self.cache.capacity
+        seen = self.stream.profile, self.gram.rows, self.n, self.W, self._idle, self._outer
+        self._rows_first = room and rows_first.pays(*seen)
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
@@ -230,10 +234,10 @@ class Solver(Loop):
 
     def _step(self, outer: int) -> None:
         stay, started = self.stay if outer else 0, perf_counter()
-        self._steps = outer + 1
+        self._outer = outer + 1
         self.selection.choose(self._view(), stay)
         self._lap("select", started)
-        if self._ahead:
+        if self._rows_first:
             started = perf_counter()
             self._plan(self.W, all_of_them=True)
             self._missing(None)
@@ -249,10 +253,9 @@ class Solver(Loop):
         if self.cache.capacity:
             self._from_cache()
         self._lap("update", started)
-        if not self._ahead:  # (else all were hits)
-            started = perf_counter()
-            self._missing(Update(self.P, self.n, self.state.f, self.misses.D, self.panel.capacity))
-            self._lap("rows", started)
+        started = perf_counter()  # (where rows came first, none is missing, or f is right nevertheless)
+        self._missing(Update(self.P, self.n, self.state.f, self.misses.D, self.panel.capacity))
+        self._lap("rows", started)
 
     def _plan(self, stay: int, all_of_them: bool = False) -> None:
         """Which rows of the working set that changed, or all of them, are in the row cache, and which are not; its last
@@ -279,27 +282,27 @@ class Solver(Loop):
         profile = self.stream.profile
         if known:
             self._k["carry"](*programs.squares(profile, known, known), W, known, Q)
-        if self._ahead:
-            self._among(ws, W, known, Q)
+        if self._rows_first:
+            self._tile_of_rows(ws, W, known, Q)
         else:
             self.gram.gather(self.panel, ws, self.count)
             self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
         self._k["mirror"](*programs.squares(profile, W, W - known), W, known, Q)
 
-    def _among(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
+    def _tile_of_rows(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
         """Q (W, W) of rows that the row cache has, like :class:`Tile` with ``half``."""
         size = (1 if self.stream.profile.shape == "vector" else self.gram.rows.lanes, W)
         store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.cache.slot_of)
-        self._k["among"](size, None, store.arguments(), rows, W, known, Q)
+        self._k["tile_of_rows"](size, None, store.arguments(), rows, W, known, Q)
 
-    def _picked(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
-        """:meth:`_among`, of rows at some places, where the row cache has them all and that is cheaper."""
-        cheaper = ahead.picked(self.stream.profile) < self.gram.rows.tile_cost
+    def _tile_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
+        """:meth:`_tile_of_rows`, of rows at some places, where the row cache has them all and that is cheaper."""
+        cheaper = rows_first.copy_cost(self.stream.profile) < self.gram.rows.tile_cost
         if not cheaper or not self.cache.capacity:
             return False
         there = bool((self.stream.read(self.cache.slot_of, np.int32, self.n)[places] >= 0).all())
         if there:
-            self._among(rows, W, known, Q)
+            self._tile_of_rows(rows, W, known, Q)
         return there
 
     def _solve_set(self) -> None:

@@ -36,7 +36,7 @@ from clsvm.threads import one_thread
 Vector = NDArray[np.float64]
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
-Picked = Callable[[NDArray[np.int32], Buffer, int, int, Buffer], bool]
+FromCache = Callable[[NDArray[np.int32], Buffer, int, int, Buffer], bool]
 MOST, LEAST = 4096, 32  # free coefficients
 MARGIN = 256  # panels are whole multiples, so that few sizes are made
 ROUNDS = 10  # of what leaves its bounds
@@ -209,23 +209,24 @@ class Pace:
 class Leap:
     """Steps over all free coefficients of the one problem of a ``state``, which is solved by working sets of W rows.
 
-    value: the cost of a value of K that adds to f, in dense cells; width: of one among working vectors. The factor is
-    kept from one step to the next, and its bytes are the stream's, until :meth:`end`.
+    value: the cost of a value of K that adds to f, in dense cells. from_cache: makes K among some rows, at their
+    places, of what the row cache has, and says whether it did (Solver._tile_there). The factor is kept from one step to
+    the next, and its bytes are the stream's, until :meth:`end`.
     """
 
-    def __init__(self, state: State, W: int, kernel_scale: float, value: float, width: float) -> None:
+    def __init__(self, state: State, W: int, kernel_scale: float, value: float, from_cache: FromCache) -> None:
         self._state, self._stream, self._gram, self._W = state, state.stream, state.gram, W
-        self._scale, self._value, self._width = kernel_scale, value, width
+        self._scale, self._value, self._from_cache = kernel_scale, value, from_cache
         self._dtype = np.dtype(state.gram.rows.dtype)
         self._factor: Factor | None = None
         self._kept = 0  # bytes of it
         self._pace = Pace()
 
-    def due(self, free: int, violation: float, tol: float, rows: int, steps: int, outer: int) -> bool:
+    def due(self, free: int, violation: float, tol: float, rows: int, steps: int, outer: int, tile_cost: float) -> bool:
         """Whether to step now, with so many ``free`` coefficients, after ``outer`` working sets, ``steps`` of pairs,
-        and so many ``rows`` of K computed."""
+        and so many ``rows`` of K computed. tile_cost: of a value among working vectors, as it is made now."""
         profile, n, W = self._stream.profile, self._state.n, self._W
-        width = max(self._width, 1.0)
+        width = max(tile_cost, 1.0)
         a_set = profile.step_cost + profile.look_cost * n + W * W / 2 * width
         cost = rows * n * self._value + outer * a_set + steps * (profile.inner_step + profile.inner_cost * W)
         kept = self._factor is not None and abs(len(self._factor.rows) - free) <= KEPT / 2 * free
@@ -241,20 +242,19 @@ class Leap:
         tile = self._dtype.itemsize * (rows + MARGIN) ** 2
         return max(tile, panel) <= stream.largest and panel + COPIES * tile <= stream.limit - stream.held
 
-    def find(self, picked: Picked) -> Vector | None:
-        """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it. picked:
-        makes K among some rows of what the row cache has."""
+    def find(self) -> Vector | None:
+        """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it."""
         try:
-            change = self._found(*self._state.now(), picked)
+            change = self._found(*self._state.now())
         except (MemoryLimitError, DeviceError):
             change = None
         if change is None:
             self._pace.made(False)
         return change
 
-    def _found(self, problem: Problem, b: Vector, f: Vector, picked: Picked) -> Vector | None:
+    def _found(self, problem: Problem, b: Vector, f: Vector) -> Vector | None:
         seen = certificate.of(problem, b, f)
-        factor = self._factored(np.flatnonzero(seen.inside), picked)
+        factor = self._factored(np.flatnonzero(seen.inside))
         if factor is None:
             return None
         rows = factor.rows
@@ -299,7 +299,7 @@ class Leap:
         self._stream.reserve(-self._kept)
         self._factor, self._kept = None, 0
 
-    def _factored(self, free: Rows, picked: Picked) -> Factor | None:
+    def _factored(self, free: Rows) -> Factor | None:
         """A factor with the rows ``free``: the last one, where few came or went, else a new one. None where K among
         them is not positive definite, or memory does not hold it."""
         last = self._factor
@@ -309,13 +309,13 @@ class Leap:
             if len(new) + gone <= KEPT * len(free) and self._fits(m + len(new)):
                 if not len(new):
                     return last
-                with self._tile(picked, np.concatenate([last.rows, new]), m) as (beside, among), one_thread():
+                with self._tile(np.concatenate([last.rows, new]), m) as (beside, among), one_thread():
                     extended = last.extend(new, beside, among)
                 if extended:
                     return self._keep(last)
         self.end()
         made = Factor(free, self._scale)
-        with self._tile(picked, free) as (_, K), one_thread():
+        with self._tile(free) as (_, K), one_thread():
             well = made.make(K)
         return self._keep(made) if well else None
 
@@ -327,7 +327,7 @@ class Leap:
         return factor
 
     @contextmanager
-    def _tile(self, picked: Picked, rows: Rows, known: int = 0) -> Iterator[tuple[Matrix, Matrix]]:
+    def _tile(self, rows: Rows, known: int = 0) -> Iterator[tuple[Matrix, Matrix]]:
         """K between the first ``known`` of some rows and the others, and among these, lower triangle; inside alone."""
         stream, gram, m = self._stream, self._gram, len(rows)
         panel, made = gram.panel(-(-m // MARGIN) * MARGIN, square=True), []
@@ -339,7 +339,7 @@ class Leap:
             made.append(stream.buffer(self._dtype.itemsize * panel.capacity**2))
             at, count, out = made
             whole = known - known % max(gram.rows.lanes, gram.width)
-            if not picked(places[:m], at, panel.capacity, whole, out):
+            if not self._from_cache(places[:m], at, panel.capacity, whole, out):
                 gram.gather(panel, at, count)
                 gram.tile(panel, Tile(at, count, out, whole, half=True))
             with stream.mapped(out, self._dtype, (panel.capacity, panel.capacity)) as K:

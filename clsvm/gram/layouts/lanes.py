@@ -221,7 +221,7 @@ class Lanes(Layout):
 class Clustered(Lanes):
     """Lane groups of like rows, that hold what any of theirs uses."""
 
-    name, sparse, most, bounds = "clustered", True, MAX_FEATURES, True
+    name, sparse, most, bounds, in_order = "clustered", True, MAX_FEATURES, True, False
 
     def takes(self, spec: Spec) -> bool:
         return spec.element is None

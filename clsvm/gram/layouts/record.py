@@ -187,11 +187,11 @@ class Reader(ABC):
 class Layout(ABC):
     """One way for rows to stand on a device; its rows have its name as their kind.
 
-    name: as plans, reports and commands say it. most: columns that it can hold. bounds:
-    whether :meth:`row_bytes` is no more than a bound. sparse: whether zeros are not stored,
-    so that taking off a centre would add entries. shared: whether several work-groups can share the working vectors of
-    a lane group (for emit). splits: whether some columns are dense and the rest are not, as its plan's partition says.
-    plain: the layout whose kernels read these rows too, where memory has no room for a store (:meth:`stored`).
+    name: as plans, reports and commands say it. most: columns that it can hold. bounds: whether :meth:`row_bytes` is no
+    more than a bound. sparse: whether zeros are not stored, so that taking off a centre would add entries. in_order:
+    whether rows stand as they came. shared: whether several work-groups can share the working vectors of a lane group
+    (for emit). splits: whether some columns are dense and the rest are not, as its plan's partition says. plain: the
+    layout whose kernels read these rows too, where memory has no room for a store (:meth:`stored`).
     Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
@@ -200,6 +200,7 @@ class Layout(ABC):
     bounds: bool = False
     sparse: bool
     shared: bool
+    in_order: bool = True
     splits: bool = False
     plain: str = ""
 

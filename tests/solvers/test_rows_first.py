@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
 from clsvm.fit import sizes
 from clsvm.gram import layouts
@@ -16,7 +17,7 @@ from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem.posed import c_svc
-from clsvm.solvers import ahead, free
+from clsvm.solvers import free, rows_first
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.solution import Settings
 from tests.conftest import noisy
@@ -47,13 +48,13 @@ def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: 
     before, found = Solver._tile, []
 
     def tile(self: Solver, stay: int) -> None:
-        steps.append(self._ahead)
+        steps.append(self._rows_first)
         before(self, stay)
 
     monkeypatch.setattr(Solver, "_tile", tile)
     for first, cache in ((False, 100), (True, 100), (True, 0.5)):
         steps.clear()
-        monkeypatch.setattr(ahead, "pays", lambda *a, first=first: first)
+        monkeypatch.setattr(rows_first, "pays", lambda *a, first=first: first)
         given = machine.get_params() | {"device": device, "layout": "csr", "tol": 1e-4}
         model = type(machine)(**given | {"working_set_size": 64, "cache_size": cache}).fit(X, y)
         assert model.fit_report_.converged
@@ -91,7 +92,7 @@ def test_the_tile_has_its_bits(device: str, profile: str) -> None:
             made.selection.choose(made._view(), made.stay if step else 0)
             Q = []
             for first in (False, True):
-                made._ahead = first
+                made._rows_first = first
                 if first:
                     made._plan(made.W, all_of_them=True)
                     made._missing(None)
@@ -102,6 +103,7 @@ def test_the_tile_has_its_bits(device: str, profile: str) -> None:
             assert not Q[1][~there].any()
             made._solve_set()
             made._plan(made.stay)
+            assert not stream.read(made.misses.count, np.int32, 1)[0]  # (all that changed are there)
 
 
 def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None:
@@ -131,18 +133,18 @@ def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None
 def test_steps_over_free_coefficients_take_them_too(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor is of values that the row cache has, where it has all rows and they are dear."""
     X, y = rows_of(600)
-    picked, taken = Solver._picked, []
+    there, taken = Solver._tile_there, []
 
     def look(self: Solver, *given: Any) -> bool:
-        taken.append(picked(self, *given))
+        taken.append(there(self, *given))
         return taken[-1]
 
-    monkeypatch.setattr(Solver, "_picked", look)
+    monkeypatch.setattr(Solver, "_tile_there", look)
     monkeypatch.setattr(free.Pace, "pays", lambda self, *given: True)
     monkeypatch.setattr(free, "LEAST", 8)
     duals = []
     for cost in (1e9, 0.0):
-        monkeypatch.setattr(ahead, "picked", lambda profile, cost=cost: cost)
+        monkeypatch.setattr(rows_first, "copy_cost", lambda profile, cost=cost: cost)
         given: Any = {"device": device, "layout": "csr", "working_set_size": 64, "cache_size": 100}
         duals.append(SVC(C=100, gamma=0.01, **given).fit(X, np.where(y > 0, 1, -1)).fit_report_.dual)
         assert taken
@@ -152,6 +154,37 @@ def test_steps_over_free_coefficients_take_them_too(device: str, monkeypatch: py
     assert duals[0] == pytest.approx(duals[1], rel=1e-6)
 
 
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("seed", [0, 5, 26])
+def test_no_row_leaves_a_ring_that_can_grow(
+    device: str, profile: str, seed: int, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is exactly full before it grows it goes on behind what it has: no row is computed twice, and the report
+    says what is so."""
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(59, 10))
+    y = np.sign(Z.sum(axis=1) + rng.normal(size=59))
+    X = np.hstack([Z, np.zeros((59, 390))]) @ np.linalg.qr(rng.normal(size=(400, 400)))[0]
+    monkeypatch.setattr(rows_first, "pays", lambda *seen: first)
+    read, rows = Solver._read, []
+
+    def seen(self: Solver) -> Any:
+        look = read(self)
+        rows.append(look.rows)
+        return look
+
+    monkeypatch.setattr(Solver, "_read", seen)
+    given: Any = {"layout": "dense", "working_set_size": 48, "cache_size": 100, "device": device}
+    model = SVC(C=1000, gamma=0.1, tol=1e-2, **given).fit(X, y)
+    coefficients = np.zeros(59)
+    coefficients[model.support_] = model.dual_coef_[0]
+    kernel = kernels.make("rbf", gamma=0.1)
+    found = check.recompute(X, y, np.full(59, 1000.0), coefficients, float(model.intercept_[0]), kernel)
+    assert model.fit_report_.converged
+    assert 0 < max(rows) <= 59
+    assert found.violation <= 1.2e-2
+
+
 def test_where_it_pays(device: str) -> None:
     """Where a value of the tile costs much more than one of a row; not for cheap rows, many rows, or idle ones."""
     X, _ = rows_of(300)
@@ -159,13 +192,15 @@ def test_where_it_pays(device: str) -> None:
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernels.make("rbf", gamma=0.1).spec, "csr")
         rows = replace(layouts.build(stream, X, plan, "float32"), cost=1500.0, tile_cost=6000.0)
-        assert ahead.pays(of, rows, 16000, 2048, 0, 10)
-        assert not ahead.pays(of, rows, 16000, 2048, 10 * 1024, 10)
-        assert not ahead.pays(of, rows, 10**6, 2048, 0, 0)
-        assert not ahead.pays(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
+        assert rows_first.pays(of, rows, 16000, 2048, 0, 10)
+        assert not rows_first.pays(of, rows, 16000, 2048, 10 * 1024, 10)
+        assert not rows_first.pays(of, rows, 10**6, 2048, 0, 0)
+        assert not rows_first.pays(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
 
         def chosen(cache: float) -> int:  # a dear tile calls for a small set, but not where it comes from rows
-            return sizes.choose(stream, gram, "auto", cache, 16000)[0]
+            return sizes.choose(stream, gram, "auto", cache)[0]
 
-        gram = Gram(stream, replace(rows, tile_cost=1e5), kernels.make("rbf", gamma=0.1))
-        assert chosen(100) > chosen(0)
+        dear = replace(rows, n=16000, n_pad=16000, cost=150.0, tile_cost=6000.0)
+        gram = Gram(stream, dear, kernels.make("rbf", gamma=0.1))
+        assert chosen(1100) > chosen(0)
+        assert chosen(100) == chosen(0)  # (of which the row cache does not hold all)
