@@ -1,5 +1,7 @@
-// Products with a kernel matrix that is on the device whole, row by row as the row cache keeps rows (slot = row).
-//   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known, 0 where either row is -1
+// Products with rows of a kernel matrix that are on the device as the row cache keeps them: row i in slot_of[i], or in
+// slot i where slot_of is null and all rows are there.
+//   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known (with half_of: of u >= known only v <= u, the
+//           rest is a mirror image), 0 where either row is -1 or row u has no slot
 //   pair    the same of K of which columns up to the row's are there, for ascending rows: Q[u][v] = Q[v][u], v <= u
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
@@ -7,15 +9,16 @@
 // mirror image, whole lines of the cache both ways, in the vector shape alone. answer: an item for each u.
 #define SIDE 16
 
-kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
-                          const int capacity, const int known, const int offset,
-                          global real *restrict Q) {
-  const int u = get_global_id(1), row = rows[u];
+kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
+                          global const int *restrict rows, const int capacity, const int known, const int offset,
+                          const int half_of, global real *restrict Q) {
+  const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
+  const int end = half_of && u >= known ? u + 1 : capacity;
   global real *restrict to = Q + (size_t)(offset + u) * capacity;
-  global const real *restrict from = STORED_ROW(max(row, 0));
-  for (int v = known + get_global_id(0); v < capacity; v += get_global_size(0)) {
+  global const real *restrict from = STORED_ROW(max(s, 0));
+  for (int v = known + get_global_id(0); v < end; v += get_global_size(0)) {
     const int column = rows[v];
-    to[v] = row >= 0 && column >= 0 ? from[max(column, 0)] : (real)0;
+    to[v] = s >= 0 && column >= 0 ? from[max(column, 0)] : (real)0;
   }
 }
 

@@ -1,12 +1,7 @@
-// From rows of K that are in the row cache:
-//   update    f[p][i] += sum_h D[p][h] K[slot[h]][i]
-//   tile_of_rows  Q[u][v] = K[slot_of[ws[u]]][ws[v]] of a working set whose rows are all there, for v >= known where
-//             u < known and for v <= u elsewhere (carry.cl mirrors the rest); 0 where there is no row
+// f[p][i] += sum_h D[p][h] K[slot[h]][i] over the rows of K that are in the row cache.
 // Vector shape: a work-item owns BLOCK rows, a piece of each stored row that is long enough for the prefetcher, its sums
 // in the first-level cache. Group shape: a work-group of WG items owns WG / SLICES rows, consecutive items on consecutive
 // addresses; each slice sums a share of the stored rows, HITS of them on their way at once, and the slices are added up.
-// tile_of_rows: ranges (V lanes, W), item (l, u) on every V-th of its columns (consecutive items write consecutive
-// values), or (1, W) in the vector shape.
 #ifndef BLOCK
 #define BLOCK 512  // a multiple of V in the vector shape, rows of a work-group in the group shape
 #endif
@@ -69,16 +64,4 @@ kernel OF_GROUP void update(SLABS_GIVEN, const int slab_rows, const long ld, glo
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 #endif
-}
-
-kernel EXPLICIT void tile_of_rows(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
-                           global const int *restrict ws, const int W, const int known, global real *restrict Q) {
-  const int u = get_global_id(1), row = ws[u], s = row >= 0 ? slot_of[row] : -1;
-  global real *restrict to = Q + (size_t)u * W;
-  global const real *restrict from = STORED_ROW(max(s, 0));
-  const int begin = u < known ? known : 0, end = u < known ? W : u + 1;
-  for (int v = begin + get_global_id(0); v < end; v += get_global_size(0)) {
-    const int column = ws[v];
-    to[v] = s >= 0 && column >= 0 ? from[column] : (real)0;
-  }
 }

@@ -1,8 +1,8 @@
 """c = K(X, X) b for one set of rows, by half of K: a value adds to the sums of both of its rows.
 
 Rows go through a panel, block after block of working vectors. For each block, K between it and all rows up to its last
-is computed and kept for the moment. It adds to the sums of those rows, the block's own included, and what is left of
-the block's own square also, transposed, to the sums of the block.
+is computed and kept for the moment. All of it adds to the sums of those rows, the block's own among them. What it has
+with the rows before the block adds to the sums of the block as well, transposed.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ class PrecomputedGram(_Numbered):
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a panel."""
         size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
-        self._pick(size, None, self._slabs.head, tile.rows, panel.capacity, tile.known, tile.offset, tile.out)
+        wanted = panel.capacity, tile.known, tile.offset, int(tile.half)
+        self._pick(size, None, self._slabs.head, None, tile.rows, wanted, tile.out)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D."""

@@ -85,7 +85,7 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def given(profile: Profile, dtype: str) -> Variant:
-    """Products with a kernel matrix that is there; ``entry`` is the first of two kernels."""
+    """Products with rows of a kernel matrix that are there; ``entry`` is the first of its kernels."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
 

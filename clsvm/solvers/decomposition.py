@@ -12,7 +12,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
     until stopped:
         ws   <- half of the last working set, and the rows with the largest violations      selection.py
         Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
-                (or whole rows first, and Q from the row cache                         rows_first.py, update.cl)
+                (or whole rows first, and Q from the row cache                         rows_first.py, given.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
         where that brings little, all free coefficients to their minimum                   free.py
@@ -144,8 +144,8 @@ class Solver(Loop):
         self.items, constraint = programs.subproblem_items(profile, self.stride), self.problem.constraint
         self._subproblem = stream.variant(programs.subproblem(profile, dtype, self.stride, constraint))
         self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", "plan", *self._more)}
-        of_rows = gram_programs.update(profile, dtype)
-        self._k |= {name: stream.variant(of_rows, name) for name in ("update", "tile_of_rows")}
+        self._k["update"] = stream.variant(gram_programs.update(profile, dtype))
+        self._k["pick"] = stream.variant(gram_programs.given(profile, dtype))
         self._k |= {name: stream.variant(programs.carry(profile, dtype), name) for name in ("carry", "mirror")}
 
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
@@ -293,7 +293,7 @@ class Solver(Loop):
         """Q (W, W) of rows that the row cache has, like :class:`Tile` with ``half``."""
         size = (1 if self.stream.profile.shape == "vector" else self.gram.rows.lanes, W)
         store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.cache.slot_of)
-        self._k["tile_of_rows"](size, None, store.arguments(), rows, W, known, Q)
+        self._k["pick"](size, None, store.arguments(), rows, W, known, 0, 1, Q)
 
     def _tile_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
         """:meth:`_tile_of_rows`, of rows at some places, where the row cache has them all and that is cheaper."""
