@@ -64,8 +64,7 @@ def _print(found: Description) -> None:
     typer.echo(f"density          {_percent(found.density)}")
     fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
     typer.echo(f"clusters hold    {fill}")
-    typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second,")
-    typer.echo(f"                 a kernel function takes as long as {found.value_cost:.3g} of them")
+    typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
     for table in (_deciles(found), _splits(found), _layouts(found)):
         console().print(table)
     typer.echo(f"auto takes       {found.chosen}: {found.reason}")
@@ -103,11 +102,11 @@ def _splits(found: Description) -> Table:
 
 
 def _layouts(found: Description) -> Table:
-    from clsvm.tools.describe import WORKING
+    from clsvm.gram.layouts.survey import WORKING
 
     table = _table(
         f"layouts; ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows",
-        *("layout", "MB on the device", "cost in dense cells a row", "ms", "auto"),
+        *("layout", "MB on the device", "a value of K in dense cells", "ms", "auto"),
     )
     for one in found.layouts:
         nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"

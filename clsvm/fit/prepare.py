@@ -211,7 +211,7 @@ def products(
         given = PrecomputedGram(stream, X, dtype)
         own = 0.0 if X.dtype == dtype == "float32" else largest
         return given, None, Scales(own, largest), _exact_given(X)
-    plan = plan or layouts.choose(stream.profile, X, kernel.spec, options.layout)
+    plan = plan or layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
     laid = layouts.once(plan, X, stream.limit // 8) if gathered else plan
     gram = products_of(stream, X, laid, kernel, dtype)
     stream.finish()

@@ -95,7 +95,7 @@ def _solved(
     deal(able, _together(members, large, X.shape[0], len(able)), _one_by_one)
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(there[0], options.memory_limit) as stream:
-            record.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
+            record.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
     b = [found[place].b if place in found else member.beginning for place, member in enumerate(members)]
     none = np.zeros(members[0].problem.groups)
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])

@@ -6,7 +6,7 @@ A row's entries stay in the order in which they came.
 
     paper   stops before a column that would bring the walked part above 5 % density, or that is itself above 50 %
     code    also where four times the entries walked are more than the cells that would be left dense (their source)
-    cost    stops before a column of which an entry stored takes longer than all of its cells, by the profile's rates
+    cost    stops before a column that is read faster whole, by the profile's rates (:class:`Gain`)
 
 Source: Xie et al. 2023 (BoostSVM), algorithms 1 and 2, and the code published with it. Counts are exact and over the
 columns that have an entry: empty ones would dilute the 5 %.
@@ -29,6 +29,23 @@ SPARSE, FULL = 0.05, 0.5  # of the paper's rule: density of the walked part, of 
 LEFT = 4  # of the code's
 PIECE = 1 << 19  # entries that a thread splits at a time
 RULES = ("paper", "code", "cost")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What storing columns whole gains. A column of such a density gains (entry * density)^power - 1 times what its
+    cells take; entry: what a full column takes as entries over that, or its root. least: what all of them together must
+    gain at least, in cells, for any to be whole."""
+
+    entry: float
+    power: int = 1
+    least: float = 0.0
+
+    def whole(self, density: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which columns of such density (d,) are worth storing whole."""
+        gained = (density * self.entry) ** self.power - 1
+        found: NDArray[np.bool_] = gained > 0
+        return found if gained[found].sum() > self.least else np.zeros_like(found)
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,9 @@ class Partition:
         return Partition(np.concatenate([self.order, np.arange(len(self.order), d, dtype=np.int32)]), self.dense)
 
 
+EVEN = Gain(1.0)  # an entry takes as long as a cell
+
+
 def counts(X: Data) -> NDArray[np.int64]:
     """Non-zeros of each column of X (n, d), dense or CSR: (d,)."""
     if isinstance(X, np.ndarray):
@@ -78,22 +98,22 @@ def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.argsort(count.astype(short), kind="stable")
 
 
-def partition(count: NDArray[np.int64], n: int, rule: str = "cost", entry: float = 1.0) -> Partition:
-    """The partition of columns with ``count`` (d,) entries in n rows. entry: time of a stored entry over that of a
-    dense cell. Raises ValueError for a rule that there is not."""
+def partition(count: NDArray[np.int64], n: int, rule: str = "cost", gain: Gain = EVEN) -> Partition:
+    """The partition of columns with ``count`` (d,) entries in n rows; gain: of the rule of costs. Raises ValueError for
+    a rule that there is not."""
     if rule not in RULES:
         raise ValueError(f"got the rule {rule!r}, expected one of {', '.join(RULES)}")
     rising = _rising(count)
     occur = rising[count[rising] > 0]
-    dense = len(occur) - _walked(count[occur], n, rule, entry)
+    dense = len(occur) - _walked(count[occur], n, rule, gain)
     falling = np.concatenate([occur[::-1], rising[: len(rising) - len(occur)]])
     return Partition(falling.astype(np.int32), dense)
 
 
-def _walked(rising: NDArray[np.int64], n: int, rule: str, entry: float) -> int:
+def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
     """How many of the columns that occur are walked before the rule stops."""
     if rule == "cost":
-        return int(np.searchsorted(rising * entry, n, "right"))
+        return len(rising) - int(gain.whole(rising / max(1, n)).sum())
     columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)
     stop = (total > SPARSE * n * columns) | (rising > FULL * n)
     if rule == "code":

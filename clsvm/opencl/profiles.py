@@ -34,7 +34,8 @@ class Profile:
     them work shared by all of the device takes less than the launches it costs. sync: outer steps between host reads.
     csr_cost: time of a stored non-zero of CSR over that of a dense cell, measured; clustered_cost likewise;
     hybrid_cost: of a cell of a column that CSR rows store whole.
-    hit_cost: of an entry that meets one of an inverted index.
+    hit_cost: of an entry that meets one of an inverted index. value_cost: of the kernel function and the store of a
+    value of K over CSR rows, likewise.
     cluster_price: time to find a row's cluster, in dense cells of products: one work-group does it, which on a GPU is a
     small part of the device (a guess there, as all costs of the GPU's profile until a tuner has measured them).
     cache_cost: time to read a stored value of K over that of a dense multiply-add, measured.
@@ -61,6 +62,7 @@ class Profile:
     clustered_cost: float
     hybrid_cost: float
     hit_cost: float
+    value_cost: float
     cluster_price: float
     cache_cost: float
     step_cost: float
@@ -108,10 +110,11 @@ _CPU = Profile(
     working_set=2048,
     alone=2560,
     sync=1,
-    csr_cost=4.0,
-    clustered_cost=1.3,
-    hybrid_cost=1.2,
-    hit_cost=60.0,
+    csr_cost=3.0,
+    clustered_cost=1.2,
+    hybrid_cost=1.0,
+    hit_cost=46.0,
+    value_cost=45.0,
     cluster_price=0.0,
     cache_cost=45.0,
     step_cost=6e7,
@@ -144,6 +147,7 @@ _GPU = Profile(
     clustered_cost=1.1,
     hybrid_cost=4.0,
     hit_cost=60.0,
+    value_cost=10.0,
     cluster_price=1.7e7,
     cache_cost=8.0,
     step_cost=1e9,
@@ -160,10 +164,11 @@ PROFILES = {
         _CPU,
         name="cpu8",
         tiles=_tiles(two=_vector(2, 4, 4), few=_vector(4, 1, 32), many=_vector(4, 1)),
-        csr_cost=3.3,
+        csr_cost=2.9,
         clustered_cost=1.1,
-        hybrid_cost=1.0,
-        hit_cost=30.0,
+        hybrid_cost=0.9,
+        hit_cost=23.0,
+        value_cost=23.0,
     ),
     "gpu": _GPU,
 }

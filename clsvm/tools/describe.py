@@ -13,15 +13,15 @@ from sklearn.utils import check_array
 from clsvm import arrays
 from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.lanes import CLUSTERED
+from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.partition import RULES
+from clsvm.gram.layouts.survey import WORKING
+from clsvm.gram.partition import RULES, Gain
 from clsvm.kernels import make
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.tools import rates
 
-WORKING = 512  # working rows of the product whose time is predicted
 TENTHS = 10
 NARROW, WIDE = 32, 256  # columns of the dense products by which the device is measured
 _ITEMSIZE = 4  # bytes of a float32
@@ -38,8 +38,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a layout would make of the rows: bytes on the device, cost in dense cells a row, milliseconds of a product
-    with WORKING rows. None: the layout does not hold so many columns, or its cost is not estimated."""
+    """What a layout would make of the rows: bytes on the device, cost of a value of K in dense cells, milliseconds of a
+    product with WORKING rows, or all. None: the layout does not hold so many columns, or its cost is not estimated."""
 
     layout: str
     nbytes: int | None
@@ -54,8 +54,7 @@ class Description:
     occurring: columns with an entry. entries: values that are not 0; mean and longest: of a row. density: entries over
     n d. deciles: density of each tenth of the columns that occur, densest first (BoostSVM's figure 4); None where it
     has no column. cluster_columns: what a cluster would hold, None where that is not estimated. chosen, reason: the
-    layout that "auto" takes and why. speed: dense multiply-adds a second of the device, measured; value_cost: what a
-    value's kernel function takes beside its multiply-adds, in dense cells, likewise.
+    layout that "auto" takes and why. speed: dense multiply-adds a second of the device, measured.
     """
 
     rows: int
@@ -73,7 +72,6 @@ class Description:
     reason: str
     device: str
     speed: float
-    value_cost: float
 
     def to_dict(self) -> dict[str, Any]:
         """The description in JSON's types."""
@@ -92,7 +90,7 @@ def describe(X: Any, device: Any = None) -> Description:
     with Stream(device) as stream:
         profile = stream.profile
         plan = layouts.choose(profile, X, make("rbf").spec)
-        speed, value_cost = _measured(stream)
+        speed = _measured(stream)
         name = str(stream.info)
     entries, n = int(count.sum()), X.shape[0]
     return Description(
@@ -104,14 +102,13 @@ def describe(X: Any, device: Any = None) -> Description:
         longest=int(lengths.max()),
         density=entries / n / d,
         deciles=deciles(count, n),
-        splits=tuple(_split(count, n, rule, profile.csr_cost / profile.hybrid_cost) for rule in RULES),
-        cluster_columns=CLUSTERED.fill(profile, plan),
-        layouts=tuple(_estimate(kind, profile, plan, X, speed, value_cost) for kind in layouts.names(make("rbf").spec)),
+        splits=tuple(_split(count, n, rule, HYBRID.gain(profile)) for rule in RULES),
+        cluster_columns=plan.fill,
+        layouts=tuple(_estimate(kind, profile, plan, X, speed) for kind in layouts.names(make("rbf").spec)),
         chosen=plan.kind,
         reason=plan.reason,
         device=name,
         speed=speed,
-        value_cost=value_cost,
     )
 
 
@@ -128,28 +125,26 @@ def _lengths(X: arrays.Data) -> NDArray[np.int64]:
     return np.diff(np.concatenate([[0], np.cumsum(X.data != 0)])[X.indptr])
 
 
-def _split(count: NDArray[np.int64], n: int, rule: str, entry: float) -> Split:
-    made = partition.partition(count, n, rule, entry)
+def _split(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Split:
+    made = partition.partition(count, n, rule, gain)
     return Split(rule, made.dense, float(count[made.order[: made.dense]].sum() / max(1, count.sum())))
 
 
-def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float, value_cost: float) -> Estimate:
+def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: float) -> Estimate:
     layout, cost = LAYOUTS[kind], plan.costs.get(kind)
     nbytes = None
     if X.shape[1] <= layout.most:
         own = replace(plan, kind=kind, partition=layout.partition(profile, X))
         nbytes = layout.nbytes(profile, own, X, _ITEMSIZE)
-    cells = None if cost is None else (cost + value_cost) * X.shape[0] * WORKING
+    cells = None if cost is None else cost * X.shape[0] * min(WORKING, X.shape[0])
     return Estimate(kind, nbytes, cost, None if cells is None else 1e3 * cells / speed)
 
 
-def _measured(stream: Stream) -> tuple[float, float]:
-    """(dense multiply-adds a second, what a value costs beside its own, in multiply-adds), by a narrow and a wide
-    product of some milliseconds."""
+def _measured(stream: Stream) -> float:
+    """Dense multiply-adds a second, by what a wide product takes beyond a narrow one, of some milliseconds."""
     n = rates.ROWS[stream.profile.shape]
     made = [rates.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:
         work.launch()  # builds and touches, which is not timed
     narrow, wide = (seconds / (n * rates.WORKING) for seconds in rates.best_of(*(work.launch for work in made)))
-    cell = max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)  # (half of it where noise says less)
-    return 1 / cell, max(0.0, narrow / cell - NARROW)
+    return 1 / max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)  # (half of it where noise says less)

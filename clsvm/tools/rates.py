@@ -2,14 +2,14 @@
 
 A product over the layout's rows and one over dense rows take turns with the same working vectors. The best time of each
 in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a while,
-but then both products are slow. All rows are made by a seed. Each product has some 250 dense cells' worth of work a
-row, so that the kernel function and the sums, which cost the same in every layout, weigh alike and cancel.
+but then both products are slow. All rows are made by a seed. A layout's cost is linear in its rate: what it is without
+the rate is taken off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -18,8 +18,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.gram import layouts
-from clsvm.gram.layouts import inverted
-from clsvm.gram.layouts.record import Plan, Rows
+from clsvm.gram.layouts.csr import CSR, Csr
+from clsvm.gram.layouts.hybrid import HYBRID
+from clsvm.gram.layouts.inverted import INVERTED
+from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
+from clsvm.gram.layouts.record import Layout, Plan, Rows
+from clsvm.gram.layouts.survey import Survey
 from clsvm.gram.partition import Partition
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import make
@@ -38,11 +42,12 @@ Launch = Callable[[], None]  # runs a product once and waits for it
 
 @dataclass(frozen=True)
 class Work:
-    """A product to time. cells: how many of what the rate counts its rows hold. entries: CSR entries beside them."""
+    """A product to time. cells: how many of what the rate counts it has for each working vector; beside: what it takes
+    without them, in dense cells, likewise."""
 
     launch: Launch
-    cells: int
-    entries: int = 0
+    cells: float
+    beside: float
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,14 @@ def product(stream: Stream, X: Any, plan: Plan, working: int) -> tuple[Rows, Lau
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
     """The product that the others are compared to, over rows of d columns."""
-    return _work(stream, np.random.default_rng(0).random((n, d), np.float32), "dense")
+    X = np.random.default_rng(0).random((n, d), np.float32)
+    survey = _survey(stream, X)
+    return Work(_launch(stream, X, DENSE), float(n * d), n * (_cost(DENSE, survey) - d))
 
 
 def _csr(stream: Stream, n: int) -> Work:
     """Few entries in many columns: density falls by a power of a column's rank, as that of words in text does."""
-    return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr")
+    return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
 
 
 def _clustered(stream: Stream, n: int) -> Work:
@@ -90,28 +97,22 @@ def _clustered(stream: Stream, n: int) -> Work:
     X = np.zeros((n, 2 * _WIDTH), np.float32)
     np.put_along_axis(X, own[rng.integers(0, _KINDS, n)], rng.random((n, _WIDTH), np.float32) + 0.5, axis=1)
     X[rng.random(X.shape, np.float32) > _SHARED] = 0
-    return _work(stream, X, "clustered")
+    return _work(stream, X, "clustered_cost", CLUSTERED)
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
     """Whole columns, and a few entries."""
     rng = np.random.default_rng(0)
     X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), _text(rng, n, _SPARSE, _BESIDE)], "csr")
-    whole = Partition(np.arange(X.shape[1], dtype=np.int32), _DENSE)
-    cells = n * _DENSE
-    work = _work(stream, X, "hybrid", whole)
-    return Work(work.launch, cells, int(X.nnz) - cells)
+    return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
 def _inverted(stream: Stream, n: int) -> Work:
     """The rows of :func:`_csr`: their entries as they meet those of the working vectors. Raises ValueError where the
     device has no such layout."""
-    if not inverted.INVERTED.suits(stream.profile):
+    if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
-    X = _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES)
-    count = np.bincount(X.indices, minlength=_SPARSE)
-    launch = _work(stream, X, "inverted", Partition(np.arange(_SPARSE, dtype=np.int32), 0)).launch
-    return Work(launch, int(n * inverted.meeting(n, count)))
+    return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
 
 
 RATES = (
@@ -122,10 +123,33 @@ RATES = (
 )
 
 
-def _work(stream: Stream, X: Any, kind: str, partition: Partition | None = None) -> Work:
-    plan = Plan(kind, np.zeros(X.shape[1]), "", partition=partition)
-    rows, launch = product(stream, X, plan, min(WORKING, X.shape[0]))
-    return Work(launch, rows.stored)
+def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
+    """Over rows X in a layout, of which the first ``whole`` columns are stored whole: its cost is linear in a rate."""
+    n, survey, costs = X.shape[0], _survey(stream, X), []
+    for value in (0.0, 1.0):
+        changed: dict[str, Any] = {field: value}
+        costs.append(_cost(layout, replace(survey, profile=replace(stream.profile, **changed)), whole))
+    return Work(_launch(stream, X, layout, whole), n * (costs[1] - costs[0]), n * costs[0])
+
+
+def _survey(stream: Stream, X: Any) -> Survey:
+    count = np.count_nonzero(X, axis=0) if isinstance(X, np.ndarray) else np.bincount(X.indices, minlength=X.shape[1])
+    return Survey(stream.profile, X, count / X.shape[0], min(WORKING, X.shape[0]))
+
+
+def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:
+    """Of a value of K, in dense cells."""
+    if isinstance(layout, Csr):
+        return layout.of_parts(survey, np.arange(len(survey.density)) < whole)
+    cost = layout.cost(survey)
+    assert cost is not None
+    return cost
+
+
+def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
+    columns = Partition(np.arange(X.shape[1], dtype=np.int32), whole) if layout.splits else None
+    plan = Plan(layout.name, np.zeros(X.shape[1]), "", partition=columns)
+    return product(stream, X, plan, min(WORKING, X.shape[0]))[1]
 
 
 def _text(rng: np.random.Generator, n: int, d: int, entries: int) -> sp.csr_matrix:
@@ -146,8 +170,8 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
         one.launch()  # builds and touches, which is not timed
     rounds = [best_of(of_dense.launch, work.launch) for _ in range(_ROUNDS)]
     slower = float(np.median([seconds / beside for beside, seconds in rounds]))
-    dense_cells = slower * of_dense.cells  # of the same time
-    ratio = float(f"{(dense_cells - work.entries * stream.profile.csr_cost) / work.cells:.2g}")
+    dense_cells = slower * (of_dense.cells + of_dense.beside)  # of the same time
+    ratio = float(f"{(dense_cells - work.beside) / work.cells:.2g}")
     least, most = LIMITS[rate.field]
     return ratio if least <= ratio <= most else None
 

@@ -187,11 +187,14 @@ def test_the_verdict_on_the_chosen_layout() -> None:
         row(16, "dense", 1.0, 0.0),
         row(16, "csr", 0.5, 0),
     ]
-    first, second = products.verdicts(rows, "csr")
-    assert first == {"W": 512, "best": "dense", "ratio": 1.18, "allowed": 1.17, "within": False}
+    first, second = products.verdicts(rows, {512: "csr", 16: "csr"})
+    assert first == {"W": 512, "best": "dense", "chosen": "csr", "ratio": 1.18, "allowed": 1.17, "within": False}
     assert (second["best"], second["ratio"], second["within"]) == ("csr", 1.0, True)
-    first, second = products.verdicts(rows, "dense")
+    first, second = products.verdicts(rows, {512: "dense", 16: "dense"})
     assert (first["ratio"], first["within"], second["ratio"], second["within"]) == (1.0, True, 2.0, False)
+    first, second = products.verdicts(rows, {512: "dense", 16: "csr"})
+    assert first["within"]
+    assert second["within"]
     assert shared.spread([1.0, 1.0, 2.0, 3.0, 3.0]) == 1.0
 
 
@@ -286,7 +289,7 @@ def test_variants_keep_or_change_the_order_of_columns() -> None:
 class Rates:
     """Of a profile what the hybrid layout asks."""
 
-    csr_cost, hybrid_cost = 3.0, 1.0
+    csr_cost, hybrid_cost, value_cost = 3.0, 1.0, 10.0
 
 
 def test_table_5(tiny: None, tmp_path: Path, capsys: Any) -> None:

@@ -206,17 +206,18 @@ def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form
 @pytest.mark.parametrize(("cost", "chosen"), [(0.96, "dense"), (0.94, "csr")])
 def test_of_layouts_that_are_level_the_first_is_chosen(cost: float, chosen: str) -> None:
     X = sp.random(400, 60, 0.25, "csr", np.float32, random_state=0)
-    d, used = X.shape[1], X.nnz / X.shape[0]
-    costs = {"csr_cost": cost * d / used, "clustered_cost": 100.0, "hybrid_cost": 100.0}
-    profile = replace(PROFILES["cpu"], **costs)
-    plan = layouts.choose(profile, X, kernels.make("rbf", gamma=1.0).spec)
+    spec = kernels.make("rbf", gamma=1.0).spec
+    profile = replace(PROFILES["cpu"], clustered_cost=100.0, hybrid_cost=100.0, hit_cost=1000.0)
+    none, one = (layouts.choose(replace(profile, csr_cost=each), X, spec).costs for each in (0.0001, 1.0))
+    each = (cost * one["dense"] - none["csr"]) / (one["csr"] - none["csr"])
+    plan = layouts.choose(replace(profile, csr_cost=each), X, spec)
     assert (plan.kind, min(plan.costs, key=lambda name: plan.costs[name])) == (chosen, "csr")
 
 
 def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) -> None:
     """Rows that share nothing: a cluster would fill many times what they hold; or few rows, where making clusters is
     dear, as on a GPU."""
-    text = sp.random(2000, 600, 0.02, "csr", random_state=0)
+    text = sp.random(20000, 600, 0.02, "csr", random_state=0)
     alike = sp.csr_matrix(np.repeat(sp.random(4, 600, 0.02, "csr", random_state=0).toarray(), 500, axis=0))
     with Stream(device) as stream:
         spec, cheap, dear = kernels.BUILTIN["rbf"], *(replace(stream.profile, cluster_price=p) for p in (0.0, 1e8))

@@ -9,27 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clsvm import SVC, SVR, FalkonRegressor, arrays, kernels
 from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.partition import RULES
+from clsvm.gram.partition import RULES, Gain
 from clsvm.gram.products import Gram
 from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 
 
-def walk(count: list[int], n: int, rule: str, entry: float) -> int:
+def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
     """Columns that are dense, column by column."""
     occur = sorted(c for c in count if c)
     total = cells = 0
     for i, c in enumerate(occur):
         total, cells, left = total + c, cells + n, len(occur) - i - 1
-        if rule == "cost" and c * entry > n:
-            return len(occur) - i
+        if rule == "cost" and c * gain.entry > n:
+            gained = sum((c / n * gain.entry) ** gain.power - 1 for c in occur[i:])
+            return len(occur) - i if gained > gain.least else 0
         if rule != "cost" and (total / cells > 0.05 or c / n > 0.5):
             return len(occur) - i
         if rule == "code" and 4 * total > n * left:
@@ -38,10 +39,16 @@ def walk(count: list[int], n: int, rule: str, entry: float) -> int:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.sampled_from(RULES), st.floats(1, 10))
-def test_rules_are_walks(count: list[int], rule: str, entry: float) -> None:
-    made = partition.partition(np.array(count), 40, rule, entry)
-    assert made.dense == walk(count, 40, rule, entry)
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=30),
+    st.sampled_from(RULES),
+    st.builds(Gain, st.floats(1, 10), st.sampled_from((1, 2)), st.floats(0, 50)),
+)
+@example([40, 40], "cost", Gain(3.0, 1, 4.0))
+@example([40, 40], "cost", Gain(3.0, 2, 15.0))
+def test_rules_are_walks(count: list[int], rule: str, gain: Gain) -> None:
+    made = partition.partition(np.array(count), 40, rule, gain)
+    assert made.dense == walk(count, 40, rule, gain)
     falling = np.array(count)[made.order]
     assert (np.diff(falling) <= 0).all()
     np.testing.assert_array_equal(np.sort(made.order), np.arange(len(count)))
@@ -63,7 +70,7 @@ def test_counts_and_split(form: Any) -> None:
         X = given.toarray()
     count = partition.counts(given)
     np.testing.assert_array_equal(count, (X != 0).sum(axis=0))
-    made = partition.partition(count, 50, "cost", 2.0)
+    made = partition.partition(count, 50, "cost", Gain(2.0))
     assert 0 < made.dense < 12
     dense, rest = partition.split(sp.csr_matrix(given), made)
     np.testing.assert_array_equal(np.hstack([dense, rest.toarray()]), X[:, made.order])
@@ -78,8 +85,8 @@ def test_counts_and_split(form: Any) -> None:
 def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name: str, dtype: str) -> None:
     if profile == "gpu-pair" and dtype == "float64":
         pytest.skip("the device has no doubles")
-    rng, n, d = np.random.default_rng(1), 300, 40
-    X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < rng.random(d) ** 2)).astype(np.float32)
+    rng, n, d = np.random.default_rng(1), 300, 80
+    X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < rng.random(d))).astype(np.float32)
     kernel = kernels.make(name, **({"gamma": 0.1} if name != "linear" else {}))
     found = []
     with Stream(device) as stream:
@@ -145,7 +152,7 @@ def test_columns_that_no_row_had_in_training(device: str, monkeypatch: pytest.Mo
 
 def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:
     rng = np.random.default_rng(5)
-    density = np.where(np.arange(d) % 30 == 0, 0.8, 0.02)
+    density = np.where(np.arange(d) % 15 == 0, 0.8, 0.02)
     X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < density))
     return X, X[:, :60] @ rng.normal(size=60)
 
@@ -166,7 +173,7 @@ def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, l
     assert falkon.fit(X, y).fit_report_.layout.startswith(layout)
 
 
-@pytest.mark.parametrize(("layout", "dense"), [("hybrid", 10), ("inverted", 10)])
+@pytest.mark.parametrize(("layout", "dense"), [("hybrid", 20), ("inverted", 20)])
 def test_a_saved_model_has_its_partition(device: str, tmp_path: Path, layout: str, dense: int) -> None:
     X, y = half_dense()
     machine = SVC(gamma=0.05, device=device, layout=layout).fit(X, y > 0)

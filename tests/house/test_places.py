@@ -111,7 +111,7 @@ class LinesReader(LaneReader):
 class LinesLayout(Lanes):
     name = "lines"
 
-    def cost(self, profile: Any, survey: Any) -> float:
+    def cost(self, survey: Any) -> float:
         return 0.5
 
     def build(self, stream: Any, X: Any, plan: Any, dtype: str) -> Rows:

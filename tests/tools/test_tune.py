@@ -277,12 +277,12 @@ def timed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Products that take what RATIOS says: a dense cell a microsecond; hybrid rows have 30 entries beside 1000 cells,
     whose time is that of the rate which was measured before."""
 
-    def work(cells: int, each: float, entries: int = 0) -> rates.Work:
+    def work(cells: int, each: float, entries: int = 0, expected: float = 0.0) -> rates.Work:
         spent = 1e-6 * (cells * each + entries * RATIOS["csr_cost"])
-        return rates.Work(lambda: clock.passes(spent), cells, entries)
+        return rates.Work(lambda: clock.passes(spent), cells, entries * expected)
 
     def rate(field: str, cells: int, entries: int = 0) -> rates.Rate:
-        return rates.Rate(field, field, lambda stream, n: work(cells, RATIOS[field], entries))
+        return rates.Rate(field, field, lambda stream, n: work(cells, RATIOS[field], entries, stream.profile.csr_cost))
 
     made = rate("csr_cost", 100), rate("clustered_cost", 400), rate("hybrid_cost", 1000, 30)
     monkeypatch.setattr(rates, "dense", lambda stream, n: work(2000, 1.0))
@@ -319,7 +319,7 @@ def test_a_rate_is_the_median_of_rounds(device: str, file: Path, timed: Clock, m
         lucky, slow = turn // rates._TURNS == 2, turn % rates._TURNS == 1
         timed.passes(1e-4 * RATIOS["csr_cost"] * (0.1 if lucky else 9.0 if slow else 1.0))
 
-    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: rates.Work(launch, 100)),))
+    monkeypatch.setattr(tune, "RATES", (replace(one, prepare=lambda stream, n: rates.Work(launch, 100, 0)),))
     assert tune.tune(device, 60.0).rates[0].ratio == RATIOS["csr_cost"]
     assert next(turns) == 1 + rates._ROUNDS * rates._TURNS
 
@@ -383,7 +383,7 @@ def test_each_rate_measures_its_layout(device: str, rate: rates.Rate, monkeypatc
                 continue
             of_dense, work = rates.dense(stream, 64), rate.prepare(stream, 64)
             assert of_dense.cells == 64 * 256
-            seconds = [of_dense.cells, 2.0 * work.cells + stream.profile.csr_cost * work.entries]
+            seconds = [of_dense.cells + of_dense.beside, 2.0 * work.cells + work.beside]
             ran: list[rates.Launch] = []
 
             def best_of(*launches: rates.Launch, ran: list[rates.Launch] = ran, best: Any = seconds) -> Any:

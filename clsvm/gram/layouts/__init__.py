@@ -19,7 +19,8 @@ from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.inverted import INVERTED
 from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
-from clsvm.gram.layouts.record import Layout, Plan, Rows, Survey
+from clsvm.gram.layouts.record import Layout, Plan, Rows
+from clsvm.gram.layouts.survey import WORKING, Survey
 from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -34,18 +35,19 @@ def names(spec: Spec) -> tuple[str, ...]:
     return tuple(layout.name for layout in LAYOUTS.values() if layout.takes(spec))
 
 
-def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
+def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
     """The cheapest layout that the kernel function has, by the profile's measured costs (the first of LAYOUTS of those
     that are LEVEL), or ``kind``; and the centre that goes with it (||x-y|| is unchanged by a shift, and float32 loses
-    it all where the data sit far from 0).
+    it all where the data sit far from 0). working: of the products, a number of working vectors where that is known.
 
     Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
     """
-    survey = Survey(X, _density(_sample(X)))
-    offers = {name: LAYOUTS[name].cost(profile, survey) for name in names(spec)}
+    asked = WORKING if working == "auto" else int(working)
+    survey = Survey(profile, X, _density(_sample(X)), min(asked, max(1, X.shape[0])))
+    offers = {name: LAYOUTS[name].cost(survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
     if kind == "auto":
-        # (a fit takes about a product with each row: what laying one out costs is shared by as many values of K)
+        # (a fit takes about a product with each row: what laying one out takes is shared by as many values of K)
         whole = {name: cost + LAYOUTS[name].price(profile) / max(1, X.shape[0]) for name, cost in costs.items()}
         least = min(whole.values())
         kind = next(name for name, cost in whole.items() if cost <= LEVEL * least)
@@ -60,7 +62,8 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto") -> Plan:
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
     partition = LAYOUTS[kind].partition(profile, X)
-    return Plan(kind, centre, f"cost a row in dense cells: {reason}", partition, costs)
+    words = f"a value of K takes, in dense cells: {reason}"
+    return Plan(kind, centre, words, partition, costs, survey.fill if CLUSTERED.name in costs else None)
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:

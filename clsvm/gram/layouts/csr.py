@@ -23,7 +23,6 @@ from clsvm.gram.layouts.record import (
     Plan,
     Reader,
     Rows,
-    Survey,
     blocks_words,
     check_norms,
     in_order,
@@ -33,6 +32,7 @@ from clsvm.gram.layouts.record import (
     padded,
     template,
 )
+from clsvm.gram.layouts.survey import Survey
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -43,15 +43,9 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 ORDERED = 8192  # columns whose places a first-level cache holds
+FILLED = 2500.0  # dense cells that an entry of a working vector takes to come into its block
 CACHED = 4096  # lines of a block of working vectors that a second-level cache holds
 TEAM_ITEMS = 256  # of a work-group in the group shape
-
-
-def cost_of(profile: Profile, density: NDArray[np.float64]) -> float:
-    """Of a row's entries, in columns of such density (d,). On a CPU an entry takes twice as long if its column is in
-    the block of working vectors but not in the cache, which holds the lines of the densest columns."""
-    far = np.sort(density)[::-1][CACHED:] if profile.shape == "vector" else np.zeros(0)
-    return float(profile.csr_cost * (density.sum() + (far * (1 - (1 - far) ** profile.panel)).sum()))
 
 
 class Entries(NamedTuple):
@@ -214,8 +208,22 @@ class Csr(Layout):
 
     name, sparse, shared = "csr", True, False
 
-    def cost(self, profile: Profile, survey: Survey) -> float | None:
-        return cost_of(profile, survey.density)
+    def cost(self, survey: Survey) -> float | None:
+        return self.of_parts(survey, np.zeros(len(survey.density), bool))
+
+    def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
+        """Of a value of K, in dense cells, by a row's entries in the columns that are not ``whole`` (d,).
+
+        Half of what an entry of a row takes is its block's, however many vectors this has. On a CPU it takes twice as
+        long if its column is in the block but not in the cache, which holds the lines of the densest columns. Entries
+        of the vectors go into a block one by one."""
+        density = survey.density[~whole]
+        profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
+        far = np.sort(density)[::-1][CACHED:] if profile.shape == "vector" else np.zeros(0)
+        read = density.sum() + (far * (1 - (1 - far) ** width)).sum()
+        row = profile.csr_cost * (1 + profile.panel / width) / 2 * read
+        filled = FILLED * density.sum() / survey.n
+        return float(row + filled) + survey.beside(1.0, 3 * -(-survey.working // width))
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
@@ -259,7 +267,8 @@ class Csr(Layout):
         xx = stream.buffer(real.itemsize * n_pad)
         norms = stream.kernel(sources.cl("gram/pack"), packing(stream.profile, X, dtype), "norms_csr")
         norms((n_pad,), None, csr.indptr, csr.data, columns, xx)
-        cost = entries / max(1, n) * stream.profile.csr_cost + number * stream.profile.hybrid_cost
+        profile = stream.profile
+        cost = entries / max(1, n) * profile.csr_cost + number * profile.hybrid_cost + profile.value_cost
         lengths, sizes = -np.sort(-np.diff(indptr)), (n, d, n_pad, V, entries + n_pad * number)
         made = CsrRows(self.name, dtype, *sizes, *in_order(n, n_pad), xx, cost, cost, csr, columns, lengths)
         check_norms(stream, made)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.gram import partition
-from clsvm.gram.layouts.csr import Csr, CsrRows, cost_of
-from clsvm.gram.layouts.record import Plan, Survey, lanes
-from clsvm.gram.partition import Partition
+from clsvm.gram.layouts.csr import Csr, CsrRows
+from clsvm.gram.layouts.record import Plan, lanes
+from clsvm.gram.layouts.survey import Survey
+from clsvm.gram.partition import Gain, Partition
 from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
 
-MADE = 1.2  # times what its products cost: the partition is made and rows are split, for each set of rows
+MADE = 1.05  # times what its products cost: the partition is made and rows are split, for each set of rows
+BEGUN = 0.5  # of value_cost, that the columns that are stored whole take beside their cells
 
 
 class Hybrid(Csr):
@@ -28,18 +32,20 @@ class Hybrid(Csr):
 
     name, splits = "hybrid", True
 
-    def cost(self, profile: Profile, survey: Survey) -> float | None:
-        dense = survey.density * self.entry(profile) > 1
-        if not dense.any():
-            return None
-        return MADE * float(dense.sum() * profile.hybrid_cost + cost_of(profile, survey.density[~dense]))
+    def cost(self, survey: Survey) -> float | None:
+        whole = self.gain(survey.profile).whole(survey.density)
+        return MADE * self.of_parts(survey, whole) if whole.any() else None
 
-    def entry(self, profile: Profile) -> float:
-        """Time of an entry over that of a dense cell beside it."""
-        return profile.csr_cost / profile.hybrid_cost
+    def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
+        cells = float(survey.profile.hybrid_cost * whole.sum())
+        return cells + super().of_parts(survey, whole) + survey.beside(BEGUN, 1)
+
+    def gain(self, profile: Profile) -> Gain:
+        """What a column gains where it is stored whole."""
+        return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
-        return partition.partition(partition.counts(X), X.shape[0], entry=self.entry(profile))
+        return partition.partition(partition.counts(X), X.shape[0], gain=self.gain(profile))
 
     def streamed(self, X: Data, room: float) -> str:
         """Splitting rows would take longer than it saves."""

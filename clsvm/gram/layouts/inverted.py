@@ -27,17 +27,19 @@ from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
 from clsvm.gram.layouts.csr import CsrPanel, CsrReader, CsrRows
 from clsvm.gram.layouts.hybrid import HYBRID, MADE, Hybrid
-from clsvm.gram.layouts.record import Panel, Pass, Plan, Survey, options
+from clsvm.gram.layouts.record import Panel, Pass, Plan, options
+from clsvm.gram.layouts.survey import Survey
+from clsvm.gram.partition import Gain
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
-from clsvm.opencl.profiles import Profile
+from clsvm.opencl.profiles import Profile, shape_class
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
-KEPT = 50.0  # dense cells that a value takes as long as to store and to read again, in between
-LIST = 15.0  # times what two entries that meet cost: to find a column's rows of a block
+BEGUN = 2.0  # of value_cost: to store sums of columns that are whole, and to read them again
+LIST = 60.0  # times what two entries that meet cost: to find a column's rows of a block
 FEWEST = 256  # rows that an index is made of
 PARTS = 4  # work-items that make an index, for each compute unit
 WEIGHED = 512  # rows of a work-item that adds values to c
@@ -98,16 +100,23 @@ class Inverted(Hybrid):
     def suits(self, profile: Profile) -> bool:
         return profile.shape == "vector"
 
-    def cost(self, profile: Profile, survey: Survey) -> float | None:
-        n, density = survey.X.shape[0], survey.density
-        if not self.suits(profile) or n < FEWEST:
+    def cost(self, survey: Survey) -> float | None:
+        if not self.suits(survey.profile) or survey.n < FEWEST:
             return None
-        dense = density * self.entry(profile) > 1
-        return MADE * _cells(profile, n, int(dense.sum()), density[~dense] * n)
+        return MADE * self.of_parts(survey, self.gain(survey.profile).whole(survey.density))
 
-    def entry(self, profile: Profile) -> float:
-        """As partition.partition has it: a column is dense where more of its cells' squares meet than it has cells."""
-        return math.sqrt(profile.hit_cost / profile.hybrid_cost) if self.suits(profile) else super().entry(profile)
+    def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
+        number, n = int(whole.sum()), survey.n
+        blocks = -(-survey.working // self.width(survey.profile, "float32", shape_class(survey.working)))
+        cells = _cells(survey.profile, n, number, survey.density[~whole] * n)
+        return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
+
+    def gain(self, profile: Profile) -> Gain:
+        """Of a column as many pairs meet as its cells' square."""
+        if not self.suits(profile):
+            return super().gain(profile)
+        cell = profile.hybrid_cost
+        return Gain(math.sqrt(profile.hit_cost / cell), 2, BEGUN * profile.value_cost / cell)
 
     def once(self, X: Data, room: float) -> str:
         """An index takes longer to make than it saves, and panels are made from entries."""
@@ -153,7 +162,8 @@ INVERTED = Inverted()
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any]) -> float:
     """What a value of K costs, in dense cells; count: entries of the columns that are not dense."""
-    return dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count) + KEPT
+    kept = profile.value_cost * (1 + BEGUN * (dense > 0))
+    return dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count) + kept
 
 
 def meeting(n: int, count: NDArray[Any]) -> float:

@@ -27,7 +27,6 @@ from clsvm.gram.layouts.record import (
     Plan,
     Reader,
     Rows,
-    Survey,
     blocks_words,
     check_norms,
     in_order,
@@ -38,6 +37,7 @@ from clsvm.gram.layouts.record import (
     template,
 )
 from clsvm.gram.layouts.staged import Part, split, staged
+from clsvm.gram.layouts.survey import Survey
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -50,6 +50,8 @@ MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of thei
 AHEAD = 64  # features by which clustered rows are fetched ahead
 TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
 UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
+DENSE_VALUE, CLUSTERED_VALUE = 0.2, 0.4  # of the profile's value_cost
+SCATTERED = 2048  # columns that clusters leave out, by which their reads of a panel take a cell's time longer
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
 _UNREAD = "not read by this program: any buffer"
 
@@ -132,9 +134,9 @@ class Lanes(Layout):
 
     name, sparse, shared = "dense", False, True
 
-    def cost(self, profile: Profile, survey: Survey) -> float | None:
+    def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]
-        return None if d > MAX_FEATURES and survey.used < 0.25 * d else float(d)
+        return None if d > MAX_FEATURES and survey.used < 0.25 * d else d + survey.beside(DENSE_VALUE, 2)
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
@@ -226,22 +228,20 @@ class Clustered(Lanes):
     def takes(self, spec: Spec) -> bool:
         return spec.element is None
 
-    def cost(self, profile: Profile, survey: Survey) -> float | None:
+    def cost(self, survey: Survey) -> float | None:
         n, d = survey.X.shape
         if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
             return None
-        return profile.clustered_cost * cluster.sampled_fill(survey.X, profile.lanes * profile.cluster)
+        scattered = (d - survey.fill) / SCATTERED if survey.profile.shape == "vector" else 0.0
+        cell = survey.profile.clustered_cost * (1 + scattered)
+        return cell * survey.fill + survey.beside(CLUSTERED_VALUE, 2)
 
     def price(self, profile: Profile) -> float:
         return profile.cluster_price
 
-    def fill(self, profile: Profile, plan: Plan) -> float | None:
-        """Columns that a cluster would hold, by the plan's estimate; None where there is none."""
-        return plan.costs[self.name] / profile.clustered_cost if self.name in plan.costs else None
-
     def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        fill = self.fill(profile, plan)
-        return super().nbytes(profile, plan, X, itemsize) if fill is None else round(X.shape[0] * fill * itemsize)
+        whole = super().nbytes(profile, plan, X, itemsize)
+        return whole if plan.fill is None else round(X.shape[0] * plan.fill * itemsize)
 
     def once(self, X: Data, room: float) -> str:
         """Clusters would be for nothing."""

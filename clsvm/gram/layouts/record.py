@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.errors import RowTooLargeError
+from clsvm.gram.layouts.survey import Survey
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -33,8 +34,9 @@ class Plan:
     """How a model's rows are laid out, training and test alike.
 
     kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
-    reason: the costs that decided, in dense cells a row. partition: of the columns, where the layout has one.
-    costs: the same estimates by layout, of each that could be estimated; none in a plan that a model file holds.
+    reason: the costs that decided, in dense cells. partition: of the columns, where the layout has one.
+    costs: the same estimates of a value of K by layout, of each that could be estimated, and fill, of the columns that
+    a cluster would hold; none in a plan that a model file holds.
     """
 
     kind: str
@@ -42,19 +44,7 @@ class Plan:
     reason: str
     partition: Partition | None = None
     costs: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What the choice of a layout knows of rows: X (n, d), and the share of rows in which each feature is not 0."""
-
-    X: Data
-    density: NDArray[np.float64]
-
-    @property
-    def used(self) -> float:
-        """Features of a row that are not 0, on average."""
-        return float(self.density.sum())
+    fill: float | None = None
 
 
 @dataclass(frozen=True)
@@ -217,8 +207,8 @@ class Layout(ABC):
         return bool(self.plain) and self.suits(profile)
 
     @abstractmethod
-    def cost(self, profile: Profile, survey: Survey) -> float | None:
-        """Of a row, in dense cells; None where it is not to be chosen."""
+    def cost(self, survey: Survey) -> float | None:
+        """Of a value of K, in dense cells; None where it is not to be chosen."""
 
     def price(self, profile: Profile) -> float:
         """Of laying out a row, beyond a copy, likewise."""

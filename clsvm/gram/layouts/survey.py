@@ -1,0 +1,50 @@
+"""What the choice of a layout knows of rows, and what the estimates of all layouts share.
+
+An estimate is the time of a value of K in dense cells: its multiply-adds, the kernel function and its store, and its
+part of the launches and of what a product lays out for its working vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.gram import cluster
+from clsvm.opencl.profiles import Profile
+
+WORKING = 512  # working vectors of a product, where nothing else is known
+LAUNCHES = 20  # of an outer step, about: what one takes is so many times less than the profile's step_cost
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Rows X (n, d), the share of them in which each feature is not 0, and the working vectors of a product."""
+
+    profile: Profile
+    X: Data
+    density: NDArray[np.float64]
+    working: int
+
+    @property
+    def n(self) -> int:
+        return max(1, self.X.shape[0])
+
+    @property
+    def used(self) -> float:
+        """Features of a row that are not 0, on average."""
+        return float(self.density.sum())
+
+    @cached_property
+    def fill(self) -> float:
+        """Columns that a cluster of the profile's size would hold, about."""
+        return cluster.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
+
+    def beside(self, values: float, launches: int) -> float:
+        """What a value takes beside its cells: the kernel function and its store, as a multiple of the profile's
+        value_cost, and its share of a product's launches."""
+        shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
+        return values * self.profile.value_cost + shared

@@ -1,0 +1,103 @@
+"""What a value of K costs in each layout, by the profile's rates: the estimates that "auto" goes by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from clsvm import SVC
+from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.survey import Survey
+from clsvm.kernels import make
+from clsvm.opencl.profiles import PROFILES, Profile
+from tests.conftest import noisy
+
+FREE = replace(PROFILES["cpu"], step_cost=0.0, value_cost=0.0)  # of which only cells and entries take time
+N, D = 20000, 100
+
+
+def survey(profile: Profile, density: np.ndarray, working: int = 512) -> Survey:
+    return Survey(profile, sp.csr_matrix((N, len(density))), density, working)
+
+
+def cost(name: str, of: Survey) -> float:
+    found = LAYOUTS[name].cost(of)
+    assert found is not None
+    return found
+
+
+def test_an_entry_takes_longer_in_a_narrow_panel() -> None:
+    """Half of it is its block's: of 64 vectors, or of the 16 that a vector of the device holds."""
+    density = np.full(D, 0.1)
+    filled = 2500 * 10 / N
+    for working, times in (512, 1.0), (64, 1.0), (17, 1.0), (16, 2.5), (3, 2.5):
+        assert cost("csr", survey(FREE, density, working)) == pytest.approx(10 * times * FREE.csr_cost + filled)
+    assert cost("dense", survey(FREE, density, 16)) == D
+
+
+def test_columns_whose_lines_no_cache_holds() -> None:
+    """Of 64 vectors, nearly all of those beyond 4096 are in the block: their entries take twice as long."""
+    density = np.full(5000, 0.5)
+    expected = FREE.csr_cost * (2500 + 904 / 2) + 2500 * 2500 / N
+    assert cost("csr", survey(FREE, density)) == pytest.approx(expected)
+    assert cost("csr", survey(replace(FREE, shape="group"), density)) == pytest.approx(expected - FREE.csr_cost * 452)
+
+
+def test_whole_columns_are_worth_their_start() -> None:
+    """Ten full columns gain 10 (csr_cost - hybrid_cost) where they are whole; half of value_cost is what they take."""
+    density = np.concatenate([np.ones(10), np.full(90, 0.01)])
+    gained = 10 * (FREE.csr_cost - FREE.hybrid_cost)
+    for value_cost, dense in (1.9 * gained, 10), (2.1 * gained, 0):
+        profile = replace(FREE, value_cost=value_cost)
+        found = LAYOUTS["hybrid"].cost(survey(profile, density))
+        assert (found is not None) == (dense > 0)
+        X = sp.csr_matrix(np.tile(density >= 1, (5, 1)).astype(np.float32))
+        assert layouts.choose(profile, X, make("rbf").spec, "hybrid").partition.dense == dense  # type: ignore[union-attr]
+    both = survey(replace(FREE, value_cost=gained), density)
+    rest = 0.9 * FREE.csr_cost + 2500 * 0.9 / N
+    assert cost("hybrid", both) == pytest.approx(1.05 * (10 * FREE.hybrid_cost + rest + 1.5 * gained))
+
+
+def test_inverted_rows_cost_what_meets() -> None:
+    """A column of density p meets p^2 times, and each of a working vector's entries finds its column in a block."""
+    density = np.full(D, 0.1)
+    expected = 1.05 * FREE.hit_cost * (D * 0.01 + 60 * 10 / 16384)
+    assert cost("inverted", survey(FREE, density)) == pytest.approx(expected)
+    assert LAYOUTS["inverted"].cost(survey(PROFILES["gpu"], density)) is None
+
+
+def test_launches_are_shared_by_values() -> None:
+    """Dense rows take two; entries three for each block of the working vectors."""
+    profile, density = replace(FREE, step_cost=20.0 * N), np.full(D, 0.1)
+    assert cost("dense", survey(profile, density, 4)) == pytest.approx(D + 2 / 4)
+    for working, blocks in (512, 8), (65, 2), (64, 1), (16, 1):
+        without = cost("csr", survey(FREE, density, working))
+        assert cost("csr", survey(profile, density, working)) == pytest.approx(without + 3 * blocks / working)
+
+
+def test_clusters_that_leave_out_many_columns_read_here_and_there() -> None:
+    """A panel's lines are fetched in order where a cluster has all columns."""
+    one = survey(FREE, np.zeros(4096))
+    vars(one)["fill"] = 2048.0
+    assert cost("clustered", one) == pytest.approx(2048 * FREE.clustered_cost * 2)
+    vars(one)["fill"] = 4096.0
+    assert cost("clustered", one) == pytest.approx(4096 * FREE.clustered_cost)
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_a_fit_chooses_for_its_working_set(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of few entries: among many working vectors CSR is read fastest, among 16 an index."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    rng = np.random.default_rng(0)
+    X = sp.csr_matrix(rng.random((2000, 300)) < 0.13).astype(np.float32)
+    _, y = noisy(2000, 4)
+    costs = {W: layouts.choose(PROFILES["cpu"], X, make("rbf").spec, working=W).costs for W in (512, 16)}
+    for W, kind in (512, "csr"), (16, "inverted"):
+        assert min(costs[W], key=lambda name, W=W: costs[W][name]) == kind  # type: ignore[misc]
+        found = SVC(working_set_size=W, max_iter=20, device=device).fit(X, y).fit_report_
+        assert found.layout.startswith(kind)
+        assert found.layout_costs == pytest.approx(costs[W])
