@@ -2,8 +2,8 @@
 
 A product over the layout's rows and one over dense rows take turns with the same working vectors. The best time of each
 in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a while,
-but then both products are slow. All rows are made by a seed. A layout's cost is linear in its rate: what it is without
-the rate is taken off.
+but then both products are slow. All rows are made by a seed. What else a layout's cost has
+is taken off, as the other rates say.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.gram import layouts
+from clsvm.gram.layouts.clustered import CLUSTERED
 from clsvm.gram.layouts.csr import CSR, Csr
 from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.inverted import INVERTED
-from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
+from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Layout, Plan, Rows
 from clsvm.gram.layouts.survey import Survey
 from clsvm.gram.partition import Partition
@@ -124,12 +125,14 @@ RATES = (
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Over rows X in a layout, of which the first ``whole`` columns are stored whole: its cost is linear in a rate."""
+    """Over rows X in a layout, of which the first ``whole`` columns are stored whole: its cost is linear in a rate,
+    or nearly so."""
     n, survey, costs = X.shape[0], _survey(stream, X), []
-    for value in (0.0, 1.0):
+    for value in (1.0, 2.0):
         changed: dict[str, Any] = {field: value}
         costs.append(_cost(layout, replace(survey, profile=replace(stream.profile, **changed)), whole))
-    return Work(_launch(stream, X, layout, whole), n * (costs[1] - costs[0]), n * costs[0])
+    cells = costs[1] - costs[0]
+    return Work(_launch(stream, X, layout, whole), n * cells, n * (costs[0] - cells))
 
 
 def _survey(stream: Stream, X: Any) -> Survey:

@@ -48,7 +48,7 @@ def test_it_prints_the_figures(file: str, clsvm: Command, device: str) -> None:
         assert re.search(rf"│ {layout} +│ +[\d.e-]+ │ +[\d.e+]+ │ +[\d.e-]+ │ +(yes )?│", out)
     for layout in ("hybrid", "inverted"):  # (no column is worth storing whole; of so few rows there is no index)
         assert re.search(rf"│ {layout} +│ +[\d.e-]+ │ +- │ +- │ +│", out)
-    assert re.search(r"^auto takes       (\w+): a value of K takes, in dense cells: \1 ", out, re.MULTILINE)
+    assert re.search(r"^auto takes       (\w+): a value of K takes, in dense cells, \1 ", out, re.MULTILINE)
 
 
 def test_json_has_the_figures_of_the_library(clsvm: Command, device: str) -> None:

@@ -33,8 +33,8 @@ def cost(name: str, of: Survey) -> float:
 def test_an_entry_takes_longer_in_a_narrow_panel() -> None:
     """Half of it is its block's: of 64 vectors, or of the 16 that a vector of the device holds."""
     density = np.full(D, 0.1)
-    filled = 2500 * 10 / N
-    for working, times in (512, 1.0), (64, 1.0), (17, 1.0), (16, 2.5), (3, 2.5):
+    for working, width, times in (512, 64, 1.0), (64, 64, 1.0), (17, 64, 1.0), (16, 16, 2.5), (3, 16, 2.5):
+        filled = 12000 / width * D * (1 - 0.9**width) / N  # (of a block: the lines of columns that a vector has)
         assert cost("csr", survey(FREE, density, working)) == pytest.approx(10 * times * FREE.csr_cost + filled)
     assert cost("dense", survey(FREE, density, 16)) == D
 
@@ -42,7 +42,7 @@ def test_an_entry_takes_longer_in_a_narrow_panel() -> None:
 def test_columns_whose_lines_no_cache_holds() -> None:
     """Of 64 vectors, nearly all of those beyond 4096 are in the block: their entries take twice as long."""
     density = np.full(5000, 0.5)
-    expected = FREE.csr_cost * (2500 + 904 / 2) + 2500 * 2500 / N
+    expected = FREE.csr_cost * (2500 + 904 / 2) + 12000 / 64 * 5000 / N
     assert cost("csr", survey(FREE, density)) == pytest.approx(expected)
     assert cost("csr", survey(replace(FREE, shape="group"), density)) == pytest.approx(expected - FREE.csr_cost * 452)
 
@@ -58,8 +58,8 @@ def test_whole_columns_are_worth_their_start() -> None:
         X = sp.csr_matrix(np.tile(density >= 1, (5, 1)).astype(np.float32))
         assert layouts.choose(profile, X, make("rbf").spec, "hybrid").partition.dense == dense  # type: ignore[union-attr]
     both = survey(replace(FREE, value_cost=gained), density)
-    rest = 0.9 * FREE.csr_cost + 2500 * 0.9 / N
-    assert cost("hybrid", both) == pytest.approx(1.05 * (10 * FREE.hybrid_cost + rest + 1.5 * gained))
+    rest = 0.9 * FREE.csr_cost + 12000 / 64 * 90 * (1 - 0.99**64) / N
+    assert cost("hybrid", both) == pytest.approx(1.05 * (10 * FREE.hybrid_cost + rest + (1.4 + 0.5) * gained))
 
 
 def test_inverted_rows_cost_what_meets() -> None:
@@ -80,12 +80,20 @@ def test_launches_are_shared_by_values() -> None:
 
 
 def test_clusters_that_leave_out_many_columns_read_here_and_there() -> None:
-    """A panel's lines are fetched in order where a cluster has all columns."""
-    one = survey(FREE, np.zeros(4096))
+    """A panel's lines are fetched in order where a cluster has all columns; each is read for a first time."""
+    one, first = survey(FREE, np.zeros(4096)), 600 * 4096 / N * (1 - 256 / 4096)
     vars(one)["fill"] = 2048.0
-    assert cost("clustered", one) == pytest.approx(2048 * FREE.clustered_cost * 2)
+    assert cost("clustered", one) == pytest.approx(2048 * FREE.clustered_cost * 2 + first)
     vars(one)["fill"] = 4096.0
-    assert cost("clustered", one) == pytest.approx(4096 * FREE.clustered_cost)
+    assert cost("clustered", one) == pytest.approx(4096 * FREE.clustered_cost + first)
+
+
+def test_values_are_stored_while_cells_are_computed() -> None:
+    profile = replace(FREE, value_cost=100.0)
+    assert cost("dense", survey(profile, np.full(200, 0.1))) == pytest.approx(250)  # of 200 cells, and 1.5 * 100 beside
+    one = survey(profile, np.zeros(200))
+    vars(one)["fill"] = 0.0
+    assert cost("clustered", one) == pytest.approx(140)
 
 
 @pytest.mark.filterwarnings("ignore:not converged")

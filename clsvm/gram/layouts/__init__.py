@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.errors import RowTooLargeError
+from clsvm.gram.layouts.clustered import CLUSTERED
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.inverted import INVERTED
-from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
+from clsvm.gram.layouts.lanes import DENSE, MAX_FEATURES
 from clsvm.gram.layouts.record import Layout, Plan, Rows
 from clsvm.gram.layouts.survey import WORKING, Survey
 from clsvm.kernels.records import Spec
@@ -27,7 +28,6 @@ from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
 _SAMPLE = 2048  # rows that the choice looks at
-LEVEL = 1.05  # times the least cost: up to it layouts count as level, and the first is the best for few working vectors
 
 
 def names(spec: Spec) -> tuple[str, ...]:
@@ -36,9 +36,9 @@ def names(spec: Spec) -> tuple[str, ...]:
 
 
 def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
-    """The cheapest layout that the kernel function has, by the profile's measured costs (the first of LAYOUTS of those
-    that are LEVEL), or ``kind``; and the centre that goes with it (||x-y|| is unchanged by a shift, and float32 loses
-    it all where the data sit far from 0). working: of the products, a number of working vectors where that is known.
+    """The cheapest layout that the kernel function has, by the profile's measured costs, or ``kind``; and the centre
+    that goes with it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0).
+    working: how many vectors a product has, where that is known.
 
     Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
     """
@@ -46,11 +46,10 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     survey = Survey(profile, X, _density(_sample(X)), min(asked, max(1, X.shape[0])))
     offers = {name: LAYOUTS[name].cost(survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
+    # (a fit takes about a product with each row: what laying one out takes is shared by as many values of K)
+    whole = {name: cost + LAYOUTS[name].price(profile) / survey.n for name, cost in costs.items()}
     if kind == "auto":
-        # (a fit takes about a product with each row: what laying one out takes is shared by as many values of K)
-        whole = {name: cost + LAYOUTS[name].price(profile) / max(1, X.shape[0]) for name, cost in costs.items()}
-        least = min(whole.values())
-        kind = next(name for name, cost in whole.items() if cost <= LEVEL * least)
+        kind = min(whole, key=lambda name: whole[name])
     elif kind not in offers:
         raise ValueError(f"layout must be 'auto' or one of {', '.join(offers)} for this kernel function, got {kind!r}")
     elif X.shape[1] > LAYOUTS[kind].most:
@@ -60,9 +59,9 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     if spec.of_distance and X.shape[0]:
         full = _full_columns(X, survey.density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)
         centre[full] = _mean(X, full)
-    reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(costs.items(), key=lambda item: item[1]))
+    reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
     partition = LAYOUTS[kind].partition(profile, X)
-    words = f"a value of K takes, in dense cells: {reason}"
+    words = f"a value of K takes, in dense cells, {reason}"
     return Plan(kind, centre, words, partition, costs, survey.fill if CLUSTERED.name in costs else None)
 
 

@@ -43,7 +43,8 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 ORDERED = 8192  # columns whose places a first-level cache holds
-FILLED = 2500.0  # dense cells that an entry of a working vector takes to come into its block
+VALUE = 1.4  # of the profile's value_cost
+LINE = 12000.0  # dense cells that a line of a block takes to be filled
 CACHED = 4096  # lines of a block of working vectors that a second-level cache holds
 TEAM_ITEMS = 256  # of a work-group in the group shape
 
@@ -215,15 +216,15 @@ class Csr(Layout):
         """Of a value of K, in dense cells, by a row's entries in the columns that are not ``whole`` (d,).
 
         Half of what an entry of a row takes is its block's, however many vectors this has. On a CPU it takes twice as
-        long if its column is in the block but not in the cache, which holds the lines of the densest columns. Entries
-        of the vectors go into a block one by one."""
+        long if its column is in the block but not in the cache, which holds the lines of the densest columns. Each
+        column that one of the vectors has is a line of the block, which has to be filled."""
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
         far = np.sort(density)[::-1][CACHED:] if profile.shape == "vector" else np.zeros(0)
         read = density.sum() + (far * (1 - (1 - far) ** width)).sum()
         row = profile.csr_cost * (1 + profile.panel / width) / 2 * read
-        filled = FILLED * density.sum() / survey.n
-        return float(row + filled) + survey.beside(1.0, 3 * -(-survey.working // width))
+        filled = LINE / width * (1 - (1 - np.minimum(density, 1)) ** width).sum() / survey.n
+        return float(row + filled) + survey.beside(VALUE, 3 * -(-survey.working // width))
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])

@@ -1,9 +1,8 @@
-"""Dense and clustered rows, in lane groups: V rows side by side, contiguous for each feature of a group's list J.
+"""Rows in lane groups: V rows side by side, contiguous for each feature of a group's list J; those of dense rows.
 
-    values[at[group] + j V + lane]    J is everything ("dense"), or what some row of a cluster uses ("clustered";
-                                      GTSVM section 5.3; Catanzaro 2011, listings 3 and 4)
+    values[at[group] + j V + lane]    J is everything (here), or what some row of a cluster uses (clustered.py)
 
-Device order of clustered rows is that of their clusters. A panel is itself a set of rows in dense lane groups.
+A panel is itself a set of rows in dense lane groups. Source: Catanzaro 2011, listings 3 and 4.
 """
 
 from __future__ import annotations
@@ -14,13 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data, centred
-from clsvm.gram import cluster
+from clsvm.arrays import Data
 from clsvm.gram.layouts.record import (
-    Arrangement,
     Layout,
     Panel,
     Pass,
@@ -47,12 +43,9 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
-AHEAD = 64  # features by which clustered rows are fetched ahead
 TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
 UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
-DENSE_VALUE, CLUSTERED_VALUE = 0.2, 0.4  # of the profile's value_cost
-SCATTERED = 2048  # columns that clusters leave out, by which their reads of a panel take a cell's time longer
-RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
+VALUE = 1.5  # of the profile's value_cost, while other values' cells are computed
 _UNREAD = "not read by this program: any buffer"
 
 
@@ -136,7 +129,7 @@ class Lanes(Layout):
 
     def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]
-        return None if d > MAX_FEATURES and survey.used < 0.25 * d else d + survey.beside(DENSE_VALUE, 2)
+        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(d, VALUE, 2)
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
@@ -147,7 +140,7 @@ class Lanes(Layout):
         n_pad = padded(n, V)
         lengths, columns_at = np.full(n_pad // V, d, np.int64), np.zeros(n_pad // V + 1, np.int32)
         groups = lengths, columns_at, np.zeros(1, np.int32)
-        return _packed(stream, X, plan.centre, dtype, self.name, in_order(n, n_pad), groups)
+        return packed(stream, X, plan.centre, dtype, self.name, in_order(n, n_pad), groups)
 
     def reader(self, stream: Stream, rows: LaneRows, kernel: Kernel) -> LaneReader:
         return LaneReader(self, stream, rows, kernel)
@@ -211,7 +204,7 @@ class Lanes(Layout):
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
         if not of_panel:
             yield "  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d"
-        yield from _panel_words(numbers)
+        yield from panel_words(numbers)
 
     def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
         words = _ARGUMENTS | (_TILE if of_panel else {})
@@ -220,88 +213,7 @@ class Lanes(Layout):
         return words
 
 
-class Clustered(Lanes):
-    """Lane groups of like rows, that hold what any of theirs uses."""
-
-    name, sparse, most, bounds, in_order = "clustered", True, MAX_FEATURES, True, False
-
-    def takes(self, spec: Spec) -> bool:
-        return spec.element is None
-
-    def cost(self, survey: Survey) -> float | None:
-        n, d = survey.X.shape
-        if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
-            return None
-        scattered = (d - survey.fill) / SCATTERED if survey.profile.shape == "vector" else 0.0
-        cell = survey.profile.clustered_cost * (1 + scattered)
-        return cell * survey.fill + survey.beside(CLUSTERED_VALUE, 2)
-
-    def price(self, profile: Profile) -> float:
-        return profile.cluster_price
-
-    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        whole = super().nbytes(profile, plan, X, itemsize)
-        return whole if plan.fill is None else round(X.shape[0] * plan.fill * itemsize)
-
-    def once(self, X: Data, room: float) -> str:
-        """Clusters would be for nothing."""
-        return "csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense"
-
-    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
-        if sp.issparse(X):
-            X, plan = sp.csr_matrix(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
-        order, position, _, groups = self.arranged(stream, X, plan, dtype)
-        return _packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
-
-    def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
-        n, V = X.shape[0], lanes(stream.profile, dtype)
-        size = V * stream.profile.cluster
-        n_pad = padded(n, size)
-        clusters = cluster.cluster(stream, X, size, centre=plan.centre)
-        empty = n_pad - len(clusters.order)  # rows of no cluster
-        order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
-        position = np.empty(n, np.int32)
-        position[order[order >= 0]] = np.flatnonzero(order >= 0)
-        mask = np.pad(np.repeat(clusters.mask, size // V, axis=0), ((0, empty // V), (0, 0)))
-        lengths = mask.sum(axis=1, dtype=np.int64)
-        if lengths.sum() >= 2**31:
-            raise ValueError(f"the clustered layout of {n} rows needs {lengths.sum()} columns, at most {2**31 - 1}")
-        columns_at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        groups = lengths, columns_at, np.nonzero(mask)[1].astype(np.int32)
-        return Arrangement(order, position, np.repeat(lengths, V), groups)
-
-    def build_part(
-        self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
-    ) -> Rows:
-        lengths, columns_at, columns = arrangement.groups
-        V, order = lanes(stream.profile, dtype), arrangement.order[places]
-        first, end = places.start // V, places.start // V + len(order) // V
-        begin, stop = columns_at[first], columns_at[end]
-        groups = lengths[first:end], columns_at[first : end + 1] - begin, columns[begin:stop]
-        there = np.flatnonzero(order >= 0).astype(np.int32)
-        return _packed(stream, X, plan.centre, dtype, self.name, (order, there), groups)
-
-    def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        if of_panel or profile.shape == "group":
-            return super().tile(profile, dtype, shape, of_panel)
-        # (a lane group's columns are its own; it ends before the processor's own fetching has set in)
-        return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
-
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
-        yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
-
-    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
-        items = Layout.size(self, stream, numbers, of_panel, groups)
-        return items if of_panel else min(items, max(-(-items // RUN), SHARE * stream.compute_units))
-
-    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
-        if not of_panel:
-            yield "A group holds the features that any row of it has, the others are zero for the whole group:"
-            yield "  feature columns[columns_at[g] + j] of row i:  values[at[g] + j * V + i % V]"
-        yield from _panel_words(numbers)
-
-
-DENSE, CLUSTERED = Lanes(), Clustered()
+DENSE = Lanes()
 
 _ARGUMENTS = {
     "values": "the rows",
@@ -318,7 +230,8 @@ _TILE = {
 }
 
 
-def _panel_words(numbers: Mapping[str, str]) -> Iterator[str]:
+def panel_words(numbers: Mapping[str, str]) -> Iterator[str]:
+    """How working vectors stand in a panel, in words."""
     yield from blocks_words(numbers["UB"])
     yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
 
@@ -329,7 +242,7 @@ def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Var
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
 
 
-def _packed(
+def packed(
     stream: Stream,
     X: Data,
     centre: NDArray[np.float64],

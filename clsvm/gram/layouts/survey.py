@@ -6,6 +6,7 @@ part of the launches and of what a product lays out for its working vectors.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,3 +49,8 @@ class Survey:
         value_cost, and its share of a product's launches."""
         shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
+
+    def at_once(self, cells: float, values: float, launches: int) -> float:
+        """The cost of a value whose cells and kernel function are computed while others are stored: hardly more than
+        the longer of the two."""
+        return math.hypot(cells, values * self.profile.value_cost) + self.beside(0.0, launches)
