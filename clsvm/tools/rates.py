@@ -23,10 +23,10 @@ from clsvm.gram.layouts.csr import CSR, Csr
 from clsvm.gram.layouts.hybrid import HYBRID
 from clsvm.gram.layouts.inverted import INVERTED
 from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.record import Layout, Plan, Rows
+from clsvm.gram.layouts.record import Layout, Plan
 from clsvm.gram.layouts.survey import Survey
 from clsvm.gram.partition import Partition
-from clsvm.gram.products import Gram, Update
+from clsvm.gram.products import Gram, Store, Update
 from clsvm.kernels import make
 from clsvm.opencl.profiles import RATES as LIMITS
 from clsvm.opencl.stream import Stream
@@ -36,7 +36,7 @@ ROWS = {"vector": 1 << 12, "group": 1 << 15}  # by the profile's shape: millisec
 _ROUNDS, _TURNS = 9, 5  # of a measurement, and turns of each round
 _DENSE = 256  # columns of dense rows, and whole columns of hybrid ones
 _SPARSE, _ENTRIES = 8192, 60  # columns of CSR rows and entries of a row, about
-_KINDS, _WIDTH, _SHARED = 32, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, the share that a row has
+_KINDS, _WIDTH, _SHARED = 128, 256, 0.9  # clustered rows: kinds of rows, columns of a kind, the share that a row has
 _BESIDE = 4  # entries of a hybrid row, beside its whole columns
 Launch = Callable[[], None]  # runs a product once and waits for it
 
@@ -61,8 +61,8 @@ class Rate:
     prepare: Callable[[Stream, int], Work]
 
 
-def product(stream: Stream, X: Any, plan: Plan, working: int) -> tuple[Rows, Launch]:
-    """The rows of X as ``plan`` lays them out, and c += K(X, U) D for ``working`` of them: an rbf kernel."""
+def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = False) -> Launch:
+    """K(X, U) for ``working`` of the rows of X as ``plan`` lays them out, of an rbf kernel: stored, or c += K D."""
     kernel = make("rbf", gamma=1.0 / X.shape[1])
     rows = layouts.build(stream, X, plan, "float32")
     gram = Gram(stream, rows, kernel)
@@ -70,13 +70,15 @@ def product(stream: Stream, X: Any, plan: Plan, working: int) -> tuple[Rows, Lau
     at, count = stream.upload(np.arange(working, dtype=np.int32)), stream.upload(np.array([working], np.int32))
     gram.gather(panel, at, count)
     c, weights = stream.wide(np.zeros((1, rows.n_pad))), stream.wide(np.ones((1, panel.capacity)))
-    update = Update(1, rows.n_pad, c, weights, panel.capacity)
+    update = None if stored else Update(1, rows.n_pad, c, weights, panel.capacity)
+    kept = (stream.buffer(4 * working * rows.n_pad),) if stored else ()
+    store = Store(kept, working, rows.n_pad, gram.slot(panel.capacity)) if stored else None
 
     def launch() -> None:
-        gram.accumulate(panel, count, None, update)
+        gram.accumulate(panel, count, store, update)
         stream.finish()
 
-    return rows, launch
+    return launch
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
@@ -152,7 +154,7 @@ def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:
 def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
     columns = Partition(np.arange(X.shape[1], dtype=np.int32), whole) if layout.splits else None
     plan = Plan(layout.name, np.zeros(X.shape[1]), "", partition=columns)
-    return product(stream, X, plan, min(WORKING, X.shape[0]))[1]
+    return product(stream, X, plan, min(WORKING, X.shape[0]), stored=True)
 
 
 def _text(rng: np.random.Generator, n: int, d: int, entries: int) -> sp.csr_matrix:

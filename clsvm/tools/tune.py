@@ -73,7 +73,7 @@ def _numbers(field: str) -> Callable[[Profile], Iterator[Profile]]:
 
 
 def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int], Launch]:
-    """c += K(X, U) D for ``working`` vectors, and K(X, U) stored where they are many; CSR where ``density`` < 1."""
+    """c += K(X, U) D for ``working`` vectors; CSR where ``density`` < 1."""
 
     def prepare(stream: Stream, n: int) -> Launch:
         rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
             X = sp.csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), row_ends), shape=(n, d))
             X.sum_duplicates()
         plan = Plan("dense" if density == 1 else "csr", np.zeros(d), "")
-        return rates.product(stream, X, plan, working)[1]
+        return rates.product(stream, X, plan, working)
 
     return prepare
 
