@@ -82,10 +82,18 @@ def test_launches_are_shared_by_values() -> None:
 def test_clusters_that_leave_out_many_columns_read_here_and_there() -> None:
     """A panel's lines are fetched in order where a cluster has all columns; each is read for a first time."""
     one, first = survey(FREE, np.zeros(4096)), 600 * 4096 / N * (1 - 256 / 4096)
-    vars(one)["fill"] = 2048.0
-    assert cost("clustered", one) == pytest.approx(2048 * FREE.clustered_cost * 2 + first)
-    vars(one)["fill"] = 4096.0
-    assert cost("clustered", one) == pytest.approx(4096 * FREE.clustered_cost + first)
+    for fill, times in (4096.0, 1.0), (4096.0 - 1024, 1.0), (1024.0, 1 + 2048 / 1280):
+        vars(one)["fill"] = fill
+        assert cost("clustered", one) == pytest.approx(fill * FREE.clustered_cost * times + first)
+
+
+def test_what_laying_rows_out_takes_is_shared_by_the_values_of_a_row() -> None:
+    """Whether a cell of a dense row is 0 takes a thousand cells' time to see: few rows are not worth it."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((4000, 500)) < 0.1).astype(np.float32)
+    for n, kind in (4000, "csr"), (1000, "dense"):
+        assert layouts.choose(PROFILES["cpu"], X[:n], make("laplacian").spec).kind == kind
+        assert layouts.choose(PROFILES["cpu"], sp.csr_matrix(X[:n]), make("laplacian").spec).kind == "csr"
 
 
 def test_values_are_stored_while_cells_are_computed() -> None:

@@ -47,7 +47,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     offers = {name: LAYOUTS[name].cost(survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
     # (a fit takes about a product with each row: what laying one out takes is shared by as many values of K)
-    whole = {name: cost + LAYOUTS[name].price(profile) / survey.n for name, cost in costs.items()}
+    whole = {name: cost + LAYOUTS[name].price(survey) / survey.n for name, cost in costs.items()}
     if kind == "auto":
         kind = min(whole, key=lambda name: whole[name])
     elif kind not in offers:

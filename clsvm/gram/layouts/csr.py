@@ -44,6 +44,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 ORDERED = 8192  # columns whose places a first-level cache holds
 VALUE = 1.4  # of the profile's value_cost
+CONVERTED = 1000.0  # dense cells that it takes to look whether one of a dense row is 0
 LINE = 12000.0  # dense cells that a line of a block takes to be filled
 CACHED = 4096  # lines of a block of working vectors that a second-level cache holds
 TEAM_ITEMS = 256  # of a work-group in the group shape
@@ -225,6 +226,9 @@ class Csr(Layout):
         row = profile.csr_cost * (1 + profile.panel / width) / 2 * read
         filled = LINE / width * (1 - (1 - np.minimum(density, 1)) ** width).sum() / survey.n
         return float(row + filled) + survey.beside(VALUE, 3 * -(-survey.working // width))
+
+    def price(self, survey: Survey) -> float:
+        return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])

@@ -210,7 +210,7 @@ class Layout(ABC):
     def cost(self, survey: Survey) -> float | None:
         """Of a value of K, in dense cells; None where it is not to be chosen."""
 
-    def price(self, profile: Profile) -> float:
+    def price(self, survey: Survey) -> float:
         """Of laying out a row, beyond a copy, likewise."""
         return 0.0
 
