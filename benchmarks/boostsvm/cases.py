@@ -44,6 +44,7 @@ REAL: dict[str, Loader] = {
     "news20_bydate": _classes("news20_bydate"),
 }
 SETS = (*REAL, *SHAPES)
+RANDOM = "random-"  # before a seed: a set of the shape that it draws
 DENSE = 0.5  # from this density on a set is an array
 EPSILON = 0.1  # of SVR; targets have deviation 1
 
@@ -86,9 +87,10 @@ def refused(name: str, h: int) -> str:
 def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> Case:
     """The set of that name with n / scale rows; the same rows in every call. FileNotFoundError or MissingSetError says
     what is missing."""
-    if name in SHAPES:
-        shape = SHAPES[name]
-        made = shapes.make(shape, h, scale)
+    if name in SHAPES or name.startswith(RANDOM):
+        seed = int(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else 0
+        shape = SHAPES.get(name) or shapes.drawn(seed)
+        made = shapes.make(shape, h, scale, seed)
         numbers = {"C": 100.0, "gamma": 0.5} if shape.target == "classes" else {"C": 256.0, "gamma": 0.125}
         return Case(name, h, made.X, made.y, shape.target == "classes", **numbers, record=made.record)
     X, y = REAL[name](folder)

@@ -58,8 +58,10 @@ def run(asked: Asked) -> Result:
         scale=asked.scale,
         limit=asked.limit,
     )
-    for one in asked.sets or [one for one in part.sets if asked.data or one not in cases.REAL]:
-        if one not in part.sets:
+    random = [f"{cases.RANDOM}{asked.seed + i}" for i in range(asked.random)]
+    usual = [] if random else [one for one in part.sets if asked.data or one not in cases.REAL]
+    for one in [*(asked.sets or usual), *random]:
+        if one not in (*part.sets, *random):
             raise MissingSetError(f"{name} has no set {one!r}; there are {', '.join(part.sets)}")
         for h in asked.h if one in SHAPES else [0]:
             head = {"set": one, "h": h}
@@ -92,6 +94,9 @@ def _arguments(parser: Parser) -> None:
     add_sets(parser, cases.SETS, None, "; all that the part has")
     words = f"columns of density 0.74 in a synthetic set ({','.join(map(str, COMMON_COLUMNS))})"
     parser.add_argument("--h", type=whole_numbers, default=list(COMMON_COLUMNS), help=words)
+    words = "N sets besides, or alone, of shapes that are drawn by the seeds from --seed on"
+    parser.add_argument("--random", type=int, default=0, metavar="N", help=words)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first of these seeds (0)")
     add_peers(parser)
     words = "runs of each product after the first (5); fits of each solver, the cold one included (3)"
     parser.add_argument("--repeats", type=int, help=words)

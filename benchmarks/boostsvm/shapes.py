@@ -22,6 +22,8 @@ COMMON = 0.74
 TEACHER = 200
 NOISE = 0.05  # share of labels that are flipped, or noise of a target over its deviation
 COMMON_COLUMNS = (0, 100, 1000)  # the values of h
+DRAWN_ROWS, DRAWN_COLUMNS, DRAWN_ENTRIES = (400, 40000), (100, 60000), (4, 1500)  # of shapes that are drawn
+DRAWN_MOST = 1.5e7  # entries of all of their rows
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,19 @@ SHAPES = {
     "gisette": Shape(6000, 5000, 0.9908, paper_n=6000, dense=True),
     "url": Shape(23961, 3231961, 0.000036, paper_n=2396130),
 }
+
+
+def drawn(seed: int) -> Shape:
+    """A shape by a seed, of what fits have that are neither trivial nor large: rows, columns and entries of a row by
+    their logarithms, alike."""
+    rng = np.random.default_rng(seed)
+
+    def between(low: float, high: float) -> int:
+        return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+    n, d = between(*DRAWN_ROWS), between(*DRAWN_COLUMNS)
+    per_row = between(DRAWN_ENTRIES[0], min(0.4 * d, DRAWN_ENTRIES[1], DRAWN_MOST / n))
+    return Shape(n, d, per_row / d, paper_n=n)
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,30 @@ def test_products(tiny: None, tmp_path: Path, capsys: Any) -> None:
     assert "GFMA/s" in str([column.header for column in parts.PARTS["table 4"].show(result).columns])
 
 
+def test_products_of_sets_that_are_drawn(
+    tiny: None, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another seed draws another shape; the same one the same rows."""
+    monkeypatch.setattr(shapes, "DRAWN_ROWS", (100, 200))
+    monkeypatch.setattr(shapes, "DRAWN_COLUMNS", (100, 300))
+    first, second = cases.load("random-7"), cases.load("random-8")
+    assert first.X.shape != second.X.shape
+    assert (first.X != cases.load("random-7").X).nnz == 0
+    for case in first, second:
+        n, d = case.X.shape
+        assert 100 <= n <= 200
+        assert 100 <= d <= 300
+        assert 2 <= case.nnz / n <= 0.5 * d
+        assert set(case.y) == {-1, 1}
+    _, result, _ = measured(tmp_path, capsys, "--products", "--random", "2", "--seed", "7", "--repeats", "2")
+    assert [(one["set"], one["n"]) for one in result["sets"]] == [
+        ("random-7", first.X.shape[0]),
+        ("random-8", second.X.shape[0]),
+    ]
+    _, result, _ = measured(tmp_path, capsys, "--figure", "4", "--random", "1", "--sets", "gisette", "--h", "0")
+    assert [one["set"] for one in result["sets"]] == ["gisette", "random-0"]
+
+
 def test_the_verdict_on_the_chosen_layout() -> None:
     def row(working: int, name: str, seconds: float, spread: float) -> dict[str, Any]:
         return {"W": working, "name": name, "seconds": seconds, "spread": spread}
