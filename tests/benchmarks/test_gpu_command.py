@@ -327,9 +327,10 @@ def test_kernels_of_a_fit(small: None, shape: str, device: str, tmp_path: Path) 
     assert found["busy"] <= 1.01 * found["span"] < 2 * found["fit_seconds"]  # (one queue: nothing at the same time)
     assert all(0 < one["longest"] <= 1.0001 * one["seconds"] for one in found["kernels"])
     assert (np.diff([one["seconds"] for one in found["kernels"]]) <= 0).all()
-    assert "gram" in {one["kernel"] for one in found["kernels"]}
+    named = [one["kernel"] for one in found["kernels"]]
+    assert {"gather", "subproblem"} < set(named)
     record = {"step": "kernels two", "run": "kernels:kernels", "status": "ok", "seconds": 1.0, **found}
-    assert "| two | gram |" in summary.markdown({**HEAD, "steps": [record]})
+    assert f"| two | {named[0]} |" in summary.markdown({**HEAD, "steps": [record]})
     assert f"{found['launches']} launches" in summary.said(record)[1]
 
 
