@@ -2,8 +2,8 @@
 
 A product over the layout's rows and one over dense rows take turns with the same working vectors. The best time of each
 in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a while,
-but then both products are slow. All rows are made by a seed. What else a layout's cost has
-is taken off, as the other rates say.
+but then both products are slow. All rows are made by a seed. What else a layout's cost has is taken off, as the other
+rates say.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clsvm.gram.layouts.inverted import INVERTED
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Layout, Plan
 from clsvm.gram.layouts.survey import Survey
-from clsvm.gram.partition import Partition
+from clsvm.gram.partition import Partition, counts
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.kernels import make
 from clsvm.opencl.profiles import RATES as LIMITS
@@ -138,8 +138,7 @@ def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) ->
 
 
 def _survey(stream: Stream, X: Any) -> Survey:
-    count = np.count_nonzero(X, axis=0) if isinstance(X, np.ndarray) else np.bincount(X.indices, minlength=X.shape[1])
-    return Survey(stream.profile, X, count / X.shape[0], min(WORKING, X.shape[0]))
+    return Survey(stream.profile, X, counts(X) / X.shape[0], min(WORKING, X.shape[0]))
 
 
 def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:

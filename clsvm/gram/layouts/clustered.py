@@ -25,10 +25,8 @@ from clsvm.opencl.stream import Stream
 AHEAD = 64  # features by which clustered rows are fetched ahead
 RUN, SHARE = 16, 8  # clustered rows: lane groups of a work-item at most, work-items of a compute unit at least
 VALUE = 1.4  # of the profile's value_cost, while other values' cells are computed
-ORDERED, SCATTERED = (
-    1024,
-    1280,
-)  # columns of a panel that a cluster may leave out, and by which a cell's time then grows
+SKIPPED = 1024  # columns of a panel that a cluster may leave out
+SCATTERED = 1280  # columns beyond these by which a cell takes its time longer
 FIRST = 600.0  # dense cells that a column of a panel takes to be read for the first time,
 NEAR = 256  # but for as many that a cache holds
 
@@ -47,7 +45,7 @@ class Clustered(Lanes):
             return None
         profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill
         if profile.shape == "vector":
-            cells *= 1 + max(0.0, d - survey.fill - ORDERED) / SCATTERED
+            cells *= 1 + max(0.0, d - survey.fill - SKIPPED) / SCATTERED
             cells += FIRST * min(d / n, survey.fill / profile.lanes) * max(0.0, 1 - NEAR / d)
         return survey.at_once(cells, VALUE, 2)
 
