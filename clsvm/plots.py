@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -10,15 +10,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
 
 from clsvm import arrays
 from clsvm.errors import install
 from clsvm.gram import cluster
 from clsvm.opencl.stream import Stream
-from clsvm.report import Record, by_part
+from clsvm.report import FitReport, Record, by_part
 from clsvm.tools.describe import Description
 
 _TICKS = 12  # labels of an axis, at most
+_STEPS, _MARGIN = 200, 0.08  # of a plane: cells of a side, and what it has beyond the rows on each, of their extent
 _VALUES = 10  # cells side by side that have room for their values
 Axes = Any  # matplotlib's, which need not be installed
 Figure = Any
@@ -48,6 +50,77 @@ def convergence(report: Record, ax: Axes = None) -> Axes:
     ax.set_title(report.status, fontsize="medium")
     if ax.lines:
         ax.legend()
+    return ax
+
+
+def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) -> Axes:
+    """Relative error of the objective over seconds, both logarithmic: a line for each of ``runs`` by its name.
+
+    runs: for each name a :class:`FitReport` that kept a trace, or pairs (seconds, primal objective) of another solver
+    of the same problem. best: the objective of the optimum; by default the highest dual objective of the reports, which
+    no solution goes below, or the lowest objective there is. The error is (objective - best) / |best|; objectives
+    that were not evaluated, or are not above best, are left out. ax: where to draw, by default a new figure. Raises
+    ValueError where nothing remains to draw, ImportError without matplotlib.
+    """
+    points = {name: _objectives(name, run) for name, run in runs.items()} if isinstance(runs, Mapping) else {}
+    known = [y for some in points.values() for _, y in some]
+    if not known:
+        names = ", ".join(map(str, runs)) if isinstance(runs, Mapping) else type(runs).__name__
+        raise ValueError(f"got no objective in {names or 'no run'}, expected by name reports with a trace, or pairs")
+    if best is None:
+        bounds = [run.dual for run in runs.values() if isinstance(run, FitReport) and np.isfinite(run.dual)]
+        best = max(bounds) if bounds else min(known)
+    ax = _axes(ax)
+    for name, some in points.items():
+        shown = [(x, (y - best) / (abs(best) or 1.0)) for x, y in some if x > 0 and y > best]
+        ax.plot(*(zip(*shown, strict=True) if shown else ([], [])), marker=".", label=name)
+    ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative error of the objective")
+    ax.legend()
+    return ax
+
+
+def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
+    """(seconds, primal objective) where that was evaluated."""
+    if isinstance(run, FitReport):
+        run = [(point.seconds, point.primal) for point in run.trace]
+    pairs = np.asarray(run, np.float64) if isinstance(run, Sequence | np.ndarray) else None
+    if pairs is None or (pairs.size and (pairs.ndim != 2 or pairs.shape[1] != 2)):
+        raise ValueError(f"{name}: got {type(run).__name__}, expected a FitReport or pairs (seconds, objective)")
+    return [(float(x), float(y)) for x, y in pairs if np.isfinite(y)]
+
+
+def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
+    """What a model of two features decides in the plane, with its rows X (n, 2), dense, and labels y (n,).
+
+    Of two classes, and of one-class models, decision values are colours, the boundary a line and the margins, at -1 and
+    1, dashed; of more classes each has its colour. Support vectors are ringed. ax: where to draw, by default a new
+    figure. Raises NotFittedError before fit, ValueError for rows of another number of features, ImportError without
+    matplotlib.
+    """
+    X = np.asarray(X)
+    if X.ndim != 2 or X.shape[1] != 2:
+        raise ValueError(f"got rows of shape {X.shape}, expected two features: (n, 2)")
+    check_is_fitted(model)
+    classes, ax = getattr(model, "classes_", np.zeros(0)), _axes(ax)
+    first, last = X.min(axis=0), X.max(axis=0)
+    sides = np.linspace(first - _MARGIN * (last - first), last + _MARGIN * (last - first), _STEPS).T
+    cells = np.stack(np.meshgrid(*sides), axis=-1)
+    valued = len(classes) <= 2 and hasattr(model, "decision_function")
+    found = (model.decision_function if valued else model.predict)(cells.reshape(-1, 2)).reshape(cells.shape[:2])
+    if len(classes) > 2:
+        colours: dict[str, Any] = {"cmap": "viridis", "vmin": 0, "vmax": len(classes) - 1}
+        ax.pcolormesh(*sides, np.searchsorted(classes, found), alpha=0.4, rasterized=True, **colours)
+    else:
+        colours = {"cmap": "RdBu"}
+        ax.contourf(*sides, found, alpha=0.5, **colours)
+    if valued:
+        levels, dashes = ([-1, 0, 1], ["--", "-", "--"]) if len(classes) else ([0], ["-"])
+        ax.contour(*sides, found, levels=levels, colors="black", linestyles=dashes)
+    given = {} if y is None else {"c": np.searchsorted(classes, y) if len(classes) else y} | colours
+    ax.scatter(*X.T, edgecolors="black", s=15, **given)
+    support = getattr(model, "support_vectors_", np.zeros((0, 2)))
+    support = support.toarray() if sp.issparse(support) else support
+    ax.scatter(*support.T, facecolors="none", edgecolors="black", s=60, linewidths=0.5)
     return ax
 
 

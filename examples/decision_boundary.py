@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 
 from sklearn.datasets import make_moons
-from sklearn.inspection import DecisionBoundaryDisplay
 
 from clsvm import SVC, Kernel, plots
 
@@ -28,13 +27,7 @@ figure = plots.figure()
 figure.set_size_inches(4 * len(kernels), 4)
 for ax, (name, kernel) in zip(figure.subplots(1, len(kernels)), kernels.items(), strict=True):
     model = SVC(kernel=kernel).fit(X, y)
-    shared = {"estimator": model, "X": X, "response_method": "decision_function", "ax": ax}
-    DecisionBoundaryDisplay.from_estimator(**shared, cmap="RdBu", alpha=0.5)
-    DecisionBoundaryDisplay.from_estimator(
-        **shared, plot_method="contour", levels=[-1, 0, 1], colors="black", linestyles=["--", "-", "--"]
-    )
-    ax.scatter(*X.T, c=y, cmap="RdBu", edgecolors="black", s=15)
-    ax.scatter(*model.support_vectors_.T, facecolors="none", edgecolors="black", s=60, linewidths=0.5)
+    plots.boundary(model, X, y, ax)
     ax.set_title(f"{name}: {len(model.support_)} support vectors")
     print(f"{name} accuracy: {model.score(X, y):.3f}, {len(model.support_)} of {len(X)} rows are support vectors")
 

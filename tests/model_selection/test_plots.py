@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import NotFittedError
 
 import clsvm
 from clsvm import plots
@@ -148,6 +149,78 @@ def test_breakdown_wants_reports_by_name(reports: Any) -> None:
 
 
 # Clusters
+
+
+# Race
+
+
+def test_race_is_error_over_time_of_reports_and_of_others() -> None:
+    report = made(trace=TRACE)
+    ax = plots.race({"ours": report, "other": [(0.5, 3 * report.dual), (1.0, 2 * report.dual), (2.0, report.dual)]})
+    drawn = lines(ax)
+    expected = [(p.seconds, p.primal / report.dual - 1) for p in TRACE if p.seconds > 0]
+    assert expected
+    np.testing.assert_allclose(drawn["ours"], expected)
+    np.testing.assert_allclose(drawn["other"], [(0.5, 2.0), (1.0, 1.0)])  # (the last has no logarithm)
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel()) == ("log", "log", "seconds")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ours", "other"]
+
+
+def test_race_knows_the_optimum_from_what_it_has_or_is_told() -> None:
+    runs = {"one": [(1.0, 4.0), (2.0, 2.0), (3.0, math.nan)], "two": np.array([[1.0, 3.0]])}
+    assert lines(plots.race(runs)) == {"one": [(1.0, 1.0)], "two": [(1.0, 0.5)]}  # (the lowest is 2)
+    assert lines(plots.race(runs, best=1.0)) == {"one": [(1.0, 3.0), (2.0, 1.0)], "two": [(1.0, 2.0)]}
+    assert lines(plots.race(runs, best=0.0))["two"] == [(1.0, 3.0)]
+
+
+@pytest.mark.parametrize("runs", [{}, [], {"a": made()}, {"a": []}, {"a": 3.0}, {"a": [1.0, 2.0]}, {"a": on_centres()}])
+def test_race_wants_objectives(runs: Any) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        plots.race(runs)
+
+
+# Decisions in the plane
+
+PLANE = np.random.default_rng(0).normal(size=(60, 2))
+KINDS = np.array(["left", "right"])[(PLANE[:, 0] > 0).astype(int)]
+
+
+def test_boundary_shows_values_margins_rows_and_support() -> None:
+    model = clsvm.SVC(kernel="linear").fit(PLANE, KINDS)
+    ax = plots.boundary(model, PLANE, KINDS)
+    *surface, rows, support = ax.collections
+    assert len(surface) == 2
+    line = surface[1].get_paths()[list(surface[1].levels).index(0)].vertices
+    np.testing.assert_allclose(model.decision_function(line), 0, atol=1e-2)
+    np.testing.assert_allclose(rows.get_offsets(), PLANE)
+    np.testing.assert_array_equal(rows.get_array(), KINDS == "right")
+    np.testing.assert_allclose(support.get_offsets(), model.support_vectors_)
+    assert ax.get_xlim()[0] < PLANE[:, 0].min()
+    assert ax.get_ylim()[1] > PLANE[:, 1].max()
+
+
+def test_boundary_of_several_classes_is_their_regions() -> None:
+    three = np.where(PLANE[:, 1] > 0.5, "up", KINDS)
+    model = clsvm.SVC().fit(sp.csr_matrix(PLANE), three)
+    ax = plots.boundary(model, PLANE, three)
+    regions, rows, support = ax.collections
+    assert {float(v) for v in np.unique(regions.get_array())} == {0.0, 1.0, 2.0}
+    np.testing.assert_array_equal(rows.get_array(), np.searchsorted(model.classes_, three))
+    assert regions.get_clim() == rows.get_clim() == (0, 2)
+    assert len(support.get_offsets()) == len(model.support_)
+
+
+@pytest.mark.parametrize("model", [clsvm.OneClassSVM(nu=0.3), clsvm.SVR(), clsvm.FalkonRegressor()])
+def test_boundary_of_values(model: Any) -> None:
+    ax = plots.boundary(model.fit(PLANE, PLANE[:, 0]), PLANE, ax=matplotlib.figure.Figure().subplots())
+    assert len(ax.collections) == 3 + isinstance(model, clsvm.OneClassSVM)  # (whose boundary is a line)
+
+
+def test_boundary_wants_two_features_and_a_fitted_model() -> None:
+    with pytest.raises(ValueError, match=r"got rows of shape \(60, 1\), expected two features"):
+        plots.boundary(clsvm.SVC(), PLANE[:, :1])
+    with pytest.raises(NotFittedError):
+        plots.boundary(clsvm.SVC(), PLANE)
 
 
 def two_patterns() -> np.ndarray:

@@ -1,0 +1,72 @@
+"""Rows and models of other libraries: data frames, sparse arrays, mapped files, and ONNX where that is installed."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_iris
+
+import clsvm
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+
+X, KINDS = load_iris(return_X_y=True)
+NAMES = ["sepal length", "sepal width", "petal length", "petal width"]
+PLAIN = SVC().fit(X, KINDS)
+
+
+def assert_same_machine(model: SVC, rows: Any) -> None:
+    np.testing.assert_array_equal(model.dual_coef_, PLAIN.dual_coef_)
+    np.testing.assert_array_equal(model.decision_function(rows), PLAIN.decision_function(X))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames(library: str) -> None:
+    """Their columns' names are kept, and asked for; labels may be a column."""
+    frames = pytest.importorskip(library)
+    rows = frames.DataFrame(dict(zip(NAMES, X.T.copy(), strict=True)))
+    model = SVC().fit(rows, frames.Series(KINDS))
+    assert_same_machine(model, rows)
+    np.testing.assert_array_equal(model.feature_names_in_, NAMES)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(rows[NAMES[::-1]])
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.bsr_array])
+def test_sparse_arrays(form: Any) -> None:
+    rows = form(X)
+    model = SVC().fit(rows, KINDS)
+    assert model.support_vectors_.format == "csr"
+    np.testing.assert_allclose(model.decision_function(rows), PLAIN.decision_function(X), atol=1e-3)
+    np.testing.assert_array_equal(model.decision_function(rows), model.decision_function(X))
+
+
+def test_mapped_files(tmp_path: Path) -> None:
+    """Files opened for reading alone, by rows and by columns."""
+    for order in ("C", "F"):
+        path = tmp_path / f"{order}.npy"
+        np.save(path, np.asarray(X, order=order))
+        rows = np.load(path, mmap_mode="r")
+        assert isinstance(rows, np.memmap)
+        model = SVC().fit(rows, KINDS)
+        assert_same_machine(model, rows)
+        assert_same_machine(pickle.loads(pickle.dumps(model)), rows)
+
+
+@pytest.mark.parametrize("estimator", [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM(nu=0.2)])
+@pytest.mark.filterwarnings("ignore:Attribute `prob:FutureWarning")
+def test_onnx(estimator: Any) -> None:
+    """By way of scikit-learn's machine, which skl2onnx knows: the same answers, in float32."""
+    convert, runtime = pytest.importorskip("skl2onnx"), pytest.importorskip("onnxruntime")
+    model = estimator.fit(X[:, :3], X[:, 3] if "SVR" in type(estimator).__name__ else KINDS)
+    rows = X[:, :3].astype(np.float32)
+    graph = convert.to_onnx(clsvm.to_sklearn(model), rows[:1], target_opset=17)
+    first, *scores = runtime.InferenceSession(graph.SerializeToString()).run(None, {"X": rows})
+    if isinstance(model, OneClassSVM):
+        np.testing.assert_allclose(scores[0].ravel(), model.decision_function(rows), atol=1e-4)
+    else:
+        np.testing.assert_allclose(first.ravel(), model.predict(rows), atol=1e-4)
