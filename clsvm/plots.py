@@ -118,7 +118,7 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
         ax.contour(*sides, found, levels=levels, colors="black", linestyles=dashes)
     given = {} if y is None else {"c": np.searchsorted(classes, y) if len(classes) else y} | colours
     ax.scatter(*X.T, edgecolors="black", s=15, **given)
-    support = getattr(model, "support_vectors_", np.zeros((0, 2)))
+    support: Any = getattr(model, "support_vectors_", np.zeros((0, 2)))
     support = support.toarray() if sp.issparse(support) else support
     ax.scatter(*support.T, facecolors="none", edgecolors="black", s=60, linewidths=0.5)
     return ax
