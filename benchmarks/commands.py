@@ -8,6 +8,7 @@ from benchmarks import (
     command,
     falkon,
     falkon_product,
+    gallery,
     gtsvm,
     host,
     ladder,
@@ -258,6 +259,7 @@ _LISTED = (
                 "Cholesky and LAUUM in tiles by one worker and by two, beside LAPACK in core",
             ),
             ("small", small, "fits of some hundred rows, and answers for one, beside scikit-learn's"),
+            ("gallery", gallery, "scikit-learn's example scripts as they are and under clsvm.accel"),
             ("host", host, "launches and waiting copies of fits on a GPU's profile, counted on a CPU"),
             ("sharded", sharded, "exact SVMs with the rows on Dask's workers, beside one process"),
         )
