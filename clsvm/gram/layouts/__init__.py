@@ -43,7 +43,8 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
     """
     asked = WORKING if working == "auto" else int(working)
-    survey = Survey(profile, X, _density(_sample(X)), min(asked, max(1, X.shape[0])))
+    density = _density(_sample(X))
+    survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])))
     offers = {name: LAYOUTS[name].cost(survey) for name in names(spec)}
     costs = {name: cost for name, cost in offers.items() if cost is not None}
     # (a fit takes about a product with each row: what laying one out takes is shared by as many values of K)
@@ -57,7 +58,7 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
         raise ValueError(f"{words}: 'csr', 'hybrid' and 'inverted' hold more")
     centre = np.zeros(X.shape[1])
     if spec.of_distance and X.shape[0]:
-        full = _full_columns(X, survey.density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)
+        full = _full_columns(X, density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
     partition = LAYOUTS[kind].partition(profile, X)
@@ -96,7 +97,7 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | 
 
 def _sample(X: Data) -> Any:
     step = max(1, X.shape[0] // _SAMPLE)
-    sample = X[::step]
+    sample = X[::step] if step > 1 else X
     return sample.toarray() if sp.issparse(sample) and X.shape[1] <= MAX_FEATURES else sample
 
 

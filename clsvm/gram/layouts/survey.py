@@ -23,7 +23,8 @@ LAUNCHES = 20  # of an outer step, about: what one takes is so many times less t
 
 @dataclass(frozen=True)
 class Survey:
-    """Rows X (n, d), the share of them in which each feature is not 0, and the working vectors of a product."""
+    """Rows X (n, d), the share of them in which each feature that occurs is not 0, and the working vectors of a
+    product."""
 
     profile: Profile
     X: Data
