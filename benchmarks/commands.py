@@ -13,6 +13,7 @@ from benchmarks import (
     host,
     ladder,
     ladder_plot,
+    larger,
     layouts,
     outofcore,
     pairs,
@@ -260,6 +261,7 @@ _LISTED = (
             ),
             ("small", small, "fits of some hundred rows, and answers for one, beside scikit-learn's"),
             ("gallery", gallery, "scikit-learn's example scripts as they are and under clsvm.accel"),
+            ("larger", larger, "SVMs of rows that the device may not hold, beside the same in core"),
             ("host", host, "launches and waiting copies of fits on a GPU's profile, counted on a CPU"),
             ("sharded", sharded, "exact SVMs with the rows on Dask's workers, beside one process"),
         )

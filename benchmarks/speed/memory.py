@@ -30,10 +30,10 @@ def growth(call: Callable[[], Any]) -> Used:
     try:
         CLEAR.write_text(RESET_PEAK)
     except OSError:  # (the peak is then that of the whole process)
-        return Used(call(), _bytes("VmRSS"), None)
-    before = _bytes("VmRSS")
+        return Used(call(), bytes_of("VmRSS"), None)
+    before = bytes_of("VmRSS")
     value = call()
-    return Used(value, before, max(0, _bytes("VmHWM") - before))
+    return Used(value, before, max(0, bytes_of("VmHWM") - before))
 
 
 def _trim() -> None:
@@ -44,7 +44,7 @@ def _trim() -> None:
         return
 
 
-def _bytes(field: str) -> int:
+def bytes_of(field: str) -> int:
     """A field of the process's status, which counts in units of 1024."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
     return 1024 * int(line.split()[1])
