@@ -28,6 +28,7 @@ from clsvm.models.model import KernelModel
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
+_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # how a .npy begins, and a .npz
 WORD = re.compile(rb"\S+")
 HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
 
@@ -140,6 +141,8 @@ def diagnose(
     with _open(path) as stream:
         try:
             for number, line in enumerate(stream, 1):
+                if number == 1 and not skip and line.startswith(_NUMPY):
+                    return f"{path}: got a file of NumPy's or a zip archive, expected svmlight text"
                 if number <= skip:
                     continue
                 if fault := _fault(line, n_features, first, count, lowest):

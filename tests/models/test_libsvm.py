@@ -151,6 +151,14 @@ def test_damaged_compressed_data(tmp_path: Path, suffix: str, damage: str) -> No
     assert damage == "not compressed" or suffix == ".bz2" or line > 30000
 
 
+@pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
+def test_files_of_numpy_are_told(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    np.save(path, np.eye(3)) if name.endswith("npy") else np.savez(path, X=np.eye(3))
+    with pytest.raises(ValueError, match=f"{name}: got a file of NumPy's or a zip archive, expected svmlight text"):
+        svmlight.read_problem(path)
+
+
 def test_missing_data_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         svmlight.read_problem(tmp_path / "none.xz")
