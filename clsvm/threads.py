@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
@@ -16,6 +16,7 @@ from threadpoolctl import ThreadpoolController
 Worker = TypeVar("Worker")
 Piece = TypeVar("Piece")
 _ENDED = object()  # what a worker says at its end
+_LOOK = 0.2  # s between two looks at whether Ctrl-C came
 _local = threading.local()  # stop: the event that ends this thread's work, where it is a worker's
 
 
@@ -63,7 +64,7 @@ def dealt(
             started.append(thread)
         left = len(started)
         while left:
-            one = said.get()
+            one = _heard(said)
             if isinstance(one, BaseException):
                 raise one
             left -= one is _ENDED
@@ -73,6 +74,16 @@ def dealt(
         stop.set()
         for thread in started:
             thread.join()
+
+
+def _heard(said: SimpleQueue[Any]) -> Any:
+    """What the next worker says. The caller's thread wakes up from time to time: a signal that the system hands to
+    another thread does not wake it, and Python raises KeyboardInterrupt in this one alone."""
+    while True:
+        try:
+            return said.get(timeout=_LOOK)
+        except Empty:
+            continue
 
 
 def go_on() -> None:

@@ -160,6 +160,25 @@ def test_ctrl_c_ends_all_soon(device: str, way: str) -> None:
     assert not hasattr(machine, "model_")
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+def test_ctrl_c_that_another_thread_gets() -> None:
+    """The system may hand a signal to any thread: the caller's, which waits for a worker, looks by itself."""
+
+    def work(worker: str, pieces: Iterator[int]) -> Any:
+        end = time.perf_counter() + 20
+        while time.perf_counter() < end:
+            go_on()
+            time.sleep(0.001)
+        finished.append(worker)
+        yield
+
+    finished: list[str] = []
+    threading.Timer(0.5, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(dealt(["one", "two"], range(3), work))
+    assert not finished
+
+
 def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, ended = threading.Event(), list[str]()
 
