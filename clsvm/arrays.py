@@ -20,12 +20,11 @@ def checked(X: Any) -> Any:
     SciPy's constructors and its own conversions look at next to nothing of the parts, and whoever reads them reads
     wherever they point. Raises ValueError that names what is wrong, also of a file that X is mapped from.
     """
-    for file in mapped(X):
-        check_file(file, len(file))
+    check_files(X)
     if not sp.issparse(X):
         return X
-    if X.format in ("csc", "bsr"):
-        _check(X)
+    if X.format in _CHECKS:
+        _CHECKS[X.format](X)
     X = X.tocsr()
     _check(X)
     return X
@@ -33,7 +32,8 @@ def checked(X: Any) -> Any:
 
 def mapped(X: Any) -> Iterator[mmap.mmap]:
     """The files that X, an array or sparse, is mapped from. Reading beyond the end of one ends the process."""
-    for array in (getattr(X, part, None) for part in ("data", "indices", "indptr")) if sp.issparse(X) else (X,):
+    parts = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else [X]
+    for array in (*parts, *(_coordinates(X) if sp.issparse(X) and X.format == "coo" else ())):
         base: Any = array
         while isinstance(base, np.ndarray):
             base = base.base
@@ -43,10 +43,16 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
                 yield base
 
 
+def check_files(*given: Any) -> None:
+    """:func:`check_file` of every file that one of them is mapped from."""
+    for file in (file for one in given for file in mapped(one)):
+        check_file(file, len(file))
+
+
 def check_file(file: mmap.mmap, size: int) -> None:
-    """Raise ValueError where a file that rows are mapped from has become shorter than ``size`` bytes."""
+    """Raise ValueError where a file that an array is mapped from has become shorter than ``size`` bytes."""
     if file.size() < size:
-        raise ValueError(f"the file that X is mapped from had {size} bytes and now has {file.size()}")
+        raise ValueError(f"a file that is read in place, by a map, had {size} bytes and now has {file.size()}")
 
 
 def _check(X: Any) -> None:
@@ -58,6 +64,10 @@ def _check(X: Any) -> None:
     if X.format == "csc":
         lines, places = places, lines
     indptr, entries = X.indptr, len(X.data)
+    for name, part in (("indices", X.indices), ("indptr", indptr)):
+        if getattr(part, "dtype", None) not in (np.int32, np.int64):
+            got = getattr(part, "dtype", type(part).__name__)
+            raise ValueError(f"X is malformed: its {name} are of the type {got}, expected int32 or int64")
     if len(X.indices) != entries:
         raise ValueError(f"X is malformed: it has {len(X.indices)} indices, expected {entries} as in data")
     if len(indptr) != lines + 1 or indptr[0] != 0:
@@ -74,6 +84,32 @@ def _check(X: Any) -> None:
         raise ValueError(
             f"X is malformed: its indices are {used.min()} to {used.max()}, expected 0 to {places - 1} ({X.format})"
         )
+
+
+def _check_coordinates(X: Any) -> None:
+    """The same of the places of a COO matrix."""
+    for name, places, most in zip(("rows", "columns"), _coordinates(X), X.shape, strict=False):
+        if len(places) != len(X.data):
+            raise ValueError(f"X is malformed: it has {len(places)} {name}, expected {len(X.data)} as in data")
+        if len(places) and (places.min() < 0 or places.max() >= most):
+            found = f"{places.min()} to {places.max()}"
+            raise ValueError(f"X is malformed: its {name} are {found}, expected 0 to {most - 1} (coo)")
+
+
+def _check_lists(X: Any) -> None:
+    """The same of a LIL matrix."""
+    for i, (places, values) in enumerate(zip(X.rows, X.data, strict=True)):
+        if len(places) != len(values):
+            raise ValueError(f"X is malformed: row {i} has {len(values)} values for {len(places)} columns (lil)")
+
+
+def _coordinates(X: Any) -> tuple[Any, ...]:
+    """The places of the entries of a COO matrix, by dimension."""
+    return getattr(X, "coords", None) or (X.row, X.col)
+
+
+_CHECKS = {"csc": _check, "bsr": _check, "coo": _check_coordinates, "lil": _check_lists}
+_PARTS = ("data", "indices", "indptr", "offsets")
 
 
 def columns(*parts: Any) -> NDArray[np.int32]:
@@ -138,6 +174,7 @@ def canonical(X: Any) -> Data:
         raise ValueError(f"X has {X.shape[1]} features, expected less than {2**31}")
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
+    X = sp.csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)  # (its own say on its order may be out of date)
     if not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()

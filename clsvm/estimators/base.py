@@ -98,6 +98,7 @@ class KernelEstimator(BaseEstimator):
         """
         started = perf_counter()
         self._check_numbers()
+        arrays.check_files(y, sample_weight)
         learner = object.__new__(type(self))
         learner.__dict__ = self.__dict__.copy()
         rows = learner._learn(X, y, sample_weight, started)
@@ -150,6 +151,7 @@ class KernelEstimator(BaseEstimator):
                 f"Sparse precomputed kernels are not supported: dense data is required, got {type(X).__name__}"
             )
         if self._own:
+            arrays.check_files(X)
             check_consistent_length(X, None if alone else y)
             return X if alone else (X, column_or_1d(y, warn=True))
         sparse = False if self._given else "csr"

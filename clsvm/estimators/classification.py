@@ -12,6 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import problem
+from clsvm.errors import warn
 from clsvm.estimators import targets
 from clsvm.estimators.answers import Answers, Classes
 from clsvm.estimators.base import KernelLike
@@ -313,6 +314,9 @@ class NuSVC(_Classifier):
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Scaled so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
         r = (rho[:, 0] - rho[:, 1]) / 2
+        if (r <= self.tol).any():
+            words = f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell"
+            warn(f"{words} them apart: nu={self.nu:g} is too small for these rows and this kernel function")
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
 

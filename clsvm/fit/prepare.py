@@ -212,7 +212,7 @@ def products(
         own = 0.0 if X.dtype == dtype == "float32" else largest
         return given, None, Scales(own, largest), _exact_given(X)
     plan = plan or layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
-    laid = layouts.once(plan, X, stream.limit // 8) if gathered else plan
+    laid = layouts.gathered(plan, X, stream.limit // 8) if gathered else plan
     gram = products_of(stream, X, laid, kernel, dtype)
     stream.finish()
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)

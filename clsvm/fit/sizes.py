@@ -16,6 +16,11 @@ MIN_WORKING_SET = 16
 # 2048: rows of K that change a coefficient, W to the power -DECLINE; such rows of a step, FRESH of W; inner steps of a
 # row, INNER.
 DECLINE, FRESH, INNER = 0.3, 0.65, 1.5
+SUPPORT = 1 / 3  # of all rows: beyond that, most are no support vectors
+# Where the row cache holds fewer than STAYING working sets, it has forgotten rows that stay: AGAIN times the rows are
+# computed, and larger sets spare few of them, W to the power FORGOTTEN - DECLINE (measured with gisette's shape, C=100
+# and sets of 128 to 2048 rows).
+STAYING, AGAIN, FORGOTTEN = 1.5, 1.6, 0.2
 NEAR = 4 << 20  # bytes of a W x W tile beyond which an inner step takes FAR times as long
 FAR = 1.2
 
@@ -34,12 +39,14 @@ def choose(
     cells = rows.cost
     keep = cells > profile.cache_cost if cache == "auto" else float(cache) > 0
     if working_set == "auto":
-        value = min(cells, profile.cache_cost) if keep or gram.whole else cells
-        n = n or rows.n
+        n, kept = n or rows.n, _kept(stream, rows, cache) if keep else 0.0
         tiles = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
-        if keep and not gram.whole and _holds_all(stream, rows, cache):
+        if keep and not gram.whole and kept >= rows.n_pad:
             tiles = {W: min(own, rows_first.tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
-        costs = {W: cost(profile, n, tile, value, W, rows.laid) for W, tile in tiles.items()}
+        values = {
+            W: min(cells, profile.cache_cost) if gram.whole else _value(profile, cells, n, kept, W) for W in tiles
+        }
+        costs = {W: cost(profile, n, tile, values[W], W, rows.laid) for W, tile in tiles.items()}
         W = min(costs, key=lambda size: (costs[size], size))
         words.append(f"a working set of up to {W} costs least by the device's rates")
         if W > MIN_WORKING_SET:
@@ -59,11 +66,19 @@ def choose(
     return W, stream.limit if keep else 0, "; ".join(words)
 
 
-def _holds_all(stream: Stream, rows: Rows, cache: float | str) -> bool:
-    """Whether a row cache of that size holds K of all rows."""
+def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
+    """How many rows of K a row cache of that size holds."""
     room = CACHE_SHARE * (stream.limit - stream.held)
     asked = room if cache == "auto" else min(room, float(cache) * 1e6)
-    return asked >= np.dtype(rows.dtype).itemsize * rows.n_pad**2
+    return float(asked) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
+
+
+def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
+    """What a value of K costs on average, where the row cache holds ``kept`` rows of n, in dense cells: that of a row
+    which is there is read. Rows that stay in the working set are there, if it is not too large for the row cache."""
+    there = min(1.0, kept / (n * SUPPORT))
+    again = AGAIN * (STAYING * W / kept) ** FORGOTTEN if 0 < kept < STAYING * W else 1.0
+    return there * min(cells, profile.cache_cost) + (1 - there) * again * cells
 
 
 def _sizes(largest: int) -> list[int]:
@@ -77,7 +92,7 @@ def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: flo
     each row that changes: its n values, its share of an outer step (launches, laying out, the choice of the working
     set, the new half of the W x W tile, computed or copied), its inner steps.
     """
-    changed = FRESH * min(W, n / 3)  # (beyond that, most rows are no support vectors)
+    changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)
     inner = INNER * (profile.inner_step + profile.inner_cost * W * (FAR if 4 * W * W > NEAR else 1.0))
     row = n * value + (profile.step_cost + (profile.look_cost + laid) * n + tile) / changed + inner

@@ -26,6 +26,7 @@ from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
+from clsvm.gram.layouts.window import Window
 from clsvm.gram.products import Gram, Slots, Store, Tile, Update, over_all
 from clsvm.gram.responses import buffers_of, row_bytes
 from clsvm.gram.streamed import Streamed
@@ -38,7 +39,8 @@ BESIDE = 56  # bytes of a row beside it: f, its coefficient and bounds, whether 
 STAY_SHARE = 0.6  # of it, for blocks that stay
 UNIFIED, COPIED = 2 << 20, 64 << 20  # bytes of a block: what caches hold, where the device reads the host's memory
 LEAST = 1280  # rows of a block, where memory holds so many: fewer leave cores without work at its end
-LAID = 150  # cells of a product that laying out a cell of a row takes as long as, measured on a CPU
+# Cells of a product that laying out a cell of a row takes as long as, measured on a CPU; in place, in a window.
+LAID, FILLED = 150, 20
 WORKING_SHARE = 0.7  # of what is left then, for a working set: the larger it is, the fewer passes
 ALIGNED = 10 * 64  # bytes that buffers of laid out rows are larger than what they hold
 SAMPLE = 64  # rows that say what panels take: those with the most entries
@@ -121,14 +123,19 @@ class BlockGram:
         stream.reserve(self._share)
         blocks = streamed.slices if stays else []
         self._blocks = [(rows.start, Gram(stream, streamed.laid(stream, rows), kernel)) for rows in blocks]
-        self.rows: Rows = self._looked()
+        self._window: Window | None = None
+        near = not stays and streamed.near and stream.profile.wide == "double"  # (the host takes off a centre of pairs)
+        self.rows: Rows = self._looked(0 if stays else FILLED if near else LAID)
+        if near:
+            where = streamed.slices, streamed.arrangement, self.rows.xx
+            self._window = Window(stream, X, plan.centre, dtype, self.rows.kind, *where)
 
-    def _looked(self) -> Rows:
-        """All rows, after a first pass over their blocks."""
+    def _looked(self, laid: float) -> Rows:
+        """All rows, after a first pass over their blocks; ``laid``: what a cell takes to be laid out anew."""
         norms: list[NDArray[Any]] = []
         seen: list[Rows] = []
 
-        def look(first: int, gram: Gram) -> None:
+        def look(gram: Gram, groups: range, base: int) -> None:
             norms.append(self.stream.read(gram.rows.xx, self._dtype, gram.rows.n_pad))
             seen.append(gram.rows)
 
@@ -138,23 +145,33 @@ class BlockGram:
         stay = "stay" if self._stays else "pass through the device"
         other = f", and so not {self._asked}" * (one.kind != self._asked)
         words = f"in {len(seen)} blocks of {step} rows at most, which {stay}{other}"
-        cost, laid = sum(rows.cost * rows.n for rows in seen) / n, 0.0 if self._stays else LAID * stored / n
+        cost = sum(rows.cost * rows.n for rows in seen) / n
         xx, arranged = self.stream.upload(np.concatenate(norms)), self._streamed.arrangement
         order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
         sizes = n, d, n_pad, one.lanes, stored
-        return BlockRows(one.kind, self._dtype, *sizes, order, position, xx, cost, one.tile_cost, words, laid=laid)
+        return BlockRows(
+            one.kind, self._dtype, *sizes, order, position, xx, cost, one.tile_cost, words, laid=laid * stored / n
+        )
 
-    def _over(self, work: Callable[[int, Gram], None]) -> None:
-        """``work`` with the first row and the products of each block; what it makes in a block that passes is freed."""
+    def _over(self, work: Callable[[Gram, range, int], None]) -> None:
+        """``work`` with the products of each block, its lane groups among those, and which row of what is kept for them
+        is the first of all; what it makes in a block that passes is freed."""
         for first, gram in self._blocks:
-            work(first, gram)
+            work(gram, gram.groups, -first)
         if self._blocks:
             return
         backward, self._passes = self._passes % 2 == 1, self._passes + 1
+        if self._window:
+            with self.lent(), self._window.passing(backward) as (rows, windows):
+                gram = Gram(self.stream, rows, self.kernel, self._slots)
+                for groups in windows:
+                    work(gram, groups, 0)
+            return
         with self.lent(), self._streamed.passing(backward) as blocks:
-            for rows, laid in blocks:
+            for rows_there, laid in blocks:
                 with self.stream.scratch():
-                    work(rows.start, Gram(self.stream, laid, self.kernel))
+                    gram = Gram(self.stream, laid, self.kernel)
+                    work(gram, gram.groups, -rows_there.start)
 
     def lent(self) -> AbstractContextManager[None]:
         """What passes are made in is free inside."""
@@ -206,6 +223,10 @@ class BlockGram:
         if panel.rows_stay:
             self._kept(panel, wanted, ids, count)
             return
+        if self._window and panel.width == self.rows.lanes:
+            self.stream.write(panel.fetched.at, np.pad(wanted, (0, panel.capacity - known), constant_values=-1))
+            self._window.gather(panel, panel.fetched.at)
+            return
         if not len(ids):
             ids = self._longest[:1]  # (any: none of them is wanted, and the panel is cleared)
         step = max(SAMPLE, self._share // (2 * self._row + self._host_row))
@@ -247,8 +268,8 @@ class BlockGram:
             return
         product = over_all(store, update)
 
-        def work(first: int, gram: Gram) -> None:
-            gram.over_rows(product, gram.groups, -first, panel, count, store, update)
+        def work(gram: Gram, groups: range, base: int) -> None:
+            gram.over_rows(product, groups, base, panel, count, store, update)
 
         self._over(work)
 

@@ -212,8 +212,7 @@ def exact_responses(stream: Stream, kernel: Kernel, plan: Plan, X: Data, support
     cells = X.shape[0] * support.shape[0] * X.shape[1]
     if cells <= HOST:
         return _on_host(stream, kernel, X, support, coefficients)
-    if cells < _CLUSTERED:
-        plan = layouts.once(plan, X)
+    plan = layouts.once(plan, X) if cells < _CLUSTERED else layouts.cheaper(plan, X)
     return _in_float64(stream, kernel, plan, X, support, coefficients)
 
 
@@ -223,6 +222,7 @@ def exact_among(
     """:func:`exact_responses` of some rows of X (n, d) and some as support vectors, with b (problems, len(support)):
     they are laid out once for both, to the same bits; where most are support vectors half of K is computed (half.py),
     and the sums differ by rounding. None where neither pays, or memory does not hold it."""
+    plan = layouts.cheaper(plan, X)
     both, layout = np.union1d(rows, support).astype(np.int32), LAYOUTS[plan.kind]
     halved = layout.in_order and len(support) >= HALVED * len(both)
     if not (layout.sparse or halved) or len(both) > AMONG * len(rows):

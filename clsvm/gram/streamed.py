@@ -44,8 +44,9 @@ class Streamed:
     beside: bytes that the caller will hold for each row of a block while it has it. most: bytes of a block at most
     (BLOCK). again: whether there are so many passes that it pays to look for an order of the rows; arrangement: that,
     else they stand as they came. share: bytes that a pass takes of the stream's budget, at most. step: rows of a block,
-    at most. slices: the blocks. ahead: whether the next one is laid out meanwhile; it is not where there is one alone,
-    where memory holds no two, where the device computes with what is in its memory already, and in the simulator.
+    at most. slices: the blocks. near: whether kernels read any row of X where it is. ahead: whether the next block is
+    laid out meanwhile; it is not where there is one alone, where memory holds no two, where the device computes with
+    what is in its memory already, and in the simulator.
     """
 
     def __init__(
@@ -60,8 +61,7 @@ class Streamed:
     ) -> None:
         self._stream, self._X, self._dtype, itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in arrays.mapped(X)}
-        # whether kernels read any row of X where it is
-        self._near = near = stream.unified and not self._files and not sp.issparse(X)
+        self.near = near = stream.unified and not self._files and not sp.issparse(X)
         self.arrangement: Arrangement | None = None
         if again and near:
             with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)
@@ -106,7 +106,7 @@ class Streamed:
             yield stack.enter_context(contextlib.closing(blocks))
 
     def _laid_in_turn(self, slices: list[slice]) -> Generator[Block, None, None]:
-        with self._stream.recycling(LOOSE if self._near else 1):
+        with self._stream.recycling(LOOSE if self.near else 1):
             for rows in slices:
                 with self._stream.scratch():
                     yield rows, self.laid(self._stream, rows)

@@ -191,7 +191,8 @@ class Kernel:
         Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
         function is not a kernel but never that it is.
         """
-        X = arrays.checked(X) if sp.issparse(X) else np.asarray(X, np.float64)
+        X = arrays.checked(X)
+        X = X if sp.issparse(X) else np.asarray(X, np.float64)
         if X.ndim != 2:
             raise ValueError(f"X must be rows of features, got the shape {X.shape}")
         n = X.shape[0]

@@ -173,7 +173,8 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
 
     check_is_fitted(estimator, "model_")
     model = estimator.model_
-    X = arrays.checked(X) if sparse.issparse(X) else np.asarray(X)
+    X = arrays.checked(X)
+    X = X if sparse.issparse(X) else np.asarray(X)
     if y is not None or is_classifier(estimator) or is_regressor(estimator):
         check_consistent_length(X, y)
     if is_regressor(estimator):

@@ -231,7 +231,7 @@ def test_a_file_that_became_shorter(device: str, tmp_path: Path, small_blocks: N
         with open(tmp_path / "X.npy", "r+b") as file:
             file.truncate(N * D * 4)
         c, weights = stream.zeros(8 * gram.rows.n_pad), stream.zeros(8 * panel.capacity)
-        with pytest.raises(ValueError, match="the file that X is mapped from had"):
+        with pytest.raises(ValueError, match="by a map, had"):
             gram.accumulate(panel, count, None, Update(1, gram.rows.n_pad, c, weights, panel.capacity))
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_was_cut_before_the_fit(device: str, tmp_path: Path, model: 
     fitted = SVC(device=device).fit(np.arange(40.0).reshape(4, 10), [0, 1, 0, 1])
     (tmp_path / "X.npy").open("r+b").truncate(9000)
     for use in (lambda: model(device=device).fit(X, np.arange(4000) % 2), lambda: fitted.predict(X)):
-        with pytest.raises(ValueError, match="mapped from had 320128 bytes and now has 9000"):
+        with pytest.raises(ValueError, match="by a map, had 320128 bytes and now has 9000"):
             use()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks import gtsvm, sets
 from benchmarks.__main__ import main
-from clsvm import arrays, kernels
+from clsvm import SVC, arrays, kernels
 from clsvm.gram import cluster, layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
@@ -252,3 +252,27 @@ def test_the_command(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cells[7].endswith(" / 0.24")
     with pytest.raises(SystemExit):
         main(["gtsvm", "--table", "1"])
+
+
+def test_rows_that_clusters_are_not_for() -> None:
+    """Rows that are read by their numbers stand as entries where those are sooner read than dense ones; checks take the
+    layout that they are estimated to take less time with."""
+    plan = layouts.Plan("clustered", np.zeros(9), "", costs={"dense": 9.0, "csr": 2.0, "clustered": 4.0})
+    X = np.zeros((5, 9))
+    for whole, expected in (({"dense": 9.0, "csr": 7.0}, "csr"), ({"dense": 9.0, "csr": 8.0}, "dense"), ({}, "dense")):
+        assert layouts.gathered(replace(plan, whole=whole), X).kind == expected
+    entries = sp.csr_matrix(X)
+    assert layouts.cheaper(plan, entries).kind == "csr"
+    assert layouts.cheaper(plan, X).kind == "clustered"
+    assert layouts.cheaper(replace(plan, costs={}), entries).kind == "clustered"
+    assert layouts.cheaper(replace(plan, kind="csr"), entries).kind == "csr"
+
+
+def test_few_rows_with_few_entries(device: str) -> None:
+    """An array that is nearly empty: a fit of few rows reads its entries alone."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((2000, 3000)) < 0.004, rng.normal(size=(2000, 3000)), 0.0)
+    y = np.where(X @ rng.normal(size=3000) > 0, 1, -1)
+    found = SVC(gamma=0.05, device=device).fit(X, y).fit_report_
+    assert found.converged
+    assert "dense" not in found.layout

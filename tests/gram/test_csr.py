@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,67 @@ def test_what_is_wrong_is_named(fault: str) -> None:
     X, words = MALFORMED[fault]
     with pytest.raises(ValueError, match=words):
         SVC().fit(X, Y)
+
+
+def test_coordinates_and_lists_are_looked_at_before_scipy_reads_them() -> None:
+    for axis, word in (("row", "rows"), ("col", "columns")):
+        for number, found in ((10**6, "1000000"), (-1, "-1")):
+            X = GOOD.tocoo(copy=True)
+            getattr(X, axis)[3] = number
+            with pytest.raises(ValueError, match=f"its {word} are .*{found}.*, expected 0 to .*coo"):
+                SVC().fit(X, Y)
+    X = GOOD.tolil()
+    X.data[4] = [*X.data[4], 1.0]
+    with pytest.raises(ValueError, match=r"row 4 has \d+ values for \d+ columns"):
+        SVC().fit(X, Y)
+
+
+@pytest.mark.parametrize("part", ["indices", "indptr"])
+def test_parts_that_are_no_whole_numbers(part: str) -> None:
+    X = GOOD.copy()
+    setattr(X, part, getattr(X, part).astype(np.float64))
+    with pytest.raises(ValueError, match=f"its {part} are of the type float64, expected int32 or int64"):
+        SVC().fit(X, Y)
+
+
+@pytest.mark.parametrize("layout", ["dense", "csr", "hybrid", "inverted", "clustered"])
+def test_duplicates_that_scipy_does_not_know_of(layout: str) -> None:
+    """A matrix whose parts were changed in place says of itself what was so before."""
+    X = GOOD.copy()
+    assert X.has_canonical_format
+    X.indices //= 2
+    expected = SVC(gamma=0.5, tol=1e-6).fit(X.toarray(), Y).decision_function(X.toarray())
+    model = SVC(gamma=0.5, tol=1e-6, layout=layout).fit(X, Y)
+    np.testing.assert_allclose(model.decision_function(X), expected, atol=1e-4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a file that is mapped cannot be cut short")
+def test_every_array_that_is_mapped_is_looked_at(tmp_path: Path) -> None:
+    """Coordinates, targets and weights as well as rows: reading beyond the end of a file ends the process."""
+
+    def mapped(array: Any, short: bool = True) -> Any:
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}.npy"
+        np.save(path, array)
+        made = np.load(path, mmap_mode="r")
+        if short:
+            os.truncate(path, 200)
+        return made
+
+    whole, n = GOOD.tocoo(copy=True), GOOD.shape[0]
+    for axis in ("row", "col"):
+        X = whole.copy()
+        setattr(X, axis, mapped(getattr(whole, axis)))
+        with pytest.raises(ValueError, match="by a map, had"):
+            SVC().fit(X, Y)
+    with pytest.raises(ValueError, match="by a map, had"):
+        clsvm.SVR().fit(GOOD, mapped(np.arange(n, dtype=np.float64)))
+    with pytest.raises(ValueError, match="by a map, had"):
+        SVC().fit(GOOD, Y, sample_weight=mapped(np.ones(n)))
+    with pytest.raises(ValueError, match="by a map, had"):
+        SVC(kernel=lambda A, B: A @ B.T).fit(mapped(GOOD.toarray()), Y)
+    with pytest.raises(ValueError, match="by a map, had"):
+        make("rbf").check(mapped(GOOD.toarray()))
+    SVC().fit(mapped(GOOD.toarray(), short=False), Y)
 
 
 def test_support_vectors_are_looked_at_too() -> None:

@@ -202,7 +202,7 @@ def test_a_file_that_became_shorter_is_no_crash(device: str, tmp_path: Path, for
         X = rows_of(form, tmp_path)
         rows = streamed(stream, X, "csr" if "csr" in form else "dense")
         os.truncate(tmp_path / ("data" if "csr" in form else "X"), 100)
-        with pytest.raises(ValueError, match=r"mapped from had \d+ bytes and now has 100"), rows.passing() as blocks:
+        with pytest.raises(ValueError, match=r"by a map, had \d+ bytes and now has 100"), rows.passing() as blocks:
             next(blocks)
         assert nothing_left(stream)
 

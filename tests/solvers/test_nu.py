@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from unittest import SkipTest
 
@@ -180,3 +181,14 @@ def test_scikit_learn_checks(device: str, name: str) -> None:
         except Exception as error:
             failed[check.func.__name__] = repr(error)
     assert failed.keys() <= EXPECTED, {key: failed[key] for key in failed.keys() - EXPECTED}
+
+
+@pytest.mark.parametrize("layout", ["auto", "dense", "csr"])
+def test_classes_without_a_margin_are_named(device: str, layout: str) -> None:
+    """Where the reduced hulls of two classes meet the margin is 0, and signs of decision values mean nothing."""
+    X, y = np.random.default_rng(0).normal(size=(60, 1)), np.arange(60) % 2
+    with pytest.warns(UserWarning, match=r"margin of no more than tol=0.001.*nu=0.3 is too small"):
+        NuSVC(nu=0.3, gamma=0.3, layout=layout, device=device).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NuSVC(nu=0.3, gamma=0.3, layout=layout, device=device).fit(X, X[:, 0] > 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -128,3 +130,14 @@ def test_cost_of_working_sets(profile: str) -> None:
     assert best(300) <= best(10**5)
     assert best(10**4, width=1e5) < best(10**4)
     assert best(10**5, value=2000) >= best(10**5, value=2)
+
+
+def test_a_small_row_cache_calls_for_sets_that_it_holds() -> None:
+    """A value is cheap where its row is kept; of sets larger than the row cache, rows that stay are computed again."""
+    of = PROFILES["cpu"]
+    value = partial(sizes._value, of, 5000.0, 6000)
+    assert value(2000.0, 256) == value(6000.0, 2048) == of.cache_cost
+    assert value(0.0, 16) == value(0.0, 2048) == 5000
+    assert of.cache_cost < value(400.0, 256) < 5000 < value(400.0, 512) < value(400.0, 2048)
+    tried = sizes._sizes(2048)
+    assert min(tried, key=lambda W: sizes.cost(of, 6000, 5000, value(400.0, W), W)) == 256

@@ -27,6 +27,7 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
+SOONER = 0.8  # of dense rows' time: entries, where rows are read by their numbers
 _SAMPLE = 2048  # rows that the choice looks at
 
 
@@ -63,12 +64,27 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
     partition = LAYOUTS[kind].partition(profile, X)
     words = f"a value of K takes, in dense cells, {reason}"
-    return Plan(kind, centre, words, partition, costs, survey.fill if CLUSTERED.name in costs else None)
+    return Plan(kind, centre, words, partition, costs, survey.fill if CLUSTERED.name in costs else None, whole)
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
     """The plan for rows X that are read once, or by their numbers alone; dense ones may take ``room`` bytes."""
     return replace(plan, kind=LAYOUTS[plan.kind].once(X, room))
+
+
+def gathered(plan: Plan, X: Data, room: float = np.inf) -> Plan:
+    """:func:`once`, for many values of rows that are read by their numbers: of dense ones whose entries would be read
+    sooner, the entries."""
+    other, never = once(plan, X, room), np.inf
+    entries = other.kind == DENSE.name and plan.whole.get(CSR.name, never) < SOONER * plan.whole.get(DENSE.name, 0.0)
+    return replace(other, kind=CSR.name) if entries else other
+
+
+def cheaper(plan: Plan, X: Data) -> Plan:
+    """The plan, or that for rows which are used once where it costs less by the estimates: a layout that was asked for
+    need not be the one that checks of its values want."""
+    other, costs = once(plan, X, 0.0), plan.costs
+    return other if costs.get(other.kind, np.inf) < costs.get(plan.kind, np.inf) else plan
 
 
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:

@@ -254,7 +254,6 @@ def packed(
     """X in lane groups. groups: how many features each holds, where these begin among the columns, and those."""
     d, (order, position), (lengths, columns_at, columns) = X.shape[1], places, groups
     V, real, dense = lanes(stream.profile, dtype), np.dtype(dtype), kind == "dense"
-    width = 1 if stream.profile.shape == "vector" else 64
     opts = packing(stream.profile, X, dtype)
     centre_buffer = stream.upload(centre.astype(stream.profile.finest))
     parts, at = split(stream, lengths * V * real.itemsize)
@@ -265,7 +264,7 @@ def packed(
             start, end = max(first, part.first), min(first + count, part.first + part.groups)
             if start < end:
                 arguments = (row0, rows, d, source, begin, start, order_buffer, centre_buffer, where, int(dense))
-                kernel((width, end - start), (width, 1), *arguments, part.values)
+                kernel(*pack_size(stream.profile, end - start), *arguments, part.values)
         stream.finish()
     stored, rows_there = int(lengths.sum()) * V, len(position)
     cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
@@ -273,17 +272,32 @@ def packed(
     made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
     norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
     for part in parts:
-        _norms(stream, norms, made, part, part.groups)
+        take_norms(stream, norms, part.first, part.groups, d, part.values, where, dense, xx)
     stream.free(centre_buffer)
     check_norms(stream, made)
     return made
 
 
-def _norms(stream: Stream, kernel: DeviceKernel, rows: LaneRows, part: Part, groups: int) -> None:
-    """Squared norms of the first ``groups`` lane groups of a part."""
-    items = 1 if stream.profile.shape == "vector" else rows.lanes  # of a group
-    arguments = part.first, rows.d, part.values, rows.at.at, rows.at.columns_at, int(rows.dense), rows.xx
-    kernel((groups * items,), None, *arguments)
+def pack_size(profile: Profile, groups: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The launch that packs so many lane groups."""
+    width = 1 if profile.shape == "vector" else 64
+    return (width, groups), (width, 1)
+
+
+def take_norms(
+    stream: Stream,
+    kernel: DeviceKernel,
+    first: int,
+    groups: int,
+    d: int,
+    values: Buffer,
+    at: Columns,
+    dense: bool,
+    xx: Buffer,
+) -> None:
+    """Squared norms of the rows in some lane groups."""
+    items = 1 if stream.profile.shape == "vector" else stream.profile.lanes  # of a group
+    kernel((groups * items,), None, first, d, values, at.at, at.columns_at, int(dense), xx)
 
 
 class Refill:
@@ -304,10 +318,10 @@ class Refill:
         """The first places are those of X (n, d); of the last lane group the other rows stay."""
         rows, (source, order, centre) = self._rows, self.buffers
         stream.write(source, np.asarray(X, np.float64))
-        groups, width = -(-len(X) // rows.lanes), 1 if stream.profile.shape == "vector" else 64
+        groups = -(-len(X) // rows.lanes)
         for part in rows.parts:
             some = min(groups - part.first, part.groups)
             if some > 0:
                 arguments = (0, rows.n_pad, rows.d, source, 0, part.first, order, centre, rows.at, 1, part.values)
-                self._pack((width, some), (width, 1), *arguments)
-                _norms(stream, self._norms, rows, part, some)
+                self._pack(*pack_size(stream.profile, some), *arguments)
+                take_norms(stream, self._norms, part.first, some, rows.d, part.values, rows.at, True, rows.xx)

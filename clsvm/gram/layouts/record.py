@@ -36,7 +36,8 @@ class Plan:
     kind: the layout's name. centre: (d,) float64 subtracted before the cast (zeros where a shift would cost sparsity).
     reason: the costs that decided, in dense cells. partition: of the columns, where the layout has one.
     costs: the same estimates of a value of K by layout, of each that could be estimated, and fill, of the columns that
-    a cluster would hold; none in a plan that a model file holds.
+    a cluster would hold; none in a plan that a model file holds. whole: those estimates and each value's share of
+    laying out its row, which decided.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Plan:
     partition: Partition | None = None
     costs: Mapping[str, float] = field(default_factory=dict)
     fill: float | None = None
+    whole: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
