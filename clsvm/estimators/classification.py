@@ -246,7 +246,7 @@ class NuSVC(_Classifier):
     """nu-support vector classification on an OpenCL device; more than two classes by a machine for each pair.
 
     class_weight is heeded, as scikit-learn's NuSVC does not do. gap_tol is of the problem before its coefficients are
-    scaled.
+    scaled. Warns where the margin that they are scaled by is no more than tol: signs then mean nothing.
 
     Attributes after fit: those of :class:`SVC`.
     """

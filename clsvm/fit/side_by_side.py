@@ -44,7 +44,9 @@ def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[
         gram, record.plan, scale, _ = prepare.products(*asked, gathered=True)
         gram = _shared(stream, gram, [len(given.members[place].rows) for place in first])
         record.lap("layout", started)
-        record.layouts.append(f"{gram.rows.describe()}, {dtype}")
+        unlike = record.plan is not None and options.layout not in ("auto", gram.rows.kind)
+        words = f", read by their numbers, and so not {options.layout}" * unlike
+        record.layouts.append(f"{gram.rows.describe()}{words}, {dtype}")
         record.devices.append(str(stream.info))
         work = _Work(stream, gram, given, options, scale, record, few, progress)
         for todo in chain([first], pieces):

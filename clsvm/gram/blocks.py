@@ -51,19 +51,19 @@ def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str)
 
     Raises ValueError where memory_limit does not hold a few blocks either, and as layouts.build does.
     """
-    left, layout = stream.limit - stream.held, LAYOUTS[plan.kind]
+    left, layout, asked = stream.limit - stream.held, LAYOUTS[plan.kind], plan.kind
     if layout.plain and X.shape[0] * row_bytes(plan, X, np.dtype(dtype).itemsize) > PLAIN_SHARE * left:
         plan = replace(plan, kind=layout.plain)  # (the row cache is worth more than an index)
         layout = LAYOUTS[plan.kind]
     if not layout.bounds and X.shape[0] * row_bytes(plan, X, np.dtype(dtype).itemsize) > ROWS_SHARE * left:
-        return BlockGram(stream, X, plan, kernel, dtype)
+        return BlockGram(stream, X, plan, kernel, dtype, asked)
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative():
         gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
         taken = left - (stream.limit - stream.held)
         if taken + BESIDE * X.shape[0] > ROWS_SHARE * left:
             raise MemoryLimitError(stream.limit, stream.held, taken)
         return gram
-    return BlockGram(stream, X, plan, kernel, dtype)
+    return BlockGram(stream, X, plan, kernel, dtype, asked)
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,13 @@ class BlockGram:
 
     whole, share = False, WORKING_SHARE
 
-    def __init__(self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> None:
+    def __init__(
+        self, stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str, asked: str | None = None
+    ) -> None:
+        """asked: the layout that they would have in core, where it is not the plan's."""
         self.stream, self.kernel, self._X, self._dtype = stream, kernel, X, dtype
         (n, _), left = X.shape, stream.limit - stream.held
-        self._asked = plan.kind
+        self._asked = asked or plan.kind
         self._plan = layouts.streamed(plan, X, left)  # of the rows that are fetched
         itemsize = np.dtype(dtype).itemsize
         self._row = row_bytes(self._plan, X, itemsize)

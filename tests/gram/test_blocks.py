@@ -130,6 +130,19 @@ def test_the_same_bits_as_in_one_piece(
             np.testing.assert_array_equal(one, expected)
 
 
+def test_the_layout_that_was_asked_for_is_named(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index has no room, so rows are hybrid; they pass, so they are CSR."""
+    monkeypatch.setattr(blocks, "PLAIN_SHARE", 0.0)
+    monkeypatch.setattr(blocks, "ROWS_SHARE", 0.0)
+    X = sp.random(300, 200, 0.1, "csr", np.float32, random_state=0)
+    kernel = make("rbf", gamma=0.05)
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, "inverted")
+        described = blocks.products_of(stream, X, plan, kernel, "float32").rows.describe()
+    assert described.startswith("csr")
+    assert described.endswith("and so not inverted")
+
+
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_element_wise_functions(device: str, form: str, tmp_path: Path, small_blocks: None) -> None:
     kernel, (X, kind) = make("laplacian", gamma=0.05), rows_of(form, tmp_path)
