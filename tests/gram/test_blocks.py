@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +128,20 @@ def test_the_same_bits_as_in_one_piece(
         if form == "hybrid":  # (in another order of columns)
             np.testing.assert_allclose(one, expected, rtol=2e-5, atol=2e-5)
         else:
+            np.testing.assert_array_equal(one, expected)
+
+
+def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: None) -> None:
+    """No buffer stands for all of them, so they are not read where they are."""
+    kernel, (X, kind) = make("rbf", gamma=0.05), rows_of("dense", Path())
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+        near = BlockGram(stream, X, plan, kernel, "float32")
+        stream.info = replace(stream.info, largest_buffer=X.nbytes - 1)
+        far = BlockGram(stream, X, plan, kernel, "float32")
+        assert (near._window is None) == (stream.profile.wide == "pair")
+        assert far._window is None
+        for one, expected in zip(made(stream, far, "float32"), made(stream, near, "float32"), strict=True):
             np.testing.assert_array_equal(one, expected)
 
 
