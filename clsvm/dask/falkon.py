@@ -219,7 +219,7 @@ class _Classes(OverChunks):
         return encoding, offset, float(weights.sum()), encoding.classes
 
     def decision_function(self, X: Any) -> Any:
-        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
         there = is_dask(X)
         return self._answered("decision_function", X) if there else super().decision_function(X)
 
@@ -236,7 +236,7 @@ class LogisticFalkonClassifier(_Classes, local.LogisticFalkonClassifier):
     """:class:`clsvm.LogisticFalkonClassifier` for rows in chunks."""
 
     def predict_proba(self, X: Any) -> Any:
-        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
         return self._answered("predict_proba", X) if is_dask(X) else super().predict_proba(X)
 
 

@@ -132,5 +132,5 @@ class Answering:
         return X.map_blocks(worker.answer, self, name, columns, dtype=like.dtype, meta=like[:0], **shape)
 
     def predict(self, X: Any) -> Any:
-        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
         return self._answered("predict", X) if is_dask(X) else super().predict(X)  # type: ignore[misc]

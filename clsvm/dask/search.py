@@ -157,17 +157,17 @@ class _Here(Answering):
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Any:
-        """The best estimator's; of one of Dask's collections an array of Dask's."""
+        """The best estimator's, of rows X (n, d); of one of Dask's collections an array of Dask's."""
         there = is_dask(X)
         return self._answered("decision_function", X) if there else super().decision_function(X)  # type: ignore[misc]
 
     @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
-        """The best estimator's; of one of Dask's collections an array of Dask's."""
+        """The best estimator's, of rows X (n, d); of one of Dask's collections an array of Dask's."""
         return self._answered("predict_proba", X) if is_dask(X) else super().predict_proba(X)  # type: ignore[misc]
 
     def score(self, X: Any, y: Any = None, **params: Any) -> float:
-        """The best estimator's; Dask's collections are brought together here."""
+        """The best estimator's, of rows X (n, d) and y (n,); Dask's collections are brought together here."""
         X, y = (one.compute() if is_dask(one) else one for one in (X, y))
         return float(super().score(X, y, **params))  # type: ignore[misc]
 

@@ -185,7 +185,7 @@ class OverWorkers(Answering):
         return rows, y
 
     def decision_function(self, X: Any) -> Any:
-        """As of rows in one place; of one of Dask's collections an array of Dask's."""
+        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
         there = is_dask(X)
         return self._answered("decision_function", X) if there else super().decision_function(X)  # type: ignore[misc]
 

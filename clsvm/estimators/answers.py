@@ -95,7 +95,7 @@ class Probable(Classes):
         return np.stack([expit(-values), expit(values)], axis=1)
 
     def predict_log_proba(self, values: Vector) -> Vector:
-        """Their logarithms."""
+        """The logarithms of :meth:`predict_proba`."""
         if values.ndim == 2:
             return np.asarray(values - np.logaddexp.reduce(values, axis=1, keepdims=True))
         return -np.logaddexp(0, np.stack([values, -values], axis=1))

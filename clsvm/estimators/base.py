@@ -70,7 +70,8 @@ class KernelEstimator(BaseEstimator):
         return made
 
     def set_params(self, **params: Any) -> Self:
-        """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change."""
+        """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change.
+        Raises ValueError for a name that neither has."""
         inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         super().set_params(**params)
         if inner:

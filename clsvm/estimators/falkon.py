@@ -387,6 +387,6 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return self._answers(self.classes_).predict_proba(values)
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """Their logarithms."""
+        """The logarithms of :meth:`predict_proba` of the rows of X (n, d): (n, k)."""
         values = self.decision_function(X)
         return self._answers(self.classes_).predict_log_proba(values)

@@ -124,7 +124,7 @@ class Kernel:
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
-        """A kernel with some parameters changed; this one stays as it is."""
+        """A kernel with some parameters changed; this one stays as it is. Raises ValueError for unknown names."""
         unknown = params.keys() - self.params.keys()
         if unknown:
             known = ", ".join(self.params) or "none"
@@ -178,7 +178,7 @@ class Kernel:
         return out
 
     def check_domain(self, X: Any) -> None:
-        """Raise ValueError where X has negative values and the kernel function is not made for them."""
+        """Raises ValueError where X (n, d) has negative values and the kernel function is not made for them."""
         if self.spec.nonnegative:
             data = X.data if sp.issparse(X) else X
             least = data.min(initial=0.0)
@@ -189,7 +189,7 @@ class Kernel:
         """Symmetry, finite values and eigenvalues of K on ``rows`` rows of X (n, d), drawn by ``seed``, in float64.
 
         Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
-        function is not a kernel but never that it is.
+        function is not a kernel but never that it is. Raises ValueError for what is not rows of features.
         """
         X = arrays.checked(X)
         X = X if sp.issparse(X) else np.asarray(X, np.float64)
@@ -213,7 +213,7 @@ class Kernel:
         return np.asarray(2 * np.maximum(*sums))
 
     def size(self, X: Any) -> float:
-        """The largest of :meth:`sizes`."""
+        """The largest of :meth:`sizes` of the rows of X (n, d)."""
         return float(self.sizes(X).max(initial=0.0))
 
     def rounding(
