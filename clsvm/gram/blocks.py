@@ -166,7 +166,7 @@ class BlockGram:
         backward, self._passes = self._passes % 2 == 1, self._passes + 1
         if self._window:
             with self.lent(), self._window.passing(backward) as (rows, windows):
-                gram = Gram(self.stream, rows, self.kernel, self._slots)
+                gram = Gram(self.stream, rows, self.kernel)
                 for groups in windows:
                     work(gram, groups, 0)
             return
