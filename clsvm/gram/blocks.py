@@ -25,6 +25,7 @@ from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import Lanes
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
 from clsvm.gram.layouts.window import Window
 from clsvm.gram.products import Gram, Slots, Store, Tile, Update, over_all
@@ -110,7 +111,8 @@ class BlockGram:
         self._row = row_bytes(self._plan, X, itemsize)
         self._host_row = 0 if stream.unified else X.dtype.itemsize * (0 if sp.issparse(X) else X.shape[1])
         self._stays = stays = n * self._row <= STAY_SHARE * left
-        lengths = np.diff(X.indptr) if sp.issparse(X) else np.full(n, X.shape[1])
+        lanes = isinstance(LAYOUTS[self._plan.kind], Lanes)  # (an array may be asked for as entries)
+        lengths = np.full(n, X.shape[1]) if lanes else _entries(X)
         self._longest = np.argsort(-lengths, kind="stable").astype(np.int32)
         entries = np.concatenate([[0], np.cumsum(lengths[self._longest])])
         self._worth = entries * n / max(1, entries[-1])  # rows of the mean length that the longest make
@@ -127,7 +129,7 @@ class BlockGram:
         blocks = streamed.slices if stays else []
         self._blocks = [(rows.start, Gram(stream, streamed.laid(stream, rows), kernel)) for rows in blocks]
         self._window: Window | None = None
-        near = not stays and streamed.near and stream.profile.wide == "double"  # (the host takes off a centre of pairs)
+        near = not stays and streamed.near and lanes and stream.profile.wide == "double"  # (no centre of pairs there)
         self.rows: Rows = self._looked(0 if stays else FILLED if near else LAID)
         if near:
             where = streamed.slices, streamed.arrangement, self.rows.xx
@@ -279,3 +281,11 @@ class BlockGram:
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
         self._of(panel).respond(panel, panel.fetched.at, right, count, update)
+
+
+def _entries(X: Data) -> NDArray[np.int64]:
+    """How many entries each row has, (n,)."""
+    if sp.issparse(X):
+        return np.asarray(np.diff(X.indptr), np.int64)
+    parts = (X[first : first + LEAST] for first in range(0, X.shape[0], LEAST))
+    return np.concatenate([np.count_nonzero(part, axis=1) for part in parts])

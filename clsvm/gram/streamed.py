@@ -61,8 +61,8 @@ class Streamed:
     ) -> None:
         self._stream, self._X, self._dtype, itemsize = stream, X, dtype, np.dtype(dtype).itemsize
         self._files = {file: file.size() for file in arrays.mapped(X)}
-        within = sp.issparse(X) or X.nbytes <= stream.info.largest_buffer
-        self.near = near = stream.unified and not self._files and not sp.issparse(X) and within
+        there = stream.unified and not self._files and not sp.issparse(X)
+        self.near = near = there and X.nbytes <= stream.info.largest_buffer
         self.arrangement: Arrangement | None = None
         if again and near:
             with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)

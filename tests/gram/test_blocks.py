@@ -145,6 +145,20 @@ def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: N
             np.testing.assert_array_equal(one, expected)
 
 
+@pytest.mark.parametrize("layout", ["csr", "hybrid", "inverted", "clustered", "dense"])
+def test_arrays_as_any_rows_in_little_memory(device: str, layout: str) -> None:
+    """An array that is mostly zeros, in every layout: a fit within a quarter of its bytes ends as in core."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((1200, 600)) < 0.02, rng.normal(size=(1200, 600)), 0.0).astype(np.float32)
+    y = np.where(X @ rng.normal(size=600) > 0, 1, -1)
+    model = SVC(gamma=0.1, tol=1e-4, layout=layout, cache_size=0.5, device=device)
+    whole = clone(model).fit(X, y)
+    limited = clone(model).set_params(memory_limit=X.nbytes // 4).fit(X, y)
+    assert limited.fit_report_.converged
+    assert limited.fit_report_.dual == pytest.approx(whole.fit_report_.dual, rel=1e-6)
+    np.testing.assert_allclose(limited.decision_function(X), whole.decision_function(X), atol=1e-3)
+
+
 def test_the_layout_that_was_asked_for_is_named(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index has no room, so rows are hybrid; they pass, so they are CSR."""
     monkeypatch.setattr(blocks, "PLAIN_SHARE", 0.0)
