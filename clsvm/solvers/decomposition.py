@@ -92,7 +92,8 @@ class Solver(Loop):
             self.leap.end()
         alone, cells = self.P == 1 and problem.constraint is not Constraint.COUPLED, self.gram.rows.cost
         value = min(cells, stream.profile.cache_cost) if self.cache.capacity or self.gram.whole else cells
-        self.leap = Leap(self.state, self.W, settings.kernel_scale, value, self._tile_there) if alone else None
+        spare, scale = self.gram.panel_bytes(self.stride * self.sets) + self._tile_bytes(), settings.kernel_scale
+        self.leap = Leap(self.state, self.W, scale, value, self._tile_there, spare) if alone else None
         self._apart = 0  # rows computed for its steps, which the row cache does not get
         self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
@@ -129,14 +130,22 @@ class Solver(Loop):
 
     def _scratch(self) -> None:
         s, P, S, W = self.stream, self.P, self.sets, self.stride
-        self.panel = self.gram.panel(W * S, square=True)  # of the working set, then of what changed of it
+        self._square()
         room = self.panel.capacity
         self.count = s.upload(np.array([S * W], np.int32))
         self.hits = Hits(s.zeros(4), s.zeros(4 * room), s.zeros(8 * P * room))
         self.misses = Misses(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
         self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
         self.sums = s.zeros(8 * 3 * S * self.selection.chunks)
-        self.Q = s.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
+
+    def _square(self) -> None:
+        """Room for panel and tile: of the working set; the panel then of what changed of it."""
+        self.panel = self.gram.panel(self.stride * self.sets, square=True)
+        self.Q = self.stream.buffer(self._tile_bytes())
+        self._tile_made = False
+
+    def _tile_bytes(self) -> int:
+        return int(np.dtype(self.gram.rows.dtype).itemsize) * self.panel.capacity**2
 
     def _kernels(self) -> None:
         stream, profile, dtype = self.stream, self.stream.profile, self.gram.rows.dtype
@@ -151,7 +160,7 @@ class Solver(Loop):
     _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
 
     def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
-        """:meth:`State.certify`, with the memory of the panel."""
+        """:meth:`State.certify`, with the memory of panel and tile."""
         if self.settings.exact is None:
             return violation, 0
         with self.cleared():
@@ -216,13 +225,15 @@ class Solver(Loop):
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """The memory of the panel, which holds nothing between two steps, is free inside."""
+        """The memory of panel and tile is free inside. Between two steps the panel holds nothing, and the tile what the
+        next one then makes again."""
         self.stream.finish()
-        self.stream.free(*self.panel.buffers())
+        self.stream.free(*self.panel.buffers(), self.Q)
+        self._tile_made = False
         try:
             yield
         finally:
-            self.panel = self.gram.panel(self.stride * self.sets, square=True)
+            self._square()
 
     def _view(self) -> View:
         """f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
@@ -278,7 +289,8 @@ class Solver(Loop):
         """Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and squares; of
         that one side, which the other mirrors."""
         ws, Q, W, half = self.selection.ws, self.Q, self.panel.capacity, self.W // 2
-        known = half if stay and self.sets == 1 and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
+        kept = stay and self._tile_made and self.sets == 1
+        known = half if kept and half % max(self.gram.rows.lanes, programs.SQUARE) == 0 else 0
         profile = self.stream.profile
         if known:
             self._k["carry"](*programs.squares(profile, known, known), W, known, Q)
@@ -288,6 +300,7 @@ class Solver(Loop):
             self.gram.gather(self.panel, ws, self.count)
             self.gram.tile(self.panel, Tile(ws, self.count, Q, known, half=True))
         self._k["mirror"](*programs.squares(profile, W, W - known), W, known, Q)
+        self._tile_made = True
 
     def _tile_of_rows(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
         """Q (W, W) of rows that the row cache has, like :class:`Tile` with ``half``."""

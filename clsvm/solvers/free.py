@@ -6,10 +6,8 @@ Returns:  b, f at a lower dual, or as they were
 Source:   Hintermueller, Ito, Kunisch 2002 (a primal-dual active set strategy is a semismooth Newton method), with a
           step along the way to what it finds; Scheinberg 2006 for active sets of SVMs
 
-    H <- none
-    until nothing leaves its bounds:
-        d <- the minimum over F, sums unchanged, those of H at their bounds         Schur complement of U'U = M
-        H <- H and what d takes beyond its bounds, each at that bound
+    U'U  <- M, block by block of columns, as many as memory has room for                        factor.py
+    d    <- the minimum within the bounds
     b, f <- b + t d, f + t K d, 0 < t <= 1 the best on that way
 
 Pair steps find out soon which coefficients stand at a bound, and take long over the rest, which one such step does.
@@ -18,18 +16,18 @@ Pair steps find out soon which coefficients stand at a bound, and take long over
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
 
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram.products import Tile
 from clsvm.opencl.stream import Buffer
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
+from clsvm.solvers.factor import Factor, minimum, steadied
 from clsvm.solvers.state import State
 from clsvm.threads import one_thread
 
@@ -37,140 +35,19 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
 FromCache = Callable[[NDArray[np.int32], Buffer, int, int, Buffer], bool]
+Square = Callable[[Rows, Rows], AbstractContextManager[tuple[Matrix, Matrix]]]
 MOST, LEAST = 4096, 32  # free coefficients
-MARGIN = 256  # panels are whole multiples, so that few sizes are made
-ROUNDS = 10  # of what leaves its bounds
+MARGIN = 256  # panels and blocks of a factor are whole multiples, so that few sizes are made
 SHORT = 0.5  # of the way to what is found: a step that ends before is not made, since its bounds are the wrong ones
-RIDGE = 10.0  # in units of the rounding of K, times the root of the coefficients
-COPIES = 3  # of K among the free coefficients on the host, its factor among them, beside the device's
+BLOCK = 1024  # rows of such a block at most: its squares are in caches
+MEANWHILE = 3  # squares of a block on the host, beside it and its columns, while it is made
 KEPT = 0.25  # share of a factor's coefficients that may have come or gone before it is made anew
-STEADIER, TRIES = 30.0, 5  # by how much more the ridge is where K rounded is indefinite, and how often
 LOW, LATE = 0.5, 4  # share of the first violation that is low; times all rows that were computed, after which any is
 LOOKS, MORE = 4, 2  # at a low violation, before such a step, and between two
 DOUBT = 4.0  # by how much dearer the next one is where one came to nothing
 SPARED = 4.0  # prices of such a step that working sets have to go on for, to make the first one
 SMALL = 8  # outer steps' launches and waits that the small parts of such a step take
 SOLVES = 50  # right sides of such a step with a factor that is there
-
-
-class Factor:
-    """U'U = K among ``rows`` + ridge I, upper, in the dtype of K: a triangle, and further columns as they came, each
-    set of them its part beside the rows before and its own triangle."""
-
-    def __init__(self, rows: Rows, scale: float) -> None:
-        """scale: the rounding error of K in units of eps."""
-        self.rows, self._scale, self.ridge = rows, scale, 0.0
-        self.U: Matrix = np.zeros((0, 0), order="F")
-        self._further: list[tuple[Matrix, Matrix]] = []
-
-    @property
-    def nbytes(self) -> int:
-        """Of all parts."""
-        return self.U.nbytes + sum(side.nbytes + corner.nbytes for side, corner in self._further)
-
-    def make(self, K: Matrix) -> bool:
-        """The factor of K (m, m), of which the lower triangle is there; False where it is not positive definite."""
-        potrf, _ = _routines(K.dtype)
-        size = max(self._scale, float(K.diagonal().mean()))
-        self.ridge = RIDGE * float(np.finfo(K.dtype).eps) * size * float(np.sqrt(len(K)))
-        for _ in range(TRIES):
-            M = np.array(K.T, order="F")
-            M[np.diag_indices(len(M))] += self.ridge
-            self.U, failed = potrf(M, lower=0, clean=0, overwrite_a=1)
-            if not failed:
-                return True
-            self.ridge *= STEADIER
-        return False
-
-    def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
-        """The same with further rows, by K beside them (m, k) and among them (k, k), lower triangle."""
-        k, (potrf, _) = len(among), _routines(self.U.dtype)
-        side = self.forward(np.asfortranarray(beside))
-        M = np.tril(among) + np.tril(among, -1).T
-        M[np.diag_indices(k)] += self.ridge
-        corner, failed = potrf(np.asfortranarray(M - side.T @ side), lower=0, clean=1)
-        if failed:
-            return False
-        self._further.append((side, corner))
-        self.rows = np.concatenate([self.rows, rows])
-        return True
-
-    def forward(self, R: Matrix) -> Matrix:
-        """U'^-1 R."""
-        _, trsm = _routines(self.U.dtype)
-        out = np.empty(R.shape, self.U.dtype, order="F")
-        m = len(self.U)
-        out[:m] = trsm(1.0, self.U, R[:m], lower=0, trans_a=1)
-        for side, corner in self._further:
-            new = slice(m, m + len(corner))
-            out[new] = trsm(1.0, corner, R[new] - side.T @ out[:m], lower=0, trans_a=1)
-            m = new.stop
-        return out
-
-    def back(self, w: Matrix) -> Vector:
-        """U^-1 w, of one vector."""
-        _, trsm = _routines(self.U.dtype)
-        left, found = w[:, None].copy(), []
-        for side, corner in reversed(self._further):
-            found.append(trsm(1.0, corner, left[len(side) :], lower=0))
-            left = left[: len(side)] - side @ found[-1]
-        found.append(trsm(1.0, self.U, left, lower=0))
-        return np.concatenate(found[::-1])[:, 0].astype(np.float64)
-
-
-def _routines(dtype: Any) -> tuple[Any, Any]:
-    """LAPACK's potrf and the BLAS's trsm for numbers of a dtype."""
-    double = dtype == np.float64
-    return (lapack.dpotrf, blas.dtrsm) if double else (lapack.spotrf, blas.strsm)
-
-
-def minimum(
-    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows
-) -> Vector | None:
-    """d (m,), see module: g, bottom, top (m,) of the factor's rows, these bounds less b; group (m,) of ``groups`` sums,
-    none where nothing is held. gone: those that are not free any more, of which d is 0."""
-    m, dtype = len(g), factor.U.dtype
-    sums = np.arange(groups)[:, None] == group
-    sums = sums[sums.any(axis=1)]
-    held, at = np.zeros(m, bool), np.zeros(m)
-    held[gone] = True
-    down = factor.forward(np.array(g[:, None], dtype, order="F"))[:, 0]
-    W = factor.forward(np.array(sums.T, dtype, order="F"))
-    order, d = np.zeros(0, np.intp), np.zeros(m)  # what is held, as W has it
-    for _ in range(ROUNDS):
-        new = np.setdiff1d(np.flatnonzero(held), order)
-        unit = np.zeros((m, len(new)), dtype, order="F")
-        unit[new, np.arange(len(new))] = 1
-        W, order = np.hstack([W, factor.forward(unit)]), np.concatenate([order, new])
-        forces = np.zeros(W.shape[1])
-        if len(forces):
-            S, failed = lapack.dpotrf((W.T @ W).astype(np.float64), lower=0)
-            if failed:
-                return None
-            wanted = np.concatenate([np.zeros(len(sums)), at[order]])
-            forces, _ = lapack.dpotrs(S, -(W.T @ down) - wanted, lower=0)
-        d = -factor.back(down + W @ forces.astype(dtype))
-        d[held] = at[held]
-        out = ~held & ((d < bottom) | (d > top))
-        if not out.any():
-            break
-        held |= out
-        at[out] = np.where(d[out] < bottom[out], bottom[out], top[out])
-    return _kept(np.clip(d, bottom, top), sums, bottom, top, held) if np.isfinite(d).all() else None
-
-
-def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:
-    """d with what rounding left of its sums taken from those that are not held; None where they cannot take it."""
-    for one in sums:
-        for _ in range(ROUNDS):
-            excess = d[one].sum()
-            free = one & ~held & (d > bottom) & (d < top)
-            if abs(excess) <= certificate.EPS * np.abs(d[one]).sum() or not free.any():
-                break
-            d[free] = np.clip(d[free] - excess / free.sum(), bottom[free], top[free])
-        if abs(d[one].sum()) > certificate.SLACK * certificate.EPS * np.abs(d[one]).sum():
-            return None
-    return d
 
 
 class Pace:
@@ -210,16 +87,19 @@ class Leap:
     """Steps over all free coefficients of the one problem of a ``state``, which is solved by working sets of W rows.
 
     value: the cost of a value of K that adds to f, in dense cells. from_cache: makes K among some rows, at their
-    places, of what the row cache has, and says whether it did (Solver._tile_there). The factor is kept from one step to
-    the next, and its bytes are the stream's, until :meth:`end`.
+    places, of what the row cache has, and says whether it did (Solver._tile_there). spare: bytes that are free while
+    :meth:`find` works. The factor is kept from one step to the next where that leaves room for these and as much again
+    as it takes itself; its bytes are the stream's, until :meth:`end`.
     """
 
-    def __init__(self, state: State, W: int, kernel_scale: float, value: float, from_cache: FromCache) -> None:
+    def __init__(
+        self, state: State, W: int, kernel_scale: float, value: float, from_cache: FromCache, spare: int
+    ) -> None:
         self._state, self._stream, self._gram, self._W = state, state.stream, state.gram, W
-        self._scale, self._value, self._from_cache = kernel_scale, value, from_cache
+        self._scale, self._value, self._from_cache, self._spare = kernel_scale, value, from_cache, spare
         self._dtype = np.dtype(state.gram.rows.dtype)
         self._factor: Factor | None = None
-        self._kept = 0  # bytes of it
+        self._held = 0  # bytes of it
         self._pace = Pace()
 
     def due(self, free: int, violation: float, tol: float, rows: int, steps: int, outer: int, tile_cost: float) -> bool:
@@ -234,13 +114,27 @@ class Leap:
         price = profile.factor_cost * work + (0 if kept else free * free / 2 * width) + n * free * self._value + a_set
         price += SMALL * profile.step_cost
         pays = self._pace.pays(cost, violation, tol, price, rows > LATE * n)
-        return pays and LEAST <= free <= MOST and self._fits(free)
+        return pays and LEAST <= free <= MOST and self._block(0, free, self._spare + self._held) > 0
 
-    def _fits(self, rows: int) -> bool:
-        """Whether memory holds K among so many rows, on the device, and its factor and copies on the host."""
-        stream, panel = self._stream, self._gram.panel_bytes(rows + MARGIN)
-        tile = self._dtype.itemsize * (rows + MARGIN) ** 2
-        return max(tile, panel) <= stream.largest and panel + COPIES * tile <= stream.limit - stream.held
+    def _block(self, before: int, new: int, spare: int = 0) -> int:
+        """The largest block by which memory, and ``spare`` bytes more, lets a factor of ``before`` rows grow by ``new``
+        ones; 0 where it holds none."""
+        stream = self._stream
+        room = stream.limit - stream.held + spare
+        for block in range(min(_whole(max(before, new)), BLOCK), 0, -MARGIN):
+            device = self._desk_bytes(_pair(before, new, block))
+            if max(device) <= stream.largest and sum(device) + self._host_bytes(before, new, block) <= room:
+                return block
+        return 0
+
+    def _desk_bytes(self, rows: int) -> tuple[int, int]:
+        """Of a panel of so many rows, and of K among them, on the device."""
+        return self._gram.panel_bytes(_whole(rows)), self._dtype.itemsize * _whole(rows) ** 2
+
+    def _host_bytes(self, before: int, new: int, block: int) -> int:
+        """Of what a factor grows by, and what is made on the host meanwhile."""
+        more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
+        return self._dtype.itemsize * (more + block * columns)
 
     def find(self) -> Vector | None:
         """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it."""
@@ -248,6 +142,9 @@ class Leap:
             change = self._found(*self._state.now())
         except (MemoryLimitError, DeviceError):
             change = None
+            self.end()
+        if self._stream.limit - self._stream.held < self._spare + self._held:
+            self.end()
         if change is None:
             self._pace.made(False)
         return change
@@ -296,55 +193,95 @@ class Leap:
 
     def end(self) -> None:
         """Give back what is kept."""
-        self._stream.reserve(-self._kept)
-        self._factor, self._kept = None, 0
+        self._stream.reserve(-self._held)
+        self._factor, self._held = None, 0
 
     def _factored(self, free: Rows) -> Factor | None:
         """A factor with the rows ``free``: the last one, where few came or went, else a new one. None where K among
         them is not positive definite, or memory does not hold it."""
         last = self._factor
         if last is not None:
-            m, new = len(last.rows), np.setdiff1d(free, last.rows)
-            gone = m + len(new) - len(free)
-            if len(new) + gone <= KEPT * len(free) and self._fits(m + len(new)):
-                if not len(new):
-                    return last
-                with self._tile(np.concatenate([last.rows, new]), m) as (beside, among), one_thread():
-                    extended = last.extend(new, beside, among)
-                if extended:
-                    return self._keep(last)
+            new = np.setdiff1d(free, last.rows)
+            gone = len(last.rows) + len(new) - len(free)
+            if len(new) + gone <= KEPT * len(free):
+                block = self._block(len(last.rows), len(new)) if len(new) else 0
+                if not len(new) or (block and self._grown(last, new, block)):
+                    return self._hold(last)
         self.end()
-        made = Factor(free, self._scale)
-        with self._tile(free) as (_, K), one_thread():
-            well = made.make(K)
-        return self._keep(made) if well else None
+        block = self._block(0, len(free))
+        if not block:
+            return None
+        made = steadied(self._dtype, self._scale, len(free), lambda factor: self._grown(factor, free, block))
+        return self._hold(made) if made else None
 
-    def _keep(self, factor: Factor) -> Factor:
-        """The factor, which is kept for the next step. Raises ValueError where memory does not hold it."""
-        self.end()
-        self._stream.reserve(factor.nbytes)
-        self._factor, self._kept = factor, factor.nbytes
+    def _hold(self, factor: Factor) -> Factor:
+        """The factor, whose bytes are the stream's from now on."""
+        self._stream.reserve(factor.nbytes - self._held)
+        self._factor, self._held = factor, factor.nbytes
         return factor
 
-    @contextmanager
-    def _tile(self, rows: Rows, known: int = 0) -> Iterator[tuple[Matrix, Matrix]]:
-        """K between the first ``known`` of some rows and the others, and among these, lower triangle; inside alone."""
-        stream, gram, m = self._stream, self._gram, len(rows)
-        panel, made = gram.panel(-(-m // MARGIN) * MARGIN, square=True), []
+    def _grown(self, factor: Factor, rows: Rows, block: int) -> bool:
+        """Whether ``factor`` has further rows now, which came ``block`` by block."""
+        m, n, dtype = len(factor.rows), len(rows), self._dtype
+        host = self._host_bytes(m, n, block)
+        self._stream.reserve(host)
         try:
-            places = np.full(panel.capacity, -1, np.int32)
-            places[:m] = gram.rows.position[rows]
-            for array in (places, np.array([m], np.int32)):
-                made.append(stream.upload(array))
-            made.append(stream.buffer(self._dtype.itemsize * panel.capacity**2))
+            with self._desk(_pair(m, n, block)) as square:
+                for some in _cut(rows, block):
+                    beside = np.empty((len(factor.rows), len(some)), dtype, order="F")
+                    among = np.empty((len(some), len(some)), dtype)
+                    for first in range(0, max(1, len(beside)), block):
+                        known = factor.rows[first : first + block]
+                        with square(known, some) as (K_known, K_some):
+                            beside[first : first + len(known)], among[:] = K_known, K_some
+                    with one_thread():
+                        if not factor.extend(some, beside, among):
+                            return False
+            return True
+        finally:
+            self._stream.reserve(-host)
+
+    @contextmanager
+    def _desk(self, rows: int) -> Iterator[Square]:
+        """What gives K between some rows and others, and among these others, lower triangle, of so many ``rows`` in all
+        at most; each there inside its own context alone."""
+        stream, gram = self._stream, self._gram
+        panel, made = gram.panel(_whole(rows), square=True), []
+        try:
+            for nbytes in (4 * panel.capacity, 4, self._dtype.itemsize * panel.capacity**2):
+                made.append(stream.buffer(nbytes))
             at, count, out = made
-            whole = known - known % max(gram.rows.lanes, gram.width)
-            if not self._from_cache(places[:m], at, panel.capacity, whole, out):
-                gram.gather(panel, at, count)
-                gram.tile(panel, Tile(at, count, out, whole, half=True))
-            with stream.mapped(out, self._dtype, (panel.capacity, panel.capacity)) as K:
-                stream.peak = max(stream.peak, stream.held + COPIES * K.nbytes)  # (what the host makes of it)
-                yield np.concatenate([K[:whole, known:m], K[known:m, whole:known].T]), K[known:m, known:m]
+            W = panel.capacity
+
+            @contextmanager
+            def square(known: Rows, others: Rows) -> Iterator[tuple[Matrix, Matrix]]:
+                k, m = len(known), len(known) + len(others)
+                places = np.full(W, -1, np.int32)
+                places[:m] = gram.rows.position[np.concatenate([known, others])]
+                stream.write(at, places)
+                stream.write(count, np.array([m], np.int32))
+                whole = k - k % max(gram.rows.lanes, gram.width)
+                if not self._from_cache(places[:m], at, W, whole, out):
+                    gram.gather(panel, at, count)
+                    gram.tile(panel, Tile(at, count, out, whole, half=True, most=m))
+                with stream.mapped(out, self._dtype, (W, W)) as K:
+                    yield np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m]
+
+            yield square
         finally:
             stream.finish()
             stream.free(*made, *panel.buffers())
+
+
+def _whole(rows: int) -> int:
+    """So many rows, or more, that panels are made for."""
+    return -(-rows // MARGIN) * MARGIN
+
+
+def _pair(before: int, new: int, block: int) -> int:
+    """Rows of a square with a block of those that are there and one of ``new`` ones, which all are there at last."""
+    return min(block, before + max(0, new - block)) + min(block, new)
+
+
+def _cut(rows: Rows, block: int) -> Iterator[Rows]:
+    return (rows[first : first + block] for first in range(0, len(rows), block))

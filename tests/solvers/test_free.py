@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from clsvm import SVC, SVR, Kernel, NuSVC
-from clsvm.solvers import free
+from clsvm.solvers import factor, free
 from tests.conftest import noisy
 
 Vector = NDArray[np.float64]
@@ -21,10 +21,10 @@ def kernel(m: int, seed: int = 0, gamma: float = 0.5) -> NDArray[np.float64]:
     return np.asarray(np.exp(-gamma * ((X[:, None] - X) ** 2).sum(axis=2)))
 
 
-def made(K: NDArray[Any]) -> free.Factor:
-    factor = free.Factor(np.arange(len(K)), 1.0)
-    assert factor.make(np.tril(K))  # (of the upper triangle nothing is read)
-    return factor
+def made(K: NDArray[Any]) -> factor.Factor:
+    one = factor.Factor(K.dtype, 1.0, len(K))
+    assert one.extend(np.arange(len(K)), K[:0], np.tril(K))  # (of the upper triangle nothing is read)
+    return one
 
 
 @pytest.mark.parametrize("groups", [0, 1, 2])
@@ -33,7 +33,7 @@ def test_minimum_within_wide_bounds(groups: int) -> None:
     m, rng = 40, np.random.default_rng(groups)
     K, g, group = kernel(m), rng.normal(size=m), np.arange(m) % max(groups, 1)
     wide = np.full(m, 1e9)
-    d = free.minimum(made(K), g, -wide, wide, group, groups, np.zeros(0, np.intp))
+    d = factor.minimum(made(K), g, -wide, wide, group, groups, np.zeros(0, np.intp))
     assert d is not None
     slope = K @ d + g
     for one in range(groups):
@@ -51,7 +51,7 @@ def test_minimum_within_narrow_bounds(groups: int, seed: int) -> None:
     K, g, group = kernel(m, seed), rng.normal(size=m), np.arange(m) % max(groups, 1)
     bottom, top = -30 * rng.random(m), 30 * rng.random(m)
     gone = np.flatnonzero(rng.random(m) < 0.1)
-    d = free.minimum(made(K), g, bottom, top, group, groups, gone)
+    d = factor.minimum(made(K), g, bottom, top, group, groups, gone)
     if d is None:
         pytest.skip("all of a group are held")
     assert (d >= bottom - 1e-12).all()
@@ -66,8 +66,8 @@ def test_minimum_on_a_face() -> None:
     m, rng = 60, np.random.default_rng(1)
     K, g, group, none = kernel(m, 1) + np.eye(m), rng.normal(size=m), np.zeros(m, np.intp), np.zeros(0, np.intp)
     wide, narrow = np.full(m, 1e9), np.full(m, 0.8)
-    free_of_bounds = free.minimum(made(K), g, -wide, wide, group, 1, none)
-    d = free.minimum(made(K), g, -narrow, narrow, group, 1, none)
+    free_of_bounds = factor.minimum(made(K), g, -wide, wide, group, 1, none)
+    d = factor.minimum(made(K), g, -narrow, narrow, group, 1, none)
     assert d is not None
     assert free_of_bounds is not None
     held = np.abs(d) == 0.8
@@ -77,23 +77,36 @@ def test_minimum_on_a_face() -> None:
     assert d @ K @ d / 2 + g @ d < first @ K @ first / 2 + g @ first - 0.1
 
 
-def test_extended_factor() -> None:
-    K = kernel(50)
-    factor, whole = made(K[:37, :37]), made(K)
-    assert factor.extend(np.arange(37, 50), K[:37, 37:], np.tril(K[37:, 37:]))
-    np.testing.assert_array_equal(factor.rows, whole.rows)
-    right = np.asfortranarray(np.random.default_rng(0).normal(size=(50, 3)))
-    np.testing.assert_allclose(factor.forward(right), whole.forward(right), rtol=1e-5, atol=1e-7)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_factor_in_blocks(dtype: type) -> None:
+    """Blocks of any sizes are the factor of the whole: U'U = K + ridge I, in either direction."""
+    K = kernel(50).astype(dtype)
+    whole, some = made(K), made(K[:20, :20])
+    for first, last in ((20, 37), (37, 50)):
+        assert some.extend(np.arange(first, last), K[:first, first:last], np.tril(K[first:last, first:last]))
+    np.testing.assert_array_equal(some.rows, whole.rows)
+    assert some.nbytes < whole.nbytes == K.nbytes
+    assert some.ridge == pytest.approx(whole.ridge, rel=0.6)  # (of 20 rows at first)
+    M = K.astype(np.float64) + some.ridge * np.eye(50)
+    right = np.asfortranarray(np.random.default_rng(0).normal(size=(50, 3)).astype(dtype))
+    down, exact = some.forward(right).astype(np.float64), np.linalg.solve(M, right)
+    near = {"rtol": 100 * np.finfo(dtype).eps * np.linalg.cond(M), "atol": 1e-9}
+    np.testing.assert_allclose(down.T @ down, right.T @ exact, **near)
+    np.testing.assert_allclose(some.back(down[:, 0].astype(dtype)), exact[:, 0], **near)
 
 
 def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
-    assert free.Factor(np.arange(3), 1.0).make(np.diag([1.0, 1.0, -1e-13]))
-    assert not free.Factor(np.arange(3), 1.0).make(np.diag([1.0, 1.0, -1.0]))
-    broken = made(np.eye(3))
-    broken.U[1, 1] = np.nan
-    wide = np.full(3, 1e9)
-    assert free.minimum(broken, np.ones(3), -wide, wide, np.zeros(3, np.intp), 0, np.zeros(0, np.intp)) is None
+
+    def steadied(K: NDArray[Any]) -> factor.Factor | None:
+        return factor.steadied(K.dtype, 1.0, len(K), lambda one: one.extend(np.arange(len(K)), K[:0], K))
+
+    little = steadied(np.diag([1.0, 1.0, -1e-13]))
+    assert little is not None
+    assert little.ridge > 1e-13
+    assert steadied(np.diag([1.0, 1.0, -1.0])) is None
+    broken, wide = made(np.diag([1.0, 1.0, np.nan]) + 0), np.full(3, 1e9)
+    assert factor.minimum(broken, np.ones(3), -wide, wide, np.zeros(3, np.intp), 0, np.zeros(0, np.intp)) is None
 
 
 def due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False) -> list[int]:
@@ -229,13 +242,18 @@ def test_no_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory ends in the middle of a step, the fit goes on without, and nothing stays held."""
     X, y = hard(700)
     freed: list[int] = []
+    found = free.Leap._found
 
-    def tile(self: Any, *given: Any) -> Any:
+    def seen(self: Any, *given: Any) -> Any:
         freed.append(self._stream.held)
+        return found(self, *given)
+
+    def desk(self: Any, *given: Any) -> Any:
         self._stream.buffer(self._stream.limit)
 
+    monkeypatch.setattr(free.Leap, "_found", seen)
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(free.Leap, "_tile", tile)
+    monkeypatch.setattr(free.Leap, "_desk", desk)
     monkeypatch.setattr(free.Pace, "pays", lambda *given: True)
     model = SVC(C=10.0, gamma=0.3, working_set_size=64, device=device).fit(X, y)
     assert model.fit_report_.converged
@@ -243,8 +261,37 @@ def test_no_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory(device: str) -> None:
-    """Where memory_limit does not hold K among the free coefficients and its factor, working sets go on."""
+    """Where memory_limit does not hold the factor of K among the free coefficients, working sets go on."""
     X, y = noisy(3000, 5)
     limit = 6_000_000
     model = SVC(C=100, gamma=0.3, memory_limit=limit, device=device, max_iter=200_000).fit(X, y)
     assert model.fit_report_.bytes_held <= limit
+
+
+def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The less memory there is, the smaller are the blocks of a factor, and it is not kept where that takes too much:
+    as many working sets, within the limit."""
+    X, y = hard()
+    blocks: list[tuple[int, int]] = []  # rows that were there, rows of a block
+    grown, given = free.Leap._grown, {"C": 1e3, "gamma": 0.3, "working_set_size": 128, "cache_size": 0}
+
+    def seen(self: free.Leap, one: factor.Factor, rows: Any, block: int) -> bool:
+        blocks.append((len(one.rows), block))
+        return grown(self, one, rows, block)
+
+    monkeypatch.setattr("clsvm.fit.host.MOST", 0)
+    monkeypatch.setattr(free.Leap, "_grown", seen)
+    monkeypatch.setattr(free, "MARGIN", 32)
+    whole = SVC(**given, device=device).fit(X, y).fit_report_
+    kept, before = [any(there for there, _ in blocks)], max(block for _, block in blocks)
+    for limit in (1_600_000, 900_000):
+        blocks.clear()
+        little = SVC(**given, device=device, memory_limit=limit).fit(X, y).fit_report_
+        kept.append(any(there for there, _ in blocks))
+        assert 0 < max(block for _, block in blocks) < before
+        before = max(block for _, block in blocks)
+        assert little.converged
+        assert little.bytes_held <= limit
+        assert little.trace[-1].outer <= 1.2 * whole.trace[-1].outer
+        assert little.dual == pytest.approx(whole.dual, rel=1e-4)
+    assert kept == [True, True, False]
