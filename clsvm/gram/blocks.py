@@ -191,17 +191,18 @@ class BlockGram:
     def panel(self, capacity: int, square: bool = False) -> Panel:
         """An empty panel for at least ``capacity`` working vectors, and room for their rows where these have to stay;
         square: one that :meth:`tile` takes."""
-        made = self._few.panel(capacity, square)
-        made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
-        if square:
-            self._few.slot(made.capacity)
-        if made.rows_stay:
-            ids = np.sort(self._longest[:capacity])
-            made.fetched = replace(made.fetched, ids=ids, gram=self._laid(ids))
+        with self.stream.tentative():
+            made = self._few.panel(capacity, square)
+            made.fetched = Fetched(self.stream.buffer(4 * made.capacity))
+            if made.rows_stay:
+                ids = np.sort(self._longest[:capacity])
+                made.fetched = replace(made.fetched, ids=ids, gram=self._laid(ids))
+            if square:
+                self._few.slot(made.capacity)  # (last, since it stays)
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        """Of the values of a panel, of what says where they are, and of the longest rows that can stay with it."""
+        """Of a panel, of what says where its rows are, and of the longest rows that can stay with it."""
         own = self._few.panel_bytes(capacity) + 8 * capacity
         if not self._rows_stay:
             return own
@@ -248,6 +249,7 @@ class BlockGram:
         if not np.isin(ids, panel.fetched.ids, assume_unique=True).all():
             self.stream.finish()
             self.stream.free(*buffers_of(panel.fetched.gram))
+            panel.fetched = replace(panel.fetched, ids=ids[:0], gram=None)  # (laying out may fail)
             panel.fetched = replace(panel.fetched, ids=ids, gram=self._laid(ids))
         self._place(panel, panel.fetched.gram, panel.fetched.ids, wanted)
         panel.fetched.gram.gather(panel, panel.fetched.at, count)

@@ -89,7 +89,7 @@ class Products(Protocol):
         """An empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
 
     def panel_bytes(self, capacity: int) -> int:
-        """Of the values of a panel."""
+        """Of a panel."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""

@@ -54,6 +54,11 @@ class RowCache:
         missing = SLABS - len(self._slabs)
         return (*self._slabs, *[self._slabs[-1]] * missing)
 
+    @property
+    def coming(self) -> int:
+        """Bytes by which it may still grow."""
+        return (self._most - len(self._slabs)) * self.slab_bytes
+
     def reserve(self, computed: int, steps: int) -> None:
         """While the limit lasts, grow so that the next ``steps`` steps evict nothing after ``computed`` rows."""
         while len(self._slabs) < self._most and computed + steps * self._entries > self.capacity:

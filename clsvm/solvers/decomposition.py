@@ -92,8 +92,8 @@ class Solver(Loop):
             self.leap.end()
         alone, cells = self.P == 1 and problem.constraint is not Constraint.COUPLED, self.gram.rows.cost
         value = min(cells, stream.profile.cache_cost) if self.cache.capacity or self.gram.whole else cells
-        spare, scale = self.gram.panel_bytes(self.stride * self.sets) + self._tile_bytes(), settings.kernel_scale
-        self.leap = Leap(self.state, self.W, scale, value, self._tile_there, spare) if alone else None
+        given = settings.kernel_scale, value, self._tile_there, self._square_bytes
+        self.leap = Leap(self.state, self.W, *given) if alone else None
         self._apart = 0  # rows computed for its steps, which the row cache does not get
         self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
@@ -140,12 +140,10 @@ class Solver(Loop):
 
     def _square(self) -> None:
         """Room for panel and tile: of the working set; the panel then of what changed of it."""
+        before = self.stream.held
         self.panel = self.gram.panel(self.stride * self.sets, square=True)
-        self.Q = self.stream.buffer(self._tile_bytes())
-        self._tile_made = False
-
-    def _tile_bytes(self) -> int:
-        return int(np.dtype(self.gram.rows.dtype).itemsize) * self.panel.capacity**2
+        self.Q = self.stream.buffer(np.dtype(self.gram.rows.dtype).itemsize * self.panel.capacity**2)
+        self._square_bytes, self._tile_made = self.stream.held - before, False
 
     def _kernels(self) -> None:
         stream, profile, dtype = self.stream, self.stream.profile, self.gram.rows.dtype
@@ -181,7 +179,7 @@ class Solver(Loop):
             return False
         started = perf_counter()
         with self.cleared():
-            change = leap.find()
+            change = leap.find(self._square_bytes + self.cache.coming)
         moved = change is not None and leap.go(change, self._respond)
         if moved:
             counters = self.stream.read(self.counters, np.int64, (self.P, 4))

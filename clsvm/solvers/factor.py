@@ -100,10 +100,11 @@ def steadied(dtype: DTypeLike, scale: float, rows: int, grow: Callable[[Factor],
 
 
 def minimum(
-    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows
+    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
 ) -> Vector | None:
     """d (m,), see module: g, bottom, top (m,) of the factor's rows, these bounds less b; group (m,) of ``groups`` sums,
-    none where nothing is held. gone: those that are not free any more, of which d is 0."""
+    none where nothing is held. gone: those that are not free any more, of which d is 0. room: bytes that all of it may
+    take. None where there is no such minimum, or it takes more."""
     m, dtype = len(g), factor.dtype
     sums = np.arange(groups)[:, None] == group
     sums = sums[sums.any(axis=1)]
@@ -114,6 +115,9 @@ def minimum(
     order, d = np.zeros(0, np.intp), np.zeros(m)  # what is held, as W has it
     for _ in range(ROUNDS):
         new = np.setdiff1d(np.flatnonzero(held), order)
+        columns = W.shape[1] + len(new)
+        if 2 * dtype.itemsize * m * (columns + len(new)) + 2 * 8 * columns**2 > room:
+            return None
         unit = np.zeros((m, len(new)), dtype, order="F")
         unit[new, np.arange(len(new))] = 1
         W, order = np.hstack([W, factor.forward(unit)]), np.concatenate([order, new])

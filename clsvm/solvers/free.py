@@ -40,6 +40,7 @@ MOST, LEAST = 4096, 32  # free coefficients
 MARGIN = 256  # panels and blocks of a factor are whole multiples, so that few sizes are made
 SHORT = 0.5  # of the way to what is found: a step that ends before is not made, since its bounds are the wrong ones
 BLOCK = 1024  # rows of such a block at most: its squares are in caches
+PLACES = 16  # bytes of a row of a panel beside it, some of which stay when it goes
 MEANWHILE = 3  # squares of a block on the host, beside it and its columns, while it is made
 KEPT = 0.25  # share of a factor's coefficients that may have come or gone before it is made anew
 LOW, LATE = 0.5, 4  # share of the first violation that is low; times all rows that were computed, after which any is
@@ -88,8 +89,8 @@ class Leap:
 
     value: the cost of a value of K that adds to f, in dense cells. from_cache: makes K among some rows, at their
     places, of what the row cache has, and says whether it did (Solver._tile_there). spare: bytes that are free while
-    :meth:`find` works. The factor is kept from one step to the next where that leaves room for these and as much again
-    as it takes itself; its bytes are the stream's, until :meth:`end`.
+    :meth:`find` works. The factor is kept from one step to the next where that leaves room enough; its bytes are the
+    stream's, until :meth:`end`.
     """
 
     def __init__(
@@ -120,30 +121,29 @@ class Leap:
         """The largest block by which memory, and ``spare`` bytes more, lets a factor of ``before`` rows grow by ``new``
         ones; 0 where it holds none."""
         stream = self._stream
-        room = stream.limit - stream.held + spare
+        left = stream.limit - stream.held
         for block in range(min(_whole(max(before, new)), BLOCK), 0, -MARGIN):
-            device = self._desk_bytes(_pair(before, new, block))
-            if max(device) <= stream.largest and sum(device) + self._host_bytes(before, new, block) <= room:
+            rows = _whole(_pair(before, new, block))
+            device = self._gram.panel_bytes(rows), self._dtype.itemsize * rows**2
+            all_of_it = sum(device) + PLACES * rows + self._host_bytes(before, new, block)
+            if max(device) <= stream.largest and all_of_it <= left + spare and PLACES * rows <= left:
                 return block
         return 0
-
-    def _desk_bytes(self, rows: int) -> tuple[int, int]:
-        """Of a panel of so many rows, and of K among them, on the device."""
-        return self._gram.panel_bytes(_whole(rows)), self._dtype.itemsize * _whole(rows) ** 2
 
     def _host_bytes(self, before: int, new: int, block: int) -> int:
         """Of what a factor grows by, and what is made on the host meanwhile."""
         more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
         return self._dtype.itemsize * (more + block * columns)
 
-    def find(self) -> Vector | None:
-        """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it."""
+    def find(self, wanted: int) -> Vector | None:
+        """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it. wanted:
+        bytes that the caller needs next; the factor is kept where as much again as it takes is left beside them."""
         try:
             change = self._found(*self._state.now())
         except (MemoryLimitError, DeviceError):
             change = None
             self.end()
-        if self._stream.limit - self._stream.held < self._spare + self._held:
+        if self._stream.limit - self._stream.held < wanted + self._held:
             self.end()
         if change is None:
             self._pace.made(False)
@@ -159,8 +159,9 @@ class Leap:
         g, x, kink = np.where(seen.inside, seen.right, 0)[rows], b[0, rows], problem.kink > 0
         lowest = np.where(kink & (x > 0), 0.0, problem.lo[0, rows])
         highest = np.where(kink & (x < 0), 0.0, problem.hi[0, rows])
+        room = self._stream.limit - self._stream.held
         with one_thread():
-            d = minimum(factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone)
+            d = minimum(factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone, room)
         if d is None:
             return None
         after = np.where(d <= lowest - x, lowest, np.where(d >= highest - x, highest, x + d))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from clsvm import SVC, SVR, Kernel, NuSVC
+from clsvm.errors import MemoryLimitError
 from clsvm.solvers import factor, free
 from tests.conftest import noisy
 
@@ -57,6 +60,7 @@ def test_minimum_within_narrow_bounds(groups: int, seed: int) -> None:
     assert (d >= bottom - 1e-12).all()
     assert (d <= top + 1e-12).all()
     assert not d[gone].any()
+    assert factor.minimum(made(K), g, bottom, top, group, groups, gone, room=1000) is None
     for one in range(groups):
         assert abs(d[group == one].sum()) < 1e-9
 
@@ -238,26 +242,44 @@ def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.Monkey
     assert abs(model.dual_coef_.sum()) <= 1e-9 * np.abs(model.dual_coef_).sum()
 
 
-def test_no_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memory ends in the middle of a step, the fit goes on without, and nothing stays held."""
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+@pytest.mark.parametrize("memory", [None, 700_000])
+def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in a step memory ends, the fit goes on without, and nothing stays held but numbers of places."""
     X, y = hard(700)
-    freed: list[int] = []
-    found = free.Leap._found
+    X = np.repeat(X, 40, axis=1) / 6
+    desk, held, made = free.Leap._desk, [], cycle(range(8))
 
-    def seen(self: Any, *given: Any) -> Any:
-        freed.append(self._stream.held)
-        return found(self, *given)
+    @contextmanager
+    def ends(self: free.Leap, rows: int) -> Iterator[free.Square]:
+        stream, left = self._stream, next(made)
+        buffer, before = stream.buffer, stream.held
 
-    def desk(self: Any, *given: Any) -> Any:
-        self._stream.buffer(self._stream.limit)
+        def some(nbytes: int) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise MemoryLimitError(stream.limit, stream.held, nbytes)
+            return buffer(nbytes)
 
-    monkeypatch.setattr(free.Leap, "_found", seen)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(stream, "buffer", some)
+                with desk(self, rows) as square:
+                    yield square
+        finally:
+            held.append(stream.held - before)
+
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(free.Leap, "_desk", desk)
+    monkeypatch.setattr(free, "LEAST", 4)
+    monkeypatch.setattr(free, "MARGIN", 32)
+    monkeypatch.setattr(free.Leap, "_desk", ends)
     monkeypatch.setattr(free.Pace, "pays", lambda *given: True)
-    model = SVC(C=10.0, gamma=0.3, working_set_size=64, device=device).fit(X, y)
+    given = {"C": 10.0, "gamma": 0.3, "cache_size": 0, "working_set_size": 64, "memory_limit": memory}
+    model = SVC(**given, layout=layout, device=device).fit(X, y)
     assert model.fit_report_.converged
-    assert len(set(freed)) == 1 < len(freed)
+    assert len(held) > 8
+    assert max(held) < 16_384  # (slots)
 
 
 def test_memory(device: str) -> None:

@@ -130,12 +130,21 @@ class CsrReader(Reader):
         return out
 
     def panel(self, capacity: int, square: bool = False) -> CsrPanel:
-        stream, made = self.stream, super().panel(capacity, square)
-        stream.clear(made.values, made.width * self.real.itemsize)
-        place = stream.zeros(4 * max(1, self._sparse))
+        stream = self.stream
+        with stream.tentative():
+            made = super().panel(capacity, square)
+            stream.clear(made.values, made.width * self.real.itemsize)
+            place = stream.zeros(self._place_bytes)
         return CsrPanel(made.capacity, made.width, made.values, made.uu, made.nbytes, made.shape, place=place)
 
+    @property
+    def _place_bytes(self) -> int:
+        return 4 * max(1, self._sparse)
+
     def panel_bytes(self, capacity: int) -> int:
+        return super().panel_bytes(capacity) + self._place_bytes
+
+    def values_bytes(self, capacity: int) -> int:
         """A block: a line of zeros, one for every dense column, one for every other that its vectors can have."""
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         return (1 + r.dense.number + min(self._sparse, r.entries(width))) * width * self.real.itemsize
@@ -150,7 +159,7 @@ class CsrReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         assert isinstance(panel, CsrPanel)
-        if panel.nbytes < self.panel_bytes(panel.capacity):
+        if panel.nbytes < self.values_bytes(panel.capacity):
             raise ValueError("the panel was made by shorter rows")
         panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
 

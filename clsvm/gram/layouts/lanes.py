@@ -80,7 +80,7 @@ class LaneReader(Reader):
         self._gathers: dict[str, DeviceKernel] = {}
         self._panel_at: dict[int, Buffer] = {}
 
-    def panel_bytes(self, capacity: int) -> int:
+    def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.d, 1) * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:

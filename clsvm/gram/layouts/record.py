@@ -144,12 +144,17 @@ class Reader(ABC):
         shape = shape_class(max(3, capacity) if square else capacity)
         width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
         capacity = -(-capacity // width) * width
-        nbytes = self.panel_bytes(capacity)
-        values, uu = self.stream.buffer(nbytes), self.stream.buffer(capacity * self.real.itemsize)
+        nbytes = self.values_bytes(capacity)
+        with self.stream.tentative():
+            values, uu = self.stream.buffer(nbytes), self.stream.buffer(capacity * self.real.itemsize)
         return Panel(capacity, width, values, uu, nbytes, shape)
 
-    @abstractmethod
     def panel_bytes(self, capacity: int) -> int:
+        """Of a panel."""
+        return self.values_bytes(capacity) + capacity * self.real.itemsize
+
+    @abstractmethod
+    def values_bytes(self, capacity: int) -> int:
         """Of the values of a panel."""
 
     @abstractmethod
