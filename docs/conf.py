@@ -10,9 +10,29 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import clsvm
+from clsvm.opencl import devices
 
 project, author, release = "clsvm", "clsvm developers", clsvm.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "generated"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
+    "generated",
+]
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "image_scrapers": ("gallery_of_files.pictures",),
+    "reset_argv": "gallery_of_files.arguments",
+    "abort_on_example_error": True,
+    "plot_gallery": any(info.usable for info in devices.devices()),  # (else pages have the scripts alone)
+    "download_all_examples": False,
+    "show_memory": False,
+    "write_computation_times": False,
+}
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"

@@ -3,12 +3,10 @@
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
 results FILE     the table of a file in benchmarks/results
-examples         the scripts of examples/, each by the first line of what it says of itself
 """
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -74,18 +72,10 @@ def results(name: str) -> str:
     return "\n\n".join([markdown(tuple(str(column.header) for column in columns), rows), *notes])
 
 
-def examples() -> str:
-    """The first line of each script's docstring."""
-    paths = sorted((ROOT / "examples").glob("*.py"))
-    said = ((path, ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "") for path in paths)
-    return markdown(("script", "shows"), ((f"`{path.name}`", words.split("\n\n")[0]) for path, words in said))
-
-
 WRITERS: dict[str, Callable[..., str]] = {
     "kernels": kernels,
     "flags": flags,
     "results": results,
-    "examples": examples,
 }
 
 

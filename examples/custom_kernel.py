@@ -1,4 +1,7 @@
-"""Kernel functions of one's own: an expression, an element-wise one, and a Python function.
+"""Kernel functions of one's own
+=============================
+
+An expression, an element-wise one, and a Python function::
 
     python examples/custom_kernel.py
 

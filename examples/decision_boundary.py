@@ -1,4 +1,7 @@
-"""Decision boundaries and margins of four kernel functions in the plane, decision_boundary.png.
+"""Decision boundaries
+===================
+
+Boundaries and margins of four kernel functions in the plane, decision_boundary.png::
 
     python examples/decision_boundary.py [--out FOLDER]
 

@@ -1,4 +1,7 @@
-"""Handwritten digits: ten classes told apart by SVC, and what the fit says of itself.
+"""Handwritten digits
+==================
+
+Ten classes told apart by SVC, and what the fit says of itself::
 
     python examples/digits.py
 

@@ -1,4 +1,7 @@
-"""From LIBSVM and scikit-learn to clsvm and back: data files, model files, fitted estimators.
+"""From LIBSVM and scikit-learn, and back
+======================================
+
+Data files, model files, fitted estimators::
 
     python examples/from_libsvm.py [--out FOLDER]
 

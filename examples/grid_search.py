@@ -1,4 +1,7 @@
-"""Grid search whose folds share their work, and its scores as a heat map, grid_search.png.
+"""Grid search
+===========
+
+A search whose folds share their work, and its scores as a heat map, grid_search.png::
 
     python examples/grid_search.py [--out FOLDER]
 

@@ -1,6 +1,9 @@
-"""Outliers: OneClassSVM sees images of the digit 3 alone, and then has to say which images are none.
+"""Outliers
+========
 
-python examples/outliers.py
+OneClassSVM sees images of the digit 3 alone, and then has to say which images are none::
+
+    python examples/outliers.py
 """
 
 import numpy as np

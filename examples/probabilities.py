@@ -1,6 +1,9 @@
-"""Probabilities: CalibratedClassifierCV turns decision values into them, by a sigmoid fitted to rows left out.
+"""Probabilities
+=============
 
-python examples/probabilities.py
+CalibratedClassifierCV turns decision values into them, by a sigmoid fitted to rows left out::
+
+    python examples/probabilities.py
 """
 
 import numpy as np

@@ -1,4 +1,7 @@
-"""Regression: SVR on standardised columns and targets, its R2 beside that of ridge regression.
+"""Regression
+==========
+
+SVR on standardised columns and targets, its R2 beside that of ridge regression::
 
     python examples/regression.py                               # scikit-learn's diabetes data, 442 rows
     python examples/regression.py cadata.xz --C 1 --gamma 0.1   # a svmlight file, plain or .gz, .bz2, .xz

@@ -1,4 +1,7 @@
-"""Text: TF-IDF weights of word counts in sparse rows, classified by SVC.
+"""Text
+====
+
+TF-IDF weights of word counts in sparse rows, classified by SVC::
 
     python examples/text.py                    # a small synthetic sample
     python examples/text.py news20_bydate.xz   # word counts in svmlight format, plain or .gz, .bz2, .xz

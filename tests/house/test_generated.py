@@ -52,8 +52,6 @@ def test_kernels_and_flags_say_what_there_is() -> None:
     train = generated.flags("train")
     for flag in ("`-s ", "`-t ", "`-c ", "`--checkpoint FILE`", "`-q`", "`file`"):
         assert flag in train
-    scripts = (DOCS.parent / "examples").glob("*.py")
-    assert all(f"| `{path.name}` |" in generated.examples() for path in scripts)
 
 
 def test_bars_and_lines_within_cells() -> None:

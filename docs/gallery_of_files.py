@@ -1,0 +1,25 @@
+"""What sphinx-gallery asks of scripts that write pictures to ``--out FOLDER``: their arguments, and the pictures."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sphinx_gallery.scrapers import figure_rst
+
+_folder = TemporaryDirectory()
+OUT = Path(_folder.name)
+
+
+def arguments(_conf: dict[str, Any], script: dict[str, Any]) -> list[str]:
+    """What a script finds in sys.argv beside its name."""
+    return ["--out", str(OUT)] if "--out" in Path(script["src_file"]).read_text("utf-8") else []
+
+
+def pictures(_block: Any, block_vars: dict[str, Any], conf: dict[str, Any]) -> str:
+    """The pictures that a script has written, as reStructuredText."""
+    paths = sorted(OUT.glob("*.png"))
+    found = [str(shutil.move(path, next(block_vars["image_path_iterator"]))) for path in paths]
+    return str(figure_rst(found, conf["src_dir"]))
