@@ -32,13 +32,16 @@ generated = _generated()
 
 
 @pytest.mark.parametrize("words", ASKED)
-def test_what_pages_ask_for_is_a_table(words: str) -> None:
+def test_what_pages_ask_for_are_tables(words: str) -> None:
     name, *given = words.split()
-    head, rule, *rows = [line for line in generated.WRITERS[name](*given).splitlines() if line.startswith("|")]
-    assert set(rule) <= set("|- :")
-    assert rows
-    for line in (head, rule, *rows):
-        assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"(?<!\\)\|", head))
+    tables = re.findall(r"(?:^\|.*\n?)+", generated.WRITERS[name](*given), re.MULTILINE)
+    assert tables
+    for table in tables:
+        head, rule, *rows = table.splitlines()
+        assert set(rule) <= set("|- :")
+        assert rows
+        for line in (head, rule, *rows):
+            assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"(?<!\\)\|", head))
 
 
 def test_every_writer_is_asked() -> None:
