@@ -132,6 +132,9 @@ def _row(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     return row | {"estimates": {gpu: estimate(row, rates) for gpu, rates in GPUS.items()}}
 
 
+PARTS = "s = host + multiply-adds + bytes + inner steps"
+
+
 def estimate(row: dict[str, Any], rates: Rates) -> dict[str, float]:
     """Seconds by part. Values of K are written and read once; inner steps of several machines run side by side, as many
     as a GPU has compute units (some hundred)."""
@@ -144,16 +147,20 @@ def estimate(row: dict[str, Any], rates: Rates) -> dict[str, float]:
     }
 
 
+def _sum(parts: dict[str, float]) -> str:
+    return f"{sum(parts.values()):.2g} = {' + '.join(f'{seconds:.2g}' for seconds in parts.values())}"
+
+
 def show(result: dict[str, Any]) -> Table:
     """A line for each set."""
     table = Table(title=f"{result['device']}, profile {result['profile']}")
     titles = "set", "rows", "machines", "working sets", "launches", "a working set", "waiting copies", "us a launch"
-    for column in (*titles, *(f"{gpu}, estimated s" for gpu in GPUS)):
+    for column in (*titles, *(f"{gpu}, estimated: {PARTS}" for gpu in GPUS)):
         table.add_column(column, justify="left" if column == "set" else "right")
     for row in result["rows"]:
         launches, outer = row["calls"].get("launches", 0), row["outer_steps"]
         each = f"{launches / outer:.1f}" if outer else "-"
         counts = row["n"], row["machines"], outer, launches, each, row["calls"].get("copies", 0)
-        guesses = (f"{sum(parts.values()):.2g}" for parts in row["estimates"].values())
+        guesses = (_sum(parts) for parts in row["estimates"].values())
         table.add_row(row["set"], *map(str, counts), f"{row['microseconds_a_launch']:.1f}", *guesses)
     return table
