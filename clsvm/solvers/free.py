@@ -223,24 +223,26 @@ class Leap:
 
     def _grown(self, factor: Factor, rows: Rows, block: int) -> bool:
         """Whether ``factor`` has further rows now, which came ``block`` by block."""
-        m, n, dtype = len(factor.rows), len(rows), self._dtype
+        m, n = len(factor.rows), len(rows)
         host = self._host_bytes(m, n, block)
         self._stream.reserve(host)
         try:
             with self._desk(_pair(m, n, block)) as square:
-                for some in _cut(rows, block):
-                    beside = np.empty((len(factor.rows), len(some)), dtype, order="F")
-                    among = np.empty((len(some), len(some)), dtype)
-                    for first in range(0, max(1, len(beside)), block):
-                        known = factor.rows[first : first + block]
-                        with square(known, some) as (K_known, K_some):
-                            beside[first : first + len(known)], among[:] = K_known, K_some
-                    with one_thread():
-                        if not factor.extend(some, beside, among):
-                            return False
-            return True
+                pieces = (rows[first : first + block] for first in range(0, n, block))
+                return all(self._extended(factor, some, block, square) for some in pieces)
         finally:
             self._stream.reserve(-host)
+
+    def _extended(self, factor: Factor, rows: Rows, block: int, square: Square) -> bool:
+        """Whether ``factor`` has these rows now, of which K beside its own came ``block`` by block."""
+        beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
+        among = np.empty((len(rows), len(rows)), self._dtype)
+        for first in range(0, max(1, len(beside)), block):
+            known = factor.rows[first : first + block]
+            with square(known, rows) as (K_known, K_rows):
+                beside[first : first + len(known)], among[:] = K_known, K_rows
+        with one_thread():
+            return factor.extend(rows, beside, among)
 
     @contextmanager
     def _desk(self, rows: int) -> Iterator[Square]:
@@ -282,7 +284,3 @@ def _whole(rows: int) -> int:
 def _pair(before: int, new: int, block: int) -> int:
     """Rows of a square with a block of those that are there and one of ``new`` ones, which all are there at last."""
     return min(block, before + max(0, new - block)) + min(block, new)
-
-
-def _cut(rows: Rows, block: int) -> Iterator[Rows]:
-    return (rows[first : first + block] for first in range(0, len(rows), block))
