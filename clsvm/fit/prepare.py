@@ -48,7 +48,7 @@ class PreparedFit:
         self._values: host.Values | None = None
         self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
         room = WHOLE_SHARE * (stream.limit - stream.held)
-        if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows) <= room:
+        if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
             self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
         if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
@@ -196,13 +196,13 @@ def products(
     options: Options,
     dtype: str,
     plan: Plan | None = None,
-    gathered: bool = False,
+    laid: Plan | None = None,
 ) -> tuple[Products, Plan | None, Scales, solvers.Exact]:
     """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
     them in float64), once they are on the device.
 
-    gathered: rows are read by their numbers alone, so clusters would be for nothing. Raises ValueError where numbers
-    are too large for the dtype or memory too small.
+    laid: how they stand, where not as planned. Raises ValueError where numbers are too large for the dtype or memory
+    too small.
     """
     if isinstance(kernel, Precomputed):
         largest = float(np.abs(X).max())
@@ -212,8 +212,7 @@ def products(
         own = 0.0 if X.dtype == dtype == "float32" else largest
         return given, None, Scales(own, largest), _exact_given(X)
     plan = plan or layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
-    laid = layouts.gathered(plan, X, stream.limit // 8) if gathered else plan
-    gram = products_of(stream, X, laid, kernel, dtype)
+    gram = products_of(stream, X, laid or plan, kernel, dtype)
     stream.finish()
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
 

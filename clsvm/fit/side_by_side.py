@@ -11,11 +11,16 @@ from time import perf_counter
 
 import numpy as np
 
+from clsvm.arrays import Data
 from clsvm.fit import host, prepare
 from clsvm.fit.checkpoint import Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
+from clsvm.gram import layouts
+from clsvm.gram.layouts import CSR, LAYOUTS
+from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import SharedGram, StoredGram
 from clsvm.gram.products import Gram, Products
+from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.report import Point, Progress, Status
@@ -23,8 +28,8 @@ from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.member import Checks, Outcome
 
-# K of all rows is computed once where rows have so many cells at least, members' tiles so many times as many values as
-# it has, and it takes no more than a share of the memory that is left.
+# K of all rows is computed once where rows have so many values at least, members' tiles take so many times as long as
+# all of it, and it takes no more than a share of the memory that the rows leave.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
 WIDE = 4096  # columns at most of rows that the host samples: sparse ones become dense there
 
@@ -40,9 +45,7 @@ def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[
         Display(options.verbose, options.tol, options.gap_tol) as progress,
     ):
         started = perf_counter()
-        asked = stream, given.X, given.kernel, options, dtype, record.plan
-        gram, record.plan, scale, _ = prepare.products(*asked, gathered=True)
-        gram = _shared(stream, gram, [len(given.members[place].rows) for place in first])
+        gram, record.plan, scale = _products(stream, dtype, given, worker, [len(given.members[i].rows) for i in first])
         record.lap("layout", started)
         unlike = record.plan is not None and options.layout not in ("auto", gram.rows.kind)
         words = f", read by their numbers, and so not {options.layout}" * unlike
@@ -64,16 +67,46 @@ def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[
             yield
 
 
-def _shared(stream: Stream, gram: Products, sizes: list[int]) -> Products:
-    """The products, or one side of K in their place, computed once: where members of these sizes have many more values
-    in common, rows are long, and a share of the memory holds it."""
-    rows = gram.rows
-    if not isinstance(gram, Gram) or rows.kind != "dense" or stream.profile.shape != "vector":
-        return gram
-    made_in_place = gram.panel_bytes(max(sizes)) <= batch.IN_CACHE  # rows, by the subproblem
-    common = sum(size**2 for size in sizes) >= COMMON * rows.n**2
-    held = StoredGram.nbytes(rows) <= ROOM * (stream.limit - stream.held)
-    return SharedGram(stream, gram) if rows.cost >= LONG and common and held and not made_in_place else gram
+def _products(
+    stream: Stream, dtype: str, given: Given, worker: Worker, sizes: list[int]
+) -> tuple[Products, Plan | None, prepare.Scales]:
+    """The products of which members of these sizes take their tiles, the plan of the rows, and rounding errors: of rows
+    by their numbers, or of K of all rows, computed once."""
+    (options, record), X, kernel = worker, given.X, given.kernel
+    if isinstance(kernel, Precomputed):
+        gram, plan, scale, _ = prepare.products(stream, X, kernel, options, dtype)
+        return gram, plan, scale
+    plan = record.plan or layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
+    apart = _by_number(stream, plan, X)
+    whole = _whole(stream, dtype, X, (plan, apart), sizes)
+    gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype, plan, whole or apart)
+    made_in_place = isinstance(gram, Gram) and not LAYOUTS[apart.kind].sparse and batch.made_in_place(gram, max(sizes))
+    if whole and isinstance(gram, Gram) and not made_in_place:
+        gram = SharedGram(stream, gram)
+    return gram, plan, scale
+
+
+def _by_number(stream: Stream, plan: Plan, X: Data) -> Plan:
+    """The plan for rows that are read by their numbers."""
+    return layouts.gathered(plan, X, stream.limit // 8)
+
+
+def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
+    """The plan of rows for K of all of them, computed once, of the plans for passes over rows and for rows by their
+    numbers; None where members of these sizes have few more values in common, rows are short, or memory is little."""
+    if stream.profile.shape != "vector":
+        return None
+    n, itemsize = X.shape[0], np.dtype(dtype).itemsize
+
+    def cells(plan: Plan) -> float:
+        return plan.costs.get(plan.kind, plan.costs.get(CSR.name, np.inf))  # (hybrid rows without a dense column)
+
+    apart = plans[1]
+    best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
+    long = LAYOUTS[apart.kind].row_bytes(apart, X, itemsize) >= LONG * itemsize
+    common = sum(size**2 for size in sizes) * cells(apart) >= COMMON * n**2 * cells(best)
+    left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(stream.profile, best, X, itemsize)
+    return best if long and common and StoredGram.nbytes(n, dtype) <= ROOM * left else None
 
 
 @dataclass
@@ -190,7 +223,8 @@ class _Work:
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
         if host.holds(self.stream, X.shape):
             return host.Blocks(X, kernel, whole=True)
-        return prepare.products(self.stream, X, kernel, self.options, "float64", plan, gathered=True)[0]
+        laid = plan and _by_number(self.stream, plan, X)
+        return prepare.products(self.stream, X, kernel, self.options, "float64", plan, laid)[0]
 
     def _watch(self, place: int, outcome: Outcome) -> None:
         self.record.rows += len(outcome.b)

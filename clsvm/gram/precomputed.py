@@ -122,9 +122,9 @@ class StoredGram(_WholeGram):
         self._slabs = _computed(stream, self._gram, below=False)
 
     @staticmethod
-    def nbytes(rows: Rows) -> int:
-        """What K of these rows takes."""
-        return rows.n_pad * (rows.n_pad + SLABS) * np.dtype(rows.dtype).itemsize
+    def nbytes(n: int, dtype: str) -> int:
+        """What K of n rows takes."""
+        return n * (n + SLABS) * np.dtype(dtype).itemsize
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel, from the vectors."""
@@ -133,8 +133,8 @@ class StoredGram(_WholeGram):
 
 
 class SharedGram(_Numbered):
-    """:class:`Products` with one side of K of dense rows, computed once for the tiles of many problems, each over some
-    of them in ascending order. For the vector shape. Raises as :class:`PrecomputedGram` does."""
+    """:class:`Products` with one side of K of rows that stand in order, computed once for the tiles of many problems,
+    each over some of them in ascending order. For the vector shape. Raises as :class:`PrecomputedGram` does."""
 
     def __init__(self, stream: Stream, gram: Gram) -> None:
         self.stream, self.kernel, self.width = stream, gram.kernel, _WHOLE

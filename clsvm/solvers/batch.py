@@ -70,6 +70,11 @@ def at_once(stream: Stream) -> int:
     return AT_ONCE * stream.compute_units
 
 
+def made_in_place(gram: Products, rows: int) -> bool:
+    """Whether a core's cache holds the cells of so many rows of a member: the subproblem can make kernel values."""
+    return gram.panel_bytes(rows) <= IN_CACHE
+
+
 def solve(
     stream: Stream,
     gram: Products,
@@ -188,7 +193,7 @@ class _Batch:
         """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache."""
         if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT:
             return None
-        return self.gram.of_panel(self.panel) if self.gram.panel_bytes(self.W) <= IN_CACHE else None
+        return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
 
     def tiles(self) -> None:
         """All of Q: of long rows one side, which the other mirrors."""
@@ -257,19 +262,8 @@ class _Batch:
             if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or over():
                 break
         offset, rho = seen.offset.reshape(B, W), seen.rho.reshape(B, -1)
-        return [
-            self._outcome(
-                p,
-                offset[p],
-                rho[p],
-                float(violation[p]),
-                int(steps[p]),
-                float(bound[p]),
-                int(near[p].sum()),
-                bool(sure[p]),
-            )
-            for p in range(B)
-        ]
+        ends = zip(offset, rho, *map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
+        return [self._outcome(p, *end) for p, end in enumerate(ends)]
 
     def _bound(self) -> Vector:
         """Of f, from the rounding of K."""
@@ -335,30 +329,29 @@ class _Batch:
         of the host where they are few beside the rows that products would be laid out for."""
         assert self.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
-        stream, gram, B = self.stream, (few and self.sample) or self.exact(), self.B
+        stream, gram = self.stream, (few and self.sample) or self.exact()
         if callable(gram):
             self._by_host(gram, near)
             stream.write_wide(self.state.f, self.f)
             return
-        (rows, R), (support, S) = (self._listed(gram, which) for which in (near, self.b != 0))
-        q, weights = np.zeros((B, R)), np.zeros((B, S))
-        for p in range(B):
-            q[p, : len(rows[p])], weights[p, : len(support[p])] = self.q[p, rows[p]], self.b[p, support[p]]
-        everything = stream.upload(np.array([B * max(R, S)], np.int32))
-        lefts, rights = (np.full((B, size), -1, np.int32) for size in (R, S))
-        for places, some in ((lefts, rows), (rights, support)):
-            for p, at in enumerate(some):
-                places[p, : len(at)] = self.places[p, at]
+        some = np.flatnonzero(near.any(axis=1)).tolist()
+        (rows, R), (support, S) = (_listed(gram, which[some]) for which in (near, self.b != 0))
+        q, weights = np.zeros((len(some), R)), np.zeros((len(some), S))
+        lefts, rights = (np.full((len(some), size), -1, np.int32) for size in (R, S))
+        for i, p in enumerate(some):
+            q[i, : len(rows[i])], weights[i, : len(support[i])] = self.q[p, rows[i]], self.b[p, support[i]]
+            lefts[i, : len(rows[i])], rights[i, : len(support[i])] = self.places[p, rows[i]], self.places[p, support[i]]
+        everything = stream.upload(np.array([len(some) * max(R, S)], np.int32))
         (panel, at), (right, of) = (self._gathered(gram, places, everything) for places in (lefts, rights))
         D, c = stream.wide(weights), stream.wide(q)
-        count, counts = _counts(stream, [len(some) for some in (*rows, *support)])
-        for p in range(B):
-            here, there = counts[p], counts[B + p]
-            left, vectors = gram.part(panel, p * R, R, here), gram.part(right, p * S, S, there)
-            sums, parts = stream.part(c, 8 * p * R, 8 * R), stream.part(D, 8 * p * S, 8 * S)
-            gram.respond(left, stream.part(at, 4 * p * R, 4 * R), vectors, there, Update(1, R, sums, parts, S))
-        for p, values in enumerate(stream.read_wide(c, (B, R))):
-            self.f[p, rows[p]] = values[: len(rows[p])]
+        count, counts = _counts(stream, [len(one) for one in (*rows, *support)])
+        for i, (here, there) in enumerate(zip(counts, counts[len(some) :], strict=False)):
+            m, vectors = _blocks(gram, len(rows[i])), _blocks(gram, len(support[i]))
+            left, own = gram.part(panel, i * R, m, here), gram.part(right, i * S, vectors, there)
+            sums, parts = stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors)
+            gram.respond(left, stream.part(at, 4 * i * R, 4 * m), own, there, Update(1, m, sums, parts, vectors))
+        for i, values in enumerate(stream.read_wide(c, (len(some), R))):
+            self.f[some[i], rows[i]] = values[: len(rows[i])]
         stream.write_wide(self.state.f, self.f)
         stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
 
@@ -386,8 +379,13 @@ class _Batch:
         b = member.problem.snapped(b, lo, hi)
         return Outcome(b[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
 
-    def _listed(self, gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
-        """The rows of each member, and room for the most of them in whole blocks of ``gram``."""
-        rows = [np.flatnonzero(some) for some in which]
-        size = -(-max(1, *map(len, rows)) // ROOM) * ROOM
-        return rows, -(-size // gram.width) * gram.width
+
+def _listed(gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
+    """The rows of each member, and room for the most of them in whole blocks of ``gram``."""
+    rows = [np.flatnonzero(some) for some in which]
+    return rows, _blocks(gram, -(-max(map(len, rows)) // ROOM) * ROOM)
+
+
+def _blocks(gram: Products, rows: int) -> int:
+    """So many rows, one at least, in whole blocks of ``gram``."""
+    return -(-max(1, rows) // gram.width) * gram.width

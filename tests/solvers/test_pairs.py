@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from clsvm import SVC, SVR, NuSVC, kernels
 from clsvm.fit import host, side_by_side
@@ -73,6 +74,65 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     for other in found[1:]:
         np.testing.assert_array_equal(found[0].dual_coef_, other.dual_coef_)
         np.testing.assert_array_equal(found[0].intercept_, other.intercept_)
+
+
+@pytest.mark.parametrize("layout", ["auto", "csr", "hybrid", "inverted", "clustered"])
+def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """K of all rows is made by the layout that is cheapest for passes over them; its bits are those of tiles."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    rng = np.random.default_rng(5)
+    y = np.arange(420) % 5
+    X = sp.random(420, 900, density=0.04, format="csr", random_state=rng)
+    X.data += 1
+    X = sp.csr_matrix(X + sp.csr_matrix((np.full(420, 2.0), (np.arange(420), 880 + y)), shape=X.shape))
+    made: list[str] = []
+    init = SharedGram.__init__
+    monkeypatch.setattr(
+        SharedGram, "__init__", lambda self, stream, gram: made.append(gram.rows.kind) or init(self, stream, gram)
+    )
+    found = []
+    for long in (0, 10**9):
+        monkeypatch.setattr(side_by_side, "LONG", long)
+        found.append(SVC(gamma=0.01, layout=layout, device=device).fit(X, y))
+        assert found[-1].fit_report_.converged
+    wanted = {"auto": found[0].fit_report_.layout.split(",")[0], "clustered": "dense"}.get(layout, layout)
+    assert made == [wanted]
+    if layout != "auto":  # (the order of columns, and so a value's bits, is that of the kind of rows)
+        np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
+        np.testing.assert_array_equal(found[0].intercept_, found[1].intercept_)
+
+
+def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three pairs, one is looked at: no row of another is laid out."""
+    X, y = classes(600, 12, 3, apart=0.6)
+    looked: list[tuple[int, ...]] = []
+    listed = batch._listed
+    monkeypatch.setattr(batch, "_listed", lambda gram, which: looked.append(which.shape[:1]) or listed(gram, which))
+    found = []
+    for only in (None, 1):
+        exactly = batch._Batch._respond_exactly
+
+        def some(self: Any, near: Any, only: int | None = only, exactly: Any = exactly) -> None:
+            if only is not None:
+                near = near & (np.arange(self.B) == only)[:, None]
+            before = self.f.copy()
+            exactly(self, near)
+            found.append((near, before, self.f.copy()))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(host, "holds", lambda stream, shape: False)
+            patched.setattr(side_by_side, "WIDE", 0)
+            patched.setattr(batch, "ON_HOST", 0)
+            patched.setattr(batch._Batch, "_respond_exactly", some)
+            SVC(C=1, gamma=0.05, tol=1e-5, device=device).fit(X, y)
+    whole, one = found[0], next(given for given in found if given[0].any(axis=1).tolist() == [False, True, False])
+    assert whole[0].any(axis=1).all()
+    assert (3,) in looked
+    assert (1,) in looked
+    np.testing.assert_array_equal(one[1][[0, 2]], one[2][[0, 2]])
+    same = whole[0][1] & one[0][1]
+    assert same.any()
+    np.testing.assert_allclose(whole[2][1, same], one[2][1, same], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
