@@ -16,7 +16,8 @@ from clsvm.fit import host, prepare
 from clsvm.fit.checkpoint import Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.gram import layouts
-from clsvm.gram.layouts import CSR, LAYOUTS
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import SharedGram, StoredGram
 from clsvm.gram.products import Gram, Products
