@@ -61,7 +61,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     text, own = layout.program(spec, profile, dtype, shape, made.tile)
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, shape)}"
     label = f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}"
-    return Variant(label, text, (*shared, *made.options, *own), "gram")
+    return Variant(label, text, (*shared, *made.options, *own, *layout.cut(profile, shape, d, made.tile)), "gram")
 
 
 def shapes(profile: Profile, product: str) -> list[str]:
@@ -102,10 +102,8 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     if made is None:
         return None
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, 'many')}"
-    label = f"{spec.name or 'expression'} forward_back {kind} {dtype}"
-    return Variant(
-        label, made[0], (*shared, f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1]), "forward_back"
-    )
+    own = f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1], *layout.cut(profile, "many", d, False)
+    return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
 # Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, and

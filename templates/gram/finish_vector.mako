@@ -1,10 +1,17 @@
 <%doc>value[u] holds <x_row.., u0 + u> or s for ``here`` working vectors: f, then store and update.</%doc>
     // the loops stay loops: unrolled, what f computes with would not fit the registers
+#ifdef STORE
+    const bool past = PAST;
+#endif
     for (int u = 0; u < here; ++u) {
       value[u] = kernel_value(value[u], x2, (realv)uu[u0 + u] KERNEL_ARGUMENTS);
 #ifdef STORE
       const int s = slot[u0 + u];
-      storev(KEPT(loadv(0, STORED_ROW(s) + to), value[u]), 0, STORED_ROW(s) + to);
+      if (past) {
+        store_past(value[u], STORED_ROW(s) + to);
+      } else {
+        storev(KEPT(loadv(0, STORED_ROW(s) + to), value[u]), 0, STORED_ROW(s) + to);
+      }
 #endif
     }
 #ifdef UPDATE

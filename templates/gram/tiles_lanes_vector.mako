@@ -4,10 +4,12 @@ against GROUPS lane groups in registers. How many vectors there are is the range
     x_i[columns[j]] = values[at[g] + j V + i % V]        contiguous loads of V, the tile stays in cache
     u[j]            = panel[(block d + j) UB + u % UB]   one line a feature, broadcast lane by lane
 DENSE: every group holds all d features and columns is not read.
+CHUNK: so many of these at a time, which the first-level cache holds, for SPAN vectors and TALL times GROUPS lane groups;
+their sums wait in k meanwhile, so that a value is one chain still.
 HALF: rows and working vectors are the same, and of those from the launch's first on the ones in front of a lane group
 are left out: their values are mirror images (carry.cl).
 The caller's body is given value[u], the inner products or sums s of ``here`` working vectors u0 + u with the V rows from
-``row`` on, that is of lane group ``first + a`` of the launch, and their squared norms x2.</%doc>
+``row`` on, lane group ``group`` of the launch, and their squared norms x2.</%doc>
 <%def name="settings()">
 #ifndef COLUMNS
 #define COLUMNS V  // working vectors that a work-item holds at a time, a divisor of UB
@@ -19,14 +21,22 @@ The caller's body is given value[u], the inner products or sums s of ``here`` wo
 #define AHEAD 0  // features by which fetches from memory run ahead; 0 leaves it to the processor
 #endif
 #define PASS_BYTES 131072  // such a part of the panel
+#define SPAN 128  // of CHUNK: a multiple of UB
+#define TALL 4
+#define STRIDE (SPAN + 1)  // (a power of two apart, values would share the places of a cache)
 #ifdef DENSE
 #define COLUMN(j) (j)
 #else
 #define COLUMN(j) J[j]
 #endif
+#ifdef HALF
+#define LEFT_OUT(group, u) ((u) >= group0 * V && (u) < (group0 + (group)) * V)
+#else
+#define LEFT_OUT(group, u) false
+#endif
 </%def>
 <%namespace name="lanes" file="chain_lanes_vector.mako"/>
-<%def name="tiles()">
+<%def name="at_once(body)">
   const int pass = max(1, (int)(PASS_BYTES / (sizeof(real) * UB) / (size_t)max(d, 1))) * UB;
   for (int u1 = 0; u1 < total; u1 += pass)
     for (int first = begin; first < end; first += GROUPS) {
@@ -40,9 +50,7 @@ The caller's body is given value[u], the inner products or sums s of ``here`` wo
       const int length = columns_at[group0 + first + 1] - columns_at[group0 + first];
 #endif
       for (int u0 = u1; u0 < min(total, u1 + pass); u0 += UB) {
-#ifdef HALF
-        if (u0 >= group0 * V && u0 < (group0 + first) * V) continue;
-#endif
+        if (LEFT_OUT(first, u0)) continue;
         const int here = min(UB, total - u0);
         realv k[GROUPS][UB];
         for (int v = 0; v < here; v += COLUMNS) {
@@ -59,11 +67,62 @@ ${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict 
             for (int u = 0; u < COLUMNS; ++u) k[a][v + u] = sums[a][u];
         }
         for (int a = 0; a < min(GROUPS, groups - first); ++a) {
-          const size_t row = (size_t)(group0 + first + a) * V;
+          const int group = first + a;
+          const size_t row = (size_t)(group0 + group) * V;
           const realv x2 = loadv(0, xx + row);
           realv *value = k[a];
-${caller.body()}
+${body()}
         }
       }
     }
+</%def>
+<%def name="in_chunks(body)">
+  const int pass = max(1, (int)(PASS_BYTES / (sizeof(real) * SPAN) / (size_t)d)) * SPAN;
+  for (int u1 = 0; u1 < total; u1 += pass)
+    for (int top = begin; top < end; top += TALL * GROUPS)
+      for (int u2 = u1; u2 < min(total, u1 + pass); u2 += SPAN) {
+        const int bottom = min(top + TALL * GROUPS, end), last = min(total, u2 + SPAN);
+        realv k[TALL * GROUPS * STRIDE];
+        for (int begun = 0; begun < d; begun += CHUNK) {
+          const int length = min(CHUNK, d - begun);
+          for (int first = top; first < bottom; first += GROUPS) {
+            global const real *restrict x[GROUPS];
+#pragma unroll
+            for (int a = 0; a < GROUPS; ++a)
+              x[a] = values + at[group0 + min(first + a, groups - 1)] + (size_t)begun * V;
+            for (int v = 0; v < last - u2; v += COLUMNS) {
+              const int u0 = u2 + v / UB * UB;
+              if (LEFT_OUT(first, u0)) continue;
+              global const real *restrict block = panel + (size_t)u0 * d + (size_t)begun * UB + v % UB;
+              realv sums[GROUPS][COLUMNS], *kept = k + (first - top) * STRIDE + v;
+#pragma unroll
+              for (int a = 0; a < GROUPS; ++a)
+#pragma unroll
+                for (int u = 0; u < COLUMNS; ++u) sums[a][u] = begun ? kept[a * STRIDE + u] : (realv)(real)0;
+${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict uj = block + (size_t)j * UB;")}
+#pragma unroll
+              for (int a = 0; a < GROUPS; ++a)
+#pragma unroll
+                for (int u = 0; u < COLUMNS; ++u) kept[a * STRIDE + u] = sums[a][u];
+            }
+          }
+        }
+        for (int group = top; group < min(bottom, groups); ++group) {
+          const size_t row = (size_t)(group0 + group) * V;
+          const realv x2 = loadv(0, xx + row);
+          for (int u0 = u2; u0 < last; u0 += UB) {
+            if (LEFT_OUT(top + (group - top) / GROUPS * GROUPS, u0)) continue;
+            const int here = min(UB, total - u0);
+            realv *value = k + (group - top) * STRIDE + (u0 - u2);
+${body()}
+          }
+        }
+      }
+</%def>
+<%def name="tiles()">
+#ifdef CHUNK
+${in_chunks(caller.body)}
+#else
+${at_once(caller.body)}
+#endif
 </%def>

@@ -279,6 +279,10 @@ class Layout(ABC):
         STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included.
         """
 
+    def cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
+        """More -D options of both kernels where rows have d features."""
+        return []
+
     def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
         """(text, -D options) of a kernel called forward_back, which is one pass over rows; None where there is none."""
         return None
