@@ -20,6 +20,7 @@ from clsvm.gram.products import Gram
 from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
+from tests.conftest import thrifty
 
 
 def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
@@ -159,6 +160,8 @@ def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:
 
 @pytest.mark.parametrize("layout", ["dense", "csr", "clustered", "hybrid", "inverted"])
 def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, layout: str) -> None:
+    if thrifty(device) and profile == "gpu":
+        pytest.skip("a slow compiler has them as gpu-pair, Intel's as gpu")
     X, y = half_dense()
     machine = SVR(C=1.0, gamma=0.05, tol=1e-5, device=device).fit(X, y)
     other = SVR(C=1.0, gamma=0.05, tol=1e-5, device=device, layout=layout).fit(X, y)

@@ -1,0 +1,101 @@
+"""Tiles of dense rows in chunks of features, and stores that no cache holds: the bits of the plain way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clsvm import kernels
+from clsvm.gram import layouts
+from clsvm.gram.layouts import lanes
+from clsvm.gram.products import Gram, Store, Tile, Update
+from clsvm.gram.row_cache import SLABS
+from clsvm.opencl.stream import Stream
+
+FAR = 32 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
+
+
+def rows_of(stream: Stream, X: np.ndarray, kind: str, dtype: str, name: str = "rbf") -> Gram:
+    kernel = kernels.make(name, gamma=0.5 / X.shape[1])
+    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+    return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+
+
+def gathered(stream: Stream, gram: Gram, m: int, square: bool = False) -> tuple[Any, Any, Any]:
+    """A panel of the first m rows, which they are, and how many."""
+    panel = gram.panel(m, square=square)
+    at = np.full(panel.capacity, -1, np.int32)
+    at[:m] = gram.rows.position[:m]
+    rows, count = stream.upload(at), stream.upload(np.array([m], np.int32))
+    gram.gather(panel, rows, count)
+    return panel, rows, count
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["rbf", "laplacian"])
+@pytest.mark.parametrize("profile", ["cpu", "cpu8"])
+def test_features_in_chunks(
+    device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, dtype: str
+) -> None:
+    """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, and of its half."""
+    monkeypatch.setenv("CLSVM_PROFILE", profile)
+    n, d, m, real = 500, 83, 150, np.dtype(dtype)
+    X = np.random.default_rng(0).normal(size=(n, d))
+    found = []
+    for chunk in (10**9, 16):
+        monkeypatch.setattr(lanes, "CHUNK", chunk)
+        with Stream(device) as stream:
+            gram = rows_of(stream, X, "dense", dtype, name)
+            panel, rows, count = gathered(stream, gram, m)
+            out = stream.zeros(real.itemsize * panel.capacity * gram.rows.n_pad)
+            c = stream.wide(np.zeros(gram.rows.n_pad))
+            D = stream.wide(np.random.default_rng(1).normal(size=panel.capacity))
+            store = Store((out,), panel.capacity, gram.rows.n_pad, gram.slot(panel.capacity))
+            gram.accumulate(panel, count, store, Update(1, gram.rows.n_pad, c, D, panel.capacity))
+            of_all = stream.read(out, real, (panel.capacity, gram.rows.n_pad))[:m, :n]
+            panel, rows, count = gathered(stream, gram, m, square=True)
+            tiles = []
+            for half in (False, True):
+                out = stream.zeros(real.itemsize * panel.capacity**2)
+                gram.tile(panel, Tile(rows, count, out, half=half))
+                tiles.append(stream.read(out, real, (panel.capacity, panel.capacity))[:m, :m])
+            found.append((of_all, stream.read_wide(c, n), tiles[0], np.tril(tiles[1])))
+            label = gram._grams["both", panel.shape, "gram"][0]
+            assert label is not None
+    for whole, cut in zip(*found, strict=True):
+        np.testing.assert_array_equal(whole, cut)
+    np.testing.assert_array_equal(np.tril(found[0][2]), found[0][3])
+    np.testing.assert_allclose(found[1][0], kernels.make(name, gamma=0.5 / d)(X, X[:m]).T, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
+    """In one buffer and in slabs, beside an update and without: the values of small stores, and nothing beyond them."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    n, m, real = 16461, 600, np.dtype(dtype)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3)) * (rng.random((n, 3)) < 0.6)
+    with Stream(device) as stream:
+        gram = rows_of(stream, X, kind, dtype)
+        panel, _, count = gathered(stream, gram, m)
+        n_pad, slot = gram.rows.n_pad, gram.slot(panel.capacity)
+        c, D = stream.wide(np.zeros(n_pad)), stream.wide(np.ones(panel.capacity))
+        assert real.itemsize * m * n_pad > FAR
+        whole = stream.zeros(real.itemsize * (panel.capacity + 1) * n_pad)
+        gram.accumulate(panel, count, Store((whole,), panel.capacity, n_pad, slot), None)
+        K = stream.read(whole, real, (panel.capacity + 1, n_pad))
+        assert not K[m:].any()
+        each = -(-panel.capacity // SLABS)
+        slabs = tuple(stream.zeros(real.itemsize * each * n_pad) for _ in range(SLABS))
+        gram.accumulate(panel, count, Store(slabs, each, n_pad, slot), Update(1, n_pad, c, D, panel.capacity))
+        parts = np.concatenate([stream.read(slab, real, (each, n_pad)) for slab in slabs])
+        np.testing.assert_array_equal(parts[:m], K[:m])
+        few, _, count = gathered(stream, gram, 40)
+        small = stream.zeros(real.itemsize * few.capacity * n_pad)
+        gram.accumulate(few, count, Store((small,), few.capacity, n_pad, gram.slot(few.capacity)), None)
+        np.testing.assert_array_equal(stream.read(small, real, (few.capacity, n_pad))[:40], K[:40])
+        sums = stream.read_wide(c, n_pad)[gram.rows.position]
+    np.testing.assert_allclose(sums, K[:m, gram.rows.position].sum(axis=0, dtype=np.float64), rtol=1e-12)
