@@ -48,8 +48,8 @@ class Product:
         self.nbytes = laid.nbytes + blocks * self.panel.nbytes + values_bytes(laid, len(chosen))
 
     def run(self) -> float:
-        """The seconds of one product after another one: a fit's follow each other, and what the last contestant left in
-        the caches is not theirs."""
+        """The seconds of one product right after the same one: those of a fit follow each other, too, and so what the
+        contestant before left in the caches does not count."""
         for _ in range(2):
             self.stream.finish()
             began = perf_counter()

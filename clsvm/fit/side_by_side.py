@@ -29,8 +29,8 @@ from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.member import Checks, Outcome
 
-# K of all rows is computed once where rows have so many values at least, members' tiles take so many times as long as
-# all of it, and it takes no more than a share of the memory that the rows leave.
+# K of all rows is computed once where a row takes the room of so many values at least, members' tiles take so many
+# times as long as all of it, and it takes no more than a share of the memory that the rows leave.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
 WIDE = 4096  # columns at most of rows that the host samples: sparse ones become dense there
 
@@ -81,9 +81,9 @@ def _products(
     apart = _by_number(stream, plan, X)
     whole = _whole(stream, dtype, X, (plan, apart), sizes)
     gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype, plan, whole or apart)
-    made_in_place = isinstance(gram, Gram) and not LAYOUTS[apart.kind].sparse and batch.made_in_place(gram, max(sizes))
-    if whole and isinstance(gram, Gram) and not made_in_place:
-        gram = SharedGram(stream, gram)
+    if whole and isinstance(gram, Gram):
+        in_place = not LAYOUTS[apart.kind].sparse and batch.made_in_place(gram, max(sizes))
+        gram = gram if in_place or SharedGram.needs(gram) > stream.limit - stream.held else SharedGram(stream, gram)
     return gram, plan, scale
 
 
@@ -93,8 +93,9 @@ def _by_number(stream: Stream, plan: Plan, X: Data) -> Plan:
 
 
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """The plan of rows for K of all of them, computed once, of the plans for passes over rows and for rows by their
-    numbers; None where members of these sizes have few more values in common, rows are short, or memory is little."""
+    """The plan of rows for K of all of them, computed once: one of ``plans``, which are for products with all rows, and
+    for rows that are read by their numbers. None where the tiles of members of these sizes take hardly longer than all
+    of K, rows are short, or memory is little."""
     if stream.profile.shape != "vector":
         return None
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize

@@ -142,6 +142,11 @@ class SharedGram(_Numbered):
         self._slabs = _computed(stream, gram, below=True)
         self._pair = stream.variant(programs.given(stream.profile, gram.rows.dtype), "pair")
 
+    @staticmethod
+    def needs(gram: Gram) -> int:
+        """The bytes that it takes while K is computed."""
+        return StoredGram.nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
+
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """Raises NotImplementedError: half of K is there."""
         raise NotImplementedError

@@ -39,8 +39,8 @@ PRODUCTS = {
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
-    "tile": Product(("-DSTORE",), tile=True),
-    "half tile": Product(("-DSTORE", "-DHALF"), tile=True, vector=True),
+    "tile": Product(("-DSTORE", "-DNEAR"), tile=True),
+    "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True),
     "tile update": Product(("-DUPDATE",), tile=True),
 }
 

@@ -40,7 +40,7 @@ Stands = Callable[[int, Vector], object]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
 APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
 SMALL = APART  # rows of the smallest member that work-groups take
-ROOM = 4 * UNIT  # sizes of what float64 products are taken of are multiples of it, so that few differ
+ROOM = 4 * UNIT  # places of what float64 products are taken of are multiples of it: parts of buffers are aligned then
 STOP = 0.1  # of tol, for the subproblem: the rest is for what rounding of K hides
 FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
@@ -334,7 +334,8 @@ class _Batch:
             self._by_host(gram, near)
             stream.write_wide(self.state.f, self.f)
             return
-        some = np.flatnonzero(near.any(axis=1)).tolist()
+        if not (some := np.flatnonzero(near.any(axis=1)).tolist()):
+            return
         (rows, R), (support, S) = (_listed(gram, which[some]) for which in (near, self.b != 0))
         q, weights = np.zeros((len(some), R)), np.zeros((len(some), S))
         lefts, rights = (np.full((len(some), size), -1, np.int32) for size in (R, S))
@@ -383,7 +384,7 @@ class _Batch:
 def _listed(gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
     """The rows of each member, and room for the most of them in whole blocks of ``gram``."""
     rows = [np.flatnonzero(some) for some in which]
-    return rows, _blocks(gram, -(-max(map(len, rows)) // ROOM) * ROOM)
+    return rows, _blocks(gram, -(-max(1, *map(len, rows)) // ROOM) * ROOM)
 
 
 def _blocks(gram: Products, rows: int) -> int:

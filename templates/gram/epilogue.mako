@@ -1,7 +1,8 @@
 <%doc>Parameters of what a gram kernel does with its values (see finish_*.mako). Row ``base`` is the first of the output.
 STORE: K[slot[u]][row - base] is kept in the row cache, slab_rows rows of ld values in each of SLABS buffers; SUM: added to
 what is there. In the vector shape, where K fills whole lines and no cache holds it (PAST), values go past the caches:
-their lines need not be read before they are written, which takes half the time of a store.
+their lines need not be read before they are written, which takes half the time of a store. Not where they are read soon
+(NEAR: tiles).
 UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capacity`` values, wide numbers.</%doc>
 #ifdef SUM
 #define KEPT(there, k) ((there) + (k))
@@ -18,13 +19,13 @@ UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capac
 #else
 #define UPDATE_PARAMETERS
 #endif
-#if defined(STORE) && defined(VECTOR) && !defined(SUM) && defined(__clang__)
+#if defined(STORE) && defined(VECTOR) && !defined(SUM) && !defined(NEAR) && defined(__clang__) && !defined(NO_FETCH)
 #define FAR (32 << 20)  // bytes of a store that few caches hold
 #define PAST (sizeof(realv) == 64 && (size_t)slab_rows * ld * SLABS * sizeof(real) > FAR && ld % V == 0 && to % V == 0 && (size_t)K0 % 64 == 0)
 #define store_past(value, p) __builtin_nontemporal_store(value, (global realv *)(p))
-#define STORED mem_fence(CLK_GLOBAL_MEM_FENCE);  // (others shall see what went past the caches)
+#define FENCED __c11_atomic_thread_fence(__ATOMIC_SEQ_CST);  // (such stores are in no order with others)
 #else
 #define PAST false
 #define store_past(value, p)
-#define STORED
+#define FENCED
 #endif

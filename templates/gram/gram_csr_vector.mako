@@ -80,5 +80,5 @@ kernel EXPLICIT void gram(
     realv *value = k;
 <%include file="finish_vector.mako"/>
   }
-  STORED
+  FENCED
 }

@@ -15,5 +15,5 @@ kernel EXPLICIT void gram(
           const size_t to = row - base;
 <%include file="finish_vector.mako"/>
 </%lanes:tiles>
-  STORED
+  FENCED
 }

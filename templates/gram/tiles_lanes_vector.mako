@@ -22,7 +22,7 @@ The caller's body is given value[u], the inner products or sums s of ``here`` wo
 #endif
 #define PASS_BYTES 131072  // such a part of the panel
 #define SPAN 128  // of CHUNK: a multiple of UB
-#define TALL 4
+#define TALL (GROUPS < 12 ? 12 / GROUPS : 1)
 #define STRIDE (SPAN + 1)  // (a power of two apart, values would share the places of a cache)
 #ifdef DENSE
 #define COLUMN(j) (j)
@@ -77,47 +77,45 @@ ${body()}
     }
 </%def>
 <%def name="in_chunks(body)">
-  const int pass = max(1, (int)(PASS_BYTES / (sizeof(real) * SPAN) / (size_t)d)) * SPAN;
-  for (int u1 = 0; u1 < total; u1 += pass)
-    for (int top = begin; top < end; top += TALL * GROUPS)
-      for (int u2 = u1; u2 < min(total, u1 + pass); u2 += SPAN) {
-        const int bottom = min(top + TALL * GROUPS, end), last = min(total, u2 + SPAN);
-        realv k[TALL * GROUPS * STRIDE];
-        for (int begun = 0; begun < d; begun += CHUNK) {
-          const int length = min(CHUNK, d - begun);
-          for (int first = top; first < bottom; first += GROUPS) {
-            global const real *restrict x[GROUPS];
+  for (int u1 = 0; u1 < total; u1 += SPAN)
+    for (int top = begin; top < end; top += TALL * GROUPS) {
+      const int bottom = min(top + TALL * GROUPS, end), last = min(total, u1 + SPAN);
+      realv k[TALL * GROUPS * STRIDE];
+      for (int begun = 0; begun == 0 || begun < d; begun += CHUNK) {
+        const int length = min(CHUNK, d - begun);
+        for (int first = top; first < bottom; first += GROUPS) {
+          global const real *restrict x[GROUPS];
+#pragma unroll
+          for (int a = 0; a < GROUPS; ++a)
+            x[a] = values + at[group0 + min(first + a, groups - 1)] + (size_t)begun * V;
+          for (int v = 0; v < last - u1; v += COLUMNS) {
+            const int u0 = u1 + v / UB * UB;
+            if (LEFT_OUT(first, u0)) continue;
+            global const real *restrict block = panel + (size_t)u0 * d + (size_t)begun * UB + v % UB;
+            realv sums[GROUPS][COLUMNS], *kept = k + (first - top) * STRIDE + v;
 #pragma unroll
             for (int a = 0; a < GROUPS; ++a)
-              x[a] = values + at[group0 + min(first + a, groups - 1)] + (size_t)begun * V;
-            for (int v = 0; v < last - u2; v += COLUMNS) {
-              const int u0 = u2 + v / UB * UB;
-              if (LEFT_OUT(first, u0)) continue;
-              global const real *restrict block = panel + (size_t)u0 * d + (size_t)begun * UB + v % UB;
-              realv sums[GROUPS][COLUMNS], *kept = k + (first - top) * STRIDE + v;
 #pragma unroll
-              for (int a = 0; a < GROUPS; ++a)
-#pragma unroll
-                for (int u = 0; u < COLUMNS; ++u) sums[a][u] = begun ? kept[a * STRIDE + u] : (realv)(real)0;
+              for (int u = 0; u < COLUMNS; ++u) sums[a][u] = begun ? kept[a * STRIDE + u] : (realv)(real)0;
 ${lanes.chain("GROUPS", "COLUMNS", "(realv)uj[u]", "global const real *restrict uj = block + (size_t)j * UB;")}
 #pragma unroll
-              for (int a = 0; a < GROUPS; ++a)
+            for (int a = 0; a < GROUPS; ++a)
 #pragma unroll
-                for (int u = 0; u < COLUMNS; ++u) kept[a * STRIDE + u] = sums[a][u];
-            }
-          }
-        }
-        for (int group = top; group < min(bottom, groups); ++group) {
-          const size_t row = (size_t)(group0 + group) * V;
-          const realv x2 = loadv(0, xx + row);
-          for (int u0 = u2; u0 < last; u0 += UB) {
-            if (LEFT_OUT(top + (group - top) / GROUPS * GROUPS, u0)) continue;
-            const int here = min(UB, total - u0);
-            realv *value = k + (group - top) * STRIDE + (u0 - u2);
-${body()}
+              for (int u = 0; u < COLUMNS; ++u) kept[a * STRIDE + u] = sums[a][u];
           }
         }
       }
+      for (int group = top; group < bottom; ++group) {
+        const size_t row = (size_t)(group0 + group) * V;
+        const realv x2 = loadv(0, xx + row);
+        for (int u0 = u1; u0 < last; u0 += UB) {
+          if (LEFT_OUT(top + (group - top) / GROUPS * GROUPS, u0)) continue;
+          const int here = min(UB, total - u0);
+          realv *value = k + (group - top) * STRIDE + (u0 - u1);
+${body()}
+        }
+      }
+    }
 </%def>
 <%def name="tiles()">
 #ifdef CHUNK

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from clsvm import kernels
-from clsvm.gram import layouts
+from clsvm.gram import layouts, programs
 from clsvm.gram.layouts import lanes
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.gram.row_cache import SLABS
+from clsvm.gram.sums import Sums
 from clsvm.opencl.stream import Stream
 
 FAR = 32 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
@@ -47,6 +48,8 @@ def test_features_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, profil
         monkeypatch.setattr(lanes, "CHUNK", chunk)
         with Stream(device) as stream:
             gram = rows_of(stream, X, "dense", dtype, name)
+            made = programs.gram(gram.kernel.spec, "both", "dense", dtype, stream.profile, d)
+            assert (f"-DCHUNK={chunk}" in made.options) == (chunk < d)
             panel, rows, count = gathered(stream, gram, m)
             out = stream.zeros(real.itemsize * panel.capacity * gram.rows.n_pad)
             c = stream.wide(np.zeros(gram.rows.n_pad))
@@ -65,6 +68,23 @@ def test_features_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, profil
         np.testing.assert_array_equal(whole, cut)
     np.testing.assert_array_equal(np.tril(found[0][2]), found[0][3])
     np.testing.assert_allclose(found[1][0], kernels.make(name, gamma=0.5 / d)(X, X[:m]).T, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 7])
+def test_one_pass_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, outputs: int) -> None:
+    """Forward and back over more vectors and features than a tile takes at a time."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    n, d, m, found = 900, 83, 150, []
+    X, V = np.random.default_rng(0).normal(size=(n, d)), np.random.default_rng(1).normal(size=(outputs, m))
+    for chunk in (10**9, 16):
+        monkeypatch.setattr(lanes, "CHUNK", chunk)
+        with Stream(device) as stream:
+            gram = rows_of(stream, X, "dense", "float32")
+            panel, _, _ = gathered(stream, gram, m, square=True)
+            found.append(Sums(gram, panel, m, outputs).forward_back(V))
+    K = kernels.make("rbf", gamma=0.5 / d)(X, X[:m])
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[1], (V @ K.T) @ K, rtol=0, atol=1e-5 * np.abs((V @ K.T) @ K).max())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -95,8 +95,9 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(side_by_side, "LONG", long)
         found.append(SVC(gamma=0.01, layout=layout, device=device).fit(X, y))
         assert found[-1].fit_report_.converged
-    wanted = {"auto": found[0].fit_report_.layout.split(",")[0], "clustered": "dense"}.get(layout, layout)
-    assert made == [wanted]
+    wanted = {"auto": ("csr", "hybrid", "inverted"), "clustered": ("dense",)}.get(layout, (layout,))
+    assert len(made) == 1
+    assert made[0] in wanted
     if layout != "auto":  # (the order of columns, and so a value's bits, is that of the kind of rows)
         np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
         np.testing.assert_array_equal(found[0].intercept_, found[1].intercept_)

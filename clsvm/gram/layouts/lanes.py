@@ -79,7 +79,7 @@ class LaneReader(Reader):
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
         self._gathers: dict[str, DeviceKernel] = {}
-        self._panel_at: dict[int, Buffer] = {}
+        self._panels: tuple[int, Buffer] = (0, None)  # the largest panel that there was, and where its groups begin
 
     def values_bytes(self, capacity: int) -> int:
         return capacity * max(self.rows.d, 1) * self.real.itemsize
@@ -115,10 +115,10 @@ class LaneReader(Reader):
                 yield Pass(first, end - first, reads, panel.capacity // panel.width)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        if panel.capacity not in self._panel_at:
+        if panel.capacity > self._panels[0]:
             at = np.arange(0, panel.capacity, self.rows.lanes, dtype=np.int64) * max(self.rows.d, 1)
-            self._panel_at[panel.capacity] = self.stream.upload(at)
-        at = self._panel_at[panel.capacity]
+            self._panels = panel.capacity, self.stream.upload(at)
+        at = self._panels[1]
         reads = (panel.values, Columns(at, at, at), panel.uu, self.rows.d, count, right.values, right.uu)
         yield Pass(groups.start, len(groups), reads, right.capacity // right.width)
 

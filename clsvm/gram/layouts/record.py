@@ -280,7 +280,7 @@ class Layout(ABC):
         """
 
     def cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """More -D options of both kernels where rows have d features."""
+        """The -D options of kernels gram and forward_back that depend on how many features rows have."""
         return []
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
