@@ -29,8 +29,8 @@ from clsvm.report.display import Display
 from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.member import Checks, Outcome
 
-# K of all rows is computed once where a row takes the room of so many values at least, members' tiles take so many
-# times as long as all of it, and it takes no more than a share of the memory that the rows leave.
+# K of all rows is computed once where a row takes the room of so many values at least, members' tiles have so many
+# times as many values as it has, and it takes no more than a share of the memory that the rows leave.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
 WIDE = 4096  # columns at most of rows that the host samples: sparse ones become dense there
 
@@ -94,8 +94,8 @@ def _by_number(stream: Stream, plan: Plan, X: Data) -> Plan:
 
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
     """The plan of rows for K of all of them, computed once: one of ``plans``, which are for products with all rows, and
-    for rows that are read by their numbers. None where the tiles of members of these sizes take hardly longer than all
-    of K, rows are short, or memory is little."""
+    for rows that are read by their numbers. None where the tiles of members of these sizes have hardly more values
+    than K, rows are short, or memory is little."""
     if stream.profile.shape != "vector":
         return None
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
@@ -106,7 +106,7 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
     apart = plans[1]
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
     long = LAYOUTS[apart.kind].row_bytes(apart, X, itemsize) >= LONG * itemsize
-    common = sum(size**2 for size in sizes) * cells(apart) >= COMMON * n**2 * cells(best)
+    common = sum(size**2 for size in sizes) >= COMMON * n**2
     left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(stream.profile, best, X, itemsize)
     return best if long and common and StoredGram.nbytes(n, dtype) <= ROOM * left else None
 
