@@ -89,6 +89,8 @@ def test_layouts_and_rows_far_from_zero(device: str, layout: str, kernel: Kernel
 @pytest.mark.oclgrind
 def test_work_groups(profile: str, device: str) -> None:
     """Every shape of kernels, with a row cache; small enough for a simulator."""
+    if thrifty(device) and profile == "gpu":
+        pytest.skip("the same kernels as of gpu-pair, which do more: a slow device has those")
     n, C, W, tol = (40, 0.5, 16, 0.5) if devices.find(device).platform == "Oclgrind" else (130, 5.0, 32, 1e-3)
     made = fitted([device] * 2, rows=X[:n], y=SIGNS[:n], working_set_size=W, cache_size=1, C=C, tol=tol)
     assert made.fit_report_.converged

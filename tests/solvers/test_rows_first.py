@@ -20,7 +20,7 @@ from clsvm.problem.posed import c_svc
 from clsvm.solvers import free, rows_first
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.solution import Settings
-from tests.conftest import noisy
+from tests.conftest import noisy, thrifty
 
 
 def rows_of(n: int) -> tuple[Any, Any]:
@@ -78,6 +78,8 @@ def solver(stream: Stream, X: Any, y: Any, W: int) -> Solver:
 @pytest.mark.oclgrind
 def test_the_tile_has_its_bits(device: str, profile: str) -> None:
     """Of a first working set and of one of which a half stays; where rows are missing there are zeros."""
+    if thrifty(device) and profile == "gpu":
+        pytest.skip("the same kernels as of gpu-pair, which do more: a slow device has those")
     X, y = rows_of(100)
     with Stream(device) as stream:
         made = solver(stream, X, y, 32)
