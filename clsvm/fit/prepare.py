@@ -21,6 +21,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
 from clsvm.kernels import Kernel, Precomputed, underflow
+from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Problem
@@ -211,10 +212,15 @@ def products(
         given = PrecomputedGram(stream, X, dtype)
         own = 0.0 if X.dtype == dtype == "float32" else largest
         return given, None, Scales(own, largest), _exact_given(X)
-    plan = plan or layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
+    plan = plan or planned(stream.profile, X, kernel, options)
     gram = products_of(stream, X, laid or plan, kernel, dtype)
     stream.finish()
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
+
+
+def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:
+    """The layout of the rows of X, as the options ask. Raises as layouts.choose does."""
+    return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size)
 
 
 def _exact(options: Options, gram: Gram | BlockGram, plan: Plan, X: Any) -> Callable[..., Vector]:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
-from clsvm.fit import checkpoint, host, sharded, side_by_side, spread
+from clsvm.fit import checkpoint, host, prepare, sharded, side_by_side, spread
 from clsvm.fit.checkpoint import Checkpoint, Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.fit.train import train_each
 from clsvm.fit.trained import Several, Trained
-from clsvm.gram import layouts
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
 from clsvm.opencl.stream import Stream
@@ -95,7 +94,7 @@ def _solved(
     deal(able, _together(members, large, X.shape[0], len(able)), _one_by_one)
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(there[0], options.memory_limit) as stream:
-            record.plan = layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
+            record.plan = prepare.planned(stream.profile, X, kernel, options)
     b = [found[place].b if place in found else member.beginning for place, member in enumerate(members)]
     none = np.zeros(members[0].problem.groups)
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])

@@ -197,8 +197,7 @@ class OnDevices:
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
         """See :class:`Elsewhere`."""
         with opened(self._devices, options.memory_limit) as places:
-            profile = places[0].stream.profile
-            plan = layouts.choose(profile, self._X, kernel.spec, options.layout, options.working_set_size)
+            plan = prepare.planned(places[0].stream.profile, self._X, kernel, options)
             yield AtPlaces(places, self._X, kernel, plan, dtype)
 
 

@@ -77,7 +77,7 @@ def _products(
     if isinstance(kernel, Precomputed):
         gram, plan, scale, _ = prepare.products(stream, X, kernel, options, dtype)
         return gram, plan, scale
-    plan = record.plan or layouts.choose(stream.profile, X, kernel.spec, options.layout, options.working_set_size)
+    plan = record.plan or prepare.planned(stream.profile, X, kernel, options)
     apart = _by_number(stream, plan, X)
     whole = _whole(stream, dtype, X, (plan, apart), sizes)
     gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype, plan, whole or apart)
