@@ -1,13 +1,40 @@
 <%doc>The inner product of a CSR row in the vector shape: sum[v] goes on from what it holds, entry by entry,
     sum[v] += data[e] u[indices[e]],  begin <= e < end,  u the vectors first + v V .. of a block
+An entry that meets none of the block adds nothing: where fewer than half of the ones before met one (``thin``), those
+that do are listed first, RUN entries at a time, without a branch that could not be foreseen.
 Element-wise, ``seen`` gathers the part of the working vectors' zero sums that the row's own entries stand for.</%doc>
-    for (long e = begin; e < end; ++e) {
-      global const real *restrict line = block + (size_t)max(place[indices[e]] - mark, 0) * UB;
-      const realv x = (realv)data[e];
+    for (long at = begin; at < end; at += RUN) {
+      const int length = (int)min((long)RUN, end - at);
+      int met = 0;
+#ifndef ELEMENTWISE
+      if (thin) {
+        int lines[RUN];
+        real values[RUN];
+        for (int e = 0; e < length; ++e) {
+          const int line = place[indices[at + e]] - mark;
+          lines[met] = line;
+          values[met] = data[at + e];
+          met += line > 0;
+        }
+        for (int e = 0; e < met; ++e) {
+          global const real *restrict line = block + (size_t)lines[e] * UB;
+          const realv x = (realv)values[e];
 #pragma unroll
-      for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+          for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+        }
+      } else
+#endif
+        for (int e = 0; e < length; ++e) {
+          const int here = max(place[indices[at + e]] - mark, 0);
+          global const real *restrict line = block + (size_t)here * UB;
+          const realv x = (realv)data[at + e];
+          met += here > 0;
+#pragma unroll
+          for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
 #ifdef ELEMENTWISE
 #pragma unroll
-      for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
+          for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
 #endif
+        }
+      thin = 2 * met < length;
     }

@@ -3,6 +3,7 @@
 #ifndef UB
 #define UB 64  // working vectors of a panel block, a multiple of V
 #endif
+#define RUN 256  // entries of a row at a time
 #ifndef INDEX
 #define INDEX int  // type of a column number (ushort, int)
 #endif
@@ -40,6 +41,7 @@ kernel EXPLICIT void gram(
   const realv x2 = loadv(0, norms);
   real tile[UB * V] __attribute__((aligned(128)));
 <%include file="dense_columns_vector.mako"/>
+  bool thin = true;
   for (int r = 0; r < V; ++r) {
     realv sum[UB / V];
 #pragma unroll

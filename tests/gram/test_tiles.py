@@ -1,4 +1,5 @@
-"""Tiles of dense rows in chunks of features, and stores that no cache holds: the bits of the plain way."""
+"""Tiles of dense rows in chunks of features, entries that are listed first, and stores that no cache holds: the bits of
+the plain way."""
 
 from __future__ import annotations
 
@@ -85,6 +86,30 @@ def test_one_pass_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, output
     K = kernels.make("rbf", gamma=0.5 / d)(X, X[:m])
     np.testing.assert_array_equal(*found)
     np.testing.assert_allclose(found[1], (V @ K.T) @ K, rtol=0, atol=1e-5 * np.abs((V @ K.T) @ K).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [41, 10])
+def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m: int, dtype: str) -> None:
+    """Long rows of which all entries meet the working vectors, and others of which few do, in turns: the bits of dense
+    rows, whichever of both a row comes after."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    n, d, real, rng = 150, 4000, np.dtype(dtype), np.random.default_rng(0)
+    thick = np.arange(n) < m - 1
+    thick[m:] = rng.random(n - m) < 0.5
+    density = np.where(thick[:, None], 0.6, 0.2) * ((np.arange(d) < 1000) == thick[:, None])
+    there = rng.random((n, d)) < density
+    X, found = (rng.normal(size=(n, d)) * there).astype(dtype), []
+    for kind in ("dense", "csr"):
+        with Stream(device) as stream:
+            gram = rows_of(stream, X, kind, dtype, "poly")
+            panel, _, count = gathered(stream, gram, m)
+            out = stream.zeros(real.itemsize * panel.capacity * gram.rows.n_pad)
+            store = Store((out,), panel.capacity, gram.rows.n_pad, gram.slot(panel.capacity))
+            gram.accumulate(panel, count, store, None)
+            found.append(stream.read(out, real, (panel.capacity, gram.rows.n_pad))[:m, :n])
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], gram.kernel(X[:m], X), rtol=0, atol=100 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
