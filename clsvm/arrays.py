@@ -31,8 +31,10 @@ def checked(X: Any) -> Any:
 
 
 def mapped(X: Any) -> Iterator[mmap.mmap]:
-    """The files that X, an array or sparse, is mapped from. Reading beyond the end of one ends the process."""
-    parts = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else [X]
+    """The files that X, an array, a list of rows or sparse, is mapped from. Reading beyond the end of one ends the
+    process."""
+    rows = isinstance(X, list | tuple) and len(X) and isinstance(X[0], np.ndarray)
+    parts = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else X if rows else [X]
     for array in (*parts, *(_coordinates(X) if sp.issparse(X) and X.format == "coo" else ())):
         base: Any = array
         while isinstance(base, np.ndarray):

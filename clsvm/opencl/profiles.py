@@ -104,7 +104,7 @@ _CPU = Profile(
     panel=64,
     cluster=1,
     group=1,
-    tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 256), many=_vector(8, 3)),
+    tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 64), many=_vector(8, 3)),
     block=512,
     chunks=8,
     working_set=2048,

@@ -142,6 +142,8 @@ def test_every_array_that_is_mapped_is_looked_at(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="by a map, had"):
         SVC(kernel=lambda A, B: A @ B.T).fit(mapped(GOOD.toarray()), Y)
     with pytest.raises(ValueError, match="by a map, had"):
+        SVC().fit(list(mapped(GOOD.toarray())), Y)
+    with pytest.raises(ValueError, match="by a map, had"):
         make("rbf").check(mapped(GOOD.toarray()))
     SVC().fit(mapped(GOOD.toarray(), short=False), Y)
 

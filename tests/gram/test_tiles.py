@@ -14,6 +14,7 @@ from clsvm.gram.layouts import lanes
 from clsvm.gram.products import Gram, Store, Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.gram.sums import Sums
+from clsvm.opencl.profiles import shape_class
 from clsvm.opencl.stream import Stream
 
 FAR = 32 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
@@ -36,12 +37,14 @@ def gathered(stream: Stream, gram: Gram, m: int, square: bool = False) -> tuple[
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["rbf", "laplacian"])
+@pytest.mark.parametrize(("name", "m"), [("rbf", 150), ("rbf", 11), ("laplacian", 150)])
 @pytest.mark.parametrize("profile", ["cpu", "cpu8"])
-def test_features_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, dtype: str) -> None:
+def test_features_in_chunks(
+    device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, m: int, dtype: str
+) -> None:
     """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, and of its half."""
     monkeypatch.setenv("CLSVM_PROFILE", profile)
-    n, d, m, real = 500, 83, 150, np.dtype(dtype)
+    n, d, real = 500, 83, np.dtype(dtype)
     X = np.random.default_rng(0).normal(size=(n, d))
     found = []
     monkeypatch.setattr(lanes, "UNEVEN", 0)  # (an item of a panel has several tiles, as of many rows)
@@ -49,7 +52,7 @@ def test_features_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, profil
         monkeypatch.setattr(lanes, "CHUNK", chunk)
         with Stream(device) as stream:
             gram = rows_of(stream, X, "dense", dtype, name)
-            made = programs.gram(gram.kernel.spec, "both", "dense", dtype, stream.profile, d)
+            made = programs.gram(gram.kernel.spec, "both", "dense", dtype, stream.profile, d, shape_class(m))
             assert (f"-DCHUNK={chunk}" in made.options) == (chunk < d)
             panel, rows, count = gathered(stream, gram, m)
             out = stream.zeros(real.itemsize * panel.capacity * gram.rows.n_pad)

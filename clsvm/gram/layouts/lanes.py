@@ -46,6 +46,7 @@ MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of thei
 TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
 UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
 CHUNK = 128  # features of dense rows' tiles that a first-level cache holds, beside those of working vectors
+CUT = {"many": 1, "few": 4}  # chunks of features beyond which tiles of a shape class go chunk by chunk
 VALUE = 1.5  # of the profile's value_cost, while other values' cells are computed
 _UNREAD = "not read by this program: any buffer"
 
@@ -158,8 +159,8 @@ class Lanes(Layout):
         return template(family, spec, profile), [*made, *(f"-D{name}={n}" for name, n in tile.items())]
 
     def cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
-        whole = of_panel or not self.sparse
-        return [f"-DCHUNK={CHUNK}"] * (whole and profile.shape == "vector" and shape == "many" and d > CHUNK)
+        whole, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
+        return [f"-DCHUNK={CHUNK}"] * (whole and profile.shape == "vector" and d > most)
 
     def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
         if profile.shape != "vector":
