@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -34,6 +36,12 @@ PROPERTIES = (
     "wavefront_width_amd", "simd_per_compute_unit_amd", "local_mem_size_per_compute_unit_amd",
 )  # fmt: skip
 
+_CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,pcie.link.gen.current,pcie.link.width.current"
+TOOLS = (
+    ("nvidia-smi", f"--query-gpu=name,{_CLOCKS},power.draw,power.limit,temperature.gpu", "--format=csv"),
+    ("rocm-smi", "--showclocks", "--showbus", "--showpower"),
+)
+
 
 def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     """Every device, and all that the driver says of the one that is tried; how its library was found."""
@@ -49,8 +57,19 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     }
     profile = devices.default_profile(info)
     yield {"profile": {**asdict(profile, dict_factory=_record)}}
+    yield {"tools": _told()}
     with Stream(asked.device) as stream:
         yield {"memory_limit": stream.limit, "largest_buffer": stream.largest, "unified": stream.unified}
+
+
+def _told() -> dict[str, str]:
+    """What vendors' tools say of clocks, bus and power, where they are."""
+    found = {}
+    for words in TOOLS:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+            found[words[0]] = done.stdout.strip()[:2000]
+    return found
 
 
 def _discovery() -> dict[str, Any]:

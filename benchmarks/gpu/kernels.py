@@ -16,7 +16,9 @@ from benchmarks.gpu.plan import Asked
 from benchmarks.ladder_device import Bench
 from clsvm.opencl.runtime import cl
 
+VERBOSE = {"NVIDIA": "-cl-nv-verbose"}  # by a word of the vendor: the option with which a build log tells of registers
 LIMITS = {"private": "PRIVATE_MEM_SIZE", "local": "LOCAL_MEM_SIZE", "largest_group": "WORK_GROUP_SIZE"}
+LOG = 3000  # characters of a log
 Launches = list[tuple[Any, Any]]
 """(kernel, event) of each."""
 
@@ -39,6 +41,9 @@ def kernels(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
         _, seconds = training.fit(parameters, X[:n], y[:n])
     queue.finish()
     yield {"fit_seconds": seconds, **summed(launches, device)}
+    for word, option in VERBOSE.items():
+        if word in device.vendor:
+            yield {"logs": logs(launches, device, option)}
 
 
 @contextmanager
@@ -54,6 +59,22 @@ def timed() -> Iterator[Launches]:
 
     with patch.object(cl, "enqueue_nd_range_kernel", enqueue):
         yield launches
+
+
+def logs(launches: Launches, device: Any, option: str) -> list[dict[str, str]]:
+    """What the compiler says of each program that was launched, built again with one option more."""
+    programs = {}
+    for kernel, _ in launches:
+        program = kernel.get_info(cl.kernel_info.PROGRAM)
+        programs.setdefault(program.int_ptr, (program, kernel.function_name))
+    found = []
+    for program, name in programs.values():
+        options = program.get_build_info(device, cl.program_build_info.OPTIONS)
+        context, text = (program.get_info(getattr(cl.program_info, what)) for what in ("CONTEXT", "SOURCE"))
+        again = cl.Program(context, text).build(f"{options} {option}".split(), [device])
+        words = again.get_build_info(device, cl.program_build_info.LOG).strip()
+        found.append({"kernel": name, "options": options, "log": words[:LOG]})
+    return found
 
 
 def summed(launches: Launches, device: Any) -> dict[str, Any]:

@@ -67,6 +67,7 @@ STEPS = (
     _kernels("mnist8", 2, file="mnist.npz"),
     _kernels("mnist8-like", 2, instead_of="mnist.npz"),
     Step("peaks", "peaks:peaks", 4),
+    Step("trials", "trials:trials", 2),
     _products(784, 4),
     Step("subproblem", "products:subproblem", 4),
     _train("letter", 4, file="letter.scale.xz"),

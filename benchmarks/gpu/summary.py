@@ -125,6 +125,12 @@ def _peaks(record: Record) -> list[str]:
     return lines
 
 
+def _trials(record: Record) -> list[str]:
+    return [
+        ", ".join(f"{one['trial']} {'right' if one['right'] else 'WRONG'}" for one in record["trials"] if "right" in one)
+    ]
+
+
 def _products(record: Record) -> list[str]:
     """The best of the profile's own tiles: of two rows against the bandwidth, of many against the arithmetic."""
     usual = [one for one in record["products"] if one["usual"] and one.get("right")]
@@ -154,7 +160,7 @@ def _reductions(record: Record) -> list[str]:
 
 _WORDS: dict[str, Callable[[Record], list[str]]] = {
     "limits": _limits, "smoke": _smoke, "suite": _suite, "train": _train, "kernels": _kernels, "peaks": _peaks,
-    "products": _products, "subproblem": _subproblem, "reductions": _reductions,
+    "trials": _trials, "products": _products, "subproblem": _subproblem, "reductions": _reductions,
 }  # fmt: skip
 
 
@@ -243,6 +249,18 @@ def _peak_rows(record: Record) -> Cells:
     ]
 
 
+def _trial_rows(record: Record) -> Cells:
+    rows: Cells = []
+    for one in record["trials"]:
+        if "right" not in one:
+            rows.append((one["trial"], "lacking" if "lacking" in one else "NOT BUILT", "", "", _first(one.get("log", ""))))
+            continue
+        rate = f"{one['tflops']:.3g}" if "tflops" in one else ""
+        words = "right" if one["right"] else "WRONG"
+        rows.append((one["trial"], words, f"{one['nanoseconds']:.1f}", rate, _first(one["log"])))
+    return rows
+
+
 def _product_rows(record: Record) -> Cells:
     rows: Cells = []
     for one in record["products"]:
@@ -304,6 +322,7 @@ _TABLES: tuple[tuple[str, str, tuple[str, ...], Callable[[Record], Cells]], ...]
     ("Seconds by part", "train", ("set", "s", *_PARTS), _parts),
     ("Kernels of a fit", "kernels", _KERNELS, _kernel_rows),
     ("Peaks", "peaks", ("what", "figure"), _peak_rows),
+    ("Trials", "trials", ("what", "result", "ns a step", "TFLOP/s", "build log"), _trial_rows),
     (
         "Products",
         "products",

@@ -1,12 +1,13 @@
 <%doc>The inner product of a CSR row in the vector shape: sum[v] goes on from what it holds, entry by entry,
     sum[v] += data[e] u[indices[e]],  begin <= e < end,  u the vectors first + v V .. of a block
-An entry that meets none of the block adds nothing: where fewer than half of the ones before met one (``thin``), those
-that do are listed first, RUN entries at a time, without a branch that could not be foreseen.
+An entry that meets none of the block adds nothing. Where some columns are whole (DENSE_COLUMNS), few of the other entries
+meet one: as long as fewer than half of those before did (``thin``), those that do are listed first, RUN entries at a
+time, without a branch that could not be foreseen.
 Element-wise, ``seen`` gathers the part of the working vectors' zero sums that the row's own entries stand for.</%doc>
+#if defined(DENSE_COLUMNS) && !defined(ELEMENTWISE)
     for (long at = begin; at < end; at += RUN) {
       const int length = (int)min((long)RUN, end - at);
       int met = 0;
-#ifndef ELEMENTWISE
       if (thin) {
         int lines[RUN];
         real values[RUN];
@@ -22,8 +23,7 @@ Element-wise, ``seen`` gathers the part of the working vectors' zero sums that t
 #pragma unroll
           for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
         }
-      } else
-#endif
+      } else {
         for (int e = 0; e < length; ++e) {
           const int here = max(place[indices[at + e]] - mark, 0);
           global const real *restrict line = block + (size_t)here * UB;
@@ -31,10 +31,19 @@ Element-wise, ``seen`` gathers the part of the working vectors' zero sums that t
           met += here > 0;
 #pragma unroll
           for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
-#ifdef ELEMENTWISE
-#pragma unroll
-          for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
-#endif
         }
+      }
       thin = 2 * met < length;
     }
+#else
+    for (long e = begin; e < end; ++e) {
+      global const real *restrict line = block + (size_t)max(place[indices[e]] - mark, 0) * UB;
+      const realv x = (realv)data[e];
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+#ifdef ELEMENTWISE
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
+#endif
+    }
+#endif

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import command, kernels, peaks, plugin, products, steps, suite, summary, training
+from benchmarks.gpu import command, kernels, peaks, plugin, products, steps, suite, summary, training, trials
 from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
@@ -203,6 +203,38 @@ def test_peaks(shape: str, device: str, tmp_path: Path) -> None:
     assert min(*figures, *found["microseconds"].values(), *found["copies_gbs"].values()) > 0
 
 
+def test_trials(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SECONDS", 0.0), ("GROUPS", 2), ("STEPS", 3)):
+        monkeypatch.setattr(trials, name, value)
+    found = merged(trials.trials(asked(device, tmp_path)))
+    assert "ending" not in found
+    assert [one["trial"] for one in found["trials"]] == [one.name for one in trials.TRIALS]
+    simulated = "lacking" in found["trials"][0]
+    assert all(one.get("lacking") or one["right"] for one in found["trials"])
+    record = {"step": "trials", "run": "trials:trials", "status": "ok", "seconds": 1.0, **found}
+    assert "| mma.sync m16n8k8 tf32 | lacking |" in summary.markdown({**HEAD, "steps": [record]})
+    if simulated:
+        return
+    barrier = trials.TRIALS[0]
+    unknown, wrong = replace(barrier, macro="NO_SUCH"), replace(barrier, expected=lambda given, steps: given[:256] + 1)
+    monkeypatch.setattr(trials, "TRIALS", (unknown, wrong))
+    found = merged(trials.trials(asked(device, tmp_path)))
+    assert isinstance(found["ending"], ArithmeticError)
+    assert [one.get("right") for one in found["trials"]] == [None, False]
+    assert found["trials"][0]["log"]
+    record = {"step": "trials", "run": "trials:trials", "status": "failed", "seconds": 1.0, **found}
+    assert "| NOT BUILT |" in summary.markdown({**HEAD, "steps": [record]})
+    assert "barrier of 256 items WRONG" in summary.said(record)[-1]
+
+
+def test_products_of_trials() -> None:
+    """A B of the fragments' shapes, steps times."""
+    given = np.arange(1024, dtype=np.float32)
+    (one,) = (one for one in trials.TRIALS if one.macro == "MFMA_F32")
+    A, B = given[:64].reshape(32, 2), given[64:128].reshape(2, 32)
+    np.testing.assert_array_equal(one.expected(given, 3).reshape(32, 32), 3 * A @ B)
+
+
 @pytest.mark.parametrize(("lanes", "chains", "group"), [(2, 4, 16), (4, 8, 8), (16, 8, 1)])
 def test_local_memory_is_read_in_order(device: str, lanes: int, chains: int, group: int) -> None:
     """Item l reads the vectors l, l + GROUP, ... over and over; where each is is in its value."""
@@ -318,7 +350,10 @@ def test_training(small: None, shape: str, device: str, tmp_path: Path) -> None:
         assert f"set {name}" in summary.said(record)[1]
 
 
-def test_kernels_of_a_fit(small: None, shape: str, device: str, tmp_path: Path) -> None:
+def test_kernels_of_a_fit(
+    small: None, shape: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "VERBOSE", {"": "-DNO_MORE"})  # (of any vendor)
     found = merged(kernels.kernels(asked(device, tmp_path, 60.0), "two"))
     assert "ending" not in found
     assert (found["n"], found["d"]) == (400, 123)
@@ -330,6 +365,8 @@ def test_kernels_of_a_fit(small: None, shape: str, device: str, tmp_path: Path) 
     named = [one["kernel"] for one in found["kernels"]]
     assert {"gather", "subproblem"} < set(named)
     record = {"step": "kernels two", "run": "kernels:kernels", "status": "ok", "seconds": 1.0, **found}
+    assert {one["kernel"] for one in found["logs"]} <= set(named)
+    assert all("-DV=" in one["options"] for one in found["logs"])
     assert f"| two | {named[0]} |" in summary.markdown({**HEAD, "steps": [record]})
     assert f"{found['launches']} launches" in summary.said(record)[1]
 
