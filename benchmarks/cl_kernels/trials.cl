@@ -14,7 +14,7 @@
 #if defined(SHUFFLE_PTX)
 inline float shuffled(float x) {
   float y;
-  asm volatile("shfl.sync.bfly.b32 %0, %1, 1, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x));
+  __asm__ volatile("shfl.sync.bfly.b32 %0, %1, 1, 0x1f, 0xffffffff;" : "=f"(y) : "f"(x));
   return y;
 }
 #elif defined(SHUFFLE_KHR)
@@ -30,7 +30,7 @@ inline float shuffled(float x) {
 #if defined(MMA_F16)
 inline uint halves(float low, float high) {
   uint both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  __asm__("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
 #endif
@@ -55,7 +55,7 @@ kernel void trial(const int steps, global const float *in, global float *out) {
 #define MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 #endif
   for (int s = 0; s < steps; ++s)
-    asm volatile(MMA " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    __asm__ volatile(MMA " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   global float *D = out + GROUP * 16 * 8;
@@ -74,9 +74,9 @@ kernel void trial(const int steps, global const float *in, global float *out) {
   const int next = (ITEM + 1) % SIZE;
   float sum = 0;
   for (int s = 0; s < steps; ++s) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"l"((ulong)(staged + 4 * ITEM)), "l"((ulong)(in + 4 * ITEM))
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"l"((ulong)(staged + 4 * ITEM)), "l"((ulong)(in + 4 * ITEM))
                  : "memory");
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+    __asm__ volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
     barrier(CLK_LOCAL_MEM_FENCE);
     sum = staged[4 * next] + staged[4 * next + 1] + staged[4 * next + 2] + staged[4 * next + 3];
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -63,7 +63,7 @@ def timed() -> Iterator[Launches]:
 
 def logs(launches: Launches, device: Any, option: str) -> list[dict[str, str]]:
     """What the compiler says of each program that was launched, built again with one option more."""
-    programs = {}
+    programs: dict[int, tuple[Any, str]] = {}
     for kernel, _ in launches:
         program = kernel.get_info(cl.kernel_info.PROGRAM)
         programs.setdefault(program.int_ptr, (program, kernel.function_name))

@@ -127,7 +127,9 @@ def _peaks(record: Record) -> list[str]:
 
 def _trials(record: Record) -> list[str]:
     return [
-        ", ".join(f"{one['trial']} {'right' if one['right'] else 'WRONG'}" for one in record["trials"] if "right" in one)
+        ", ".join(
+            f"{one['trial']} {'right' if one['right'] else 'WRONG'}" for one in record["trials"] if "right" in one
+        )
     ]
 
 
@@ -253,7 +255,9 @@ def _trial_rows(record: Record) -> Cells:
     rows: Cells = []
     for one in record["trials"]:
         if "right" not in one:
-            rows.append((one["trial"], "lacking" if "lacking" in one else "NOT BUILT", "", "", _first(one.get("log", ""))))
+            rows.append(
+                (one["trial"], "lacking" if "lacking" in one else "NOT BUILT", "", "", _first(one.get("log", "")))
+            )
             continue
         rate = f"{one['tflops']:.3g}" if "tflops" in one else ""
         words = "right" if one["right"] else "WRONG"

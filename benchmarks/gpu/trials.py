@@ -1,4 +1,4 @@
-"""Instructions that some devices have and OpenCL C has not, each tried by itself: is it built, is it right, how fast."""
+"""Instructions that some devices have and OpenCL C has not, each by itself: is it built, is it right, how fast."""
 
 from __future__ import annotations
 
