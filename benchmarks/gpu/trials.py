@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.plan import Asked
-from benchmarks.ladder_device import TEXTS, Bench
+from benchmarks.ladder_device import TEXTS, Bench, Clock
 from clsvm.opencl.runtime import cl
 
 Numbers = NDArray[np.float32]
@@ -111,19 +110,10 @@ def tried(bench: Bench, trial: Trial) -> dict[str, Any]:
         run(steps)
         cl.enqueue_copy(bench.queue, found, out)
         right &= bool((found == trial.expected(given, steps)).all())
-    seconds = _best(bench, lambda: run(STEPS)) - _best(bench, lambda: run(1))
+    clock = Clock(SECONDS)
+    clock.run(bench, {"many": lambda: run(STEPS), "one": lambda: run(1)})
+    seconds = clock.best["many"] - clock.best["one"]
     row |= {"right": right, "nanoseconds": 1e9 * seconds / (STEPS - 1), "groups": groups}
     if trial.flops:
         row["tflops"] = 1e-12 * trial.flops * groups * (STEPS - 1) / seconds
     return row
-
-
-def _best(bench: Bench, launch: Callable[[], None]) -> float:
-    """The least seconds of a launch and the wait for it."""
-    best, end = np.inf, time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
-        started = time.perf_counter()
-        launch()
-        bench.queue.finish()
-        best = min(best, time.perf_counter() - started)
-    return float(best)

@@ -4,6 +4,12 @@ An entry that meets none of the block adds nothing. Where some columns are whole
 meet one: as long as fewer than half of those before did (``thin``), those that do are listed first, RUN entries at a
 time, without a branch that could not be foreseen.
 Element-wise, ``seen`` gathers the part of the working vectors' zero sums that the row's own entries stand for.</%doc>
+<%def name="add(at, value)">
+      global const real *restrict line = block + (size_t)${at} * UB;
+      const realv x = (realv)${value};
+#pragma unroll
+      for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+</%def>
 #if defined(DENSE_COLUMNS) && !defined(ELEMENTWISE)
     for (long at = begin; at < end; at += RUN) {
       const int length = (int)min((long)RUN, end - at);
@@ -12,35 +18,26 @@ Element-wise, ``seen`` gathers the part of the working vectors' zero sums that t
         int lines[RUN];
         real values[RUN];
         for (int e = 0; e < length; ++e) {
-          const int line = place[indices[at + e]] - mark;
-          lines[met] = line;
+          const int here = place[indices[at + e]] - mark;
+          lines[met] = here;
           values[met] = data[at + e];
-          met += line > 0;
+          met += here > 0;
         }
         for (int e = 0; e < met; ++e) {
-          global const real *restrict line = block + (size_t)lines[e] * UB;
-          const realv x = (realv)values[e];
-#pragma unroll
-          for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+${add("lines[e]", "values[e]")}
         }
       } else {
         for (int e = 0; e < length; ++e) {
           const int here = max(place[indices[at + e]] - mark, 0);
-          global const real *restrict line = block + (size_t)here * UB;
-          const realv x = (realv)data[at + e];
           met += here > 0;
-#pragma unroll
-          for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+${add("here", "data[at + e]")}
         }
       }
       thin = 2 * met < length;
     }
 #else
     for (long e = begin; e < end; ++e) {
-      global const real *restrict line = block + (size_t)max(place[indices[e]] - mark, 0) * UB;
-      const realv x = (realv)data[e];
-#pragma unroll
-      for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
+${add("max(place[indices[e]] - mark, 0)", "data[e]")}
 #ifdef ELEMENTWISE
 #pragma unroll
       for (int v = 0; v < UB / V; ++v) seen[v] = ADD_TERM(seen[v], (realv)(real)0, loadv(v, line));
