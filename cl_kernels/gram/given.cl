@@ -3,10 +3,13 @@
 //   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known (with half_of: of u >= known only v <= u, the
 //           rest is a mirror image), 0 where either row is -1 or row u has no slot
 //   pair    the same of K of which columns up to the row's are there, for ascending rows: Q[u][v] = Q[v][u], v <= u
+//   reflect K[u][v] = K[v][u] for all v >= ends[u], where row v has its values up to its own column at least; ends are
+//           multiples of SIDE, or n, where no value lacks
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
 // consecutive values), or (1, capacity) in the vector shape. pair: an item for each square of SIDE x SIDE values and its
-// mirror image, whole lines of the cache both ways, in the vector shape alone. answer: an item for each u.
+// mirror image, whole lines of the cache both ways, in the vector shape alone. reflect: an item for each SIDE
+// rows, likewise (of fewer at the end no value lacks). answer: an item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
@@ -23,6 +26,27 @@ kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, globa
 }
 
 #ifdef VECTOR
+kernel EXPLICIT void reflect(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
+                             global const int *restrict ends, const int n) {
+  const int u0 = get_global_id(0) * SIDE;
+  int first = n;
+  for (int a = 0; a < SIDE; ++a) first = min(first, ends[u0 + a]);
+  for (int v0 = first; v0 < n; v0 += SIDE) {
+    const int wide = min(SIDE, n - v0);
+    real square[SIDE][SIDE];
+    for (int b = 0; b < wide; ++b) {
+      const int s = slot_of[v0 + b];
+      global const real *restrict from = STORED_ROW(max(s, 0)) + u0;
+      for (int a = 0; a < SIDE; ++a) square[a][b] = s >= 0 ? from[a] : (real)0;
+    }
+    for (int a = 0; a < SIDE; ++a) {
+      if (ends[u0 + a] > v0) continue;
+      global real *restrict to = STORED_ROW(slot_of[u0 + a]) + v0;
+      for (int b = 0; b < wide; ++b) to[b] = square[a][b];
+    }
+  }
+}
+
 kernel EXPLICIT void pair(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
                           const int capacity, const int offset, global real *restrict Q) {
   const int u0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;

@@ -49,6 +49,11 @@ class RowCache:
         return self.slab_rows * len(self._slabs)
 
     @property
+    def most(self) -> int:
+        """Slots that the ring may grow to."""
+        return self.slab_rows * self._most
+
+    @property
     def slabs(self) -> tuple[Buffer, ...]:
         """SLABS buffers, the last one standing in for those that are not there yet."""
         missing = SLABS - len(self._slabs)

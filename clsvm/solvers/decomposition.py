@@ -40,6 +40,7 @@ from clsvm.solvers import programs, rows_first
 from clsvm.solvers.free import Leap
 from clsvm.solvers.loop import Look, Loop
 from clsvm.solvers.programs import Hits, Limits, Misses
+from clsvm.solvers.rest import Rest
 from clsvm.solvers.selection import View, nbytes, selection
 from clsvm.solvers.solution import Settings
 from clsvm.solvers.state import State
@@ -94,6 +95,8 @@ class Solver(Loop):
         value = min(cells, stream.profile.cache_cost) if self.cache.capacity or self.gram.whole else cells
         given = settings.kernel_scale, value, self._tile_there, self._square_bytes
         self.leap = Leap(self.state, self.W, *given) if alone else None
+        rest = self.cache.capacity and self.sets == 1 and Rest.suits(self.gram)
+        self.rest = Rest(self.state, self.cache, settings.tol) if rest else None
         self._apart = 0  # rows computed for its steps, which the row cache does not get
         self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
@@ -215,11 +218,22 @@ class Solver(Loop):
     def _reserve(self, look: Look) -> None:
         computed, most = self._before + look.rows - self._apart, self.sync * self.sets * self.W
         self.cache.reserve(computed, self.sync)
+        self._make_rest(computed)
         # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and
         # of one working set no row is missed twice.
         room = self.sets == 1 and min(computed + most, self.n) <= self.cache.capacity
         seen = self.stream.profile, self.gram.rows, self.n, self.W, self._idle, self._outer
         self._rows_first = room and rows_first.pays(*seen)
+
+    def _make_rest(self, computed: int) -> None:
+        """All other rows, after so many, where that is better than to wait until they are asked for."""
+        started = perf_counter()
+        if self.rest and self.rest.pays(computed):
+            if self.settings.progress:
+                self.settings.progress.phase("the other rows of the kernel matrix")
+            if self.rest.make(self.panel, self.misses, self.counters, self.until):
+                self.rest = None
+        self.seconds["rows"] += perf_counter() - started
 
     @contextmanager
     def cleared(self) -> Iterator[None]:

@@ -74,7 +74,7 @@ class Course:
 
 class Loop(ABC):
     """A solve of ``problem`` over n rows with working sets of W. sync: steps between two looks. dtype: of kernel
-    values."""
+    values. until: when its time is over, by perf_counter."""
 
     problem: Problem
     settings: Settings
@@ -89,6 +89,7 @@ class Loop(ABC):
         self.rounding = certificate.Rounding(self.dtype, self.settings.kernel_scale, self.settings.sizes)
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.trace: list[Point] = []
+        self.until = np.inf
 
     @abstractmethod
     def coefficients(self) -> Vector:
@@ -154,6 +155,8 @@ class Loop(ABC):
     def _run(self) -> Solution:
         outer, course = 0, Course(perf_counter(), perf_counter())
         status: Status | None = None
+        if self.settings.max_time is not None:
+            self.until = course.began + self.settings.max_time
         while status is None:
             self._extremes()
             replaced = False
@@ -178,7 +181,7 @@ class Loop(ABC):
             return self._checked(look, violation, course)
         if 0 <= s.max_iter <= int(look.steps.min()):
             return Status.MAX_ITER, False
-        if s.max_time is not None and perf_counter() - course.began >= s.max_time:
+        if perf_counter() >= self.until:
             return Status.MAX_TIME, False
         if s.save and perf_counter() - course.saved >= s.save_every:
             s.save(self.coefficients())
