@@ -20,7 +20,7 @@ UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capac
 #define UPDATE_PARAMETERS
 #endif
 #if defined(STORE) && defined(VECTOR) && !defined(SUM) && !defined(NEAR) && defined(__clang__) && !defined(NO_FETCH)
-#define FAR (32 << 20)  // bytes of a store that few caches hold
+#define FAR (8 << 20)  // bytes of a store that few caches hold
 #define PAST (sizeof(realv) == 64 && (size_t)slab_rows * ld * SLABS * sizeof(real) > FAR && ld % V == 0 && to % V == 0 && (size_t)K0 % 64 == 0)
 #define store_past(value, p) __builtin_nontemporal_store(value, (global realv *)(p))
 #define FENCED __c11_atomic_thread_fence(__ATOMIC_SEQ_CST);  // (such stores are in no order with others)

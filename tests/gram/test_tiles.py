@@ -17,7 +17,7 @@ from clsvm.gram.sums import Sums
 from clsvm.opencl.profiles import shape_class
 from clsvm.opencl.stream import Stream
 
-FAR = 32 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
+FAR = 8 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
 
 
 def rows_of(stream: Stream, X: np.ndarray, kind: str, dtype: str, name: str = "rbf") -> Gram:
