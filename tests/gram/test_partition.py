@@ -153,7 +153,7 @@ def test_columns_that_no_row_had_in_training(device: str, monkeypatch: pytest.Mo
 
 def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:
     rng = np.random.default_rng(5)
-    density = np.where(np.arange(d) % 15 == 0, 0.8, 0.02)
+    density = np.where(np.arange(d) % 12 == 0, 0.8, 0.02)
     X = sp.csr_matrix(rng.normal(size=(n, d)) * (rng.random((n, d)) < density))
     return X, X[:, :60] @ rng.normal(size=60)
 
@@ -176,7 +176,7 @@ def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, l
     assert falkon.fit(X, y).fit_report_.layout.startswith(layout)
 
 
-@pytest.mark.parametrize(("layout", "dense"), [("hybrid", 20), ("inverted", 20)])
+@pytest.mark.parametrize(("layout", "dense"), [("hybrid", 25), ("inverted", 25)])
 def test_a_saved_model_has_its_partition(device: str, tmp_path: Path, layout: str, dense: int) -> None:
     X, y = half_dense()
     machine = SVC(gamma=0.05, device=device, layout=layout).fit(X, y > 0)

@@ -46,7 +46,7 @@ ORDERED = 8192  # columns whose places a first-level cache holds
 VALUE = 1.4  # of the profile's value_cost
 CONVERTED = 1000.0  # dense cells that it takes to look whether one of a dense row is 0
 LINE = 12000.0  # dense cells that a line of a block takes to be filled
-CACHED = 4096  # lines of a block of working vectors that a second-level cache holds
+CACHED, FAR = 4096, 3.0  # lines of a block of 64 that a second-level cache holds; of the others, beside what it takes
 TEAM_ITEMS = 256  # of a work-group in the group shape
 
 
@@ -225,13 +225,14 @@ class Csr(Layout):
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         """Of a value of K, in dense cells, by a row's entries in the columns that are not ``whole`` (d,).
 
-        Half of what an entry of a row takes is its block's, however many vectors this has. On a CPU it takes twice as
-        long if its column is in the block but not in the cache, which holds the lines of the densest columns. Each
+        Half of what an entry of a row takes is its block's, however many vectors this has. On a CPU it takes four times
+        as long if its column is in the block but not in the cache, which holds the lines of the densest columns. Each
         column that one of the vectors has is a line of the block, which has to be filled."""
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
-        far = np.sort(density)[::-1][CACHED:] if profile.shape == "vector" else np.zeros(0)
-        read = density.sum() + (far * (1 - (1 - far) ** width)).sum()
+        near = CACHED * profile.panel // width if profile.shape == "vector" else len(density)
+        far = np.sort(density)[::-1][near:]
+        read = density.sum() + FAR * (far * (1 - (1 - far) ** width)).sum()
         row = profile.csr_cost * (1 + profile.panel / width) / 2 * read
         filled = LINE / width * (1 - (1 - np.minimum(density, 1)) ** width).sum() / survey.n
         return float(row + filled) + survey.beside(VALUE, 3 * -(-survey.working // width))

@@ -39,7 +39,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
 BEGUN = 2.0  # of value_cost: to store sums of columns that are whole, and to read them again
-LIST = 60.0  # times what two entries that meet cost: to find a column's rows of a block
+LIST, COLD = 60.0, 150.0  # times what two entries that meet cost: to find a column's rows of a block; of few vectors
 FEWEST = 256  # rows that an index is made of
 PARTS = 4  # work-items that make an index, for each compute unit
 WEIGHED = 512  # rows of a work-item that adds values to c
@@ -107,8 +107,9 @@ class Inverted(Hybrid):
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         number, n = int(whole.sum()), survey.n
-        blocks = -(-survey.working // self.width(survey.profile, "float32", shape_class(survey.working)))
-        cells = _cells(survey.profile, n, number, survey.density[~whole] * n)
+        shape = shape_class(survey.working)
+        blocks = -(-survey.working // self.width(survey.profile, "float32", shape))
+        cells = _cells(survey.profile, n, number, survey.density[~whole] * n, LIST if shape == "many" else COLD)
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
@@ -160,17 +161,17 @@ class Inverted(Hybrid):
 INVERTED = Inverted()
 
 
-def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any]) -> float:
-    """What a value of K costs, in dense cells; count: entries of the columns that are not dense."""
+def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST) -> float:
+    """What a value of K costs, in dense cells; count: entries of the columns that are not dense; found: see LIST."""
     kept = profile.value_cost * (1 + BEGUN * (dense > 0))
-    return dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count) + kept
+    return dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count, found) + kept
 
 
-def meeting(n: int, count: NDArray[Any]) -> float:
+def meeting(n: int, count: NDArray[Any], found: float = LIST) -> float:
     """Entries that meet for a value of K, where columns have ``count`` entries in n rows, and what finding a column's
     rows of a block takes, as so many of them."""
     share = np.asarray(count, np.float64) / n
-    return float((share**2).sum() + LIST * share.sum() / min(n, BLOCK))
+    return float((share**2).sum() + found * share.sum() / min(n, BLOCK))
 
 
 def _size(n: int, columns: int, entries: int) -> int:
