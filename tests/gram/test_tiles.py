@@ -100,7 +100,7 @@ def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m:
     n, d, real, rng = 150, 4000, np.dtype(dtype), np.random.default_rng(0)
     thick = np.arange(n) < m - 1
     thick[m:] = rng.random(n - m) < 0.7
-    density = np.where(thick[:, None], 0.6, 0.2) * ((np.arange(d) < 1000) == thick[:, None])
+    density = np.where(thick[:, None], 0.65, 0.2) * ((np.arange(d) < 1000) == thick[:, None])
     there = rng.random((n, d)) < density
     X, found = (rng.normal(size=(n, d)) * there).astype(dtype), []
     for kind in ("hybrid", "dense"):
