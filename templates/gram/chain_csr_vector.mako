@@ -2,7 +2,7 @@
     sum[v] += data[e] u[indices[e]],  begin <= e < end,  u the vectors first + v V .. of a block
 An entry that meets none of the block adds nothing. Where some columns are whole (DENSE_COLUMNS), few of the other entries
 meet one: as long as fewer than half of those before did (``thin``), those that do are listed first, RUN entries at a
-time, without a branch that could not be foreseen.
+time, without a branch that could not be foreseen (in a block of several vectors: to add one takes less than to list it).
 Element-wise, ``seen`` gathers the part of the working vectors' zero sums that the row's own entries stand for.</%doc>
 <%def name="add(at, value)">
       global const real *restrict line = block + (size_t)${at} * UB;
@@ -10,7 +10,7 @@ Element-wise, ``seen`` gathers the part of the working vectors' zero sums that t
 #pragma unroll
       for (int v = 0; v < UB / V; ++v) sum[v] = ADD_TERM(sum[v], x, loadv(v, line));
 </%def>
-#if defined(DENSE_COLUMNS) && !defined(ELEMENTWISE)
+#if defined(DENSE_COLUMNS) && !defined(ELEMENTWISE) && UB > V
     for (long at = begin; at < end; at += RUN) {
       const int length = (int)min((long)RUN, end - at);
       int met = 0;
