@@ -4,12 +4,12 @@
 //           rest is a mirror image), 0 where either row is -1 or row u has no slot
 //   pair    the same of K of which columns up to the row's are there, for ascending rows: Q[u][v] = Q[v][u], v <= u
 //   reflect K[u][v] = K[v][u] for all v >= ends[u], where row v has its values up to its own column at least; ends are
-//           multiples of SIDE, or n, where no value lacks
+//           multiples of SIDE, or n, where no value is missing
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
 // consecutive values), or (1, capacity) in the vector shape. pair: an item for each square of SIDE x SIDE values and its
 // mirror image, whole lines of the cache both ways, in the vector shape alone. reflect: an item for each SIDE
-// rows, likewise (of fewer at the end no value lacks). answer: an item for each u.
+// rows, likewise (fewer rows at the end miss none). answer: an item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,

@@ -35,6 +35,7 @@ class Product(NamedTuple):
 
 PRODUCTS = {
     "rows": Product(("-DSTORE",)),
+    "rows, near": Product(("-DSTORE", "-DNEAR"), vector=True),
     "rows, slabs": Product(("-DSTORE", f"-DSLABS={SLABS}")),
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),

@@ -176,7 +176,9 @@ class Sums:
         """The values of a tile, made where they are not there."""
         if not self._there(part):
             first = part.begin * self.gram.rows.lanes
-            self.gram.over_rows("rows", _groups(part), first, self.panel, self._count, self._store(part), None)
+            near = not self.keep and self.gram.stream.profile.shape == "vector"  # (caches are to read it back)
+            product = "rows, near" if near else "rows"
+            self.gram.over_rows(product, _groups(part), first, self.panel, self._count, self._store(part), None)
             self._done(part)
 
     def _forward(self, part: Part, exact: bool = False) -> None:

@@ -17,7 +17,8 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
         f    <- f + K(., changed) delta, rows from the row cache, or computed              rowcache.cl, update.cl, gram
         where that brings little, all free coefficients to their minimum                   free.py
 
-Nothing of length n leaves the device, and the host waits only every ``sync`` steps, to read the violation (loop.py). K
+Of length n, b and f alone leave the device, and only a few times; the host waits only every ``sync`` steps, to read the
+violation (loop.py). Where most rows are likely to be asked for, all of them are made at once (rest.py). K
 is in float32 as a rule, b and f in float64 (or pairs of float32).
 """
 
@@ -97,7 +98,8 @@ class Solver(Loop):
         self.leap = Leap(self.state, self.W, *given) if alone else None
         rest = self.cache.capacity and self.sets == 1 and Rest.suits(self.gram)
         self.rest = Rest(self.state, self.cache, settings.tol) if rest else None
-        self._apart = 0  # rows computed for its steps, which the row cache does not get
+        self._apart = 0  # rows that the row cache does not get, for such steps; less those that are mirror images
+        self._at_once = 0  # rows computed apart from working sets
         self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
         if missing is not None:
@@ -178,7 +180,8 @@ class Solver(Loop):
         leap, violation, steps = self.leap, float(look.violation.max()), int(look.steps.sum())
         rows, profile = self.gram.rows, self.stream.profile
         tile = rows_first.copy_cost(profile) if self._rows_first else rows.tile_cost
-        if leap is None or not leap.due(look.free, violation, self.settings.tol, look.rows, steps, outer, tile):
+        asked = look.rows - self._at_once
+        if leap is None or not leap.due(look.free, violation, self.settings.tol, asked, steps, outer, tile):
             return False
         started = perf_counter()
         with self.cleared():
@@ -218,22 +221,25 @@ class Solver(Loop):
     def _reserve(self, look: Look) -> None:
         computed, most = self._before + look.rows - self._apart, self.sync * self.sets * self.W
         self.cache.reserve(computed, self.sync)
-        self._make_rest(computed)
+        if look.steps.any():
+            computed += self._make_rest(computed)
         # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and
         # of one working set no row is missed twice.
         room = self.sets == 1 and min(computed + most, self.n) <= self.cache.capacity
         seen = self.stream.profile, self.gram.rows, self.n, self.W, self._idle, self._outer
-        self._rows_first = room and rows_first.pays(*seen)
+        self._rows_first = room and rows_first.pays(*seen, computed < self.gram.rows.n)
 
-    def _make_rest(self, computed: int) -> None:
-        """All other rows, after so many, where that is better than to wait until they are asked for."""
-        started = perf_counter()
+    def _make_rest(self, computed: int) -> int:
+        """All other rows, after so many, where that is better than to wait until they are asked for; how many."""
+        started, made = perf_counter(), 0
         if self.rest and self.rest.pays(computed):
             if self.settings.progress:
                 self.settings.progress.phase("the other rows of the kernel matrix")
-            if self.rest.make(self.panel, self.misses, self.counters, self.until):
-                self.rest = None
+            made, mirrored = self.rest.make(self.panel, self.misses, self.counters, self.until)
+            self._apart -= mirrored
+            self._at_once += made - mirrored
         self.seconds["rows"] += perf_counter() - started
+        return made
 
     @contextmanager
     def cleared(self) -> Iterator[None]:

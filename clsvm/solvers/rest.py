@@ -1,4 +1,4 @@
-"""The rest of the rows of K at once, where most of those that the row cache lacks are bound to be asked for.
+"""The rest of the rows of K at once, where most of those that the row cache lacks are likely to be asked for.
 
 Working sets ask for a few rows at a time, each with all of its values. Of many rows that are made together half of the
 values are mirror images of the others. Panel after panel, from the last rows to the first:
@@ -6,12 +6,13 @@ values are mirror images of the others. Panel after panel, from the last rows to
     K[u][.. end]   <- products over the lane groups up to the last row u of the panel
     K[u][end ..]   <- K[end ..][u]                                                               given.cl, reflect
 
-Rows are bound to be asked for where their coefficients violate the optimality conditions.
+Rows are likely to be asked for where their coefficients violate the optimality conditions.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,19 @@ from clsvm.opencl.stream import Buffer
 from clsvm.solvers import certificate
 from clsvm.solvers.programs import Misses
 from clsvm.solvers.state import State
+from clsvm.threads import go_on
 
 FIRST = 1 / 8  # of all rows: so many are computed before it is looked at, and twice as many before the next time
 COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
 GAIN = 1.25  # times what it costs, that it is to spare
 SIDE = 16  # of the squares of reflect
+
+
+class Made(NamedTuple):
+    """How many rows were made, and how many of them the values that are mirror images would fill."""
+
+    rows: int
+    mirrored: int
 
 
 class Rest:
@@ -40,10 +49,10 @@ class Rest:
 
     @staticmethod
     def suits(gram: Products) -> bool:
-        """Whether there are kernels for it, and a value costs more than a copy."""
+        """Whether there are kernels for it, and it could pay (:meth:`pays`) if all rows were wanted."""
         if not isinstance(gram, Gram) or gram.stream.profile.shape != "vector":
             return False
-        return gram.rows.cost > 2 * GAIN * COPIED * gram.stream.profile.cache_cost
+        return gram.rows.cost * (1 - GAIN / 2) > GAIN * COPIED * gram.stream.profile.cache_cost
 
     def pays(self, computed: int) -> bool:
         """Whether it does, after so many rows."""
@@ -58,9 +67,9 @@ class Rest:
         each = rows.cost / 2 + COPIED * state.stream.profile.cache_cost
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
 
-    def make(self, panel: Panel, misses: Misses, counters: Buffer, until: float = np.inf) -> bool:
-        """Computes them, and ends early at a time of perf_counter. False, and nothing is done, where the ring has no
-        free slots for them."""
+    def make(self, panel: Panel, misses: Misses, counters: Buffer, until: float = np.inf) -> Made:
+        """Computes them, and ends early at a time of perf_counter. Nothing is done where the ring has no free slots for
+        them. The row cache is told of them at the end, when their values are whole."""
         state, cache, stream = self._state, self._cache, self._state.stream
         gram, n, room = state.gram, state.n, panel.capacity
         assert isinstance(gram, Gram)
@@ -68,12 +77,15 @@ class Rest:
         head = int(counts[2])
         cache.reserve(head + len(missing), 0)
         if head + len(missing) > cache.capacity:
-            return False
+            return Made(0, 0)
         slots = (head + np.arange(len(missing), dtype=np.int32))[::-1]
-        ends, unit = np.full(n, n, np.int32), max(SIDE, gram.rows.lanes)
+        slot_of, ends = stream.read(cache.slot_of, np.int32, n), np.full(n, n, np.int32)
+        unit = max(SIDE, gram.rows.lanes)
+        reflect = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect")
         store = Store(cache.slabs, cache.slab_rows, n, misses.slot)
         first = len(missing)
         while first and perf_counter() < until:
+            go_on()
             last, first = first, max(0, first - room)
             some, at, to = missing[first:last], np.full(room, -1, np.int32), np.zeros(room, np.int32)
             at[: len(some)], to[: len(some)] = some, slots[first:last]
@@ -85,34 +97,24 @@ class Rest:
             groups = range(end // gram.rows.lanes)
             gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
             stream.finish()
-        self._keep(missing[first:], slots[first:], counts, counters)
-        reflect, upto = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect"), stream.upload(ends)
-        reflect((n // SIDE,), (1,), store._replace(slot=cache.slot_of).arguments(), upto, n)
-        stream.finish()
-        stream.free(upto)
-        return True
+        made, to = missing[first:], slots[first:]
+        slot_of[made] = to
+        with stream.scratch():
+            there = store._replace(slot=stream.upload(slot_of))
+            reflect((n // SIDE,), (1,), there.arguments(), stream.upload(ends), n)
+            stream.finish()
+        owner = stream.read(cache.owner, np.int32, head + len(made))
+        owner[to] = made
+        counts[[1, 2]] += len(made)
+        for buffer, values in ((cache.owner, owner), (counters, counts), (cache.slot_of, slot_of)):
+            stream.write(buffer, values)
+        return Made(len(made), int((n - ends[made]).sum()) // n)
 
     def _missing(self) -> NDArray[np.int32]:
         """Positions of rows without a slot, ascending."""
-        slots, at = (
-            self._state.stream.read(self._cache.slot_of, np.int32, self._state.n),
-            self._state.gram.rows.position,
-        )
+        state, at = self._state, self._state.gram.rows.position
+        slots = state.stream.read(self._cache.slot_of, np.int32, state.n)
         return np.sort(at[slots[at] < 0])
-
-    def _keep(
-        self, rows: NDArray[np.int32], slots: NDArray[np.int32], counts: NDArray[np.int64], counters: Buffer
-    ) -> None:
-        """Rows at these positions are in these slots of the ring, as rowcache.cl has it."""
-        stream, cache = self._state.stream, self._cache
-        counts[[1, 2]] += len(rows)
-        slot_of, owner = (
-            stream.read(cache.slot_of, np.int32, self._state.n),
-            stream.read(cache.owner, np.int32, counts[2]),
-        )
-        slot_of[rows], owner[slots] = slots, rows
-        for buffer, values in ((cache.slot_of, slot_of), (cache.owner, owner), (counters, counts)):
-            stream.write(buffer, values)
 
 
 def violating(seen: certificate.Extremes, tol: float) -> NDArray[np.bool_]:

@@ -26,6 +26,9 @@ def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None =
     return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
 
 
-def pays(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int) -> bool:
-    """Whether rows shall come first, where the row cache has room, after so many rows were idle in so many steps."""
+def pays(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
+    """Whether rows shall come first, where the row cache has room, after so many rows were idle in so many steps;
+    missing: whether it lacks any."""
+    if not missing:
+        return copy_cost(profile) < rows.tile_cost
     return tile_cost(profile, rows, n, W, (idle + IDLE * W) / (steps + 1)) < rows.tile_cost

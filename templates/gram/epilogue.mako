@@ -1,8 +1,8 @@
 <%doc>Parameters of what a gram kernel does with its values (see finish_*.mako). Row ``base`` is the first of the output.
 STORE: K[slot[u]][row - base] is kept in the row cache, slab_rows rows of ld values in each of SLABS buffers; SUM: added to
-what is there. In the vector shape, where K fills whole lines and no cache holds it (PAST), values go past the caches:
-their lines need not be read before they are written, which takes half the time of a store. Not where they are read soon
-(NEAR: tiles).
+what is there. In the vector shape, where K fills whole lines and no core's own cache holds it (PAST), values go past the
+caches: their lines need not be read before they are written, which takes half the time of a store. Not where they are
+read soon (NEAR).
 UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capacity`` values, wide numbers.</%doc>
 #ifdef SUM
 #define KEPT(there, k) ((there) + (k))
@@ -20,7 +20,7 @@ UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capac
 #define UPDATE_PARAMETERS
 #endif
 #if defined(STORE) && defined(VECTOR) && !defined(SUM) && !defined(NEAR) && defined(__clang__) && !defined(NO_FETCH)
-#define FAR (8 << 20)  // bytes of a store that few caches hold
+#define FAR (8 << 20)  // bytes of a store that no core's own cache holds
 #define PAST (sizeof(realv) == 64 && (size_t)slab_rows * ld * SLABS * sizeof(real) > FAR && ld % V == 0 && to % V == 0 && (size_t)K0 % 64 == 0)
 #define store_past(value, p) __builtin_nontemporal_store(value, (global realv *)(p))
 #define FENCED __c11_atomic_thread_fence(__ATOMIC_SEQ_CST);  // (such stores are in no order with others)

@@ -44,6 +44,9 @@ def test_few_working_vectors_wait_for_memory() -> None:
     for working, times, found in (17, 1.0, 60), (16, 1.3, 150):
         assert cost("dense", survey(FREE, density, working)) == pytest.approx(times * D)
         assert cost("dense", survey(group, density, working)) == D
+        clusters = survey(FREE, np.zeros(256), working)
+        vars(clusters)["fill"] = 100.0
+        assert cost("clustered", clusters) == pytest.approx(times * 100 * FREE.clustered_cost)
         expected = 1.05 * FREE.hit_cost * (D * 0.01 + found * 10 / 16384)
         assert cost("inverted", survey(FREE, density, working)) == pytest.approx(expected)
 

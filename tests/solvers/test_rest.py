@@ -15,7 +15,7 @@ from clsvm.gram.products import Gram
 from clsvm.opencl.stream import Stream
 from clsvm.problem.posed import c_svc
 from clsvm.solvers.decomposition import Solver
-from clsvm.solvers.rest import Rest
+from clsvm.solvers.rest import Made, Rest
 from clsvm.solvers.solution import Settings
 from tests.conftest import thrifty
 
@@ -60,7 +60,8 @@ def test_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) 
         one._extremes()
         one._step(0)
         assert 0 < one._read().rows < 325
-        assert rest.make(one.panel, one.misses, one.counters)
+        before = one._read().rows
+        assert rest.make(one.panel, one.misses, one.counters).rows == 325 - before
         assert one._read().rows == 325
         assert not len(rest._missing())
         assert isinstance(one.gram, Gram)
@@ -75,7 +76,7 @@ def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkey
     monkeypatch.setattr("clsvm.solvers.rest.perf_counter", lambda: next(clock))
     with Stream(device) as stream:
         one = solver(stream, X, y, "dense", "float32")
-        assert Rest(one.state, one.cache, 1e-3).make(one.panel, one.misses, one.counters, until=2.0)
+        assert Rest(one.state, one.cache, 1e-3).make(one.panel, one.misses, one.counters, until=2.0).rows
         assert isinstance(one.gram, Gram)
         K, some = kept(one), 2 * one.panel.capacity
         assert one._read().rows == len(K) == some
@@ -91,7 +92,7 @@ def test_a_ring_without_room_stays(device: str, profile: str) -> None:
         assert one.cache.most < 300
         assert not rest.pays(299)
         before = stream.read(one.cache.slot_of, np.int32, one.n)
-        assert not rest.make(one.panel, one.misses, one.counters)
+        assert rest.make(one.panel, one.misses, one.counters) == (0, 0)
         np.testing.assert_array_equal(stream.read(one.cache.slot_of, np.int32, one.n), before)
         assert one._read().rows == 0
 
@@ -109,7 +110,7 @@ def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: 
     (X, y), machine, found, made = far_apart(500), MACHINES[name], [], []
     make = Rest.make
 
-    def counted(self: Rest, *given: Any) -> bool:
+    def counted(self: Rest, *given: Any) -> Made:
         made.append(make(self, *given))
         return made[-1]
 
@@ -121,10 +122,32 @@ def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: 
         model = type(machine)(**machine.get_params() | given).fit(X, y)
         assert model.fit_report_.converged
         found.append(model)
-    assert made == [True]
+    assert len(made) == 1
+    assert 0 < made[0].rows < 500
     np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
     assert found[0].fit_report_.steps == found[1].fit_report_.steps
-    assert found[0].fit_report_.rows_computed == 500 >= found[1].fit_report_.rows_computed
+    assert found[0].fit_report_.rows_computed == 500 - made[0].mirrored < found[1].fit_report_.rows_computed
+
+
+def test_at_the_start_of_a_problem_it_is_not_looked_at(
+    device: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There all coefficients violate, and rows of the problem before count as computed."""
+    (X, y), begun, found = far_apart(500), [], []
+    other = np.where(np.random.default_rng(1).random(500) < 0.5, 1.0, -1.0)
+    with Stream(device) as stream:
+        one = solver(stream, X, y, "dense", "float32")
+        monkeypatch.setattr(Rest, "pays", lambda self, computed: begun.append(one.coefficients().any()) or False)
+        found.append(one.run())
+        problem = c_svc(other[None], np.ones((1, 500)))
+        one.load(problem, one.settings)
+        found.append(one.run())
+        assert len(begun) > 2
+        assert all(begun)
+        monkeypatch.undo()
+        fresh = solver(stream, X, other, "dense", "float32")
+        found.append(fresh.run())
+    np.testing.assert_array_equal(found[1].b, found[2].b)
 
 
 def test_where_few_rows_are_asked_for_it_is_not_done(

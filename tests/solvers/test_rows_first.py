@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,3 +207,12 @@ def test_where_it_pays(device: str) -> None:
         gram = Gram(stream, dear, kernels.make("rbf", gamma=0.1))
         assert chosen(1100) > chosen(0)
         assert chosen(100) == chosen(0)  # (of which the row cache does not hold all)
+
+
+def test_rows_that_are_all_there_are_copied_where_a_copy_costs_less() -> None:
+    """However many were idle."""
+    copy = rows_first.copy_cost(PROFILES["cpu"])
+    for cost, first in (copy + 1, True), (copy - 1, False):
+        rows = SimpleNamespace(cost=1e6, tile_cost=cost)
+        assert not rows_first.pays(PROFILES["cpu"], rows, 1000, 64, 64, 1)  # type: ignore[arg-type]
+        assert rows_first.pays(PROFILES["cpu"], rows, 1000, 64, 64, 1, missing=False) == first  # type: ignore[arg-type]

@@ -46,7 +46,8 @@ ORDERED = 8192  # columns whose places a first-level cache holds
 VALUE = 1.4  # of the profile's value_cost
 CONVERTED = 1000.0  # dense cells that it takes to look whether one of a dense row is 0
 LINE = 12000.0  # dense cells that a line of a block takes to be filled
-CACHED, FAR = 4096, 3.0  # lines of a block of 64 that a second-level cache holds; of the others, beside what it takes
+CACHED = 4096  # lines of a block of 64 working vectors that a second-level cache holds
+FAR = 3.0  # times what an entry takes, that it takes longer where no such line is its column's
 TEAM_ITEMS = 256  # of a work-group in the group shape
 
 
@@ -230,7 +231,7 @@ class Csr(Layout):
         column that one of the vectors has is a line of the block, which has to be filled."""
         density = survey.density[~whole]
         profile, width = survey.profile, self.width(survey.profile, "float32", shape_class(survey.working))
-        near = CACHED * profile.panel // width if profile.shape == "vector" else len(density)
+        near = CACHED * 64 // width if profile.shape == "vector" else len(density)
         far = np.sort(density)[::-1][near:]
         read = density.sum() + FAR * (far * (1 - (1 - far) ** width)).sum()
         row = profile.csr_cost * (1 + profile.panel / width) / 2 * read

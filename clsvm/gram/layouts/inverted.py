@@ -39,7 +39,8 @@ from clsvm.opencl.stream import Buffer, Stream
 
 BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
 BEGUN = 2.0  # of value_cost: to store sums of columns that are whole, and to read them again
-LIST, COLD = 60.0, 150.0  # times what two entries that meet cost: to find a column's rows of a block; of few vectors
+LIST = 60.0  # times what two entries that meet cost: to find a column's rows of a block
+COLD = 150.0  # the same where up to 16 vectors look for it, and no cache has it yet
 FEWEST = 256  # rows that an index is made of
 PARTS = 4  # work-items that make an index, for each compute unit
 WEIGHED = 512  # rows of a work-item that adds values to c

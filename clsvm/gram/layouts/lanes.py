@@ -132,8 +132,7 @@ class Lanes(Layout):
 
     def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]
-        cells = d * (FEW if survey.profile.shape == "vector" and shape_class(survey.working) != "many" else 1.0)
-        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(cells, VALUE, 2)
+        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(d * waiting(survey), VALUE, 2)
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
@@ -236,6 +235,11 @@ _TILE = {
     "at": "[capacity / V] at[g] = g V d",
     "xx": "[capacity] the same buffer as uu",
 }
+
+
+def waiting(survey: Survey) -> float:
+    """Times that a cell takes what it takes among many working vectors."""
+    return FEW if survey.profile.shape == "vector" and shape_class(survey.working) != "many" else 1.0
 
 
 def panel_words(numbers: Mapping[str, str]) -> Iterator[str]:
