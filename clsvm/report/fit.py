@@ -75,7 +75,8 @@ class FitReport(Record):
     violation: KKT violation, max over low of f minus min over up of f, float64 sums over kernel values in ``dtype``,
     re-evaluated in float64 where ``error_bound`` says that this could change it (``exact_rows`` rows were).
     error_bound: largest error of f that rounding of the kernel values can have caused.
-    steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix.
+    steps: pair updates. outer_steps: working sets. rows_computed: rows of the kernel matrix (values that are mirror
+    images do not count).
     bytes_held: the most that was held on the device at a time. seconds: by part, with "total" (:func:`by_part`); of
     machines that are dealt to several devices a part is the mean of theirs.
     trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
