@@ -107,8 +107,11 @@ class Worker:
         """The result of a case; error is "hang" or "crash" where there is none."""
         if self.process is None:
             self._start()
-        self._pipe.send(seed)
         result, wait = Result(), self.seconds
+        try:
+            self._pipe.send(seed)
+        except ConnectionError:
+            return self._ended(result, "crash")
         while True:
             try:
                 if not self._pipe.poll(wait):
