@@ -110,18 +110,14 @@ class Worker:
         result, wait = Result(), self.seconds
         try:
             self._pipe.send(seed)
-        except ConnectionError:
-            return self._ended(result, "crash")
-        while True:
-            try:
-                if not self._pipe.poll(wait):
-                    return self._ended(result, "hang")
+            while self._pipe.poll(wait):
                 got = self._pipe.recv()
-            except (EOFError, ConnectionError):
-                return self._ended(result, "crash")
-            if got is None:
-                return result
-            result, wait = got, CHECK
+                if got is None:
+                    return result
+                result, wait = got, CHECK
+        except (EOFError, ConnectionError):
+            return self._ended(result, "crash")
+        return self._ended(result, "hang")
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")

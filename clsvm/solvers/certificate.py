@@ -76,6 +76,10 @@ class Extremes(NamedTuple):
         """The offset of each entry."""
         return self.rho[self.group]
 
+    def violating(self, tol: float) -> NDArray[np.bool_]:
+        """The entries (entries,) whose derivatives are beyond their offsets by more than tol."""
+        return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
+
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
         """The entries (entries,) whose derivatives decide whether the violation is within tol, where each may be off
         by ``bound``, one number or its own; and those that decide the offsets of sums for which that is not clear."""

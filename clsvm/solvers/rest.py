@@ -61,8 +61,7 @@ class Rest:
             return False
         self._next = 2.0 * computed
         missing = self._missing()
-        seen = certificate.of(*state.now())
-        asked = violating(seen, self._tol).reshape(state.P, rows.n).any(axis=0)
+        asked = certificate.of(*state.now()).violating(self._tol).reshape(state.P, rows.n).any(axis=0)
         wanted = np.isin(missing, rows.position[asked]).sum()
         each = rows.cost / 2 + COPIED * state.stream.profile.cache_cost
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
@@ -71,38 +70,23 @@ class Rest:
         """Computes them, and ends early at a time of perf_counter. Nothing is done where the ring has no free slots for
         them. The row cache is told of them at the end, when their values are whole."""
         state, cache, stream = self._state, self._cache, self._state.stream
-        gram, n, room = state.gram, state.n, panel.capacity
-        assert isinstance(gram, Gram)
+        n, room = state.n, panel.capacity
         missing, counts = self._missing(), stream.read(counters, np.int64, 4 * state.P)
         head = int(counts[2])
         cache.reserve(head + len(missing), 0)
         if head + len(missing) > cache.capacity:
             return Made(0, 0)
         slots = (head + np.arange(len(missing), dtype=np.int32))[::-1]
-        slot_of, ends = stream.read(cache.slot_of, np.int32, n), np.full(n, n, np.int32)
-        unit = max(SIDE, gram.rows.lanes)
-        reflect = stream.variant(programs.given(stream.profile, gram.rows.dtype), "reflect")
+        ends, first = np.full(n, n, np.int32), len(missing)
         store = Store(cache.slabs, cache.slab_rows, n, misses.slot)
-        first = len(missing)
         while first and perf_counter() < until:
             go_on()
             last, first = first, max(0, first - room)
-            some, at, to = missing[first:last], np.full(room, -1, np.int32), np.zeros(room, np.int32)
-            at[: len(some)], to[: len(some)] = some, slots[first:last]
-            given = (misses.row, at), (misses.slot, to), (misses.count, np.array([len(some)], np.int32))
-            for buffer, values in given:
-                stream.write(buffer, values)
-            ends[some] = end = min(n, -(-(int(some[-1]) + 1) // unit) * unit)
-            gram.gather(panel, misses.row, misses.count)
-            groups = range(end // gram.rows.lanes)
-            gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
-            stream.finish()
+            ends[missing[first:last]] = self._panel(panel, misses, store, missing[first:last], slots[first:last])
         made, to = missing[first:], slots[first:]
+        slot_of = stream.read(cache.slot_of, np.int32, n)
         slot_of[made] = to
-        with stream.scratch():
-            there = store._replace(slot=stream.upload(slot_of))
-            reflect((n // SIDE,), (1,), there.arguments(), stream.upload(ends), n)
-            stream.finish()
+        self._reflect(store, slot_of, ends)
         owner = stream.read(cache.owner, np.int32, head + len(made))
         owner[to] = made
         counts[[1, 2]] += len(made)
@@ -110,14 +94,36 @@ class Rest:
             stream.write(buffer, values)
         return Made(len(made), int((n - ends[made]).sum()) // n)
 
+    def _panel(
+        self, panel: Panel, misses: Misses, store: Store, rows: NDArray[np.int32], slots: NDArray[np.int32]
+    ) -> int:
+        """Values of rows at ascending positions, up to the last one's lane group and square, into their slots; where
+        these end."""
+        state, stream, gram, room = self._state, self._state.stream, self._state.gram, panel.capacity
+        assert isinstance(gram, Gram)
+        at, to = np.full(room, -1, np.int32), np.zeros(room, np.int32)
+        at[: len(rows)], to[: len(rows)] = rows, slots
+        for buffer, values in (misses.row, at), (misses.slot, to), (misses.count, np.array([len(rows)], np.int32)):
+            stream.write(buffer, values)
+        gram.gather(panel, misses.row, misses.count)
+        unit = max(SIDE, gram.rows.lanes)
+        end = min(state.n, -(-(int(rows[-1]) + 1) // unit) * unit)
+        groups = range(end // gram.rows.lanes)
+        gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
+        stream.finish()
+        return end
+
+    def _reflect(self, store: Store, slot_of: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
+        """The values from each row's end on, of rows in these slots."""
+        state, stream = self._state, self._state.stream
+        reflect = stream.variant(programs.given(stream.profile, state.gram.rows.dtype), "reflect")
+        with stream.scratch():
+            there = store._replace(slot=stream.upload(slot_of))
+            reflect((state.n // SIDE,), (1,), there.arguments(), stream.upload(ends), state.n)
+            stream.finish()
+
     def _missing(self) -> NDArray[np.int32]:
         """Positions of rows without a slot, ascending."""
         state, at = self._state, self._state.gram.rows.position
         slots = state.stream.read(self._cache.slot_of, np.int32, state.n)
         return np.sort(at[slots[at] < 0])
-
-
-def violating(seen: certificate.Extremes, tol: float) -> NDArray[np.bool_]:
-    """The entries whose coefficients are to change."""
-    offset = seen.offset if seen.held else np.zeros_like(seen.right)
-    return np.asarray((seen.right < offset - tol) | (seen.left > offset + tol))

@@ -108,9 +108,8 @@ class Inverted(Hybrid):
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         number, n = int(whole.sum()), survey.n
-        shape = shape_class(survey.working)
-        blocks = -(-survey.working // self.width(survey.profile, "float32", shape))
-        cells = _cells(survey.profile, n, number, survey.density[~whole] * n, LIST if shape == "many" else COLD)
+        blocks = -(-survey.working // self.width(survey.profile, "float32", shape_class(survey.working)))
+        cells = _cells(survey.profile, n, number, survey.density[~whole] * n, COLD if survey.few else LIST)
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:

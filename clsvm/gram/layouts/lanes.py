@@ -38,7 +38,7 @@ from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.launch import Kernel as DeviceKernel
-from clsvm.opencl.profiles import Profile, Tile, shape_class
+from clsvm.opencl.profiles import Profile, Tile
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
@@ -132,7 +132,11 @@ class Lanes(Layout):
 
     def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]
-        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(d * waiting(survey), VALUE, 2)
+        return (
+            None
+            if d > MAX_FEATURES and survey.used < 0.25 * d
+            else survey.at_once(d * (FEW if survey.few else 1.0), VALUE, 2)
+        )
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
@@ -235,11 +239,6 @@ _TILE = {
     "at": "[capacity / V] at[g] = g V d",
     "xx": "[capacity] the same buffer as uu",
 }
-
-
-def waiting(survey: Survey) -> float:
-    """Times that a cell takes what it takes among many working vectors."""
-    return FEW if survey.profile.shape == "vector" and shape_class(survey.working) != "many" else 1.0
 
 
 def panel_words(numbers: Mapping[str, str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.gram import cluster
-from clsvm.opencl.profiles import Profile
+from clsvm.opencl.profiles import Profile, shape_class
 
 WORKING = 512  # working vectors of a product, where nothing else is known
 LAUNCHES = 20  # of an outer step, about: what one takes is so many times less than the profile's step_cost
@@ -39,6 +39,11 @@ class Survey:
     def used(self) -> float:
         """Features of a row that are not 0, on average."""
         return float(self.density.sum())
+
+    @property
+    def few(self) -> bool:
+        """Whether working vectors are so few, on a CPU, that they use rows as fast as memory brings them."""
+        return self.profile.shape == "vector" and shape_class(self.working) != "many"
 
     @cached_property
     def fill(self) -> float:
