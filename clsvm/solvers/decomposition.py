@@ -99,7 +99,7 @@ class Solver(Loop):
         rest = self.cache.capacity and self.sets == 1 and Rest.suits(self.gram)
         self.rest = Rest(self.state, self.cache, settings.tol) if rest else None
         self._apart = 0  # rows that the row cache does not get, for such steps; less those that are mirror images
-        self._at_once = 0  # rows computed apart from working sets
+        self._at_once = self._asked = 0  # rows computed apart from working sets; for them, at the last look
         self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
         if missing is not None:
@@ -180,8 +180,7 @@ class Solver(Loop):
         leap, violation, steps = self.leap, float(look.violation.max()), int(look.steps.sum())
         rows, profile = self.gram.rows, self.stream.profile
         tile = rows_first.copy_cost(profile) if self._rows_first else rows.tile_cost
-        asked = look.rows - self._at_once
-        if leap is None or not leap.due(look.free, violation, self.settings.tol, asked, steps, outer, tile):
+        if leap is None or not leap.due(look.free, violation, self.settings.tol, self._asked, steps, outer, tile):
             return False
         started = perf_counter()
         with self.cleared():
@@ -221,6 +220,7 @@ class Solver(Loop):
     def _reserve(self, look: Look) -> None:
         computed, most = self._before + look.rows - self._apart, self.sync * self.sets * self.W
         self.cache.reserve(computed, self.sync)
+        self._asked = look.rows - self._at_once
         if look.steps.any():
             computed += self._make_rest(computed)
         # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and

@@ -14,7 +14,9 @@ from clsvm.gram import layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.stream import Stream
 from clsvm.problem.posed import c_svc
+from clsvm.solvers import rows_first
 from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.free import Leap
 from clsvm.solvers.rest import Made, Rest
 from clsvm.solvers.solution import Settings
 from tests.conftest import thrifty
@@ -47,6 +49,11 @@ def kept(one: Solver) -> NDArray[Any]:
     return np.concatenate(slabs)[slots[slots >= 0]]
 
 
+def rest_of(one: Solver) -> NDArray[np.int32]:
+    """Positions of the rows that the row cache lacks."""
+    return Rest(one.state, one.cache, 1e-3)._missing()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) -> None:
@@ -63,7 +70,7 @@ def test_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) 
         before = one._read().rows
         assert rest.make(one.panel, one.misses, one.counters).rows == 325 - before
         assert one._read().rows == 325
-        assert not len(rest._missing())
+        assert not len(rest_of(one))
         assert isinstance(one.gram, Gram)
         K, at = kept(one), one.gram.rows.position
         np.testing.assert_array_equal(K[:, at], one.gram.rows_of(one.gram.panel(325), one.gram)[:, at])
@@ -127,6 +134,21 @@ def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: 
     np.testing.assert_array_equal(found[0].dual_coef_, found[1].dual_coef_)
     assert found[0].fit_report_.steps == found[1].fit_report_.steps
     assert found[0].fit_report_.rows_computed == 500 - made[0].mirrored < found[1].fit_report_.rows_computed
+
+
+def test_what_is_made_at_once_is_not_in_the_pace(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step over all free coefficients is due by the rows of working sets; then none is missing for a tile."""
+    X, y = far_apart(500)
+    rows, lacks = [], []
+    monkeypatch.setattr(Leap, "due", lambda self, free, violation, tol, asked, *rest: rows.append(asked) or False)
+    monkeypatch.setattr(rows_first, "pays", lambda *given: lacks.append(given[-1]) or False)
+    with Stream(device) as stream:
+        one = solver(stream, X, y, "dense", "float32")
+        one.run()
+        assert not len(rest_of(one))
+    assert max(np.diff(rows)) <= 32
+    assert lacks[0]
+    assert not lacks[-1]
 
 
 def test_at_the_start_of_a_problem_it_is_not_looked_at(
