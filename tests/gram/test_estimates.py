@@ -39,16 +39,24 @@ def test_an_entry_takes_longer_in_a_narrow_panel() -> None:
 
 
 def test_few_working_vectors_wait_for_memory() -> None:
-    """A cell of a dense row takes 1.3 times as long, where a core computes; finding a column's rows 2.5 times."""
+    """A cell of rows takes a third longer, where a core computes, stored whole or met by an index; finding a column's
+    rows takes longer still."""
     density, group = np.full(D, 0.1), replace(FREE, shape="group")
-    for working, times, found in (17, 1.0, 60), (16, 1.3, 150):
+    full = np.concatenate([np.ones(10), np.full(90, 0.01)])
+    for working, times, found in (17, 1.0, 60), (16, 4 / 3, 105):
         assert cost("dense", survey(FREE, density, working)) == pytest.approx(times * D)
         assert cost("dense", survey(group, density, working)) == D
         clusters = survey(FREE, np.zeros(256), working)
         vars(clusters)["fill"] = 100.0
         assert cost("clustered", clusters) == pytest.approx(times * 100 * FREE.clustered_cost)
-        expected = 1.05 * FREE.hit_cost * (D * 0.01 + found * 10 / 16384)
+        entries = cost("csr", survey(FREE, full[10:], working))
+        whole = times * 10 * FREE.hybrid_cost
+        assert cost("hybrid", survey(FREE, full, working)) == pytest.approx(1.05 * (whole + entries))
+        expected = times * 1.05 * FREE.hit_cost * (D * 0.01 + found * 10 / 16384)
         assert cost("inverted", survey(FREE, density, working)) == pytest.approx(expected)
+        met = FREE.hit_cost * (90 * 1e-4 + found * 0.9 / 16384)
+        expected = times * 1.05 * (10 * FREE.hybrid_cost + met)
+        assert cost("inverted", survey(FREE, full, working)) == pytest.approx(expected)
 
 
 def test_columns_whose_lines_no_cache_holds() -> None:

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from clsvm.arrays import Data, centred
 from clsvm.gram import cluster
-from clsvm.gram.layouts.lanes import FEW, MAX_FEATURES, LaneRows, Lanes, packed, panel_words
+from clsvm.gram.layouts.lanes import MAX_FEATURES, LaneRows, Lanes, packed, panel_words
 from clsvm.gram.layouts.record import Arrangement, Layout, Plan, Rows, lanes, padded
 from clsvm.gram.layouts.survey import Survey
 from clsvm.kernels.records import Spec
@@ -43,7 +43,7 @@ class Clustered(Lanes):
         n, d = survey.X.shape
         if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
             return None
-        profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill * (FEW if survey.few else 1.0)
+        profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill * survey.wait
         if profile.shape == "vector":
             cells *= 1 + max(0.0, d - survey.fill - SKIPPED) / SCATTERED
             cells += FIRST * min(d / n, survey.fill / profile.lanes) * max(0.0, 1 - NEAR / d)

@@ -18,6 +18,7 @@ from clsvm.gram import cluster
 from clsvm.opencl.profiles import Profile, shape_class
 
 WORKING = 512  # working vectors of a product, where nothing else is known
+WAIT = 4 / 3  # times what a cell takes otherwise, where vectors are so few that rows come from memory too slowly
 LAUNCHES = 20  # of an outer step, about: what one takes is so many times less than the profile's step_cost
 
 
@@ -42,8 +43,13 @@ class Survey:
 
     @property
     def few(self) -> bool:
-        """Whether working vectors are so few, on a CPU, that they use rows as fast as memory brings them."""
+        """Whether working vectors are so few, on a CPU, that they use rows faster than memory brings them."""
         return self.profile.shape == "vector" and shape_class(self.working) != "many"
+
+    @property
+    def wait(self) -> float:
+        """Times what a cell of the rows takes where working vectors are many."""
+        return WAIT if self.few else 1.0
 
     @cached_property
     def fill(self) -> float:
