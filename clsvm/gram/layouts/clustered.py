@@ -43,7 +43,7 @@ class Clustered(Lanes):
         n, d = survey.X.shape
         if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
             return None
-        profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill * survey.wait
+        profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill * survey.wait()
         if profile.shape == "vector":
             cells *= 1 + max(0.0, d - survey.fill - SKIPPED) / SCATTERED
             cells += FIRST * min(d / n, survey.fill / profile.lanes) * max(0.0, 1 - NEAR / d)

@@ -37,7 +37,7 @@ class Hybrid(Csr):
         return MADE * self.of_parts(survey, whole) if whole.any() else None
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        cells = float(survey.profile.hybrid_cost * survey.wait * whole.sum())
+        cells = float(survey.profile.hybrid_cost * survey.wait() * whole.sum())
         return cells + super().of_parts(survey, whole) + survey.beside(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:

@@ -110,7 +110,7 @@ class Inverted(Hybrid):
         number, n = int(whole.sum()), survey.n
         blocks = -(-survey.working // self.width(survey.profile, "float32", shape_class(survey.working)))
         found = COLD if survey.few else LIST
-        cells = _cells(survey.profile, n, number, survey.density[~whole] * n, found, survey.wait)
+        cells = _cells(survey.profile, n, number, survey.density[~whole] * n, found, survey.wait())
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:

@@ -47,6 +47,7 @@ TILES = 4  # register tiles of dense rows of a work-item at least, where there a
 UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
 CHUNK = 128  # features of dense rows' tiles that a first-level cache holds, beside those of working vectors
 CUT = {"many": 1, "few": 4}  # chunks of features beyond which tiles of a shape class go chunk by chunk
+WAIT = 1.5  # of dense rows: see Survey.wait
 VALUE = 1.5  # of the profile's value_cost, while other values' cells are computed
 _UNREAD = "not read by this program: any buffer"
 
@@ -131,7 +132,7 @@ class Lanes(Layout):
 
     def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]
-        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(d * survey.wait, VALUE, 2)
+        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(d * survey.wait(WAIT), VALUE, 2)
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)

@@ -46,10 +46,9 @@ class Survey:
         """Whether working vectors are so few, on a CPU, that they use rows faster than memory brings them."""
         return self.profile.shape == "vector" and shape_class(self.working) != "many"
 
-    @property
-    def wait(self) -> float:
+    def wait(self, times: float = WAIT) -> float:
         """Times what a cell of the rows takes where working vectors are many."""
-        return WAIT if self.few else 1.0
+        return times if self.few else 1.0
 
     @cached_property
     def fill(self) -> float:
