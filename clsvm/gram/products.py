@@ -268,14 +268,14 @@ class Gram:
             self._grams[which] = stream.variant(made, one.kernel), made.numbers
         kernel, numbers = self._grams[which]
         outcome = [given.arguments() for given in (store, update) if given]
+        cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # of a lane group
         if stream.profile.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
             of_panel = programs.PRODUCTS[product].tile
-            size = (one.items or self._layout.size(stream, numbers, of_panel, one.groups),)
+            size = (one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells),)
             kernel(size, (1,), one.first, one.groups, base, one.reads, *outcome, self.numbers)
             return
         each = numbers.get("GROUPS", 1)  # (lane groups of a tile)
-        cells = one.blocks * numbers["UB"] * r.lanes * each * max(1.0, r.cost)
-        step = each * max(1, int(LONGEST / cells))
+        step = each * max(1, int(LONGEST / (each * cells)))
         for begin in range(0, one.groups, step):
             some = min(step, one.groups - begin)
             grid = self._layout.grid(numbers, some, 1 if update else one.blocks)

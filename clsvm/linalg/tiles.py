@@ -227,7 +227,7 @@ class DeviceTiles:
         group = column // self.V
         groups = -(-w // self.V) - group
         if stream.profile.shape == "vector":
-            size: tuple[int, ...] = (LAYOUT.size(stream, self._numbers, False, groups),)
+            size: tuple[int, ...] = (LAYOUT.size(stream, self._numbers, False, groups, n * d * self.V),)
             local: tuple[int, ...] = (1,)
         else:
             size, local = LAYOUT.grid(self._numbers, groups, -(-n // self.V))

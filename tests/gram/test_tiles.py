@@ -3,6 +3,7 @@ the plain way."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,3 +150,20 @@ def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(stream.read(small, real, (few.capacity, n_pad))[:40], K[:40])
         sums = stream.read_wide(c, n_pad)[gram.rows.position]
     np.testing.assert_allclose(sums, K[:m, gram.rows.position].sum(axis=0, dtype=np.float64), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("of_panel", "groups", "cells", "items"),
+    [
+        (False, 1000, 1e9, 124),  # four register tiles of two lane groups each, or a little more
+        (False, 1000, 8400, 8),  # 8.4 million cells
+        (False, 1000, 10, 4),  # one for each compute unit
+        (False, 3, 10, 2),  # as many as there are tiles
+        (True, 200, 1e9, 100),  # a tile each
+        (True, 1000, 8400, 8),
+    ],
+)
+def test_work_items_have_enough_to_do(of_panel: bool, groups: int, cells: float, items: int) -> None:
+    stream: Any = SimpleNamespace(compute_units=4)
+    assert lanes.DENSE.size(stream, {"GROUPS": 2}, of_panel, groups, cells) == items
+    assert lanes.DENSE.size(stream, {}, of_panel, groups, cells) == groups

@@ -103,8 +103,8 @@ class Clustered(Lanes):
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
 
-    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
-        items = Layout.size(self, stream, numbers, of_panel, groups)
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
+        items = Layout.size(self, stream, numbers, of_panel, groups, cells)
         return items if of_panel else min(items, max(-(-items // RUN), SHARE * stream.compute_units))
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:

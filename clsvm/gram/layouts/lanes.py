@@ -44,6 +44,7 @@ from clsvm.opencl.stream import Buffer, Stream
 
 MAX_FEATURES = 16384  # of rows that are clustered, or dense though most of their cells are empty
 TILES = 4  # register tiles of dense rows of a work-item at least, where there are so many
+WORTH = 1 << 20  # cells of a work-item at least: some microseconds
 UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share it evenly
 CHUNK = 128  # features of dense rows' tiles that a first-level cache holds, beside those of working vectors
 CUT = {"many": 1, "few": 4}  # chunks of features beyond which tiles of a shape class go chunk by chunk
@@ -187,15 +188,15 @@ class Lanes(Layout):
             chosen |= few if "RX" in chosen else {"GROUPS": 1, "BLOCKS": 1, "DEPTH": min(8, chosen["DEPTH"])}
         return chosen | {name: 1 for name in ("GROUPS", "RX") if own and name in chosen}
 
-    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         """An item of a kernel that holds GROUPS has a few register tiles of rows one after another, so that a panel
-        larger than the caches is read once for all of them."""
-        tiles, units = super().size(stream, numbers, of_panel, groups), stream.compute_units
+        larger than the caches is read once for all of them, and as many as it takes to be worth a runtime's while."""
+        tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
         uneven = of_panel and rounds < UNEVEN  # (of half a tile, items have more and more to do)
         if uneven or "GROUPS" not in numbers:
             return tiles
-        return min(tiles, units * max(1, rounds))
+        return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
 
     def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
         for shape in ("many", "two"):

@@ -305,8 +305,8 @@ class Layout(ABC):
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
-    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int) -> int:
-        """Work-items of a launch over lane groups in the vector shape."""
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
+        """Work-items of a launch over lane groups, of so many cells each, in the vector shape."""
         return -(-groups // numbers.get("GROUPS", 1))
 
     @abstractmethod
