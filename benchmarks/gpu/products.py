@@ -5,13 +5,14 @@ Shares are of the peaks that took turns with what is measured. Sizes go with the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from benchmarks.gpu.peaks import calls, peaks_of
@@ -29,12 +30,14 @@ from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, posed
 from clsvm.solvers.selection import View, selection
 
+Tiles = Callable[[Profile, str], Iterator[tuple[str, Tile]]]  # of a shape class: (its name, a tile)
 WORKING = {"few": (2, 16), "many": (512, 1024)}  # working vectors, by what bounds their products
 LONG = {"vector": 1 << 27, "group": 1 << 28}  # bytes of X where they are few: more than caches hold
 STORED = 1 << 30  # bytes of K that are stored at most
 LAUNCH = 0.005  # of the limit: what a launch takes at most, about, by a trial with LEAST_ROWS
 LEAST_ROWS = 1024
 HALF = 0.55  # of the limit: when nothing more is begun
+ALL = 0.85  # the same of tiles, of which each takes little
 TOLERANCE = 1e-4  # of a kernel value, which is at most 1
 REDUCED = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 CHOSEN = (1 << 16, 16), (1 << 16, 1024), (1 << 20, 1024)  # n, W of working sets that are chosen
@@ -69,7 +72,7 @@ class Product:
     """K(X, U) of ``W`` working rows in one tile: stored ("rows"), or as c += K D ("update")."""
 
     gram: Gram
-    X: NDArray[np.float32]
+    X: Any  # (n, d), dense or CSR
     W: int
     stored: bool
 
@@ -103,8 +106,9 @@ class Product:
         stream.clear(self.out, self.nbytes)
         self.launch()
         sample = np.unique(np.linspace(0, rows.n - 1, min(rows.n, 64)).astype(np.int64))
-        x, u = self.X[sample].astype(np.float64), self.X[self.working].astype(np.float64)
-        K = np.exp(-6.0 / rows.d * np.stack([np.square(x - row).sum(axis=1) for row in u]))
+        x, u = (_dense(self.X[some]).astype(np.float64) for some in (sample, self.working))
+        gamma = float(self.gram.kernel.params["gamma"])
+        K = np.exp(-gamma * np.stack([np.square(x - row).sum(axis=1) for row in u]))
         at = rows.position[sample]
         if self.stored:
             ends = 0, self.W // 2, self.W - 1
@@ -130,25 +134,55 @@ def products(asked: Asked, d: int) -> Iterator[dict[str, Any]]:
                 left_out = f"no time for {bound} working rows"
                 break
             n = _rows(bench, bound, d, asked.seconds)
-            with ExitStack() as stack:
-                made, records = _prepared(bench, stack, n, d, sizes)
-                clock = Clock(min(4.0, asked.seconds / 8))
-                clock.run(bench, most.launches | {name: one.launch for name, one in made.items()})
-                rates = most.rates(clock)
-                for name, one in made.items():
-                    flops, nbytes = one.work()
-                    seconds, error = clock.best[name], one.error()
-                    found = {"seconds": seconds, "gflops": 1e-9 * flops / seconds, "gbs": 1e-9 * nbytes / seconds}
-                    found |= {"error": error, "right": error <= TOLERANCE}
-                    found["of_arithmetic"] = found["gflops"] / rates["fma_gflops"]
-                    found["of_bandwidth"] = found["gbs"] / rates["read_gbs"]
-                    records[name] |= found
-                    wrong += [name] * (not found["right"])
-            yield {"products": list(records.values()), "peaks": [{"n": n, **rates}]}
+            part, failed = _measured(bench, most, n, d, sizes, min(4.0, asked.seconds / 8), _tiles)
+            wrong += failed
+            yield part
     if wrong:
         raise ArithmeticError(f"wrong products: {'; '.join(wrong)}")
     if left_out:
         raise PartialError(left_out)
+
+
+def tiles(asked: Asked, d: int) -> Iterator[dict[str, Any]]:
+    """Many working rows over dense rows of ``d`` features, in each tile that the tuner can choose."""
+    wrong, left_out, began = [], [], perf_counter()
+    with Bench(asked.device) as bench:
+        most, W = peaks_of(bench), max(WORKING["many"])
+        n = _rows(bench, "many", d, asked.seconds)
+        for one in _searched(bench.profile):
+            if perf_counter() - began > ALL * asked.seconds:
+                left_out.append(str(dict(one[1])))
+                continue
+            part, failed = _measured(bench, most, n, d, (W,), asked.seconds / 50, lambda _, __, one=one: iter([one]))
+            wrong += failed
+            yield part
+    if wrong:
+        raise ArithmeticError(f"wrong products: {'; '.join(wrong)}")
+    if left_out:
+        raise PartialError(f"no time for the tiles {', '.join(left_out)}")
+
+
+def _measured(
+    bench: Bench, most: Any, n: int, d: int, sizes: tuple[int, ...], seconds: float, tiles: Tiles
+) -> tuple[dict[str, Any], list[str]]:
+    """(what is found of products with dense rows (n, d), the names of those that are wrong); seconds: for their turns
+    with the peaks."""
+    wrong = []
+    with ExitStack() as stack:
+        made, records = _prepared(bench, stack, n, d, sizes, tiles)
+        clock = Clock(seconds)
+        clock.run(bench, most.launches | {name: one.launch for name, one in made.items()})
+        rates = most.rates(clock)
+        for name, one in made.items():
+            flops, nbytes = one.work()
+            spent, error = clock.best[name], one.error()
+            found = {"seconds": spent, "gflops": 1e-9 * flops / spent, "gbs": 1e-9 * nbytes / spent}
+            found |= {"error": error, "right": error <= TOLERANCE}
+            found["of_arithmetic"] = found["gflops"] / rates["fma_gflops"]
+            found["of_bandwidth"] = found["gbs"] / rates["read_gbs"]
+            records[name] |= found
+            wrong += [name] * (not found["right"])
+    return {"products": list(records.values()), "peaks": [{"n": n, **rates}]}, wrong
 
 
 def _rows(bench: Bench, bound: str, d: int, seconds: float) -> int:
@@ -175,8 +209,21 @@ def _tiles(profile: Profile, shape: str) -> Iterator[tuple[str, Tile]]:
         yield name, other_tile(profile, name)
 
 
+def _searched(profile: Profile) -> Iterator[tuple[str, Tile]]:
+    """The tiles of many vectors that the tuner tries, with their shape class; the profile's own first."""
+    for name in ("wide", "many") if "wide" in profile.tiles else ("many",):
+        own = profile.tiles[name]
+        yield from (
+            (name, tile) for tile in (own, *(one for one in SEARCH[profile.shape]["tiles"][name] if one != own))
+        )
+
+
+def _dense(X: Any) -> NDArray[np.float32]:
+    return np.asarray(X.toarray() if sp.issparse(X) else X)
+
+
 def _prepared(
-    bench: Bench, stack: ExitStack, n: int, d: int, sizes: tuple[int, ...]
+    bench: Bench, stack: ExitStack, n: int, d: int, sizes: tuple[int, ...], tiles: Tiles
 ) -> tuple[dict[str, Product], dict[str, dict[str, Any]]]:
     """Products that the device takes, by name, and a record for each that was tried."""
     rbf, X = _data(n, d)
@@ -184,7 +231,7 @@ def _prepared(
     made: dict[str, Product] = {}
     records: dict[str, dict[str, Any]] = {}
     for W in sizes:
-        for shape, tile in _tiles(bench.profile, shape_class(W)):
+        for shape, tile in tiles(bench.profile, shape_class(W)):
             unforced = {name: other for name, other in bench.profile.tiles.items() if (shape, name) != ("many", "wide")}
             profile = replace(bench.profile, tiles={**unforced, shape: tile})
             stream = stack.enter_context(Stream(bench.queue, profile=profile))

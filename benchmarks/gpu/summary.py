@@ -146,6 +146,29 @@ def _products(record: Record) -> list[str]:
     return lines
 
 
+def _tiles(record: Record) -> list[str]:
+    """The best tile of stored products, and the profile's own."""
+    right = [one for one in record["products"] if one.get("right") and one["stored"]]
+    best, own = (max(some, key=lambda one: one["gflops"]) for some in (right, [one for one in right if one["usual"]]))
+    words = " ".join(f"{name} {value}" for name, value in best["tile"].items())
+    return [f"d = {best['d']}: best {words}, {_tera(best['gflops'])} TFLOP/s, the profile's {_tera(own['gflops'])}"]
+
+
+def _layouts(record: Record) -> list[str]:
+    """The fastest layout of each set and number of working rows, and how many times as long the chosen one takes."""
+    groups: dict[tuple[str, int, bool], list[Record]] = {}
+    for one in record["layouts"]:
+        if one.get("right"):
+            groups.setdefault((one["set"], one["W"], one["stored"]), []).append(one)
+    lines = []
+    for (name, W, stored), some in groups.items():
+        best = min(some, key=lambda one: one["seconds"])
+        chosen = [f"{one['seconds'] / best['seconds']:.2f} times as long" for one in some if one["chosen"]]
+        words = f"chosen: {chosen[0]}" if chosen else "the chosen one has no figure"
+        lines.append(f"{name}, W = {W}, {'rows' if stored else 'update'}: {best['layout']} is fastest; {words}")
+    return lines
+
+
 def _subproblem(record: Record) -> list[str]:
     return [
         "inner steps: " + ", ".join(f"{one['microseconds']:.2f} us (W = {one['W']})" for one in record["subproblems"])
@@ -163,6 +186,7 @@ def _reductions(record: Record) -> list[str]:
 _WORDS: dict[str, Callable[[Record], list[str]]] = {
     "limits": _limits, "smoke": _smoke, "suite": _suite, "train": _train, "kernels": _kernels, "peaks": _peaks,
     "trials": _trials, "products": _products, "subproblem": _subproblem, "reductions": _reductions,
+    "tiles": _tiles, "layouts": _layouts,
 }  # fmt: skip
 
 
@@ -278,6 +302,19 @@ def _product_rows(record: Record) -> Cells:
     return rows
 
 
+def _layout_rows(record: Record) -> Cells:
+    rows: Cells = []
+    for one in record["layouts"]:
+        size = f"{one['n']} x {one['d']}, {one['entries']:.0f} a row"
+        head = one["set"], size, str(one["W"]), one["layout"] + " *" * one["chosen"]
+        if "refused" in one:
+            rows.append((*head, "", _first(one["refused"]), "", ""))
+            continue
+        product = ("rows" if one["stored"] else "update") + "!" * (not one["right"])
+        rows.append((*head, product, f"{1e6 * one['seconds']:.1f}", f"{one['gflops']:.4g}", f"{one['estimate']:.3g}"))
+    return rows
+
+
 def _reduction_rows(record: Record) -> Cells:
     return [
         (
@@ -332,6 +369,18 @@ _TABLES: tuple[tuple[str, str, tuple[str, ...], Callable[[Record], Cells]], ...]
         "products",
         ("d", "W", "n", "product", "tile", "TFLOP/s", "of multiply-adds", "GB/s", "of bandwidth"),
         _product_rows,
+    ),
+    (
+        "Tiles of many vectors",
+        "tiles",
+        ("d", "W", "n", "product", "tile", "TFLOP/s", "of multiply-adds", "GB/s", "of bandwidth"),
+        _product_rows,
+    ),
+    (
+        "Layouts of sparse rows",
+        "layouts",
+        ("set", "rows", "W", "layout", "product", "us", "GFLOP/s of entries", "estimate"),
+        _layout_rows,
     ),
     (
         "Inner steps, microseconds",

@@ -75,7 +75,9 @@ def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str 
     """The classes of labels y (n,) and their rows' bounds. Rows that weigh nothing are no rows, and a class of such
     rows alone is no class. Raises ValueError where fewer than two classes are left."""
     classes, index = classes_of(y)
-    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[index]), np.float64)
+    weights = np.ones(len(classes))
+    if class_weight is not None:
+        weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[index]), np.float64)
     rows = weights_of(sample_weight, index, refused)
     bounds = bounds_of(C, rows, weights[index])
     left = np.unique(index[bounds > 0])

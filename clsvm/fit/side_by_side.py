@@ -16,10 +16,11 @@ from clsvm.fit import host, prepare
 from clsvm.fit.checkpoint import Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.gram import layouts
+from clsvm.gram.blocks import products_of
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.precomputed import SharedGram, StoredGram
+from clsvm.gram.precomputed import PrecomputedGram, SharedGram, StoredGram
 from clsvm.gram.products import Gram, Products
 from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
@@ -226,7 +227,9 @@ class _Work:
         if host.holds(self.stream, X.shape):
             return host.Blocks(X, kernel, whole=True)
         laid = plan and _by_number(self.stream, plan, X)
-        return prepare.products(self.stream, X, kernel, self.options, "float64", plan, laid)[0]
+        if isinstance(kernel, Precomputed) or laid is None:
+            return PrecomputedGram(self.stream, X, "float64")
+        return products_of(self.stream, X, laid, kernel, "float64")
 
     def _watch(self, place: int, outcome: Outcome) -> None:
         self.record.rows += len(outcome.b)

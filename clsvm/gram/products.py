@@ -162,6 +162,11 @@ class Gram:
         for one in self._reader.over_panel(groups, panel, rows, right, count):
             self._launch("tile update", right.shape, one, 0, None, update)
 
+    def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, store: Store) -> None:
+        """K between the rows of a square panel and the ``count`` working vectors of another, each of which is kept."""
+        for one in self._reader.over_panel(range(panel.capacity // self.rows.lanes), panel, rows, right, count):
+            self._launch("tile", right.shape, one, 0, store, None)
+
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
         self.over_rows(over_all(store, update), self.groups, 0, panel, count, store, update)

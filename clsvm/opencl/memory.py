@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from clsvm.opencl.runtime import cl
 
+HUGE = 4 << 20  # bytes of a large buffer
+KEPT = 256 << 20  # of large buffers that are in no use
 MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
 
 
@@ -44,13 +46,44 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
 
 pool_lock = threading.RLock()
 never_released: list[Any] = []
-pool: dict[tuple[int, int, int], list[Any]] = {}
+Pool = dict[tuple[int, int, int], list[Any]]  # buffers by process, context and bytes
+pool: Pool = {}  # slabs
+large: Pool = {}  # buffers that were given back, KEPT bytes of them at most
 
 
-def pooled() -> int:
-    """Bytes of this process's pooled slabs."""
+def pooled(*pools: Pool) -> int:
+    """Bytes of what this process has in the pools, or in all of them."""
     with pool_lock:
-        return sum(key[2] * len(slabs) for key, slabs in pool.items() if key[0] == os.getpid())
+        every = [item for one in pools or (pool, large) for item in one.items()]
+        return sum(key[2] * len(buffers) for key, buffers in every if key[0] == os.getpid())
+
+
+def roomy(nbytes: int, most: int) -> int:
+    """Bytes of a large buffer, up to an eighth more where ``most`` allows it: those of about the same size can stand in
+    for each other."""
+    step = 1 << max(0, nbytes.bit_length() - 4)
+    room = -(-nbytes // step) * step
+    return room if nbytes >= HUGE and room <= most else nbytes
+
+
+def given_back(key: tuple[int, int, int], buffer: Any) -> bool:
+    """Whether a buffer is kept for the next one of its size: large ones are, since memory that is touched for the first
+    time costs a CPU more than most of what is done with it."""
+    with pool_lock:
+        if key[2] < HUGE or pooled(large) + key[2] > KEPT:
+            return False
+        large.setdefault(key, []).append(buffer)
+        return True
+
+
+def taken_again(key: tuple[int, int, int], left: int) -> Any:
+    """A buffer that was given back, or None; all of them go where they and the new one exceed what is ``left``."""
+    with pool_lock:
+        if large.get(key):
+            return large[key].pop()
+        if key[2] + pooled(large) > left:
+            _released(large)
+        return None
 
 
 class DeviceCache:
@@ -109,15 +142,20 @@ def all_kept() -> list[DeviceCache]:
 
 
 def release_memory() -> int:
-    """Give back to the system what is held between calls: slabs of the row cache, and every :class:`DeviceCache`; the
-    bytes that were freed."""
+    """Give back to the system what is held between calls: slabs of the row cache, large buffers, and every
+    :class:`DeviceCache`; the bytes that were freed."""
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()
+    return freed + _released(pool) + _released(large)
+
+
+def _released(own: Pool) -> int:
+    freed = 0
     with pool_lock:
-        for key in [key for key in pool if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
-            for slab in pool.pop(key):
-                slab.release()
+        for key in [key for key in own if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
+            for buffer in own.pop(key):
+                buffer.release()
                 freed += key[2]
     return freed
 

@@ -22,7 +22,6 @@ from clsvm.threads import go_on
 
 Buffer = Any  # opaque to every other module
 SIMULATOR = "Oclgrind"
-HUGE = 4 << 20  # bytes of a large buffer
 
 
 class Stream:
@@ -86,8 +85,6 @@ class Stream:
 
         ``nbytes`` of this one's budget are the other's alone meanwhile. Raises ValueError where so much is not left.
         """
-        if self.held + nbytes > self.limit:
-            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         before, start = self.peak, self.limit - nbytes
         self.held = self.peak = self.held + nbytes
@@ -104,8 +101,6 @@ class Stream:
     def reserve(self, nbytes: int) -> None:
         """Count ``nbytes`` of the budget as held, for what is made in :meth:`lent` or on the host; a negative number
         gives them back. Raises ValueError where so much is not left."""
-        if self.held + nbytes > self.limit:
-            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         self.held += nbytes
         self.peak = max(self.peak, self.held)
@@ -138,23 +133,34 @@ class Stream:
             return buffer
         if self._spare and self.held + nbytes > self.limit:
             self._drop_spare()
-        if self.held + nbytes > self.limit:
-            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
-        buffer = self._made(nbytes)
+        left = self.limit - self.held
+        nbytes = memory.roomy(nbytes, min(self.largest, left // 4)) if self.unified else nbytes
+        buffer = memory.taken_again(self._key(nbytes), left) or self._made(nbytes)
         self._keep(buffer, nbytes)
         return buffer
+
+    def _key(self, nbytes: int) -> tuple[int, int, int]:
+        return os.getpid(), self._context.int_ptr, nbytes
+
+    def _release(self, buffer: Buffer, nbytes: int) -> None:
+        """To the process's pool or to the runtime; the lock is held."""
+        if not (self.unified and memory.given_back(self._key(nbytes), buffer)):
+            buffer.release()
 
     def _made(self, nbytes: int) -> Buffer:
         """New memory; where it is the host's, a large one of huge pages: first touch is then some five times faster."""
         with self._calling(f"no memory for {nbytes} bytes"):
-            huge = memory.huge_pages(self._context, nbytes) if self.unified and nbytes >= HUGE else None
+            huge = memory.huge_pages(self._context, nbytes) if self.unified and nbytes >= memory.HUGE else None
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def _make_room(self, nbytes: int) -> None:
-        """Have what others keep between calls given back where it and ``nbytes`` more would exceed the limit."""
+        """Have what others keep between calls given back where it and ``nbytes`` more would exceed the limit. Raises
+        MemoryLimitError where so much is not left."""
+        if self.held + nbytes > self.limit:
+            raise MemoryLimitError(self.limit, self.held, nbytes)
         others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
         if others and self.held + nbytes + sum(kept.nbytes for kept in others) > self.limit:
             for kept in others:
@@ -167,10 +173,8 @@ class Stream:
 
     def slab(self, nbytes: int) -> Buffer:
         """A large buffer from the process's pool, for this stream's life; see :func:`memory.release_memory`."""
-        if self.held + nbytes > self.limit:
-            raise MemoryLimitError(self.limit, self.held, nbytes)
         self._make_room(nbytes)
-        key = os.getpid(), self._context.int_ptr, nbytes
+        key = self._key(nbytes)
         with memory.pool_lock:
             slabs = memory.pool.setdefault(key, [])
             buffer = slabs.pop(0) if slabs else None  # in the order they came: the first is the most touched
@@ -196,7 +200,7 @@ class Stream:
                 memory.never_released.append(kept)
                 continue
             with self.lock:
-                kept.release()
+                self._release(kept, nbytes)
 
     @contextlib.contextmanager
     def recycling(self, loose: float = 1) -> Iterator[None]:
@@ -217,7 +221,7 @@ class Stream:
     def _done_with(self, nbytes: int) -> None:
         """Wait before a buffer of so many bytes goes: the runtime keeps memory of its own for what is in the queue, but
         not that of huge pages. What failed there is told by the next call."""
-        if self.unified and nbytes >= HUGE:
+        if self.unified and nbytes >= memory.HUGE:
             with contextlib.suppress(DeviceError):
                 self.finish()
 
@@ -228,7 +232,7 @@ class Stream:
             self.held -= nbytes * len(buffers)
             with self.lock:
                 for buffer in buffers:
-                    buffer.release()
+                    self._release(buffer, nbytes)
 
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
         """Leave buffers to whoever keeps them from here on; how many bytes they are."""

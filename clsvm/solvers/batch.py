@@ -23,35 +23,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Products, Tile, Update
+from clsvm.gram.products import Products
 from clsvm.opencl.launch import local
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
-from clsvm.solvers import certificate, programs
+from clsvm.solvers import certificate, member_tiles, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
 from clsvm.solvers.member import Block, Checks, Member, Outcome
+from clsvm.solvers.member_tiles import TILES, UNIT
 from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
 
 Vector = NDArray[np.float64]
 Stands = Callable[[int, Vector], object]
-UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
-APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
-SMALL = APART  # rows of the smallest member that work-groups take
-ROOM = 4 * UNIT  # places of what float64 products are taken of are multiples of it: parts of buffers are aligned then
+SMALL = 128  # rows of the smallest member that work-groups take
 STOP = 0.1  # of tol, for the subproblem: the rest is for what rounding of K hides
 FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
 LAUNCH = 20  # pair steps for each row of a member, after which f is made anew and the host looks
 AT_ONCE, ROWS = 2, 16384  # members for each compute unit at least, and members of so many rows together
 IN_CACHE = 256 << 10  # bytes of a member's rows that a core reads again and again at no cost
-MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
 SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most of it is taken for the rest
 MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
 ON_HOST = 1 / 8  # float64 values that cost what laying out a cell of the rows does
-TILES = 0.25  # share of the memory that is left, for the tiles of a batch
 
 
 def largest(stream: Stream) -> int:
@@ -145,14 +140,6 @@ def _tell(stands: Stands, places: Sequence[int], p: int, b: Vector) -> None:
     stands(places[p], b)
 
 
-def _counts(stream: Stream, numbers: Sequence[int]) -> tuple[Buffer, list[Buffer]]:
-    """A buffer of numbers, and the part of it that each is."""
-    apart = np.zeros((len(numbers), APART), np.int32)
-    apart[:, 0] = numbers
-    buffer = stream.upload(apart.ravel())
-    return buffer, [stream.part(buffer, 4 * APART * place, 4) for place in range(len(numbers))]
-
-
 class _Batch:
     """Some members on the device, their tiles in Q."""
 
@@ -179,12 +166,12 @@ class _Batch:
         # as the device holds them: where it has no double precision they are sums of two floats
         self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
         self.ws, self.all = (stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [B * W]))
-        self.each, self.counts = _counts(stream, [len(member.rows) for member in members])
+        self.each, self.counts = member_tiles.counts(stream, [len(member.rows) for member in members])
         f, b, lo, hi, kink = map(stream.wide, (self.q, self.b, self.lo, self.hi, np.array([self.kink])))
         self.state = View(f, b, lo, hi, kink)
         self.linear = stream.wide(self.q)
         self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
-        self.panel, self.at = self._gathered(gram, self.places, self.all)
+        self.panel, self.at = member_tiles.gathered(stream, gram, self.places, self.all)
         self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
         if values := self._own_rows():
             self.own_rows = stream.zeros(B * W), *values
@@ -196,22 +183,11 @@ class _Batch:
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
 
     def tiles(self) -> None:
-        """All of Q: of long rows one side, which the other mirrors."""
-        stream, gram, W, real = self.stream, self.gram, self.W, np.dtype(self.gram.rows.dtype).itemsize
-        half = stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
-        mirror = stream.variant(programs.carry(stream.profile, gram.rows.dtype), "mirror")
-        squares = programs.squares(stream.profile, W, W)
+        """All of Q."""
+        stream, gram, W = self.stream, self.gram, self.W
         for p, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
-            gram.tile(part, Tile(rows, count, self.Q, offset=p * W, half=half, most=len(member.rows)))
-            if half:
-                mirror(*squares, W, 0, stream.part(self.Q, real * p * W * W, real * W * W))
-
-    def _gathered(self, gram: Products, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
-        """A panel of all members' rows ``places`` (B, some), -1 where there is none; and these on the device."""
-        panel, at = gram.panel(places.size, square=True), self.stream.upload(places.ravel())
-        gram.gather(panel, at, count)
-        return panel, at
+            member_tiles.tile(stream, gram, part, rows, count, self.Q, p, len(member.rows))
 
     def free(self) -> None:
         self.stream.finish()
@@ -315,12 +291,8 @@ class _Batch:
 
     def _respond(self) -> None:
         """f from the tiles."""
-        stream, (B, W) = self.stream, self.b.shape
-        vectors = programs.RESPOND * self.gram.rows.lanes
-        columns = -(-W // vectors) if stream.profile.shape == "vector" else W
-        respond = stream.variant(programs.respond(stream.profile, self.gram.rows.dtype))
-        respond((columns, B), None, W, self.Q, self.state.b, self.linear, self.state.f)
-        f = stream.read_wide(self.state.f, (B, W))
+        member_tiles.respond(self.stream, self.gram, self.b.shape, self.Q, self.state.b, self.linear, self.state.f)
+        f = self.stream.read_wide(self.state.f, self.b.shape)
         self.f = np.where(self.places >= 0, f, 0.0)  # (where there is no row, the kernel function may have no value)
         certificate.finite(self.f, self.gram.kernel)
 
@@ -334,27 +306,14 @@ class _Batch:
             self._by_host(gram, near)
             stream.write_wide(self.state.f, self.f)
             return
-        if not (some := np.flatnonzero(near.any(axis=1)).tolist()):
-            return
-        (rows, R), (support, S) = (_listed(gram, which[some]) for which in (near, self.b != 0))
-        q, weights = np.zeros((len(some), R)), np.zeros((len(some), S))
-        lefts, rights = (np.full((len(some), size), -1, np.int32) for size in (R, S))
-        for i, p in enumerate(some):
-            q[i, : len(rows[i])], weights[i, : len(support[i])] = self.q[p, rows[i]], self.b[p, support[i]]
-            lefts[i, : len(rows[i])], rights[i, : len(support[i])] = self.places[p, rows[i]], self.places[p, support[i]]
-        everything = stream.upload(np.array([len(some) * max(R, S)], np.int32))
-        (panel, at), (right, of) = (self._gathered(gram, places, everything) for places in (lefts, rights))
-        D, c = stream.wide(weights), stream.wide(q)
-        count, counts = _counts(stream, [len(one) for one in (*rows, *support)])
-        for i, (here, there) in enumerate(zip(counts, counts[len(some) :], strict=False)):
-            m, vectors = _blocks(gram, len(rows[i])), _blocks(gram, len(support[i]))
-            left, own = gram.part(panel, i * R, m, here), gram.part(right, i * S, vectors, there)
-            sums, parts = stream.part(c, 8 * i * R, 8 * m), stream.part(D, 8 * i * S, 8 * vectors)
-            gram.respond(left, stream.part(at, 4 * i * R, 4 * m), own, there, Update(1, m, sums, parts, vectors))
-        for i, values in enumerate(stream.read_wide(c, (len(some), R))):
-            self.f[some[i], rows[i]] = values[: len(rows[i])]
+        some, used = np.flatnonzero(near.any(axis=1)).tolist(), self.b != 0
+        asked = [
+            member_tiles.Asked(self.places[p, near[p]], self.places[p, used[p]], self.q[p, near[p]], self.b[p, used[p]])
+            for p in some
+        ]
+        for p, values in zip(some, member_tiles.responses(stream, gram, asked), strict=True):
+            self.f[p, near[p]] = values
         stream.write_wide(self.state.f, self.f)
-        stream.free(everything, at, of, D, c, count, *panel.buffers(), *right.buffers())
 
     def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
         """f of the rows ``near`` (B, W) from blocks of K on the host."""
@@ -379,14 +338,3 @@ class _Batch:
         primal, dual = certificate.objectives(f, b, lo, hi, q, self.kink, at)
         b = member.problem.snapped(b, lo, hi)
         return Outcome(b[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
-
-
-def _listed(gram: Products, which: NDArray[np.bool_]) -> tuple[list[NDArray[np.intp]], int]:
-    """The rows of each member, and room for the most of them in whole blocks of ``gram``."""
-    rows = [np.flatnonzero(some) for some in which]
-    return rows, _blocks(gram, -(-max(1, *map(len, rows)) // ROOM) * ROOM)
-
-
-def _blocks(gram: Products, rows: int) -> int:
-    """So many rows, one at least, in whole blocks of ``gram``."""
-    return -(-max(1, rows) // gram.width) * gram.width

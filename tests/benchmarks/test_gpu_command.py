@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import command, kernels, peaks, plugin, products, steps, suite, summary, training, trials
+from benchmarks.gpu import command, kernels, layouts, peaks, plugin, products, steps, suite, summary, training, trials
 from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
@@ -262,6 +262,52 @@ def test_products(shape: str, device: str, tmp_path: Path) -> None:
         assert one["gflops"] == pytest.approx(2e-9 * one["n"] * one["W"] * 7 / one["seconds"])
         written = 4 * one["W"] if one["stored"] else 16
         assert one["gbs"] == pytest.approx(1e-9 * one["n"] * (4 * 7 + written) / one["seconds"])
+
+
+def test_tiles_of_the_search(shape: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "ALL", np.inf)
+    found = merged(products.tiles(asked(device, tmp_path, 0.0), d=7))
+    assert "ending" not in found
+    rows, profile = found["products"], PROFILES[shape]
+    searched = [dict(one) for name in ("wide", "many") for one in SEARCH[profile.shape]["tiles"].get(name, ())]
+    for stored in (True, False):
+        some = [one for one in rows if one["stored"] is stored]
+        assert sorted(str(one["tile"]) for one in some) == sorted(map(str, searched))
+    assert all(one["right"] and one["W"] == 21 for one in rows if "refused" not in one)
+    record = {"step": "tiles 7", "run": "products:tiles", "status": "ok", "seconds": 1.0, **found}
+    assert "## Tiles of many vectors" in summary.markdown({**HEAD, "steps": [record]})
+    assert "TFLOP/s, the profile's" in summary.said(record)[-1]
+    monkeypatch.setattr(products, "ALL", -1.0)
+    assert isinstance(merged(products.tiles(asked(device, tmp_path, 1.0), d=7))["ending"], PartialError)
+
+
+def test_layouts_of_sparse_rows(shape: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {
+        "one": (0.05, lambda: training.a9a_like(Path(), 300, 1)[0]),
+        "two": (1.0, lambda: layouts.text_like(300, 500)),
+    }
+    monkeypatch.setattr(layouts, "SETS", rows)
+    monkeypatch.setattr(layouts, "WORKING", (9, 21))
+    monkeypatch.setattr(layouts, "HALF", np.inf)
+    found = merged(layouts.layouts(asked(device, tmp_path, 0.0)))
+    assert "ending" not in found
+    assert all(one["right"] for one in found["layouts"])
+    for name in rows:
+        for W in (9, 21):
+            some = [one for one in found["layouts"] if (one["set"], one["W"]) == (name, W)]
+            assert {"dense", "csr", "clustered"} <= {one["layout"] for one in some}
+            assert len({one["layout"] for one in some if one["chosen"]}) == 1
+            assert len(some) == 2 * len({one["layout"] for one in some})
+    record = {"step": "layouts", "run": "layouts:layouts", "status": "ok", "seconds": 1.0, **found}
+    assert "## Layouts of sparse rows" in summary.markdown({**HEAD, "steps": [record]})
+    assert "two, W = 21, update: " in summary.said(record)[-1]
+    right = products.Product.launch
+    monkeypatch.setattr(products.Product, "launch", lambda one: None if one.W == 9 and one.stored else right(one))
+    found = merged(layouts.layouts(asked(device, tmp_path, 0.0)))
+    assert isinstance(found["ending"], ArithmeticError)
+    assert {(one["W"], one["stored"]) for one in found["layouts"] if not one["right"]} == {(9, True)}
+    monkeypatch.setattr(layouts, "HALF", -1.0)
+    assert isinstance(merged(layouts.layouts(asked(device, tmp_path, 1.0)))["ending"], PartialError)
 
 
 def test_a_wrong_product_is_seen(device: str, tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 import clsvm
 from clsvm.errors import BuildError, DeviceError
 from clsvm.opencl import contexts, devices, icd, memory, sources
-from clsvm.opencl.stream import HUGE, Stream
+from clsvm.opencl.stream import Stream
 from tests.conftest import USABLE, noisy
 
 
@@ -378,7 +378,7 @@ def test_what_is_mapped_is_what_is_read(device: str) -> None:
 
 def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
     """Their memory is the host's own, which the system takes at once: work in the queue would write where it was."""
-    nbytes = 4 * HUGE
+    nbytes = 4 * memory.HUGE
     with Stream(device) as stream:
         for _ in range(20):
             buffer = stream.buffer(nbytes)
@@ -390,6 +390,39 @@ def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:
                 stream.clear(buffer, size)
                 stream.free(buffer)
         assert stream.held == 0
+
+
+def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next one of about their size, in this stream or another; no more than KEPT bytes of them stay, and none
+    that a limit has no room for."""
+    clsvm.release_memory()
+    size = 9 << 19  # (in eighths of 4 MB)
+    with Stream(device) as stream:
+        if not stream.unified:
+            pytest.skip("of devices that share the host's memory")
+        first, small = stream.buffer(size - 4096), stream.buffer(memory.HUGE - 64)
+        assert stream.held == size + memory.HUGE - 64
+        where = first.int_ptr
+        stream.free(first, small)
+        assert (stream.held, memory.pooled()) == (0, size)
+        again = stream.buffer(size)
+        assert (again.int_ptr, memory.pooled()) == (where, 0)
+    assert memory.pooled() == size
+    with Stream(device) as stream:
+        assert stream.buffer(size - 128).int_ptr == where
+        other = stream.buffer(size)
+        assert other.int_ptr != where
+    assert memory.pooled() == 2 * size
+    with Stream(device, memory_limit=2 * size + 64) as stream:  # (no room to take more than is asked for)
+        stream.buffer(size - 128)
+        assert (stream.held, memory.pooled()) == (size - 128, 0)
+    monkeypatch.setattr(memory, "KEPT", size + 64)
+    clsvm.release_memory()
+    with Stream(device) as stream:
+        for _ in range(2):
+            stream.buffer(size)
+    assert memory.pooled() == size == clsvm.release_memory()
+    assert memory.pooled() == 0
 
 
 @pytest.mark.parametrize("form", ["dense", "field", "csr"])

@@ -17,7 +17,7 @@ from clsvm.gram.products import Gram, Tile
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import batch
+from clsvm.solvers import batch, member_tiles
 from tests import recheck
 
 
@@ -66,7 +66,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
         monkeypatch.setattr(side_by_side, "LONG", long)
-        monkeypatch.setattr(batch, "MIRRORED", mirrored)
+        monkeypatch.setattr(member_tiles, "MIRRORED", mirrored)
         used.clear()
         found.append(make(gamma=0.01, device=device).fit(X, y))
         assert bool(used) == (long == 0)
@@ -106,9 +106,9 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
 def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three pairs, one is looked at: no row of another is laid out."""
     X, y = classes(600, 12, 3, apart=0.6)
-    looked: list[tuple[int, ...]] = []
-    listed = batch._listed
-    monkeypatch.setattr(batch, "_listed", lambda gram, which: looked.append(which.shape[:1]) or listed(gram, which))
+    looked: list[int] = []
+    responses = member_tiles.responses
+    monkeypatch.setattr(member_tiles, "responses", lambda *given: looked.append(len(given[2])) or responses(*given))
     found = []
     for only in (None, 1):
         exactly = batch._Batch._respond_exactly
@@ -128,8 +128,7 @@ def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: 
             SVC(C=1, gamma=0.05, tol=1e-5, device=device).fit(X, y)
     whole, one = found[0], next(given for given in found if given[0].any(axis=1).tolist() == [False, True, False])
     assert whole[0].any(axis=1).all()
-    assert (3,) in looked
-    assert (1,) in looked
+    assert {1, 3} <= {*looked}
     np.testing.assert_array_equal(one[1][[0, 2]], one[2][[0, 2]])
     same = whole[0][1] & one[0][1]
     assert same.any()
@@ -250,3 +249,37 @@ def test_blocks_of_the_host(given: bool, whole: bool) -> None:
     for _ in range(12):
         np.testing.assert_allclose(blocks(rows, columns), K[np.ix_(rows, columns)], rtol=1e-12, atol=1e-15)
     assert made == ([] if given else [3] * 7 + [12] if whole else [3] * 12)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_half_of_the_values_among_rows_and_support_vectors(
+    device: str, monkeypatch: pytest.MonkeyPatch, sparse: bool
+) -> None:
+    """In float64: members of which most rows are support vectors, and others, beside K in NumPy."""
+    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    rng, n = np.random.default_rng(3), 300
+    X = rng.normal(size=(n, 90)) * (rng.random((n, 90)) < (0.8 if sparse else 1.0))
+    kernel = kernels.make("rbf", gamma=0.02)
+    K = kernel(X)
+    halved: list[int] = []
+    among = member_tiles._among
+    monkeypatch.setattr(member_tiles, "_among", lambda *given: halved.append(len(given[2].rows)) or among(*given))
+    parts = [(range(40, 250), range(30, 245)), (range(5, 300), range(0, 300, 9)), (range(7), range(3, 160)), ([4], [9])]
+    with Stream(device) as stream:
+        if not stream.info.fp64:
+            pytest.skip("no double precision")
+        rows = sp.csr_matrix(X) if sparse else X
+        plan = layouts.choose(stream.profile, rows, kernel.spec, "csr" if sparse else "dense")
+        gram = Gram(stream, layouts.build(stream, rows, plan, "float64"), kernel)
+        position = gram.rows.position
+        asked, expected = [], []
+        for here, support in parts:
+            at, of, b, q = np.array(here), np.array(support), rng.normal(size=len(support)), rng.normal(size=len(here))
+            asked.append(member_tiles.Asked(position[at[::-1]], position[of], q, b))
+            expected.append(K[np.ix_(at[::-1], of)] @ b + q)
+        for most, squares in (64, [210]), (64, [210]), (10**9, []):  # (twice: what products keep is still theirs)
+            monkeypatch.setattr(member_tiles, "MIRRORED", most)
+            halved.clear()
+            for got, wanted in zip(member_tiles.responses(stream, gram, asked), expected, strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-11)
+            assert halved == squares
