@@ -79,7 +79,7 @@ def _products(
         gram, plan, scale, _ = prepare.products(stream, X, kernel, options, dtype)
         return gram, plan, scale
     plan = record.plan or prepare.planned(stream.profile, X, kernel, options)
-    apart = _by_number(stream, plan, X)
+    apart = _by_number(stream, plan, X, options)
     whole = _whole(stream, dtype, X, (plan, apart), sizes)
     gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype, plan, whole or apart)
     if whole and isinstance(gram, Gram):
@@ -88,9 +88,9 @@ def _products(
     return gram, plan, scale
 
 
-def _by_number(stream: Stream, plan: Plan, X: Data) -> Plan:
+def _by_number(stream: Stream, plan: Plan, X: Data, options: Options) -> Plan:
     """The plan for rows that are read by their numbers."""
-    return layouts.gathered(plan, X, stream.limit // 8)
+    return layouts.gathered(plan, X, stream.limit // 8, options.layout == "auto")
 
 
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
@@ -226,7 +226,7 @@ class _Work:
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
         if host.holds(self.stream, X.shape):
             return host.Blocks(X, kernel, whole=True)
-        laid = plan and _by_number(self.stream, plan, X)
+        laid = plan and _by_number(self.stream, plan, X, self.options)
         if isinstance(kernel, Precomputed) or laid is None:
             return PrecomputedGram(self.stream, X, "float64")
         return products_of(self.stream, X, laid, kernel, "float64")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # bytes of a large buffer
-KEPT = 256 << 20  # of large buffers that are in no use
+MOST, KEPT = 64 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
 MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
 
 
@@ -63,14 +63,14 @@ def roomy(nbytes: int, most: int) -> int:
     for each other."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     room = -(-nbytes // step) * step
-    return room if nbytes >= HUGE and room <= most else nbytes
+    return room if nbytes >= HUGE and room <= min(most, MOST) else nbytes
 
 
 def given_back(key: tuple[int, int, int], buffer: Any) -> bool:
-    """Whether a buffer is kept for the next one of its size: large ones are, since memory that is touched for the first
-    time costs a CPU more than most of what is done with it."""
+    """Whether a buffer is kept for the next one of its size. Those of HUGE to MOST bytes are: memory that is touched for
+    the first time costs a CPU more than most of what is done with it, unless a fit is long, as those of larger ones."""
     with pool_lock:
-        if key[2] < HUGE or pooled(large) + key[2] > KEPT:
+        if not HUGE <= key[2] <= MOST or pooled(large) + key[2] > KEPT:
             return False
         large.setdefault(key, []).append(buffer)
         return True

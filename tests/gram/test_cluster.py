@@ -261,6 +261,14 @@ def test_rows_that_clusters_are_not_for() -> None:
     X = np.zeros((5, 9))
     for whole, expected in (({"dense": 9.0, "csr": 7.0}, "csr"), ({"dense": 9.0, "csr": 8.0}, "dense"), ({}, "dense")):
         assert layouts.gathered(replace(plan, whole=whole), X).kind == expected
+    index = replace(plan, kind="inverted")
+    for free, costs, expected in (
+        (False, {}, "hybrid"),
+        (True, {}, "csr"),
+        (True, {"hybrid": 3.0}, "hybrid"),
+    ):
+        assert layouts.gathered(replace(index, costs=costs), X, free=free).kind == expected
+    assert layouts.gathered(replace(plan, kind="hybrid"), X, free=True).kind == "hybrid"
     entries = sp.csr_matrix(X)
     assert layouts.cheaper(plan, entries).kind == "csr"
     assert layouts.cheaper(plan, X).kind == "clustered"

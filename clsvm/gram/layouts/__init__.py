@@ -72,11 +72,13 @@ def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
     return replace(plan, kind=LAYOUTS[plan.kind].once(X, room))
 
 
-def gathered(plan: Plan, X: Data, room: float = np.inf) -> Plan:
+def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> Plan:
     """:func:`once`, for many values of rows that are read by their numbers: of dense ones whose entries would be read
-    sooner, the entries."""
+    sooner, the entries. free: no layout was asked for, so also of an index's rows, if entries want no column whole."""
     other, never = once(plan, X, room), np.inf
-    entries = other.kind == DENSE.name and plan.whole.get(CSR.name, never) < SOONER * plan.whole.get(DENSE.name, 0.0)
+    sooner = plan.whole.get(CSR.name, never) < SOONER * plan.whole.get(DENSE.name, 0.0)
+    of_index = free and plan.kind == INVERTED.name and HYBRID.name not in plan.costs
+    entries = of_index if other.kind == HYBRID.name else other.kind == DENSE.name and sooner
     return replace(other, kind=CSR.name) if entries else other
 
 
