@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -197,6 +198,7 @@ def _rows(bench: Bench, bound: str, d: int, seconds: float) -> int:
     return max(LEAST_ROWS, min(most, int(LEAST_ROWS * LAUNCH * seconds / clock.best["few"])))
 
 
+@lru_cache(maxsize=1)
 def _data(n: int, d: int) -> tuple[kernels.Kernel, NDArray[np.float32]]:
     """Rows (n, d) in [0, 1), and a kernel function whose values over them are about exp(-1)."""
     return kernels.make("rbf", gamma=6.0 / d), np.random.default_rng(d).random((n, d), np.float32)

@@ -67,23 +67,28 @@ def roomy(nbytes: int, most: int) -> int:
 
 
 def given_back(key: tuple[int, int, int], buffer: Any) -> bool:
-    """Whether a buffer is kept for the next one of its size. Those of HUGE to MOST bytes are: memory that is touched for
-    the first time costs a CPU more than most of what is done with it, unless a fit is long, as those of larger ones."""
+    """Whether a buffer is kept for the next one of its size, and others, of sizes that came before, go for it. Those of
+    HUGE to MOST bytes are: memory that is touched for the first time costs a CPU more than most of what is done with
+    it, unless a fit is long, as of larger ones."""
+    if not HUGE <= key[2] <= MOST:
+        return False
     with pool_lock:
-        if not HUGE <= key[2] <= MOST or pooled(large) + key[2] > KEPT:
-            return False
-        large.setdefault(key, []).append(buffer)
+        for oldest in [one for one in large if one[0] == key[0]]:
+            if pooled(large) + key[2] > KEPT:
+                for other in large.pop(oldest):
+                    other.release()
+        large[key] = [*large.pop(key, []), buffer]
         return True
 
 
-def taken_again(key: tuple[int, int, int], left: int) -> Any:
-    """A buffer that was given back, or None; all of them go where they and the new one exceed what is ``left``."""
+def taken_again(key: tuple[int, int, int]) -> Any:
+    """A buffer that was given back, or None."""
     with pool_lock:
-        if large.get(key):
-            return large[key].pop()
-        if key[2] + pooled(large) > left:
-            _released(large)
-        return None
+        kept = large.pop(key, [])
+        buffer = kept.pop() if kept else None
+        if kept:
+            large[key] = kept
+        return buffer
 
 
 class DeviceCache:
@@ -147,16 +152,18 @@ def release_memory() -> int:
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()
-    return freed + _released(pool) + _released(large)
+    return freed + released(pool, large)
 
 
-def _released(own: Pool) -> int:
+def released(*pools: Pool) -> int:
+    """Give what this process has in the pools back to the system; the bytes that were freed."""
     freed = 0
     with pool_lock:
-        for key in [key for key in own if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
-            for buffer in own.pop(key):
-                buffer.release()
-                freed += key[2]
+        for own in pools:
+            for key in [key for key in own if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
+                for buffer in own.pop(key):
+                    buffer.release()
+                    freed += key[2]
     return freed
 
 

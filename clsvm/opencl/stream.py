@@ -136,9 +136,8 @@ class Stream:
         self._make_room(nbytes)
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
-        left = self.limit - self.held
-        nbytes = memory.roomy(nbytes, min(self.largest, left // 4)) if self.unified else nbytes
-        buffer = memory.taken_again(self._key(nbytes), left) or self._made(nbytes)
+        nbytes = memory.roomy(nbytes, min(self.largest, (self.limit - self.held) // 16)) if self.unified else nbytes
+        buffer = memory.taken_again(self._key(nbytes)) or self._made(nbytes)
         self._keep(buffer, nbytes)
         return buffer
 
@@ -146,14 +145,15 @@ class Stream:
         return os.getpid(), self._context.int_ptr, nbytes
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
-        """To the process's pool or to the runtime; the lock is held."""
+        """To the process's pool or to the runtime."""
         if not (self.unified and memory.given_back(self._key(nbytes), buffer)):
-            buffer.release()
+            with self.lock:
+                buffer.release()
 
     def _made(self, nbytes: int) -> Buffer:
         """New memory; where it is the host's, a large one of huge pages: first touch is then some five times faster."""
         with self._calling(f"no memory for {nbytes} bytes"):
-            huge = memory.huge_pages(self._context, nbytes) if self.unified and nbytes >= memory.HUGE else None
+            huge = self.unified and nbytes >= memory.HUGE and memory.huge_pages(self._context, nbytes)
             return huge or cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
 
     def _make_room(self, nbytes: int) -> None:
@@ -161,10 +161,12 @@ class Stream:
         MemoryLimitError where so much is not left."""
         if self.held + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.held, nbytes)
-        others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
-        if others and self.held + nbytes + sum(kept.nbytes for kept in others) > self.limit:
-            for kept in others:
-                kept.empty()
+        others = [kept for kept in memory.all_kept() if kept not in self.reads]
+        wanted = self.held + nbytes + sum(kept.nbytes for kept in others)
+        if memory.large and wanted + memory.pooled(memory.large) > self.limit:
+            memory.released(memory.large)
+        for kept in others if wanted > self.limit else []:
+            kept.empty()
 
     def _keep(self, buffer: Buffer, nbytes: int) -> None:
         self._buffers[buffer.int_ptr] = buffer, nbytes
@@ -179,7 +181,7 @@ class Stream:
             slabs = memory.pool.setdefault(key, [])
             buffer = slabs.pop(0) if slabs else None  # in the order they came: the first is the most touched
         if buffer is None and self.held + nbytes + memory.pooled() > self.limit:
-            memory.release_memory()  # slabs of other sizes
+            memory.released(memory.pool, memory.large)  # slabs of other sizes
         buffer = buffer or self._made(nbytes)
         self._slabs.append((key, buffer))
         self.held += nbytes
@@ -199,8 +201,7 @@ class Stream:
             if self.simulated:
                 memory.never_released.append(kept)
                 continue
-            with self.lock:
-                self._release(kept, nbytes)
+            self._release(kept, nbytes)
 
     @contextlib.contextmanager
     def recycling(self, loose: float = 1) -> Iterator[None]:
@@ -215,7 +216,7 @@ class Stream:
 
     def _fitting(self, nbytes: int) -> dict[int, list[Any]]:
         """Freed buffers by size that are large enough, and not much larger."""
-        most = self._loose * nbytes
+        most = max(self._loose * nbytes, memory.roomy(nbytes, self.largest))
         return {size: some for size, some in (self._spare or {}).items() if some and nbytes <= size <= most}
 
     def _done_with(self, nbytes: int) -> None:
@@ -230,9 +231,8 @@ class Stream:
         self._done_with(max(spare, default=0))
         for nbytes, buffers in spare.items():
             self.held -= nbytes * len(buffers)
-            with self.lock:
-                for buffer in buffers:
-                    self._release(buffer, nbytes)
+            for buffer in buffers:
+                self._release(buffer, nbytes)
 
     def hand_over(self, buffers: Sequence[Buffer]) -> int:
         """Leave buffers to whoever keeps them from here on; how many bytes they are."""

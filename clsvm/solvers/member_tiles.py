@@ -51,7 +51,8 @@ def _way(stream: Stream, gram: Products, one: Asked) -> Callable[[Stream, Any, A
     if _half(stream, gram, one):
         return _among
     few = FEWER * len(one.rows) <= len(one.support) and 8 * len(one.rows) * len(one.support) <= PASSING
-    return _across if few and isinstance(gram, Gram) and not LAYOUTS[gram.rows.kind].shared else None
+    of_entries = isinstance(gram, Gram) and stream.profile.shape == "vector" and not LAYOUTS[gram.rows.kind].shared
+    return _across if few and of_entries else None
 
 
 def _half(stream: Stream, gram: Products, one: Asked) -> bool:
@@ -99,7 +100,7 @@ def _between(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Vec
     if not asked:
         return []
     lengths = [len(one.rows) for one in asked], [len(one.support) for one in asked]
-    R, S = (_whole(gram, -(-max(some) // ROOM) * ROOM) for some in lengths)
+    R, S = (_whole(gram, -(-max(1, *some) // ROOM) * ROOM) for some in lengths)
     q, weights = np.zeros((len(asked), R)), np.zeros((len(asked), S))
     lefts, rights = (np.full((len(asked), size), -1, np.int32) for size in (R, S))
     for i, one in enumerate(asked):

@@ -416,12 +416,28 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
     with Stream(device, memory_limit=2 * size + 64) as stream:  # (no room to take more than is asked for)
         stream.buffer(size - 128)
         assert (stream.held, memory.pooled()) == (size - 128, 0)
-    monkeypatch.setattr(memory, "KEPT", size + 64)
     clsvm.release_memory()
+    with Stream(device) as stream:  # what is taken from the budget otherwise has room, too
+        stream.free(stream.buffer(size))
+        stream.reserve(stream.limit - size)
+        assert memory.pooled() == size
+        stream.reserve(64)
+        assert memory.pooled() == 0
+        stream.reserve(size - stream.limit - 64)
+    monkeypatch.setattr(memory, "KEPT", 2 * memory.HUGE + 64)
     with Stream(device) as stream:
         for _ in range(2):
             stream.buffer(size)
-    assert memory.pooled() == size == clsvm.release_memory()
+        other = stream.buffer(2 * memory.HUGE - 64).int_ptr
+    assert memory.pooled() == 2 * memory.HUGE  # (the last size; others went for it)
+    with Stream(device) as stream, stream.recycling():
+        found = {stream.buffer(2 * memory.HUGE - 64 * i) for i in range(3)}
+        assert len(found) == 3
+        stream.free(*found)
+        held = stream.held
+        assert {one.int_ptr for one in found} >= {stream.buffer(2 * memory.HUGE - 128).int_ptr, other}
+        assert stream.held == held  # (those that were rounded are recycled, too)
+    assert clsvm.release_memory() == 2 * memory.HUGE
     assert memory.pooled() == 0
 
 
