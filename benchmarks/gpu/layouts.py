@@ -62,7 +62,8 @@ def layouts(asked: Asked) -> Iterator[dict[str, Any]]:
 
 def _measured(bench: Bench, X: sp.csr_matrix, rbf: kernels.Kernel, W: int, seconds: float) -> list[dict[str, Any]]:
     """A record of each layout and product of W working rows that there is an estimate of."""
-    (n, d), made, records = X.shape, {}, {}
+    (n, d), made = X.shape, dict[tuple[str, bool], Product]()
+    records: dict[tuple[str, bool | None], dict[str, Any]] = {}
     plan = laid.choose(bench.profile, X, rbf.spec, working=W)
     with ExitStack() as stack:
         for kind, cost in plan.costs.items():
@@ -81,7 +82,7 @@ def _measured(bench: Bench, X: sp.csr_matrix, rbf: kernels.Kernel, W: int, secon
         clock = Clock(seconds)
         clock.run(bench, {str(key): one.launch for key, one in made.items()})
         for key, one in made.items():
-            spent, error = clock.best[str(key)], one.error()
-            records[key] |= {"seconds": spent, "gflops": 2e-9 * X.nnz * W / spent, "error": error}
-            records[key]["right"] = error <= TOLERANCE
+            spent, off = clock.best[str(key)], one.error()
+            records[key] |= {"seconds": spent, "gflops": 2e-9 * X.nnz * W / spent, "error": off}
+            records[key]["right"] = off <= TOLERANCE
     return list(records.values())

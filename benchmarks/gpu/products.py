@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -154,7 +154,7 @@ def tiles(asked: Asked, d: int) -> Iterator[dict[str, Any]]:
             if perf_counter() - began > ALL * asked.seconds:
                 left_out.append(str(dict(one[1])))
                 continue
-            part, failed = _measured(bench, most, n, d, (W,), asked.seconds / 50, lambda _, __, one=one: iter([one]))
+            part, failed = _measured(bench, most, n, d, (W,), asked.seconds / 50, partial(_alone, one))
             wrong += failed
             yield part
     if wrong:
@@ -209,6 +209,11 @@ def _tiles(profile: Profile, shape: str) -> Iterator[tuple[str, Tile]]:
     for name in ("wide", "many") if shape == "many" and "wide" in profile.tiles else (shape,):
         yield name, profile.tiles[name]
         yield name, other_tile(profile, name)
+
+
+def _alone(one: tuple[str, Tile], profile: Profile, shape: str) -> Iterator[tuple[str, Tile]]:
+    """One tile and nothing else, whatever is asked for."""
+    yield one
 
 
 def _searched(profile: Profile) -> Iterator[tuple[str, Tile]]:
