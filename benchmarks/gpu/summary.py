@@ -358,24 +358,15 @@ def _suite_rows(record: Record) -> Cells:
 
 
 _OUTCOMES = ("passed", "skipped", "lacking", "failed", "error", "crashed", "hung")
+_PRODUCTS = ("d", "W", "n", "product", "tile", "TFLOP/s", "of multiply-adds", "GB/s", "of bandwidth")
 _TABLES: tuple[tuple[str, str, tuple[str, ...], Callable[[Record], Cells]], ...] = (
     ("Training", "train", _TRAIN, _trained),
     ("Seconds by part", "train", ("set", "s", *_PARTS), _parts),
     ("Kernels of a fit", "kernels", _KERNELS, _kernel_rows),
     ("Peaks", "peaks", ("what", "figure"), _peak_rows),
     ("Trials", "trials", ("what", "result", "ns a step", "TFLOP/s", "build log"), _trial_rows),
-    (
-        "Products",
-        "products",
-        ("d", "W", "n", "product", "tile", "TFLOP/s", "of multiply-adds", "GB/s", "of bandwidth"),
-        _product_rows,
-    ),
-    (
-        "Tiles of many vectors",
-        "tiles",
-        ("d", "W", "n", "product", "tile", "TFLOP/s", "of multiply-adds", "GB/s", "of bandwidth"),
-        _product_rows,
-    ),
+    ("Products", "products", _PRODUCTS, _product_rows),
+    ("Tiles of many vectors", "tiles", _PRODUCTS, _product_rows),
     (
         "Layouts of sparse rows",
         "layouts",

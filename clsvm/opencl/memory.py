@@ -83,6 +83,8 @@ def given_back(key: tuple[int, int, int], buffer: Any) -> bool:
 
 def taken_again(key: tuple[int, int, int]) -> Any:
     """A buffer that was given back, or None."""
+    if key not in large:  # (as of every small one)
+        return None
     with pool_lock:
         kept = large.pop(key, [])
         buffer = kept.pop() if kept else None

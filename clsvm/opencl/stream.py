@@ -161,7 +161,7 @@ class Stream:
         MemoryLimitError where so much is not left."""
         if self.held + nbytes > self.limit:
             raise MemoryLimitError(self.limit, self.held, nbytes)
-        others = [kept for kept in memory.all_kept() if kept not in self.reads]
+        others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
         wanted = self.held + nbytes + sum(kept.nbytes for kept in others)
         if memory.large and wanted + memory.pooled(memory.large) > self.limit:
             memory.released(memory.large)
