@@ -103,14 +103,22 @@ class _OneThread:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # (a kernel function of the caller's, called inside, may fit a machine)
+        self._limited = False
         self._libraries: ThreadpoolController | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
+            if self._limited:  # (by this thread, further out)
+                yield
+                return
             self._libraries = self._libraries or ThreadpoolController()
             with self._libraries.limit(limits=1):
-                yield
+                self._limited = True
+                try:
+                    yield
+                finally:
+                    self._limited = False
 
     @contextmanager
     def all(self) -> Iterator[None]:
@@ -119,7 +127,7 @@ class _OneThread:
 
     def forked(self) -> None:
         """In a forked child none of the parent's threads is inside."""
-        self._lock = threading.RLock()
+        self._lock, self._limited = threading.RLock(), False
 
 
 one_thread = _OneThread()

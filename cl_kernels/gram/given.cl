@@ -2,14 +2,13 @@
 // slot i where slot_of is null and all rows are there.
 //   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known (with half_of: of u >= known only v <= u, the
 //           rest is a mirror image), 0 where either row is -1 or row u has no slot
-//   pair    the same of K of which columns up to the row's are there, for ascending rows: Q[u][v] = Q[v][u], v <= u
 //   reflect K[u][v] = K[v][u] for all v >= ends[u], where row v has its values up to its own column at least; ends are
 //           multiples of SIDE, or n, where no value is missing
 //   answer  c[u] += sum_k K[rows[u]][right[k]] D[k] over the ``count`` first k, for rows[u] >= 0
 // pick: ranges (V lanes, capacity), item (l, u) on every V-th column from l on (group shape: consecutive items write
-// consecutive values), or (1, capacity) in the vector shape. pair: an item for each square of SIDE x SIDE values and its
-// mirror image, whole lines of the cache both ways, in the vector shape alone. reflect: an item for each SIDE
-// rows, likewise (fewer rows at the end miss none). answer: an item for each u.
+// consecutive values), or (1, capacity) in the vector shape. reflect: an item for each SIDE rows (fewer rows at the end
+// miss none), squares of SIDE x SIDE values at a time, whole lines of the cache both ways, in the vector shape alone.
+// answer: an item for each u.
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
@@ -45,28 +44,6 @@ kernel EXPLICIT void reflect(SLABS_GIVEN, const int slab_rows, const long ld, gl
       for (int b = 0; b < wide; ++b) to[b] = square[a][b];
     }
   }
-}
-
-kernel EXPLICIT void pair(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict rows,
-                          const int capacity, const int offset, global real *restrict Q) {
-  const int u0 = get_global_id(1) * SIDE, v0 = get_global_id(0) * SIDE;
-  if (v0 > u0) return;
-  global const int *restrict columns = rows + v0;
-  real square[SIDE][SIDE];
-  for (int a = 0; a < SIDE; ++a) {
-    const int row = rows[u0 + a], most = v0 < u0 ? SIDE : a + 1;
-    global const real *restrict from = STORED_ROW(max(row, 0));
-    for (int b = 0; b < most; ++b) square[a][b] = row >= 0 && columns[b] >= 0 ? from[max(columns[b], 0)] : (real)0;
-  }
-  if (v0 == u0)
-    for (int a = 0; a < SIDE; ++a)
-      for (int b = a + 1; b < SIDE; ++b) square[a][b] = square[b][a];
-  Q += (size_t)offset * capacity;
-  for (int a = 0; a < SIDE; ++a)
-    for (int b = 0; b < SIDE; ++b) Q[(size_t)(u0 + a) * capacity + v0 + b] = square[a][b];
-  if (v0 < u0)
-    for (int b = 0; b < SIDE; ++b)
-      for (int a = 0; a < SIDE; ++a) Q[(size_t)(v0 + b) * capacity + u0 + a] = square[a][b];
 }
 #endif
 

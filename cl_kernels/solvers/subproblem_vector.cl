@@ -9,7 +9,7 @@
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 // What f lacks of the derivative on either side is in up and low: the kink, or infinity at a bound.
 // Q stands there whole, or its rows are made when a step asks for them, and those of coefficients that are not 0 at the
-// start (ROWS: templates/gram/row_vector.mako; not with SPLIT).
+// start (ROWS: templates/gram/row_vector.mako, cl_kernels/gram/row_given.cl; not with SPLIT).
 #define TAU 1e-12  // smallest curvature of a pair (LIBSVM's)
 #ifndef ROWS
 #define ROWS_PARAMETERS
@@ -51,9 +51,9 @@ kernel EXPLICIT void subproblem(const int n, const int W, global const int *rest
   int rows = W;
   for (int g = 0; g < GROUPS; ++g) lowest[g] = INFINITY, highest[g] = -INFINITY;
 #ifdef ROWS
-  made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
+  ROWS_BEGIN
   while (rows > 0 && ws[rows - 1] < 0) --rows;
-  make_diagonal(rows, W, panel, uu, d, diagonal KERNEL_ARGUMENTS);
+  ROWS_DIAGONAL
 #endif
   for (int k = 0; k < W; ++k) {
     const int i = ws[k];

@@ -29,6 +29,7 @@ from clsvm.gram.layouts.lanes import Lanes
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
 from clsvm.gram.layouts.window import Window
 from clsvm.gram.products import Gram, Slots, Store, Tile, Update, over_all
+from clsvm.gram.programs import RowSource
 from clsvm.gram.responses import buffers_of, row_bytes
 from clsvm.gram.streamed import Streamed
 from clsvm.kernels import Kernel
@@ -217,6 +218,10 @@ class BlockGram:
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
         """As of any rows of the layout."""
         return self._few.of_panel(panel)
+
+    def row_source(self) -> RowSource:
+        """As of any rows of the layout."""
+        return self._few.row_source()
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel. The host reads which they are, and

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel, Rows, lanes
 from clsvm.gram.products import Gram, Store, Tile, Update
+from clsvm.gram.programs import RowSource
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -27,16 +28,26 @@ class Slabs:
     """Room for K (n_pad, n_pad) in SLABS buffers of ``rows`` rows, as the row cache's: row i in slot i."""
 
     def __init__(self, stream: Stream, n_pad: int, dtype: str) -> None:
-        self.stream, self.ld, self.rows = stream, n_pad, -(-n_pad // SLABS)
+        self.stream, self.ld, self.rows, self._dtype = stream, n_pad, -(-n_pad // SLABS), dtype
         nbytes = self.rows * n_pad * np.dtype(dtype).itemsize
         self.starts = range(0, n_pad, self.rows)
         self.buffers = [stream.slab(nbytes) for _ in self.starts]
         self.head = *self.buffers, *[self.buffers[-1]] * (SLABS - len(self.buffers)), self.rows, np.int64(n_pad)
         self._update = stream.variant(programs.update(stream.profile, dtype))
+        self.pick = stream.variant(programs.given(stream.profile, dtype), "pick")
 
     def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
         """c += K(X, U) D, U the ``count`` first of ``rows``."""
         self._update(*programs.update_range(self.stream.profile, update.n), self.head, rows, update.arguments(), count)
+
+    def reflect(self, ends: NDArray[np.int32]) -> None:
+        """The values from each row's end on, whole squares or to the last row, from those of the other half."""
+        stream, n = self.stream, len(ends)
+        reflect = stream.variant(programs.given(stream.profile, self._dtype), "reflect")
+        with stream.scratch():
+            slots = stream.upload(np.arange(n, dtype=np.int32))
+            reflect((n // programs.SIDE,), (1,), self.head, slots, stream.upload(ends), n)
+            stream.finish()
 
 
 class _WholeGram:
@@ -49,8 +60,13 @@ class _WholeGram:
         """The numbers of working rows into a panel."""
         panel.rows = rows
 
-    def of_panel(self, panel: Panel) -> None:
-        """None: K is there, and nobody need make its values."""
+    def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
+        """None: problems that are solved whole have other products."""
+        return None
+
+    def row_source(self) -> RowSource:
+        """Rows of tiles by picking values of K."""
+        return programs.picked_rows()
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows; a store is not filled."""
@@ -62,6 +78,7 @@ class _Numbered(_WholeGram):
     """Those whose panels hold numbers of rows alone."""
 
     stream: Stream
+    rows: Rows
 
     def panel_bytes(self, capacity: int) -> int:
         """Nothing."""
@@ -74,6 +91,16 @@ class _Numbered(_WholeGram):
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         """``capacity`` working vectors of a gathered panel from ``first`` on."""
         return replace(panel, capacity=capacity, rows=self.stream.part(panel.rows, 4 * first, 4 * capacity))
+
+    def of_panel(self, panel: Panel) -> tuple[Any, ...]:
+        """What rows of tiles are picked from: K and the numbers of the rows."""
+        return *self._slabs.head, panel.rows
+
+    def tile(self, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a panel."""
+        size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
+        wanted = panel.capacity, tile.known, tile.offset, int(tile.half)
+        self._slabs.pick(size, None, self._slabs.head, None, tile.rows, wanted, tile.out)
 
 
 class PrecomputedGram(_Numbered):
@@ -97,14 +124,7 @@ class PrecomputedGram(_Numbered):
             some = K[first : first + len(part)]
             part[: len(some), :n] = some
             stream.write(slab, part)
-        given = programs.given(stream.profile, dtype)
-        self._pick, self._answer = stream.variant(given, "pick"), stream.variant(given, "answer")
-
-    def tile(self, panel: Panel, tile: Tile) -> None:
-        """K among the rows of a panel."""
-        size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
-        wanted = panel.capacity, tile.known, tile.offset, int(tile.half)
-        self._pick(size, None, self._slabs.head, None, tile.rows, wanted, tile.out)
+        self._answer = stream.variant(programs.given(stream.profile, dtype), "answer")
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D."""
@@ -119,7 +139,7 @@ class StoredGram(_WholeGram):
         self.rows, self.kernel, self._gram = rows, kernel, Gram(stream, rows, kernel)
         self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
         self.part, self.respond = self._gram.part, self._gram.respond
-        self._slabs = _computed(stream, self._gram, below=False)
+        self._slabs = _computed(stream, self._gram)
 
     @staticmethod
     def nbytes(n: int, dtype: str) -> int:
@@ -133,48 +153,45 @@ class StoredGram(_WholeGram):
 
 
 class SharedGram(_Numbered):
-    """:class:`Products` with one side of K of rows that stand in order, computed once for the tiles of many problems,
-    each over some of them in ascending order. For the vector shape. Raises as :class:`PrecomputedGram` does."""
+    """:class:`Products` with K of rows, computed once for the tiles of many problems, each over some of them. For the
+    vector shape. Raises as :class:`PrecomputedGram` does."""
 
     def __init__(self, stream: Stream, gram: Gram) -> None:
         self.stream, self.kernel, self.width = stream, gram.kernel, _WHOLE
-        self.rows = replace(gram.rows, tile_cost=1.0)
-        self._slabs = _computed(stream, gram, below=True)
-        self._pair = stream.variant(programs.given(stream.profile, gram.rows.dtype), "pair")
+        self.rows, self._slabs = replace(gram.rows, tile_cost=1.0), _computed(stream, gram)
 
     @staticmethod
     def needs(gram: Gram) -> int:
         """The bytes that it takes while K is computed."""
         return StoredGram.nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
-    def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """Raises NotImplementedError: half of K is there."""
-        raise NotImplementedError
-
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        """Raises NotImplementedError: half of K is there."""
+        """Raises NotImplementedError: f of a problem that is solved whole comes from its tile."""
         raise NotImplementedError
 
-    def tile(self, panel: Panel, tile: Tile) -> None:
-        """K among the rows of a panel."""
-        squares = panel.capacity // _WHOLE
-        self._pair((squares, squares), None, self._slabs.head, tile.rows, panel.capacity, tile.offset, tile.out)
 
-
-def _computed(stream: Stream, gram: Gram, below: bool) -> Slabs:
-    """K of the rows of ``gram``; below: at least its columns up to the row's own."""
-    rows, slabs = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype)
-    panel = gram.panel(_AT_A_TIME)
+def _computed(stream: Stream, gram: Gram) -> Slabs:
+    """K of the rows of ``gram``; in the vector shape half of it, which the other half mirrors."""
+    rows, slabs, half = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype), stream.profile.shape == "vector"
+    panel, unit, ends = (
+        gram.panel(_AT_A_TIME),
+        max(programs.SIDE, rows.lanes),
+        np.full(rows.n_pad, rows.n_pad, np.int32),
+    )
     at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
     for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
-        end = min(begin + slabs.rows, rows.n_pad)
-        for first in range(begin, end, panel.capacity):
-            some = np.arange(first, min(first + panel.capacity, end), dtype=np.int32)
+        last = min(begin + slabs.rows, rows.n_pad)
+        for first in range(begin, last, panel.capacity):
+            some = np.arange(first, min(first + panel.capacity, last), dtype=np.int32)
             for buffer, values in ((at, some), (count, np.array([len(some)], np.int32)), (slot, some - begin)):
                 stream.write(buffer, values)
             gram.gather(panel, at, count)
-            groups = range(-(-(first + len(some)) // rows.lanes)) if below else gram.groups
+            if half:
+                ends[some] = min(rows.n_pad, -(-(first + len(some)) // unit) * unit)
+            groups = range(ends[first] // rows.lanes)
             gram.over_rows("rows", groups, 0, panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
             stream.finish()
     stream.free(at, count, slot, *panel.buffers())
+    if half:
+        slabs.reflect(ends)
     return slabs

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Pass, Rows
+from clsvm.gram.programs import RowSource, made_rows
 from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -95,8 +96,11 @@ class Products(Protocol):
         """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers. None
-        where a panel does not hold all of its vectors, or K is there."""
+        """What :meth:`row_source` makes kernel values of: of a panel of lane groups values, norms, features, the
+        function's numbers. None where a panel does not hold all of its vectors."""
+
+    def row_source(self) -> RowSource:
+        """The program text by which a subproblem makes rows of its tile from :meth:`of_panel`."""
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
         """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel."""
@@ -145,6 +149,10 @@ class Gram:
         """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers."""
         held = self._reader.of_panel(panel)
         return held if held is None else (*held, *self.numbers)
+
+    def row_source(self) -> RowSource:
+        """Rows of tiles from the vectors of a panel."""
+        return made_rows(self.kernel.spec)
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel, in the rows' dtype."""

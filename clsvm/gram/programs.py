@@ -85,10 +85,31 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
     return ((pieces,), None) if profile.shape == "vector" else ((pieces * profile.group,), (profile.group,))
 
 
+SIDE = 16  # of the squares of given.cl, reflect
+
+
 def given(profile: Profile, dtype: str) -> Variant:
     """Products with rows of a kernel matrix that are there; ``entry`` is the first of its kernels."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
+
+
+class RowSource(NamedTuple):
+    """Program text by which a subproblem on a CPU gets the rows of its tile that it needs, its options, and a name."""
+
+    name: str
+    text: str
+    options: tuple[str, ...] = ()
+
+
+def made_rows(spec: Spec) -> RowSource:
+    """Rows from the vectors of a panel."""
+    return RowSource(spec.name or "expression", sources.render("gram/row_vector", kernel=spec))
+
+
+def picked_rows() -> RowSource:
+    """Rows from a kernel matrix that is there."""
+    return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
 
 
 BLOCK = 32  # of forward_back: lane groups of a work-item

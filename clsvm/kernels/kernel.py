@@ -235,8 +235,8 @@ class Kernel:
         if self.spec.element:
             grid = np.concatenate([near, -near]) * size / 2
             grid = grid[(grid >= min(0.0, self._sign)) if self._sign >= 0 else (grid <= 0)]
-            value = self._at(s=grid)
-            there = [self._at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
+            value = self.at(s=grid)
+            there = [self.at(s=grid + (max(4, many) * eps * size + floor) * (self._sign or 1))]
         else:
             norms = _SIZES[: 1 if alone else None] * size
             if least and least < norms.min() and not alone:
@@ -245,20 +245,20 @@ class Kernel:
             xx, yy = norms[i, None], norms[j, None]
             both = np.sqrt(xx) * np.sqrt(yy)
             dot = both * (1 - near)
-            value = self._at(xx, yy, dot)
-            there = [self._at(xx, yy, dot - many * eps * both - floor)]
+            value = self.at(xx, yy, dot)
+            there = [self.at(xx, yy, dot - many * eps * both - floor)]
             if used & {"xx", "yy"}:
-                there += [self._at(xx * (1 + many * eps), yy, dot), self._at(xx, yy * (1 + many * eps), dot)]
+                there += [self.at(xx * (1 + many * eps), yy, dot), self.at(xx, yy * (1 + many * eps), dot)]
             if floor and used & {"xx", "yy", "sqdist"}:
                 lost = np.maximum(norms - floor, 0.0)
-                there += [self._at(lost[i, None], yy, dot), self._at(xx, lost[j, None], dot)]
+                there += [self.at(lost[i, None], yy, dot), self.at(xx, lost[j, None], dot)]
         with np.errstate(all="ignore"):
             found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
         found = found[~np.isnan(found)]
         return float(found.max()) if found.size else math.inf
 
-    def _at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """f of these arguments."""
+    def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
+        """The function of these inner products, or sums (s): norms xx and yy, all of shapes that go together."""
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # bytes of a large buffer
-MOST, KEPT = 64 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
+MOST, KEPT = 128 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
 MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
 
 

@@ -34,6 +34,7 @@ from clsvm.solvers.member import Block, Checks, Member, Outcome
 from clsvm.solvers.member_tiles import TILES, UNIT
 from clsvm.solvers.programs import Limits
 from clsvm.solvers.selection import View
+from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
 Stands = Callable[[int, Vector], object]
@@ -177,7 +178,8 @@ class _Batch:
             self.own_rows = stream.zeros(B * W), *values
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache."""
+        """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache, or
+        the values are there."""
         if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
@@ -198,8 +200,8 @@ class _Batch:
         stream, B, W = self.stream, self.B, self.W
         profile, dtype = stream.profile, self.gram.rows.dtype
         items = programs.subproblem_items(profile, W)
-        spec = self.gram.kernel.spec if self.own_rows else None
-        subproblem = stream.variant(programs.subproblem(profile, dtype, W, self.constraint, spec))
+        source = self.gram.row_source() if self.own_rows else None
+        subproblem = stream.variant(programs.subproblem(profile, dtype, W, self.constraint, source))
         memory = local(VECTOR_STATE * W if items == 1 else 8)
         budget = profile.patience * W if max_iter < 0 else max_iter
         stop = NEARER if W <= FEW else STOP
@@ -317,9 +319,10 @@ class _Batch:
 
     def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
         """f of the rows ``near`` (B, W) from blocks of K on the host."""
-        for p in np.flatnonzero(near.any(axis=1)).tolist():
-            own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
-            self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.q[p, here]
+        with one_thread():
+            for p in np.flatnonzero(near.any(axis=1)).tolist():
+                own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
+                self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.q[p, here]
 
     def _extremes(self) -> Extremes:
         """Of all members, each with its own groups."""

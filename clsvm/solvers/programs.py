@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from clsvm.gram.layouts import record
-from clsvm.kernels.records import Spec
+from clsvm.gram.programs import RowSource
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
@@ -33,10 +33,10 @@ def subproblem(
     dtype: str,
     working_set: int,
     constraint: Constraint = Constraint.BIAS,
-    spec: Spec | None = None,
+    rows: RowSource | None = None,
 ) -> Variant:
-    """What solves the dual over a working set of that size; with a kernel function (vector shape, BIAS or NONE) it
-    makes the rows of Q that it needs itself."""
+    """What solves the dual over a working set of that size; with a source of rows (vector shape, BIAS or NONE) it gets
+    the rows of Q that it needs itself."""
     items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
     options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
@@ -45,12 +45,9 @@ def subproblem(
     if constraint is Constraint.COUPLED:
         names = ["row_threshold", f"coupled_{profile.shape}"]
     label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(ground, *names)
-    if spec:
-        label, text = (
-            f"{spec.name or 'expression'} {label}",
-            sources.render("gram/row_vector", kernel=spec) + text.removeprefix(sources.cl()),
-        )
-        options.append("-DROWS")
+    if rows:
+        label, text = f"{rows.name} {label}", rows.text + text.removeprefix(sources.cl())
+        options += ["-DROWS", *rows.options]
     return Variant(label, text, tuple(options), "subproblem")
 
 

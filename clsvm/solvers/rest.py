@@ -30,7 +30,6 @@ from clsvm.threads import go_on
 FIRST = 1 / 8  # of all rows: so many are computed before it is looked at, and twice as many before the next time
 COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
 GAIN = 1.25  # times what it costs, that it is to spare
-SIDE = 16  # of the squares of reflect
 
 
 class Made(NamedTuple):
@@ -106,7 +105,7 @@ class Rest:
         for buffer, values in (misses.row, at), (misses.slot, to), (misses.count, np.array([len(rows)], np.int32)):
             stream.write(buffer, values)
         gram.gather(panel, misses.row, misses.count)
-        unit = max(SIDE, gram.rows.lanes)
+        unit = max(programs.SIDE, gram.rows.lanes)
         end = min(state.n, -(-(int(rows[-1]) + 1) // unit) * unit)
         groups = range(end // gram.rows.lanes)
         gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
@@ -119,7 +118,7 @@ class Rest:
         reflect = stream.variant(programs.given(stream.profile, state.gram.rows.dtype), "reflect")
         with stream.scratch():
             there = store._replace(slot=stream.upload(slot_of))
-            reflect((state.n // SIDE,), (1,), there.arguments(), stream.upload(ends), state.n)
+            reflect((state.n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), state.n)
             stream.finish()
 
     def _missing(self) -> NDArray[np.int32]:

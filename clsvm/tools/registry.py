@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, shapes, update
+from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
 from clsvm.kernels.records import Spec
 from clsvm.linalg.programs import programs
 from clsvm.opencl import sources
@@ -29,7 +29,7 @@ def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
         yield from LAYOUTS[kind].programs_of(spec, profile, dtype)
     if profile.shape == "vector":
         for constraint in (Constraint.BIAS, Constraint.NONE):
-            yield subproblem(profile, dtype, profile.working_set, constraint, spec)
+            yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))
 
 
 def registry(
@@ -57,6 +57,8 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
             if constraint is not Constraint.SPLIT:
                 yield selection(profile, dtype, constraint, profile.sort_most)
             yield subproblem(profile, dtype, profile.working_set, constraint)
+            if profile.shape == "vector" and constraint in (Constraint.BIAS, Constraint.NONE):
+                yield subproblem(profile, dtype, profile.working_set, constraint, picked_rows())
         yield update(profile, dtype)
         yield carry(profile, dtype)
         yield shard(profile, dtype)

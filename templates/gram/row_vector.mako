@@ -6,6 +6,8 @@
 // by the chain of operations of the gram kernels, so to the same bits: contiguous loads of V against one broadcast.
 #define ROWS_PARAMETERS , global uchar *restrict made, global const real *restrict panel, global const real *restrict uu, \
     const int d KERNEL_PARAMETERS
+#define ROWS_BEGIN made += (size_t)p * W, panel += (size_t)p * W * d, uu += (size_t)p * W;
+#define ROWS_DIAGONAL make_diagonal(rows, W, panel, uu, d, diagonal KERNEL_ARGUMENTS);
 #define ROW(i) \
   if (!made[i]) made[i] = 1, make_row(i, rows, W, panel, uu, d, Q + (size_t)(i) * W KERNEL_ARGUMENTS);
 #define AT_A_TIME 4  // lane groups whose sums are in registers: their chains hide one another's latency

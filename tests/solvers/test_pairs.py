@@ -29,8 +29,8 @@ def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_tiles_from_one_side_of_all_values(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """The bits of tiles from the rows, for ascending rows with gaps, over several slabs; rows of -1 have zeros."""
+def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """The bits of tiles from the rows, in any order with gaps, over several slabs; rows of -1 have zeros."""
     monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
     n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
     X = np.random.default_rng(0).normal(size=(n, d))
@@ -39,7 +39,7 @@ def test_tiles_from_one_side_of_all_values(device: str, monkeypatch: pytest.Monk
         gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
         shared = SharedGram(stream, gram)
         rows = np.full(32, -1, np.int32)
-        rows[:21] = np.sort(np.random.default_rng(1).choice(n, 21, replace=False))
+        rows[:21] = np.random.default_rng(1).choice(n, 21, replace=False)
         at, count = stream.upload(rows), stream.upload(np.array([21], np.int32))
         tiles = []
         for one in (gram, shared):
@@ -56,13 +56,15 @@ def test_tiles_from_one_side_of_all_values(device: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("make", [SVC, NuSVC, lambda **options: SVC(multi_class="ovr", **options)])
 def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
-    """Of all values once, one side of each tile and its mirror image, or both sides."""
+    """Of all values once, by rows that the subproblem picks (NuSVC: by tiles), one side of each tile and its mirror
+    image, or both sides."""
     monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
     monkeypatch.setattr(batch, "IN_CACHE", 0)  # (else the subproblem makes the rows)
     X, y = classes(260, 150, 4, apart=0.2)
     used: list[int] = []
-    tile = SharedGram.tile
-    monkeypatch.setattr(SharedGram, "tile", lambda self, *given: used.append(1) or tile(self, *given))
+    for name in ("row_source", "tile"):
+        real = getattr(SharedGram, name)
+        monkeypatch.setattr(SharedGram, name, lambda self, *given, real=real: used.append(1) or real(self, *given))
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
         monkeypatch.setattr(side_by_side, "LONG", long)
@@ -241,6 +243,10 @@ def test_blocks_of_the_host(given: bool, whole: bool) -> None:
         def __call__(self, *rows: Any) -> Any:
             made.append(len(rows[0]))
             return call(kernel, *rows)
+
+        def at(self, xx: Any, *given: Any) -> Any:
+            made.append(len(xx))
+            return kernel.at(xx, *given)
 
     counting = object.__new__(Counting)
     counting.__dict__.update(vars(kernel))

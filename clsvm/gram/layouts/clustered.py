@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import scipy.sparse as sp
 
-from clsvm.arrays import Data, centred
+from clsvm.arrays import Data, centred, entries
 from clsvm.gram import cluster
 from clsvm.gram.layouts.lanes import MAX_FEATURES, LaneRows, Lanes, packed, panel_words
 from clsvm.gram.layouts.record import Arrangement, Layout, Plan, Rows, lanes, padded
@@ -62,7 +62,7 @@ class Clustered(Lanes):
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         if sp.issparse(X):
-            X, plan = sp.csr_matrix(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
+            X, plan = entries(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
         order, position, _, groups = self.arranged(stream, X, plan, dtype)
         return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
 

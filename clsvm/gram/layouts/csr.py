@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data, centred
+from clsvm.arrays import Data, centred, entries
 from clsvm.gram import partition
 from clsvm.gram.layouts.record import (
     Layout,
@@ -252,7 +252,7 @@ class Csr(Layout):
         return 8 * X.shape[0] + entries * (itemsize + (2 if X.shape[1] <= 1 << 16 else 4))
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        longest = np.sort(np.diff(sp.csr_matrix(X).indptr))[-width:].sum()
+        longest = np.sort(np.diff(entries(X).indptr))[-width:].sum()
         return int(min(X.shape[1], longest) + 1) * width * itemsize + 4 * X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
@@ -261,7 +261,7 @@ class Csr(Layout):
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
-        X = sp.csr_matrix(centred(X, plan.centre))
+        X = entries(centred(X, plan.centre))
         if plan.partition:
             rank = plan.partition.widened(X.shape[1]).rank
             X = sp.csr_matrix((X.data, rank[X.indices], X.indptr), shape=X.shape)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data, centred
+from clsvm.arrays import Data, centred, entries
 from clsvm.gram import partition
 from clsvm.gram.layouts.csr import Csr, CsrRows
 from clsvm.gram.layouts.record import Plan, lanes
@@ -65,7 +64,7 @@ class Hybrid(Csr):
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
         assert plan.partition
-        dense, rest = partition.split(sp.csr_matrix(centred(X, plan.centre)), plan.partition)
+        dense, rest = partition.split(entries(centred(X, plan.centre)), plan.partition)
         return self._laid(stream, rest, dense, dtype)
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data, centred
+from clsvm.arrays import Data, centred, entries
 from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
 from clsvm.gram.layouts.csr import CsrPanel, CsrReader, CsrRows
@@ -139,7 +139,7 @@ class Inverted(Hybrid):
         n, profile = X.shape[0], stream.profile
         if not self.suits(profile) or n < FEWEST:
             return HYBRID.build(stream, X, plan, dtype)
-        dense, rest = partition.split(sp.csr_matrix(centred(X, plan.centre)), plan.partition)
+        dense, rest = partition.split(entries(centred(X, plan.centre)), plan.partition)
         laid = self._laid(stream, rest, dense, dtype)
         count = np.bincount(rest.indices, minlength=1)
         cost = _cells(profile, n, laid.dense.number, count)
