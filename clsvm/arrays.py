@@ -184,7 +184,7 @@ def canonical(X: Any) -> Data:
 
 
 def entries(X: Data) -> sp.csr_matrix:
-    """The entries of rows (n, d) as CSR, of dense ones those that are not 0, in a third of the time that SciPy takes."""
+    """The entries of rows (n, d) as CSR, of dense ones those that are not 0, in a third of SciPy's time."""
     if sp.issparse(X):
         return sp.csr_matrix(X)
     there = X != 0

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import both_dense
+from clsvm.arrays import both_dense, centred
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
@@ -38,6 +38,7 @@ FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which al
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
 EPS = certificate.EPS
 CONSTANT = 0.25  # a mean of a row of K beyond this share of the centred diagonal: the means are taken off
+AT_A_TIME = 1 << 14  # values of K
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -96,10 +97,12 @@ class Values(NamedTuple):
 
 class Blocks:
     """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block, as exact as devices
-    compute it, and where ``whole`` more exactly, all of it once the blocks that were asked for come to as many."""
+    compute it, and where ``whole`` all of it once the blocks that were asked for come to as many values. centre (d,):
+    what is taken off rows for distances."""
 
-    def __init__(self, X: Any, kernel: Kernel | Precomputed, whole: bool) -> None:
-        self._X, self._kernel, self._left = X, kernel, X.shape[0] ** 2 if whole else np.inf
+    def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
+        self._X, self._kernel, self._centre = X, kernel, centre
+        self._left = X.shape[0] ** 2 if whole else np.inf
         self._K: Any = X if isinstance(kernel, Precomputed) else None
 
     def __call__(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -107,21 +110,23 @@ class Blocks:
         self._left -= len(rows) * len(columns)
         if self._K is None and isinstance(self._kernel, Kernel):
             with _threads(len(rows)):
-                if self._left == np.inf:
-                    return _by_norms(self._kernel, self._X[rows], self._X[columns])
                 if self._left > 0:
-                    return self._kernel(self._X[rows], self._X[columns])
-                self._K = self._kernel(self._X)
+                    return self._between(self._kernel, self._X[rows], self._X[columns])
+                self._K = self._between(self._kernel, self._X, self._X)
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
-
-def _by_norms(kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-    """K (n, m), of distances from norms and products: many times as fast as from differences where rows are long."""
-    if "sqdist" not in kernel.spec.expression.names:
-        return kernel(X, Y)
-    X, Y, _ = both_dense(X, Y)
-    xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
-    return kernel.at(xx[:, None], yy[None, :], X @ Y.T)
+    def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
+        """K (n, m), of distances from norms and products: many times as fast as from differences of long rows. Some rows
+        at a time, so that what is in between stays in a cache, in memory that has been touched before."""
+        if "sqdist" not in kernel.spec.expression.names:
+            return kernel(X, Y)
+        X, Y, _ = both_dense(centred(X, self._centre), centred(Y, self._centre))
+        xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
+        out = np.empty((len(X), len(Y)))
+        for first in range(0, len(X), step := max(1, AT_A_TIME // max(1, len(Y)))):
+            some = slice(first, first + step)
+            out[some] = kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
+        return out
 
 
 def _centred(values: Values, problem: Problem) -> Values:

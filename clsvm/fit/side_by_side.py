@@ -135,7 +135,7 @@ class _Work:
         taken = max((found[p].steps for p in able if p in found), default=0)
         options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
         checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.given.X.shape))
-        sample = host.Blocks(self.given.X, self.given.kernel, whole=False) if self.given.X.shape[1] <= WIDE else None
+        sample = self._blocks(whole=False) if self.given.X.shape[1] <= WIDE else None
         outcomes = batch.solve(
             self.stream,
             self.gram,
@@ -225,11 +225,15 @@ class _Work:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
         if host.holds(self.stream, X.shape):
-            return host.Blocks(X, kernel, whole=True)
+            return self._blocks(whole=True)
         laid = plan and _by_number(self.stream, plan, X, self.options)
         if isinstance(kernel, Precomputed) or laid is None:
             return PrecomputedGram(self.stream, X, "float64")
         return products_of(self.stream, X, laid, kernel, "float64")
+
+    def _blocks(self, whole: bool) -> host.Blocks:
+        X, plan = self.given.X, self.record.plan
+        return host.Blocks(X, self.given.kernel, plan.centre if plan else np.zeros(X.shape[1]), whole)
 
     def _watch(self, place: int, outcome: Outcome) -> None:
         self.record.rows += len(outcome.b)
