@@ -38,7 +38,7 @@ FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which al
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
 EPS = certificate.EPS
 CONSTANT = 0.25  # a mean of a row of K beyond this share of the centred diagonal: the means are taken off
-AT_A_TIME = 1 << 14  # values of K
+AT_A_TIME = 1 << 15  # values of K
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -96,13 +96,15 @@ class Values(NamedTuple):
 
 
 class Blocks:
-    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block, as exact as devices
-    compute it, and where ``whole`` all of it once the blocks that were asked for come to as many values. centre (d,):
-    what is taken off rows for distances."""
+    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block.
+
+    whole: all of it once the blocks that were asked for come to as many values; distances come from differences, so
+    that a value has the same bits in every block. Else distances come from norms and products of rows less their
+    ``centre`` (d,), as exact as devices compute them, and many times as fast where rows are long."""
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
-        self._X, self._kernel, self._centre = X, kernel, centre
-        self._left = X.shape[0] ** 2 if whole else np.inf
+        self._X, self._kernel, self._centre, self._whole = X, kernel, centre, whole
+        self._left = X.shape[0] ** 2
         self._K: Any = X if isinstance(kernel, Precomputed) else None
 
     def __call__(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -110,23 +112,27 @@ class Blocks:
         self._left -= len(rows) * len(columns)
         if self._K is None and isinstance(self._kernel, Kernel):
             with _threads(len(rows)):
-                if self._left > 0:
+                if self._left > 0 or not self._whole:
                     return self._between(self._kernel, self._X[rows], self._X[columns])
                 self._K = self._between(self._kernel, self._X, self._X)
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """K (n, m), of distances from norms and products: many times as fast as from differences of long rows. Some rows
-        at a time, so that what is in between stays in a cache, in memory that has been touched before."""
-        if "sqdist" not in kernel.spec.expression.names:
-            return kernel(X, Y)
+        """K (n, m), some rows at a time: what is in between stays in a cache, in memory that has been touched."""
+        out, step = np.empty((X.shape[0], Y.shape[0])), max(1, AT_A_TIME // max(1, Y.shape[0]))
+        values = self._by_norms(kernel, X, Y)
+        for first in range(0, X.shape[0], step):
+            some = slice(first, first + step)
+            out[some] = values(some) if values else kernel(X[some], Y)
+        return out
+
+    def _by_norms(self, kernel: Kernel, X: Any, Y: Any) -> Callable[[slice], NDArray[np.float64]] | None:
+        """K of some of the rows X by norms and products, where that is to be."""
+        if self._whole or "sqdist" not in kernel.spec.expression.names:
+            return None
         X, Y, _ = both_dense(centred(X, self._centre), centred(Y, self._centre))
         xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
-        out = np.empty((len(X), len(Y)))
-        for first in range(0, len(X), step := max(1, AT_A_TIME // max(1, len(Y)))):
-            some = slice(first, first + step)
-            out[some] = kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
-        return out
+        return lambda some: kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
 
 
 def _centred(values: Values, problem: Problem) -> Values:

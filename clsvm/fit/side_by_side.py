@@ -125,6 +125,7 @@ class _Work:
     few: bool
     progress: Progress | None
     finished: set[int] = field(default_factory=set)  # those that the host has solved
+    blocks: dict[bool, host.Blocks] = field(default_factory=dict)
     began: float = field(default_factory=perf_counter)
 
     def side_by_side(self, todo: list[int]) -> None:
@@ -134,8 +135,9 @@ class _Work:
         again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
         taken = max((found[p].steps for p in able if p in found), default=0)
         options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
-        checked = single and (self.stream.profile.wide == "double" or host.holds(self.stream, self.given.X.shape))
-        sample = self._blocks(whole=False) if self.given.X.shape[1] <= WIDE else None
+        held = host.holds(self.stream, self.given.X.shape)
+        checked = single and (self.stream.profile.wide == "double" or held)
+        sample = self._blocks(held) if self.given.X.shape[1] <= WIDE else None
         outcomes = batch.solve(
             self.stream,
             self.gram,
@@ -225,15 +227,19 @@ class _Work:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
         if host.holds(self.stream, X.shape):
-            return self._blocks(whole=True)
+            return self._blocks(True)
         laid = plan and _by_number(self.stream, plan, X, self.options)
         if isinstance(kernel, Precomputed) or laid is None:
             return PrecomputedGram(self.stream, X, "float64")
         return products_of(self.stream, X, laid, kernel, "float64")
 
     def _blocks(self, whole: bool) -> host.Blocks:
-        X, plan = self.given.X, self.record.plan
-        return host.Blocks(X, self.given.kernel, plan.centre if plan else np.zeros(X.shape[1]), whole)
+        """K on the host, one of each kind."""
+        if whole not in self.blocks:
+            X, plan = self.given.X, self.record.plan
+            centre = plan.centre if plan else np.zeros(X.shape[1])
+            self.blocks[whole] = host.Blocks(X, self.given.kernel, centre, whole)
+        return self.blocks[whole]
 
     def _watch(self, place: int, outcome: Outcome) -> None:
         self.record.rows += len(outcome.b)

@@ -11,9 +11,10 @@ element-wise sum: in each layout).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -269,9 +270,22 @@ class Gram:
         tiles = -(-one.groups // tile["GROUPS"]) * (1 if update else -(-one.blocks // tile["BLOCKS"]))
         return tiles >= self.stream.compute_units
 
+    def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
+        """The launches of c += K(X, U) D over some lane groups of dense rows, to be repeated as the buffers change."""
+        passes = self._reader.over_rows(groups.start, len(groups), panel, count)
+        launches = (self._launches("update", panel.shape, one, 0, None, update) for one in passes)
+        return [kernel.held(*launch) for kernel, *launch in chain.from_iterable(launches)]
+
     def _launch(
         self, product: str, shape: str, one: Pass, base: int, store: Store | None, update: Update | None
     ) -> None:
+        for kernel, *launch in self._launches(product, shape, one, base, store, update):
+            kernel(*launch)
+
+    def _launches(
+        self, product: str, shape: str, one: Pass, base: int, store: Store | None, update: Update | None
+    ) -> Iterator[tuple[Any, ...]]:
+        """A kernel, its range, work-group and arguments, of each launch."""
         stream, r = self.stream, self.rows
         if shape == "many" and self._wide(one, bool(update)):
             shape = "wide"
@@ -285,11 +299,11 @@ class Gram:
         if stream.profile.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
             of_panel = programs.PRODUCTS[product].tile
             size = (one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells),)
-            kernel(size, (1,), one.first, one.groups, base, one.reads, *outcome, self.numbers)
+            yield kernel, size, (1,), one.first, one.groups, base, one.reads, *outcome, self.numbers
             return
         each = numbers.get("GROUPS", 1)  # (lane groups of a tile)
         step = each * max(1, int(LONGEST / (each * cells)))
         for begin in range(0, one.groups, step):
             some = min(step, one.groups - begin)
             grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-            kernel(*grid, one.first + begin, some, base, one.reads, *outcome, self.numbers)
+            yield kernel, *grid, one.first + begin, some, base, one.reads, *outcome, self.numbers

@@ -216,7 +216,7 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
         return [int(asked)] if int(asked) < len(here) else []
     if asked in ("gpu", "cpu"):
         return [i for i, d in enumerate(here) if _kind(d) == asked]
-    names = [(d.platform.name.strip().lower(), " ".join(d.name.split()).lower()) for d in here]
+    names = [*map(_names, here)]
     number = re.fullmatch(r"(.*):(\d+)", asked)
     if number and number[1] in ("gpu", "cpu"):
         return [i for i, d in enumerate(here) if _kind(d) == number[1]][int(number[2]) :][:1]
@@ -224,6 +224,12 @@ def _matches(asked: str, here: list[cl.Device]) -> list[int]:
     if not hits and number:
         hits = _named(number[1], names)[int(number[2]) :][:1]
     return hits
+
+
+@cache
+def _names(device: cl.Device) -> tuple[str, str]:
+    """Of a device's platform and its own, in lower case."""
+    return device.platform.name.strip().lower(), " ".join(device.name.split()).lower()
 
 
 def _named(text: str, names: list[tuple[str, str]]) -> list[int]:

