@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import is_classifier
 
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon, Posed
+from clsvm.estimators.targets import classes_of
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.fit import Options as NystromOptions
@@ -39,6 +41,10 @@ class Steps:
     def kernel(self, rows: Any) -> Kernel:
         """The kernel function, whose gamma may be by these rows."""
         return self.machine._kernel(rows)
+
+    def targets(self, y: Any) -> Any:
+        """y (n,) as all fits to it take it: labels are read once. Raises ValueError as a fit does."""
+        return classes_of(y) if is_classifier(self.machine) else y
 
     def decision_values(self, X: Any) -> Vector:
         """Of the machine, which is fitted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,23 @@ _MOST = 1e100  # of the sum of all bounds: its square, times kernel values, is a
 _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).parameters.keys()
 
 
-def classes_of(y: Any) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """(classes (k,) sorted, index of each row's class (n,)). Raises ValueError for fewer than two classes."""
+class Labels(NamedTuple):
+    """Labels that have been read: classes (k,) sorted, and which of them each row is of, places (n,)."""
+
+    classes: NDArray[Any]
+    places: NDArray[np.intp]
+
+
+def classes_of(y: Any) -> Labels:
+    """Of labels y (n,), or themselves where they have been read. Raises ValueError for fewer than two classes."""
+    if isinstance(y, Labels):
+        return y
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)
     classes, index = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"The number of classes has to be greater than one; got {len(classes)} class")
-    return classes, index
+    return Labels(classes, index)
 
 
 def numbers_of(y: Any) -> Vector:

@@ -171,8 +171,10 @@ class SharedGram(_Numbered):
 
 
 def _computed(stream: Stream, gram: Gram) -> Slabs:
-    """K of the rows of ``gram``; in the vector shape half of it, which the other half mirrors."""
-    rows, slabs, half = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype), stream.profile.shape == "vector"
+    """K of the rows of ``gram``; in the vector shape, where values are dear, half of it, which the other half
+    mirrors."""
+    rows, slabs, profile = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype), stream.profile
+    half = profile.shape == "vector" and rows.cost / 2 > programs.COPIED * profile.cache_cost
     panel, unit, ends = (
         gram.panel(_AT_A_TIME),
         max(programs.SIDE, rows.lanes),

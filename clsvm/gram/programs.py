@@ -86,6 +86,7 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 SIDE = 16  # of the squares of given.cl, reflect
+COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
 
 
 def given(profile: Profile, dtype: str) -> Variant:

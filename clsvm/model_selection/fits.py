@@ -123,6 +123,7 @@ class Fits:
         self.rows = self.steps(clone(machine)).rows(X)  # as a solver reads them
         self.n = _num_samples(X)
         self._digest = ""
+        self._targets: dict[int, tuple[Any, Any]] = {}  # by fold
 
     def key(self, job: Job) -> tuple[Any, ...]:
         """What jobs have in common that share their work. Raises NotImplementedError, or what the fit would raise,
@@ -270,10 +271,13 @@ class Fits:
         return len(np.unique(train)) == len(train) and not job.machine.warm_start
 
     def targets(self, fold: int) -> tuple[Any, Any]:
-        """y of the rows that a fold is fitted to, and sample_weight of them, ones where none is given."""
-        train = self.splits[fold][0]
-        y = None if self.y is None else np.asarray(self.y)[train]
-        return y, np.ones(len(train)) if self.weights is None else self.weights[train]
+        """y of the rows that a fold is fitted to, as all fits take it, and sample_weight of them, ones where none is
+        given. Raises ValueError as a fit does."""
+        if fold not in self._targets:
+            train = self.splits[fold][0]
+            y = None if self.y is None else self.steps(self.machine).targets(np.asarray(self.y)[train])
+            self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
+        return self._targets[fold]
 
     def _alone(self, job: Job) -> Found | Exception:
         """A fit as the estimator has it, of the fold's rows; scikit-learn's error_score says what becomes of errors."""

@@ -28,7 +28,6 @@ from clsvm.solvers.state import State
 from clsvm.threads import go_on
 
 FIRST = 1 / 8  # of all rows: so many are computed before it is looked at, and twice as many before the next time
-COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
 GAIN = 1.25  # times what it costs, that it is to spare
 
 
@@ -51,7 +50,7 @@ class Rest:
         """Whether there are kernels for it, and it could pay (:meth:`pays`) if all rows were wanted."""
         if not isinstance(gram, Gram) or gram.stream.profile.shape != "vector":
             return False
-        return gram.rows.cost * (1 - GAIN / 2) > GAIN * COPIED * gram.stream.profile.cache_cost
+        return gram.rows.cost * (1 - GAIN / 2) > GAIN * programs.COPIED * gram.stream.profile.cache_cost
 
     def pays(self, computed: int) -> bool:
         """Whether it does, after so many rows."""
@@ -62,7 +61,7 @@ class Rest:
         missing = self._missing()
         asked = certificate.of(*state.now()).violating(self._tol).reshape(state.P, rows.n).any(axis=0)
         wanted = np.isin(missing, rows.position[asked]).sum()
-        each = rows.cost / 2 + COPIED * state.stream.profile.cache_cost
+        each = rows.cost / 2 + programs.COPIED * state.stream.profile.cache_cost
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
 
     def make(self, panel: Panel, misses: Misses, counters: Buffer, until: float = np.inf) -> Made:
