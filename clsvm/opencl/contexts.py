@@ -126,6 +126,20 @@ def of_thread(name: str) -> dict[Any, Any]:
     return table
 
 
+def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context]:
+    """A CommandQueue of the caller's and its context, or this thread's on ``device``. Raises ValueError for one that
+    executes out of order, DeviceError where its context is gone."""
+    own = context_of(os.getpid(), device)
+    if not isinstance(spec, cl.CommandQueue):
+        return queue_of(device), own
+    if spec.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+        raise ValueError("device must be an in-order CommandQueue, got one that executes out of order")
+    try:
+        return spec, spec.context
+    except cl.Error as error:
+        raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
+
+
 def queue_of(device: cl.Device) -> cl.CommandQueue:
     """This thread's queue on ``device``."""
     queues = of_thread("queues")

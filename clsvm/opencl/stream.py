@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
-from clsvm.opencl import memory, sources
-from clsvm.opencl.contexts import built, context_lock, context_of, queue_of, streams
+from clsvm.opencl import memory, pinned, sources
+from clsvm.opencl.contexts import built, context_lock, queue_for, streams
 from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.launch import Kernel
 from clsvm.opencl.profiles import Profile
@@ -34,15 +34,7 @@ class Stream:
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
         self.info = find(spec)
         self._device = handle(spec, self.info)
-        self._context = context_of(os.getpid(), self._device)
-        self._queue = spec if isinstance(spec, cl.CommandQueue) else queue_of(self._device)
-        if isinstance(spec, cl.CommandQueue):
-            if spec.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
-                raise ValueError("device must be an in-order CommandQueue, got one that executes out of order")
-            try:
-                self._context = spec.context
-            except cl.Error as error:
-                raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
+        self._queue, self._context = queue_for(spec, self._device)
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = memory.parse_bytes(memory_limit) or int(memory.MEMORY_SHARE * memory.free_memory(self._device))
@@ -102,8 +94,7 @@ class Stream:
         """Count ``nbytes`` of the budget as held, for what is made in :meth:`lent` or on the host; a negative number
         gives them back. Raises ValueError where so much is not left."""
         self._make_room(nbytes)
-        self.held += nbytes
-        self.peak = max(self.peak, self.held)
+        self._hold(nbytes)
 
     @contextlib.contextmanager
     def lent(self, nbytes: int) -> Iterator[None]:
@@ -170,6 +161,9 @@ class Stream:
 
     def _keep(self, buffer: Buffer, nbytes: int) -> None:
         self._buffers[buffer.int_ptr] = buffer, nbytes
+        self._hold(nbytes)
+
+    def _hold(self, nbytes: int) -> None:
         self.held += nbytes
         self.peak = max(self.peak, self.held)
 
@@ -184,8 +178,7 @@ class Stream:
             memory.released(memory.pool, memory.large)  # slabs of other sizes
         buffer = buffer or self._made(nbytes)
         self._slabs.append((key, buffer))
-        self.held += nbytes
-        self.peak = max(self.peak, self.held)
+        self._hold(nbytes)
         return buffer
 
     def free(self, *buffers: Buffer) -> None:
@@ -242,10 +235,9 @@ class Stream:
 
     def upload(self, array: NDArray[Any]) -> Buffer:
         """A buffer with a copy of ``array``."""
-        array = np.ascontiguousarray(array)
         buffer = self.buffer(array.nbytes)
         if array.nbytes:
-            self._copy(buffer, array)
+            self.write(buffer, array)
         return buffer
 
     @contextlib.contextmanager
@@ -311,7 +303,12 @@ class Stream:
             self._zero((-(-int(nbytes) // 64),), None, buffer)
 
     def write(self, buffer: Buffer, array: NDArray[Any]) -> None:
-        self._copy(buffer, np.ascontiguousarray(array))
+        array = np.ascontiguousarray(array)
+        if self.unified or self.simulated or array.nbytes < pinned.LEAST:
+            self._copy(buffer, array)
+            return
+        with self._calling("a copy failed"):
+            pinned.write(self._context, self._queue, buffer, array)
 
     def read(self, buffer: Buffer, dtype: DTypeLike, shape: int | tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """A copy of the buffer's start (from ``offset`` bytes) on the host; waits for all work enqueued before.

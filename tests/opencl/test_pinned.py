@@ -1,0 +1,84 @@
+"""Large arrays on their way to a device with memory of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clsvm import SVC
+from clsvm.opencl import pinned
+from clsvm.opencl.stream import Stream
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Devices have memory of their own, pieces are of 1000 bytes; the sizes of what went through them."""
+    monkeypatch.setattr(pinned, "PIECE", 1000)
+    monkeypatch.setattr(pinned, "LEAST", 2000)
+    sizes: list[int] = []
+    write, init = pinned.write, Stream.__init__
+
+    def counted(context: Any, queue: Any, to: Any, array: np.ndarray) -> None:
+        sizes.append(array.nbytes)
+        write(context, queue, to, array)
+
+    def made(self: Stream, *given: Any, **options: Any) -> None:
+        init(self, *given, **options)
+        self.unified = self.simulated = False
+
+    monkeypatch.setattr(pinned, "write", counted)
+    monkeypatch.setattr(Stream, "__init__", made)
+    return sizes
+
+
+@pytest.mark.parametrize("size", [1999, 2000, 2001, 3000, 12345])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_an_array_comes_whole(device: str, apart: list[int], size: int, dtype: Any) -> None:
+    """Whatever part of the last piece it fills, and the first bytes of a larger buffer alone are written."""
+    nbytes = np.dtype(dtype).itemsize * size
+    array = np.random.default_rng(size).integers(0, 250, size).astype(dtype)
+    with Stream(device) as stream:
+        buffer = stream.upload(array)
+        np.testing.assert_array_equal(stream.read(buffer, dtype, size), array)
+        larger = stream.zeros(nbytes + 4096)
+        stream.write(larger, array[::-1])  # (what is not contiguous is, on its way)
+        np.testing.assert_array_equal(stream.read(larger, dtype, size), array[::-1])
+        assert not stream.read(larger, np.uint8, 4096, offset=nbytes).any()
+    assert apart == [nbytes] * 2 * (nbytes >= 2000)
+
+
+def test_threads_have_pieces_of_their_own(device: str, apart: list[int]) -> None:
+    arrays = [np.random.default_rng(seed).integers(0, 250, 50_000).astype(np.uint8) for seed in range(4)]
+    wrong: list[int] = []
+
+    def copies(place: int) -> None:
+        with Stream(device) as stream:
+            for _ in range(5):
+                buffer = stream.upload(arrays[place])
+                wrong.extend([place] * (not np.array_equal(stream.read(buffer, np.uint8, 50_000), arrays[place])))
+                stream.free(buffer)
+
+    threads = [threading.Thread(target=copies, args=(place,)) for place in range(len(arrays))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(apart) == 20
+
+
+def test_a_fit_is_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit that of a device that reads the host's memory."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(400, 30))
+    y = (X[:, 0] + rng.normal(size=400) > 0).astype(int)
+    one = SVC(device=device).fit(X, y)
+    with monkeypatch.context() as patch:
+        sizes = apart.__wrapped__(patch)
+        other = SVC(device=device).fit(X, y)
+    assert max(sizes) >= X.nbytes
+    np.testing.assert_array_equal(one.dual_coef_, other.dual_coef_)
+    np.testing.assert_array_equal(one.decision_function(X), other.decision_function(X))
