@@ -41,9 +41,7 @@ def _pieces(context: cl.Context, queue: cl.CommandQueue) -> list[NDArray[np.uint
     if (context, PIECE) not in made:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         buffers = [cl.Buffer(context, flags, PIECE) for _ in range(2)]
-        maps = [
-            cl.enqueue_map_buffer(queue, one, cl.map_flags.WRITE, 0, (PIECE,), np.dtype(np.uint8))[0] for one in buffers
-        ]
-        made[context, PIECE] = buffers, maps
+        asked = cl.map_flags.WRITE, 0, (PIECE,), np.dtype(np.uint8)
+        made[context, PIECE] = buffers, [cl.enqueue_map_buffer(queue, one, *asked)[0] for one in buffers]
     pieces: list[NDArray[np.uint8]] = made[context, PIECE][1]
     return pieces
