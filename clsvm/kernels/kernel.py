@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -216,6 +216,7 @@ class Kernel:
         """The largest of :meth:`sizes` of the rows of X (n, d)."""
         return float(self.sizes(X).max(initial=0.0))
 
+    @lru_cache(maxsize=64)  # noqa: B019  (nothing in a kernel changes; fits to the same rows ask the same)
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
