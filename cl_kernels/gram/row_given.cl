@@ -1,5 +1,5 @@
-// Rows of Q = K(ws, ws) picked when the subproblem first asks for them: most are of rows that never change. Vector shape:
-// the work-item that solves the problem picks them, from a kernel matrix that is on the device whole,
+// Rows of Q = K(ws, ws) picked when the subproblem first asks for them: of most coefficients, which never change, it asks
+// for none. Vector shape: the work-item that solves the problem picks them, from K that is on the device whole,
 //   Q[i][k] = K[number[i]][number[k]]
 // with row i of K in slot i: gathers within one row, whose lines follow each other where the numbers ascend.
 #define ROWS_PARAMETERS , global uchar *restrict made, SLABS_GIVEN, const int slab_rows, const long ld, \

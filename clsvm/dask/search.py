@@ -84,7 +84,7 @@ class _Dealt(Fits):
         """These fits on every worker, without what is found and what a worker makes of X. Raises DeviceError where no
         worker is there."""
         bare = copy.copy(self)
-        bare.found, bare.rows = {}, None
+        bare.found, bare.rows, bare._targets = {}, None, {}
         try:
             data: Future[Any] = client.scatter(bare, broadcast=True, hash=False)
         except TimeoutError:

@@ -99,8 +99,8 @@ class Blocks:
     """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block.
 
     whole: all of it once the blocks that were asked for come to as many values; distances come from differences, so
-    that a value has the same bits in every block. Else distances come from norms and products of rows less their
-    ``centre`` (d,), as exact as devices compute them, and many times as fast where rows are long."""
+    that a value of dense rows has the same bits in every block. Else distances come from norms and products of rows
+    less their ``centre`` (d,), as exact as devices compute them, and many times as fast where rows are long."""
 
     def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
         self._X, self._kernel, self._centre, self._whole = X, kernel, centre, whole
@@ -118,21 +118,20 @@ class Blocks:
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """K (n, m), some rows at a time: what is in between stays in a cache, in memory that has been touched."""
-        out, step = np.empty((X.shape[0], Y.shape[0])), max(1, AT_A_TIME // max(1, Y.shape[0]))
-        values = self._by_norms(kernel, X, Y)
-        for first in range(0, X.shape[0], step):
-            some = slice(first, first + step)
-            out[some] = values(some) if values else kernel(X[some], Y)
-        return out
-
-    def _by_norms(self, kernel: Kernel, X: Any, Y: Any) -> Callable[[slice], NDArray[np.float64]] | None:
-        """K of some of the rows X by norms and products, where that is to be."""
-        if self._whole or "sqdist" not in kernel.spec.expression.names:
-            return None
-        X, Y, _ = both_dense(centred(X, self._centre), centred(Y, self._centre))
+        """K (n, m); of distances some rows at a time: what is in between stays in a cache, in memory that has been
+        touched."""
+        if "sqdist" not in kernel.spec.expression.names:
+            return kernel(X, Y)
+        if not self._whole:
+            X, Y = centred(X, self._centre), centred(Y, self._centre)
+        X, Y, _ = both_dense(X, Y)
+        out, step = np.empty((len(X), len(Y))), max(1, AT_A_TIME // max(1, len(Y)))
         xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
-        return lambda some: kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
+        for first in range(0, len(X), step):
+            some = slice(first, first + step)
+            by_norms = None if self._whole else kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
+            out[some] = kernel(X[some], Y) if by_norms is None else by_norms
+        return out
 
 
 def _centred(values: Values, problem: Problem) -> Values:

@@ -135,9 +135,8 @@ class _Work:
         again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
         taken = max((found[p].steps for p in able if p in found), default=0)
         options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
-        held = host.holds(self.stream, self.given.X.shape)
-        checked = single and (self.stream.profile.wide == "double" or held)
-        sample = self._blocks(held) if self.given.X.shape[1] <= WIDE else None
+        checked = single and (self.stream.profile.wide == "double" or self._held)
+        sample = self._blocks(self._held) if self.given.X.shape[1] <= WIDE else None
         outcomes = batch.solve(
             self.stream,
             self.gram,
@@ -223,10 +222,15 @@ class _Work:
         return replace(one, steps=one.steps + steps)
 
     @cached_property
+    def _held(self) -> bool:
+        """Whether all of K is quickly made on the host."""
+        return host.holds(self.stream, self.given.X.shape)
+
+    @cached_property
     def _double(self) -> Products | host.Blocks:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
-        if host.holds(self.stream, X.shape):
+        if self._held:
             return self._blocks(True)
         laid = plan and _by_number(self.stream, plan, X, self.options)
         if isinstance(kernel, Precomputed) or laid is None:

@@ -79,12 +79,14 @@ class Desk:
         self._written: Vector | None = None  # the coefficients that are there
         self._launches: dict[int, list[Callable[[], None]]] = {}  # by lane groups
         # A fork waits for the builder first, then for streams: what is built is built before a call holds its stream.
+        self._hold(1)
         self._answered(stream, np.zeros((1, d)), np.zeros((self._problems, max(part.which.stop for part in parts))))
         stream.hand_over([*rows.buffers(), *self._refill.buffers, self._all, self._weights])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors). Raises
         ValueError for a row whose squared norm is too large for the dtype."""
+        self._hold(-(-X.shape[0] // self._gram.rows.lanes))
         with stream.lock:  # (a fork waits for the stream of the call)
             return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
@@ -95,21 +97,21 @@ class Desk:
         stream.clear(self._all, self._groups * self._each)
         if self._written is None or not np.array_equal(self._written, coefficients):
             self._write(stream, coefficients)
-        if groups not in self._launches:
-            self._launches[groups] = self._held(range(groups))
         for launch in self._launches[groups]:
             launch()
         found = stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]
         check_norms(stream, gram.rows, n)  # (last: the device waits for nothing on the way)
         return found
 
-    def _held(self, groups: range) -> list[Callable[[], None]]:
-        """The products of some lane groups with all parts."""
+    def _hold(self, groups: int) -> None:
+        """Have the launches of products of so many lane groups with all parts."""
+        if groups in self._launches:
+            return
         held: list[Callable[[], None]] = []
         for D, (panel, count, _, group) in zip(self._own, self._parts, strict=True):
             update = Update(self._problems, MOST, self._sums[group], D, panel.capacity)
-            held += self._gram.held(groups, panel, count, update)
-        return held
+            held += self._gram.held(range(groups), panel, count, update)
+        self._launches[groups] = held
 
     def _write(self, stream: Stream, coefficients: Vector) -> None:
         """The coefficients of each part, in its panel's room."""

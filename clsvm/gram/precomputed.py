@@ -34,7 +34,6 @@ class Slabs:
         self.buffers = [stream.slab(nbytes) for _ in self.starts]
         self.head = *self.buffers, *[self.buffers[-1]] * (SLABS - len(self.buffers)), self.rows, np.int64(n_pad)
         self._update = stream.variant(programs.update(stream.profile, dtype))
-        self.pick = stream.variant(programs.given(stream.profile, dtype), "pick")
 
     def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
         """c += K(X, U) D, U the ``count`` first of ``rows``."""
@@ -61,7 +60,7 @@ class _WholeGram:
         panel.rows = rows
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """None: problems that are solved whole have other products."""
+        """None: tiles are made from the vectors."""
         return None
 
     def row_source(self) -> RowSource:
@@ -100,7 +99,8 @@ class _Numbered(_WholeGram):
         """K among the rows of a panel."""
         size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
         wanted = panel.capacity, tile.known, tile.offset, int(tile.half)
-        self._slabs.pick(size, None, self._slabs.head, None, tile.rows, wanted, tile.out)
+        pick = self.stream.variant(programs.given(self.stream.profile, self.rows.dtype), "pick")
+        pick(size, None, self._slabs.head, None, tile.rows, wanted, tile.out)
 
 
 class PrecomputedGram(_Numbered):
@@ -171,15 +171,12 @@ class SharedGram(_Numbered):
 
 
 def _computed(stream: Stream, gram: Gram) -> Slabs:
-    """K of the rows of ``gram``; in the vector shape, where values are dear, half of it, which the other half
-    mirrors."""
+    """K of the rows of ``gram``; in the vector shape, where values are dear, half of it, which the other half mirrors
+    (of element-wise sums of sparse rows K(x, y) and K(y, x) can differ in their last bit when computed)."""
     rows, slabs, profile = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype), stream.profile
     half = profile.shape == "vector" and rows.cost / 2 > programs.COPIED * profile.cache_cost
-    panel, unit, ends = (
-        gram.panel(_AT_A_TIME),
-        max(programs.SIDE, rows.lanes),
-        np.full(rows.n_pad, rows.n_pad, np.int32),
-    )
+    panel, unit = gram.panel(_AT_A_TIME), max(programs.SIDE, rows.lanes)
+    ends = np.full(rows.n_pad, rows.n_pad, np.int32)  # of what is computed of each row
     at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
     for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
         last = min(begin + slabs.rows, rows.n_pad)

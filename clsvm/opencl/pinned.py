@@ -36,9 +36,10 @@ def write(context: cl.Context, queue: cl.CommandQueue, to: cl.Buffer, array: NDA
 
 
 def _pieces(context: cl.Context, queue: cl.CommandQueue) -> list[NDArray[np.uint8]]:
-    """This thread's, which stay with it: pinning takes longer than a copy."""
+    """This thread's, of the context that it used last: beyond any memory_limit, since they are the host's."""
     made = of_thread("pinned")
     if (context, PIECE) not in made:
+        made.clear()
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         buffers = [cl.Buffer(context, flags, PIECE) for _ in range(2)]
         asked = cl.map_flags.WRITE, 0, (PIECE,), np.dtype(np.uint8)

@@ -345,16 +345,17 @@ class Stream:
 
     def wide(self, array: NDArray[np.float64]) -> Buffer:
         """A buffer with ``array`` as wide numbers (8 bytes each: doubles, or pairs of floats)."""
-        return self.upload(self._wide(np.asarray(array, np.float64)))
+        return self.upload(self.as_wide(np.asarray(array, np.float64)))
 
     def write_wide(self, buffer: Buffer, array: NDArray[np.float64]) -> None:
-        self.write(buffer, self._wide(array))
+        self.write(buffer, self.as_wide(array))
 
     def held_wide(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
         """``array`` as it comes back once it was on the device as wide numbers."""
-        return array if self.profile.wide == "double" else self._wide(array).astype(np.float64).sum(axis=-1)
+        return array if self.profile.wide == "double" else self.as_wide(array).astype(np.float64).sum(axis=-1)
 
-    def _wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
+    def as_wide(self, array: NDArray[np.float64]) -> NDArray[Any]:
+        """``array`` as wide numbers, on the host."""
         return array if self.profile.wide == "double" else memory.pairs(array)
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:

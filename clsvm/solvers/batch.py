@@ -6,12 +6,12 @@ Returns:  b, rho, objectives, violation of each
 
 A batch of members goes through three stages: their W x W tiles, the subproblem (a work-item or a work-group for each),
 f = K b + q. On a CPU short rows are made by the subproblem itself, when a step first needs them or a coefficient is not
-0 at the start: a tile holds many of coefficients that never change. What the subproblem left, because its f is in
-kernel precision or because it ran out of steps, is solved again from there. Where the rounding of K could hide most of
-the tolerance, f of the rows that can decide the violation comes from float64 products with the support vectors; where
-it could move the objective alone, a sample of rows says first how much of that it did. A member that has taken its
-steps, or stands still, short of its tolerance is left as it is, and the outcome says so. One-vs-one pairs, folds and
-subsets of rows in general are such members.
+0 at the start, and picked from K where all of it is there: a tile holds many of coefficients that never change. What
+the subproblem left, because its f is in kernel precision or because it ran out of steps, is solved again from there.
+Where the rounding of K could hide most of the tolerance, f of the rows that can decide the violation comes from float64
+products with the support vectors; where it could move the objective alone, a sample of rows says first how much of that
+it did. A member that has taken its steps, or stands still, short of its tolerance is left as it is, and the outcome
+says so. One-vs-one pairs, folds and subsets of rows in general are such members.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def at_once(stream: Stream) -> int:
 
 
 def made_in_place(gram: Products, rows: int) -> bool:
-    """Whether a core's cache holds the cells of so many rows of a member: the subproblem can make kernel values."""
+    """Whether a core's cache holds the cells of so many rows of a member, of which there are none where K is there: the
+    subproblem can make kernel values, or pick them."""
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
@@ -166,16 +167,16 @@ class _Batch:
         self.group = self.groups * np.arange(B)[:, None] + (self.lo < 0) * (self.groups - 1)
         # as the device holds them: where it has no double precision they are sums of two floats
         self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
-        self.ws, self.all = (stream.upload(np.asarray(array, np.int32)) for array in (ws.ravel(), [B * W]))
-        self.each, self.counts = member_tiles.counts(stream, [len(member.rows) for member in members])
-        f, b, lo, hi, kink = map(stream.wide, (self.q, self.b, self.lo, self.hi, np.array([self.kink])))
+        own = self.q, self.b, self.lo, self.hi, np.array([self.kink]), self.q
+        blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
+        numbers = member_tiles.counts([B * W, *(len(member.rows) for member in members)])
+        self.inputs, parts = member_tiles.together(stream, [*map(stream.as_wide, own), *blank, ws, *numbers])
+        f, b, lo, hi, kink, self.linear, self.delta, self.counters, made, self.ws, self.all, *self.counts = parts
         self.state = View(f, b, lo, hi, kink)
-        self.linear = stream.wide(self.q)
-        self.delta, self.counters = stream.zeros(8 * B * W), stream.zeros(8 * 4 * B)
         self.panel, self.at = member_tiles.gathered(stream, gram, self.places, self.all)
         self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
         if values := self._own_rows():
-            self.own_rows = stream.zeros(B * W), *values
+            self.own_rows = made, *values
 
     def _own_rows(self) -> tuple[Any, ...] | None:
         """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache, or
@@ -193,8 +194,7 @@ class _Batch:
 
     def free(self) -> None:
         self.stream.finish()
-        self.stream.free(self.ws, self.each, self.all, *self.state, self.linear, self.delta, self.counters)
-        self.stream.free(self.at, *self.panel.buffers(), *self.own_rows[:1])
+        self.stream.free(self.inputs, self.at, *self.panel.buffers())
 
     def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Outcome]:
         stream, B, W = self.stream, self.B, self.W

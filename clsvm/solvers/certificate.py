@@ -96,7 +96,7 @@ class Extremes(NamedTuple):
 
 
 def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
-    """The derivatives of the dual to the right and to the left of b, as common.cl has them."""
+    """The derivatives of the dual to the right and to the left of b, as common.cl has them; to be read alone."""
     if not kink:
         return f, f
     return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)

@@ -21,7 +21,7 @@ from clsvm.solvers import programs
 
 Vector = NDArray[np.float64]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
-APART = 128  # numbers of 4 bytes from one part of a buffer to the next: devices want multiples of 512 bytes at most
+APART = 512  # bytes, of which the first of a part of a buffer is a multiple: devices want no more
 ROOM = 128  # places of what products are taken of are multiples of it: parts of buffers are aligned then
 MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
 HALVED = 0.6  # of what K between rows and support vectors takes: half of K among all of them
@@ -109,7 +109,7 @@ def _between(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Vec
     everything = stream.upload(np.array([len(asked) * max(R, S)], np.int32))
     (panel, at), (right, of) = (gathered(stream, gram, places, everything) for places in (lefts, rights))
     D, c = stream.wide(weights), stream.wide(q)
-    count, each = counts(stream, [*lengths[0], *lengths[1]])
+    count, each = together(stream, counts([*lengths[0], *lengths[1]]))
     for i, (one, here, there) in enumerate(zip(asked, each, each[len(asked) :], strict=False)):
         m, vectors = _whole(gram, len(one.rows)), _whole(gram, len(one.support))
         left, own = gram.part(panel, i * R, m, here), gram.part(right, i * S, vectors, there)
@@ -152,12 +152,20 @@ def gathered(stream: Stream, gram: Products, places: NDArray[np.int32], count: B
     return panel, at
 
 
-def counts(stream: Stream, numbers: Sequence[int]) -> tuple[Buffer, list[Buffer]]:
-    """A buffer of numbers, and the part of it that each is."""
-    apart = np.zeros((len(numbers), APART), np.int32)
-    apart[:, 0] = numbers
-    buffer = stream.upload(apart.ravel())
-    return buffer, [stream.part(buffer, 4 * APART * place, 4) for place in range(len(numbers))]
+def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
+    """Each by itself, as kernels take how many there are of something."""
+    return [np.array([number], np.int32) for number in numbers]
+
+
+def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> tuple[Buffer, list[Buffer]]:
+    """A buffer with copies of some arrays, and the part of it that each is: a buffer of its own for each takes a CPU
+    longer than many of these copies."""
+    starts = np.cumsum([0, *(-(-array.nbytes // APART) * APART for array in arrays)]).tolist()
+    whole = np.zeros(starts[-1], np.uint8)
+    for array, first in zip(arrays, starts, strict=False):
+        whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    buffer = stream.upload(whole)
+    return buffer, [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
 
 
 def _square(gram: Products, rows: int) -> int:

@@ -15,6 +15,7 @@ from clsvm.gram import desk, layouts
 from clsvm.gram.partition import Partition
 from clsvm.models.model import KernelModel
 from clsvm.opencl.contexts import of_thread
+from clsvm.opencl.launch import Kernel
 from clsvm.opencl.stream import Stream
 
 
@@ -129,12 +130,19 @@ def test_few_desks_of_a_thread(device: str, buffers: list[int]) -> None:
 
 def test_nothing_is_built_while_a_call_holds_its_stream(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork waits for the builder first."""
-    model, X = make(d=23), np.random.default_rng(2).normal(size=(2, 23))
-    held: list[bool] = []
-    kernel = Stream.kernel
+    model, X = make(d=23), np.random.default_rng(2).normal(size=(desk.MOST, 23))
+    held: dict[str, list[bool]] = {"built": [], "prepared": []}
+    kernel, prepare = Stream.kernel, Kernel.held
     monkeypatch.setattr(
-        Stream, "kernel", lambda self, *given: held.append(self.lock._is_owned()) or kernel(self, *given)
+        Stream, "kernel", lambda self, *given: held["built"].append(self.lock._is_owned()) or kernel(self, *given)
     )
+    monkeypatch.setattr(
+        Kernel, "held", lambda self, *given: held["prepared"].append(self._lock._is_owned()) or prepare(self, *given)
+    )
+    model.decision_function(X[:2], device)
+    assert not any(held["built"])
+    before = len(held["prepared"])
     model.decision_function(X, device)
-    assert held
-    assert not any(held)
+    assert held["built"]
+    assert len(held["prepared"]) > before > 0  # for another number of lane groups
+    assert not any(held["prepared"])
