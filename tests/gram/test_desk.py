@@ -132,12 +132,20 @@ def test_nothing_is_built_while_a_call_holds_its_stream(device: str, monkeypatch
     """A fork waits for the builder first."""
     model, X = make(d=23), np.random.default_rng(2).normal(size=(desk.MOST, 23))
     held: dict[str, list[bool]] = {"built": [], "prepared": []}
-    kernel, prepare = Stream.kernel, Kernel.held
+    kernel, prepare, respond = Stream.kernel, Kernel.held, desk.Desk.responses
+    streams: list[Stream] = []
+    monkeypatch.setattr(
+        desk.Desk, "responses", lambda self, stream, *given: streams.append(stream) or respond(self, stream, *given)
+    )
     monkeypatch.setattr(
         Stream, "kernel", lambda self, *given: held["built"].append(self.lock._is_owned()) or kernel(self, *given)
     )
     monkeypatch.setattr(
-        Kernel, "held", lambda self, *given: held["prepared"].append(self._lock._is_owned()) or prepare(self, *given)
+        Kernel,
+        "held",
+        lambda *given: (
+            held["prepared"].extend(one.lock._is_owned() for one in streams[-1:] or [Stream(device)]) or prepare(*given)
+        ),
     )
     model.decision_function(X[:2], device)
     assert not any(held["built"])
