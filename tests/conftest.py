@@ -27,7 +27,7 @@ PROFILES = ("cpu", pytest.param("cpu8", marks=pytest.mark.full), "gpu", "gpu-pai
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run what takes longer, too: some ten minutes on two cores")
+    parser.addoption("--full", action="store_true", help="run what takes longer, too: a third more tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -160,7 +160,8 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
     numbers = list(islice(words, count))
     for word in numbers:
         if not _finite(word):
-            return f"got {first} {shown(word)}, expected a finite number"
+            hint = f" (lines are '{first} index:value ...', without commas)" if b"," in word else ""
+            return f"got {first} {shown(word)}, expected a finite number{hint}"
     if numbers and len(numbers) < count:
         return f"got {len(numbers)} numbers ({first}s), expected {count}"
     last = lowest - 1

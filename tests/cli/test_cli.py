@@ -479,6 +479,7 @@ FAILURES = {
     "no data": (["train", "none", "m"], "none: No such file"),
     "folder as data": (["train", ".", "m"], "Is a directory"),
     "bad line": (["train", "bad", "m"], r"bad, line 2: got value 'x' of index 1, expected a finite number"),
+    "commas": (["train", "commas", "m"], r"got label '1,2,3', expected a finite number \(lines are 'label index:value"),
     "cut data": (["train", "cut.xz", "m"], r"cut\.xz, line \d+: got a damaged or truncated stream"),
     "one class": (["train", "one", "m"], "class"),
     "one class in folds": (["train", "-v", "2", "one"], "class"),
@@ -503,6 +504,7 @@ def test_failures(clsvm: Command, tmp_path: Path, name: str) -> None:
     for file, text in {
         "good": "1 1:1\n-1 1:-1\n",
         "bad": "1 1:1\n-1 1:x\n",
+        "commas": "1,2,3\n",
         "one": "1 1:1\n1 1:2\n",
         "values": "0.5 1:1\n1 1:2\n2.25 1:3\n",
     }.items():
