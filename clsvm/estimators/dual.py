@@ -166,7 +166,7 @@ class Machine(KernelEstimator):
     @property
     def _bound(self) -> float:
         """C as the solver takes it."""
-        return min(float(self.C), _HARD)
+        return _HARD if np.isinf(self.C) else float(self.C)
 
 
 def _repeated(X: Any, given: bool, copies: int) -> Any:

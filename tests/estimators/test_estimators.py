@@ -823,3 +823,12 @@ def test_calibrated() -> None:
     theirs = CalibratedClassifierCV(sklearn.svm.SVC(), cv=3).fit(X, Y).predict_proba(X)
     np.testing.assert_allclose(ours.sum(axis=1), 1)
     np.testing.assert_allclose(ours, theirs, atol=5e-3)
+
+
+@pytest.mark.parametrize(("size", "C"), [(1e-13, np.inf), (1e-15, 1e32), (1e-20, 1e42)])
+def test_a_large_bound_is_kept(size: float, C: float) -> None:
+    """Of two rows so near to each other that their coefficients, 2 / size^2, are beyond 1e25."""
+    X = np.array([[0.0], [size]])
+    model = SVC(kernel="linear", C=C).fit(X, [0, 1])
+    np.testing.assert_allclose(model.decision_function(X), [-1, 1], atol=1e-3)
+    np.testing.assert_allclose(model.dual_coef_, [[-2 / size**2, 2 / size**2]], rtol=1e-3)
