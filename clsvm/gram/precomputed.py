@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel, Rows, lanes
-from clsvm.gram.products import Gram, Store, Tile, Update
+from clsvm.gram.products import Gram, Store, Tile, Update, half_end, reflect
 from clsvm.gram.programs import RowSource
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels import PRECOMPUTED, Kernel
@@ -28,7 +28,7 @@ class Slabs:
     """Room for K (n_pad, n_pad) in SLABS buffers of ``rows`` rows, as the row cache's: row i in slot i."""
 
     def __init__(self, stream: Stream, n_pad: int, dtype: str) -> None:
-        self.stream, self.ld, self.rows, self._dtype = stream, n_pad, -(-n_pad // SLABS), dtype
+        self.stream, self.ld, self.rows = stream, n_pad, -(-n_pad // SLABS)
         nbytes = self.rows * n_pad * np.dtype(dtype).itemsize
         self.starts = range(0, n_pad, self.rows)
         self.buffers = [stream.slab(nbytes) for _ in self.starts]
@@ -38,15 +38,6 @@ class Slabs:
     def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
         """c += K(X, U) D, U the ``count`` first of ``rows``."""
         self._update(*programs.update_range(self.stream.profile, update.n), self.head, rows, update.arguments(), count)
-
-    def reflect(self, ends: NDArray[np.int32]) -> None:
-        """The values from each row's end on, whole squares or to the last row, from those of the other half."""
-        stream, n = self.stream, len(ends)
-        reflect = stream.variant(programs.given(stream.profile, self._dtype), "reflect")
-        with stream.scratch():
-            slots = stream.upload(np.arange(n, dtype=np.int32))
-            reflect((n // programs.SIDE,), (1,), self.head, slots, stream.upload(ends), n)
-            stream.finish()
 
 
 class _WholeGram:
@@ -175,7 +166,7 @@ def _computed(stream: Stream, gram: Gram) -> Slabs:
     (of element-wise sums of sparse rows K(x, y) and K(y, x) can differ in their last bit when computed)."""
     rows, slabs, profile = gram.rows, Slabs(stream, gram.rows.n_pad, gram.rows.dtype), stream.profile
     half = profile.shape == "vector" and rows.cost / 2 > programs.COPIED * profile.cache_cost
-    panel, unit = gram.panel(_AT_A_TIME), max(programs.SIDE, rows.lanes)
+    panel = gram.panel(_AT_A_TIME)
     ends = np.full(rows.n_pad, rows.n_pad, np.int32)  # of what is computed of each row
     at, count, slot = (stream.buffer(4 * panel.capacity) for _ in range(3))
     for slab, begin in zip(slabs.buffers, slabs.starts, strict=True):
@@ -186,11 +177,12 @@ def _computed(stream: Stream, gram: Gram) -> Slabs:
                 stream.write(buffer, values)
             gram.gather(panel, at, count)
             if half:
-                ends[some] = min(rows.n_pad, -(-(first + len(some)) // unit) * unit)
+                ends[some] = half_end(rows, int(some[-1]))
             groups = range(ends[first] // rows.lanes)
             gram.over_rows("rows", groups, 0, panel, count, Store((slab,), slabs.rows, rows.n_pad, slot), None)
             stream.finish()
-    stream.free(at, count, slot, *panel.buffers())
     if half:
-        slabs.reflect(ends)
+        store = Store(slabs.head[:SLABS], slabs.rows, rows.n_pad, slot)
+        reflect(stream, rows.dtype, store, np.arange(rows.n_pad, dtype=np.int32), ends)
+    stream.free(at, count, slot, *panel.buffers())
     return slabs

@@ -121,6 +121,23 @@ def over_all(store: Store | None, update: Update | None) -> str:
     return "update" if not store else ("both" if update else "rows") + ", slabs" * (len(store.slabs) > 1)
 
 
+def half_end(rows: Rows, last: int) -> int:
+    """Where values of rows up to position ``last`` end that :func:`reflect` goes on from: after a whole lane group and
+    square, or the last row."""
+    unit = max(programs.SIDE, rows.lanes)
+    return min(rows.n_pad, -(-(last + 1) // unit) * unit)
+
+
+def reflect(stream: Stream, dtype: str, store: Store, slot_of: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
+    """The values from each row's end on (n_pad,), of rows in these slots of a store, from those of the other half. For
+    the vector shape."""
+    kernel, n = stream.variant(programs.given(stream.profile, dtype), "reflect"), len(ends)
+    with stream.scratch():
+        there = store._replace(slot=stream.upload(slot_of))
+        kernel((n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), n)
+        stream.finish()
+
+
 class Gram:
     """:class:`Products` of one kernel function over one set of rows, for one stream (so for one thread). slots: what
     :meth:`slot` has made, where several of them share it."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Gram, Products, Store, over_all
+from clsvm.gram.products import Gram, Products, Store, half_end, over_all, reflect
 from clsvm.gram.row_cache import RowCache
 from clsvm.opencl.stream import Buffer
 from clsvm.solvers import certificate
@@ -84,7 +84,7 @@ class Rest:
         made, to = missing[first:], slots[first:]
         slot_of = stream.read(cache.slot_of, np.int32, n)
         slot_of[made] = to
-        self._reflect(store, slot_of, ends)
+        reflect(stream, state.gram.rows.dtype, store, slot_of, ends)
         owner = stream.read(cache.owner, np.int32, head + len(made))
         owner[to] = made
         counts[[1, 2]] += len(made)
@@ -97,28 +97,18 @@ class Rest:
     ) -> int:
         """Values of rows at ascending positions, up to the last one's lane group and square, into their slots; where
         these end."""
-        state, stream, gram, room = self._state, self._state.stream, self._state.gram, panel.capacity
+        stream, gram, room = self._state.stream, self._state.gram, panel.capacity
         assert isinstance(gram, Gram)
         at, to = np.full(room, -1, np.int32), np.zeros(room, np.int32)
         at[: len(rows)], to[: len(rows)] = rows, slots
         for buffer, values in (misses.row, at), (misses.slot, to), (misses.count, np.array([len(rows)], np.int32)):
             stream.write(buffer, values)
         gram.gather(panel, misses.row, misses.count)
-        unit = max(programs.SIDE, gram.rows.lanes)
-        end = min(state.n, -(-(int(rows[-1]) + 1) // unit) * unit)
+        end = half_end(gram.rows, int(rows[-1]))
         groups = range(end // gram.rows.lanes)
         gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
         stream.finish()
         return end
-
-    def _reflect(self, store: Store, slot_of: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
-        """The values from each row's end on, of rows in these slots."""
-        state, stream = self._state, self._state.stream
-        reflect = stream.variant(programs.given(stream.profile, state.gram.rows.dtype), "reflect")
-        with stream.scratch():
-            there = store._replace(slot=stream.upload(slot_of))
-            reflect((state.n // programs.SIDE,), (1,), there.arguments(), stream.upload(ends), state.n)
-            stream.finish()
 
     def _missing(self) -> NDArray[np.int32]:
         """Positions of rows without a slot, ascending."""

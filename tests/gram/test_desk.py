@@ -140,13 +140,12 @@ def test_nothing_is_built_while_a_call_holds_its_stream(device: str, monkeypatch
     monkeypatch.setattr(
         Stream, "kernel", lambda self, *given: held["built"].append(self.lock._is_owned()) or kernel(self, *given)
     )
-    monkeypatch.setattr(
-        Kernel,
-        "held",
-        lambda *given: (
-            held["prepared"].extend(one.lock._is_owned() for one in streams[-1:] or [Stream(device)]) or prepare(*given)
-        ),
-    )
+
+    def prepared(self: Kernel, *given: Any) -> Any:
+        held["prepared"].append(any(stream.lock._is_owned() for stream in streams[-1:]))
+        return prepare(self, *given)
+
+    monkeypatch.setattr(Kernel, "held", prepared)
     model.decision_function(X[:2], device)
     assert not any(held["built"])
     before = len(held["prepared"])

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from clsvm import SVC, SVR, NuSVC, kernels
 from clsvm.fit import host, side_by_side
-from clsvm.gram import layouts
+from clsvm.gram import layouts, precomputed, programs
 from clsvm.gram.precomputed import SharedGram
 from clsvm.gram.products import Gram, Tile
 from clsvm.gram.row_cache import SLABS
@@ -29,15 +29,22 @@ def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """The bits of tiles from the rows, in any order with gaps, over several slabs; rows of -1 have zeros."""
+@pytest.mark.parametrize("copied", [0.0, 1e9])
+def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, copied: float, dtype: str) -> None:
+    """The bits of tiles from the rows, in any order with gaps, over several slabs; rows of -1 have zeros. Half of the
+    values are mirror images, or all are computed."""
     monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    monkeypatch.setattr(programs, "COPIED", copied)
+    mirrored: list[int] = []
+    reflect = precomputed.reflect
+    monkeypatch.setattr(precomputed, "reflect", lambda *given: mirrored.append(1) or reflect(*given))
     n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
     X = np.random.default_rng(0).normal(size=(n, d))
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
         gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
         shared = SharedGram(stream, gram)
+        assert bool(mirrored) == (copied == 0)
         rows = np.full(32, -1, np.int32)
         rows[:21] = np.random.default_rng(1).choice(n, 21, replace=False)
         at, count = stream.upload(rows), stream.upload(np.array([21], np.int32))
@@ -236,6 +243,7 @@ def test_blocks_of_the_host(given: bool, whole: bool) -> None:
     """They are those of K, whether all of it is there by now or not; it is made once."""
     X = np.random.default_rng(0).normal(size=(12, 3))
     kernel, made = kernels.make("rbf", gamma=0.5), []
+    X = np.round(2.0**20 * X) / 2**20 + 2.0**13  # (far from 0, no digit is lost)
     K = kernel(X)
     call = type(kernel).__call__
 
@@ -250,12 +258,12 @@ def test_blocks_of_the_host(given: bool, whole: bool) -> None:
 
     counting = object.__new__(Counting)
     counting.__dict__.update(vars(kernel))
-    X, centre = X + 1e4, np.full(3, 1e4)
+    centre = np.full(3, 2.0**13)
     given_rows = (K, PRECOMPUTED, np.zeros(12)) if given else (X, counting, centre)
     blocks = host.Blocks(*given_rows, whole)
     rows, columns = np.array([3, 0, 11]), np.array([1, 3, 4, 5, 8, 9])
     for _ in range(12):
-        np.testing.assert_allclose(blocks(rows, columns), K[np.ix_(rows, columns)], rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(blocks(rows, columns), K[np.ix_(rows, columns)], rtol=1e-12, atol=1e-15)
     assert made == ([] if given else [3] * 7 + [12] if whole else [3] * 12)
 
 
