@@ -34,10 +34,18 @@ class Slabs:
         self.buffers = [stream.slab(nbytes) for _ in self.starts]
         self.head = *self.buffers, *[self.buffers[-1]] * (SLABS - len(self.buffers)), self.rows, np.int64(n_pad)
         self._update = stream.variant(programs.update(stream.profile, dtype))
+        self._pick = stream.variant(programs.given(stream.profile, dtype), "pick")
 
     def add(self, rows: Buffer, count: Buffer, update: Update) -> None:
         """c += K(X, U) D, U the ``count`` first of ``rows``."""
         self._update(*programs.update_range(self.stream.profile, update.n), self.head, rows, update.arguments(), count)
+
+    def pick(self, lanes: int, panel: Panel, tile: Tile) -> None:
+        """K among the rows of a tile, of which the panel has room for as many."""
+        size = (1 if self.stream.profile.shape == "vector" else lanes, panel.capacity)
+        self._pick(
+            size, None, self.head, None, tile.rows, panel.capacity, tile.known, tile.offset, int(tile.half), tile.out
+        )
 
 
 class _WholeGram:
@@ -88,10 +96,7 @@ class _Numbered(_WholeGram):
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a panel."""
-        size = (1 if self.stream.profile.shape == "vector" else self.rows.lanes, panel.capacity)
-        wanted = panel.capacity, tile.known, tile.offset, int(tile.half)
-        pick = self.stream.variant(programs.given(self.stream.profile, self.rows.dtype), "pick")
-        pick(size, None, self._slabs.head, None, tile.rows, wanted, tile.out)
+        self._slabs.pick(self.rows.lanes, panel, tile)
 
 
 class PrecomputedGram(_Numbered):
@@ -123,11 +128,13 @@ class PrecomputedGram(_Numbered):
 
 
 class StoredGram(_WholeGram):
-    """:class:`Products` with K of rows, computed once for many solves by decomposition; a tile of few columns is made
-    from the rows again, which reads less. Raises as :class:`PrecomputedGram` does."""
+    """:class:`Products` with K of rows, computed once for many solves by decomposition; a tile of vectors that are
+    cheap is made from them again, which reads less. Raises as :class:`PrecomputedGram` does."""
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
-        self.rows, self.kernel, self._gram = rows, kernel, Gram(stream, rows, kernel)
+        self.kernel, self._gram, picked = kernel, Gram(stream, rows, kernel), programs.picked_cost(stream.profile)
+        self._picked = picked < rows.tile_cost
+        self.rows = replace(rows, tile_cost=min(picked, rows.tile_cost))
         self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
         self.part, self.respond = self._gram.part, self._gram.respond
         self._slabs = _computed(stream, self._gram)
@@ -138,9 +145,12 @@ class StoredGram(_WholeGram):
         return n * (n + SLABS) * np.dtype(dtype).itemsize
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """K among the rows of a square panel, from the vectors."""
-        self._gram.gather(panel, tile.rows, tile.count)
-        self._gram.tile(panel, tile)
+        """K among the rows of a square panel."""
+        if self._picked:
+            self._slabs.pick(self.rows.lanes, panel, tile)
+        else:
+            self._gram.gather(panel, tile.rows, tile.count)
+            self._gram.tile(panel, tile)
 
 
 class SharedGram(_Numbered):

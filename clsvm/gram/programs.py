@@ -86,7 +86,12 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 SIDE = 16  # of the squares of given.cl, reflect
-COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
+COPIED, PICKED = 2.0, 2.5  # times the profile's cache_cost, that a value takes which is mirrored; that is read alone
+
+
+def picked_cost(profile: Profile) -> float:
+    """What a value of K that is there costs, copied alone, in dense cells."""
+    return PICKED * profile.cache_cost
 
 
 def given(profile: Profile, dtype: str) -> Variant:

@@ -22,7 +22,8 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Problem
 from clsvm.report import Status
-from clsvm.solvers import Solution, batch
+from clsvm.solvers import Solution, batch, certificate
+from clsvm.solvers.member import Member
 
 Vector = NDArray[np.float64]
 ROUNDED = 1e-12  # of a coefficient: what scaling it by rounded numbers may do, and much less than any tolerance sees
@@ -60,21 +61,23 @@ class Folds(Fits):
         options = first.options()
         rows, kernel = first.trained_on(self.rows, group.key[0])
         by_fold: dict[int, list[Job]] = defaultdict(list)
+        for job in group.jobs:
+            by_fold[job.fold].append(job)
         with Stream(options.device, options.memory_limit) as stream:
-            for job in group.jobs:
-                (apart if self._small(stream, job) else by_fold[job.fold]).append(job)
-            if not by_fold:
-                return
-            ready = prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
+            ready: prepare.PreparedFit | None = None
             last: dict[int, list[_Solved]] = {}
             for fold, jobs in by_fold.items():
                 jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
                 here: list[list[_Solved]] = []
                 for job in jobs:
-                    began = perf_counter()
+                    began, members = perf_counter(), self._members(job)
                     near = [last[job.candidate]] if job.candidate in last else here  # the same in another fold first
+                    if _small(stream, members):
+                        apart.append(job)
+                        continue
+                    ready = ready or prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
                     try:
-                        solved = self._solved(job, ready, near)
+                        solved = self._solved(job, members, ready, near)
                     except SAID:
                         solved = []
                     if not solved:
@@ -90,21 +93,29 @@ class Folds(Fits):
                     self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged, offsets)
                     yield
 
-    def _problems(self, job: Job) -> list[Problem]:
+    def _members(self, job: Job) -> list[Member]:
+        """The machines of a job; none of one of another kind, or that can not be posed."""
+        try:
+            return self.steps(job.machine).posed(*self.targets(job.fold))
+        except SAID:
+            return []
+
+    def _problems(self, job: Job, members: list[Member]) -> list[Problem]:
         """The problem of each machine of a job, over all rows, each as often as the problem has it."""
         steps, train = self.steps(job.machine), self.splits[job.fold][0]
         places = (np.arange(steps.copies)[:, None] * self.n + train).ravel()
-        members = steps.posed(*self.targets(job.fold))
         return [member.problem.among(places[member.rows], steps.copies * self.n) for member in members]
 
-    def _solved(self, job: Job, ready: prepare.PreparedFit, near: Sequence[list[_Solved]]) -> list[_Solved]:
+    def _solved(
+        self, job: Job, members: list[Member], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
+    ) -> list[_Solved]:
         """The machines of a job over all rows, each from where that of the nearest job of ``near`` ended, if any.
 
         Where rounding of kernel values could move a decision value too far, a solve goes on to a certificate in
         float64. No machines where rounding is too much even for that: the estimator then has other ways.
         """
         steps, kept, began = self.steps(job.machine), self.kept[job.fold], perf_counter()
-        options, problems = steps.options(), self._problems(job)
+        options, problems = steps.options(), self._problems(job, members)
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
         starts: list[dict[str, Any]] = [{}] * len(problems)
@@ -123,14 +134,6 @@ class Folds(Fits):
                 return []
             solved.append(one)
         return solved
-
-    def _small(self, stream: Stream, job: Job) -> bool:
-        """Whether a job is best by itself: its machines are solved side by side then, or are of another kind."""
-        try:
-            members = self.steps(job.machine).posed(*self.targets(job.fold))
-        except SAID:
-            return True
-        return len(members) > 1 and max(len(member.rows) for member in members) <= batch.largest(stream)
 
 
 class _Solved(NamedTuple):
@@ -165,12 +168,17 @@ class _Solved(NamedTuple):
         these."""
         problem, found, exact = self.problem, self.solution, ready.settings.exact
         assert exact
-        solution = ready.solve(problem, **asked | {"exact": exact}, start=found.b, known=(found.b, found.f)).after(
-            found
-        )
-        f = solution.f.copy()
-        f[:, kept] = exact(kept, solution.b) + problem.q[:, kept]
-        return _Solved(problem, replace(solution, f=f))
+        b, f = found.b, found.f.copy()
+        rows = certificate.wanted(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
+        rest = (b != 0).any(axis=0) & ~rows  # (which decide the objectives: of many the solve takes a sample)
+        rows |= rest & (np.count_nonzero(rest) <= certificate.FEW * certificate.SAMPLE)
+        rows[kept] = True
+        f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
+        given = {"exact": exact, "start": b, "known": (b, f), "looked": rows}
+        solution = ready.solve(problem, **asked | given).after(found)
+        here, moved = solution.f.copy(), solution.b - b
+        here[:, kept] = f[:, kept] + (exact(kept, moved) if moved.any() else 0)
+        return _Solved(problem, replace(solution, f=here))
 
     def moved(self, steps: DualSteps) -> float:
         """How far the rounding of kernel values can have moved a decision value."""
@@ -182,6 +190,11 @@ class _Solved(NamedTuple):
         f is made by other sums, tie as they should."""
         values, rho = steps.scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10), float(rho[0])
+
+
+def _small(stream: Stream, members: list[Member]) -> bool:
+    """Whether these are best by themselves: solved side by side, or there are none of this kind."""
+    return not members or (len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream))
 
 
 def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from clsvm.errors import BuildError, DeviceError, warn
-from clsvm.opencl.memory import keeping, never_released, pool_lock
+from clsvm.opencl.memory import keeping, never_released, pool_lock, spare
 from clsvm.opencl.runtime import cl
 
 
@@ -69,6 +69,7 @@ def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
     never_released.extend(kept.empty() for kept in list(keeping))  # the parent's: not for this process to release
+    spare.forget()
     streams.clear()
     _after_fork()
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # bytes of a large buffer
-MOST, KEPT = 128 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
+LEAST, MOST, KEPT = 64 << 10, 128 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
 MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
 
 
@@ -46,51 +46,76 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
 
 pool_lock = threading.RLock()
 never_released: list[Any] = []
-Pool = dict[tuple[int, int, int], list[Any]]  # buffers by process, context and bytes
-pool: Pool = {}  # slabs
-large: Pool = {}  # buffers that were given back, KEPT bytes of them at most
+Key = tuple[int, int, int]  # of buffers: process, context, bytes
+pool: dict[Key, list[Any]] = {}  # slabs
 
 
-def pooled(*pools: Pool) -> int:
-    """Bytes of what this process has in the pools, or in all of them."""
+class Spare:
+    """Buffers that were given back, KEPT bytes of them at most: ``nbytes``. Memory that is touched for the first time
+    costs a CPU more than most of what is done with it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Key, list[Any]] = {}
+        self.nbytes = 0
+
+    def put(self, key: Key, buffer: Any) -> bool:
+        """Whether a buffer is kept for the next one of its size, and others, of sizes that came before, go for it."""
+        if not LEAST <= key[2] <= MOST:
+            return False
+        with pool_lock:
+            while self._kept and self.nbytes + key[2] > KEPT:
+                self._drop(next(iter(self._kept)))
+            self._kept[key] = [*self._kept.pop(key, []), buffer]
+            self.nbytes += key[2]
+            return True
+
+    def take(self, key: Key) -> Any:
+        """A buffer that was given back, or None."""
+        if key not in self._kept:  # (as of every small one)
+            return None
+        with pool_lock:
+            kept = self._kept.pop(key, [])
+            buffer = kept.pop() if kept else None
+            if kept:
+                self._kept[key] = kept
+            self.nbytes -= key[2] * (buffer is not None)
+            return buffer
+
+    def release(self) -> int:
+        """Give all of them back to the system; the bytes that were freed."""
+        with pool_lock:
+            freed = self.nbytes
+            while self._kept:
+                self._drop(next(iter(self._kept)))
+            return freed
+
+    def forget(self) -> None:
+        """In a forked child: they are the parent's, not for this process to release."""
+        never_released.append(self._kept)
+        self._kept, self.nbytes = {}, 0
+
+    def _drop(self, key: Key) -> None:
+        for buffer in self._kept.pop(key):
+            buffer.release()
+            self.nbytes -= key[2]
+
+
+spare = Spare()
+
+
+def pooled() -> int:
+    """Bytes of what this process keeps for the next fit."""
     with pool_lock:
-        every = [item for one in pools or (pool, large) for item in one.items()]
-        return sum(key[2] * len(buffers) for key, buffers in every if key[0] == os.getpid())
+        slabs = sum(key[2] * len(buffers) for key, buffers in pool.items() if key[0] == os.getpid())
+    return slabs + spare.nbytes
 
 
 def roomy(nbytes: int, most: int) -> int:
-    """Bytes of a large buffer, up to an eighth more where ``most`` allows it: those of about the same size can stand in
-    for each other."""
+    """Bytes of a buffer that may be kept, up to an eighth more where ``most`` allows it: those of about the same size
+    can stand in for each other."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     room = -(-nbytes // step) * step
-    return room if nbytes >= HUGE and room <= min(most, MOST) else nbytes
-
-
-def given_back(key: tuple[int, int, int], buffer: Any) -> bool:
-    """Whether a buffer is kept for the next one of its size, and others, of sizes that came before, go for it. Those of
-    HUGE to MOST bytes are: memory that is touched for the first time costs a CPU more than most of what is done with
-    it, unless a fit is long, as of larger ones."""
-    if not HUGE <= key[2] <= MOST:
-        return False
-    with pool_lock:
-        for oldest in [one for one in large if one[0] == key[0]]:
-            if pooled(large) + key[2] > KEPT:
-                for other in large.pop(oldest):
-                    other.release()
-        large[key] = [*large.pop(key, []), buffer]
-        return True
-
-
-def taken_again(key: tuple[int, int, int]) -> Any:
-    """A buffer that was given back, or None."""
-    if key not in large:  # (as of every small one)
-        return None
-    with pool_lock:
-        kept = large.pop(key, [])
-        buffer = kept.pop() if kept else None
-        if kept:
-            large[key] = kept
-        return buffer
+    return room if nbytes >= LEAST and room <= min(most, MOST) else nbytes
 
 
 class DeviceCache:
@@ -154,18 +179,17 @@ def release_memory() -> int:
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()
-    return freed + released(pool, large)
+    return freed + released()
 
 
-def released(*pools: Pool) -> int:
-    """Give what this process has in the pools back to the system; the bytes that were freed."""
-    freed = 0
+def released() -> int:
+    """Give what this process has in its pools back to the system; the bytes that were freed."""
+    freed = spare.release()
     with pool_lock:
-        for own in pools:
-            for key in [key for key in own if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
-                for buffer in own.pop(key):
-                    buffer.release()
-                    freed += key[2]
+        for key in [key for key in pool if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
+            for buffer in pool.pop(key):
+                buffer.release()
+                freed += key[2]
     return freed
 
 

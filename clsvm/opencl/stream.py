@@ -128,7 +128,7 @@ class Stream:
         if nbytes > self.largest:
             raise BufferSizeError(f"{self.info} allows buffers of {self.largest} bytes, {nbytes} are needed")
         nbytes = memory.roomy(nbytes, min(self.largest, (self.limit - self.held) // 16)) if self.unified else nbytes
-        buffer = memory.taken_again(self._key(nbytes)) or self._made(nbytes)
+        buffer = memory.spare.take(self._key(nbytes)) or self._made(nbytes)
         self._keep(buffer, nbytes)
         return buffer
 
@@ -137,7 +137,7 @@ class Stream:
 
     def _release(self, buffer: Buffer, nbytes: int) -> None:
         """To the process's pool or to the runtime."""
-        if not (self.unified and memory.given_back(self._key(nbytes), buffer)):
+        if not (self.unified and memory.spare.put(self._key(nbytes), buffer)):
             with self.lock:
                 buffer.release()
 
@@ -154,8 +154,8 @@ class Stream:
             raise MemoryLimitError(self.limit, self.held, nbytes)
         others = [kept for kept in memory.all_kept() if kept not in self.reads] if memory.keeping else []
         wanted = self.held + nbytes + sum(kept.nbytes for kept in others)
-        if memory.large and wanted + memory.pooled(memory.large) > self.limit:
-            memory.released(memory.large)
+        if wanted + memory.spare.nbytes > self.limit:
+            memory.spare.release()
         for kept in others if wanted > self.limit else []:
             kept.empty()
 
@@ -175,7 +175,7 @@ class Stream:
             slabs = memory.pool.setdefault(key, [])
             buffer = slabs.pop(0) if slabs else None  # in the order they came: the first is the most touched
         if buffer is None and self.held + nbytes + memory.pooled() > self.limit:
-            memory.released(memory.pool, memory.large)  # slabs of other sizes
+            memory.released()  # slabs of other sizes
         buffer = buffer or self._made(nbytes)
         self._slabs.append((key, buffer))
         self._hold(nbytes)
@@ -215,7 +215,7 @@ class Stream:
     def _done_with(self, nbytes: int) -> None:
         """Wait before a buffer of so many bytes goes: the runtime keeps memory of its own for what is in the queue, but
         not that of huge pages. What failed there is told by the next call."""
-        if self.unified and nbytes >= memory.HUGE:
+        if self.unified and nbytes >= memory.LEAST:
             with contextlib.suppress(DeviceError):
                 self.finish()
 
@@ -360,10 +360,12 @@ class Stream:
 
     def read_wide(self, buffer: Buffer, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         """Wide numbers as float64 on the host."""
-        if self.profile.wide == "double":
-            return self.read(buffer, np.float64, shape)
-        shape = (shape,) if isinstance(shape, int) else shape
-        return self.read(buffer, np.float32, (*shape, 2)).astype(np.float64).sum(axis=-1)
+        dtype, pair = (np.float64, ()) if self.profile.wide == "double" else (np.float32, (2,))
+        return self.narrow(self.read(buffer, dtype, (*((shape,) if isinstance(shape, int) else shape), *pair)))
+
+    def narrow(self, wide: NDArray[Any]) -> NDArray[np.float64]:
+        """Wide numbers as the device has them, as float64."""
+        return wide if self.profile.wide == "double" else wide.astype(np.float64).sum(axis=-1)
 
     def flush(self) -> None:
         with self.lock:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram.products import Products
 from clsvm.opencl.launch import local
+from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
 from clsvm.solvers import certificate, member_tiles, programs
@@ -170,7 +171,7 @@ class _Batch:
         own = self.q, self.b, self.lo, self.hi, np.array([self.kink]), self.q
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = member_tiles.counts([B * W, *(len(member.rows) for member in members)])
-        self.inputs, parts = member_tiles.together(stream, [*map(stream.as_wide, own), *blank, ws, *numbers])
+        self.inputs, parts, *_ = together(stream, [*map(stream.as_wide, own), *blank, ws, *numbers])
         f, b, lo, hi, kink, self.linear, self.delta, self.counters, made, self.ws, self.all, *self.counts = parts
         self.state = View(f, b, lo, hi, kink)
         self.panel, self.at = member_tiles.gathered(stream, gram, self.places, self.all)

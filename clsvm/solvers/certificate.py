@@ -233,8 +233,7 @@ def certified(
 
     rows: NDArray[np.bool_] = np.full(problem.n, double)
     if not double and worst + 2 * off.max(initial=0.0) > tol:
-        deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
-        rows = deciding.reshape(b.shape).any(axis=0) & (off > tol / 10)
+        rows = wanted(problem, b, f, off, tol)
     if rows.any():
         look(np.flatnonzero(rows))
     if gap or not looked.any() or of(problem, b, f).violation <= tol:
@@ -248,6 +247,13 @@ def certified(
         if rest.size:
             look(rest)
     return of(problem, b, f).violation if looked.any() else worst, looked, f
+
+
+def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> NDArray[np.bool_]:
+    """The rows (n,) that decide whether the violation of coefficients b is within tol, where f of each may be off by
+    ``off`` (n,); but for those that are right as it is."""
+    deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
+    return np.asarray(deciding.reshape(b.shape).any(axis=0) & (off > tol / 10))
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:

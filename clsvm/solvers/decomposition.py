@@ -69,7 +69,9 @@ class Solver(Loop):
         self.state = State(stream, gram, P)
         self.W, self.stride = self._working_set()
         self.stay = self.W // 2 if self.W >= LEAST else 0
-        self.selection = selection(stream, rows.dtype, problem.constraint, self.sets, self.n, self.W, self.stride)
+        sizes = self.sets, self.n, self.W, self.stride, P
+        self.selection = selection(stream, rows.dtype, problem.constraint, *sizes)
+        self.counters = self.selection.counters
         self._scratch()
         self._kernels()
         real = np.dtype(rows.dtype).itemsize
@@ -102,6 +104,8 @@ class Solver(Loop):
         self._at_once = self._asked = 0  # rows computed apart from working sets; for them, at the last look
         self._idle = self._outer = 0  # new rows of working sets of which no coefficient changed; working sets
         self._begin()
+        if settings.looked is not None and settings.known is not None:
+            self.rounding.looked(settings.looked, settings.known[0], settings.known[1] - problem.q)
         if missing is not None:
             self.state.respond(missing, self.panel)
 
@@ -140,7 +144,7 @@ class Solver(Loop):
         self.count = s.upload(np.array([S * W], np.int32))
         self.hits = Hits(s.zeros(4), s.zeros(4 * room), s.zeros(8 * P * room))
         self.misses = Misses(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
-        self.delta, self.counters = s.zeros(8 * P * W), s.zeros(8 * 4 * P)
+        self.delta = s.zeros(8 * P * W)
         self.sums = s.zeros(8 * 3 * S * self.selection.chunks)
 
     def _square(self) -> None:
@@ -179,7 +183,7 @@ class Solver(Loop):
         """All free coefficients to their minimum at once, where that costs less than the working sets it spares."""
         leap, violation, steps = self.leap, float(look.violation.max()), int(look.steps.sum())
         rows, profile = self.gram.rows, self.stream.profile
-        tile = rows_first.copy_cost(profile) if self._rows_first else rows.tile_cost
+        tile = gram_programs.picked_cost(profile) if self._rows_first else rows.tile_cost
         if leap is None or not leap.due(look.free, violation, self.settings.tol, self._asked, steps, outer, tile):
             return False
         started = perf_counter()
@@ -328,7 +332,7 @@ class Solver(Loop):
 
     def _tile_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
         """:meth:`_tile_of_rows`, of rows at some places, where the row cache has them all and that is cheaper."""
-        cheaper = rows_first.copy_cost(self.stream.profile) < self.gram.rows.tile_cost
+        cheaper = gram_programs.picked_cost(self.stream.profile) < self.gram.rows.tile_cost
         if not cheaper or not self.cache.capacity:
             return False
         there = bool((self.stream.read(self.cache.slot_of, np.int32, self.n)[places] >= 0).all())
@@ -353,8 +357,7 @@ class Solver(Loop):
         self.seconds[part] += perf_counter() - started
 
     def _read(self) -> Look:
-        numbers, places = self.selection.extremes()
-        counters = self.stream.read(self.counters, np.int64, (self.P, 4))
+        numbers, places, counters = self.selection.extremes()
         self._idle = int(counters[0, 3])
         m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
         inside = places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)

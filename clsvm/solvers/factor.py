@@ -11,7 +11,7 @@ Solves:   minimise over d: 1/2 d'Md + g'd,  bottom <= d <= top,  the sum of d in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -27,9 +27,18 @@ RIDGE = 10.0  # in units of the rounding of K, times the root of the coefficient
 STEADIER, TRIES = 30.0, 5  # by how much more the ridge is where K rounded is indefinite, and how often
 
 
+class Columns(NamedTuple):
+    """Columns (m, k) of U'^-1, their inner products (k, k), which are rows and columns of M^-1, and where those are
+    that were asked for."""
+
+    all: Matrix
+    products: Vector
+    at: Rows
+
+
 class Factor:
     """U'U = K among ``rows`` + ridge I, upper, in the dtype of K: blocks of columns, each of them its part beside the
-    rows before and its own triangle."""
+    rows before and its own triangle. Columns of U'^-1 stay once they were asked for, and grow with it."""
 
     def __init__(self, dtype: DTypeLike, scale: float, most: int, times: float = 1.0) -> None:
         """scale: the rounding error of K in units of eps. most: of how many rows it will be at first. times: the ridge,
@@ -38,18 +47,26 @@ class Factor:
         self._scale, self._raised = scale, times * RIDGE * float(np.finfo(self.dtype).eps) * float(np.sqrt(most))
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        """No column of U'^-1 is kept."""
+        self._of = np.zeros(0, np.intp)
+        self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
+        self._products = np.zeros((0, 0))
 
     @property
     def nbytes(self) -> int:
-        """Of all blocks."""
-        return sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
+        """Of all blocks, and of what is kept beside them."""
+        kept = self._columns.nbytes + self._products.nbytes
+        return kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
 
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
         """The same with k further rows, by K beside them (m, k) and among them (k, k), of which the lower triangle is
         there; False where that is not positive definite."""
         if not self._blocks:
             self.ridge = self._raised * max(self._scale, float(among.diagonal().mean()))
-        potrf, _, syrk = _routines(self.dtype)
+        potrf, trsm, syrk, _ = _routines(self.dtype)
         M = np.array(among.T, self.dtype, order="F")
         M[np.diag_indices(len(M))] += self.ridge
         side = self.forward(beside)
@@ -60,11 +77,16 @@ class Factor:
             return False
         self._blocks.append((side, corner))
         self.rows = np.concatenate([self.rows, rows])
+        if len(self._of):
+            more = trsm(-1.0, corner, side.T @ self._columns, lower=0, trans_a=1)
+            self._columns, self._products = _stacked(self._columns, more), self._products + more.T @ more
+        else:
+            self._forget()
         return True
 
     def forward(self, R: Matrix) -> Matrix:
         """U'^-1 R."""
-        _, trsm, _ = _routines(self.dtype)
+        _, trsm, _, _ = _routines(self.dtype)
         out, m = np.empty(R.shape, self.dtype, order="F"), 0
         for side, corner in self._blocks:
             new = slice(m, m + len(corner))
@@ -74,19 +96,49 @@ class Factor:
 
     def back(self, w: Matrix) -> Vector:
         """U^-1 w, of one vector."""
-        _, trsm, _ = _routines(self.dtype)
-        left, found = w[:, None].copy(), []
+        _, _, _, trsv = _routines(self.dtype)
+        left, found = w, []
         for side, corner in reversed(self._blocks):
-            found.append(trsm(1.0, corner, left[len(side) :], lower=0))
+            found.append(trsv(corner, left[len(side) :]))
             left = left[: len(side)] - side @ found[-1]
-        return np.concatenate(found[::-1])[:, 0].astype(np.float64)
+        return np.concatenate(found[::-1]).astype(np.float64)
+
+    def columns(self, at: Rows, room: float) -> Columns | None:
+        """Columns of U'^-1, those ``at`` among them; None where they take more than ``room`` bytes."""
+        m, new = len(self.rows), np.setdiff1d(at, self._of)
+        if self._bytes(len(self._of) + len(new), len(new)) > room and len(self._of):
+            self._forget()
+            new = np.unique(at)
+        if self._bytes(len(self._of) + len(new), len(new)) > room:
+            return None
+        if len(new):
+            unit = np.zeros((m, len(new)), self.dtype, order="F")
+            unit[new, np.arange(len(new))] = 1
+            made = self.forward(unit)
+            across, own = self._columns.T @ made, made.T @ made
+            self._columns = np.asfortranarray(np.hstack([self._columns, made]))
+            self._products = np.block([[self._products, across], [across.T, own]])
+            self._of = np.concatenate([self._of, new])
+        order = np.argsort(self._of)
+        return Columns(self._columns, self._products, order[np.searchsorted(self._of, at, sorter=order)])
+
+    def _bytes(self, columns: int, new: int) -> int:
+        """What so many columns of U'^-1 take, ``new`` ones among them, and what is made of them meanwhile."""
+        return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 3 * 8 * columns**2
 
 
-def _routines(dtype: Any) -> tuple[Any, Any, Any]:
-    """LAPACK's potrf and the BLAS's trsm and syrk for numbers of a dtype."""
+def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
+    """LAPACK's potrf and the BLAS's trsm, syrk and trsv for numbers of a dtype."""
     if dtype == np.float64:
-        return lapack.dpotrf, blas.dtrsm, blas.dsyrk
-    return lapack.spotrf, blas.strsm, blas.ssyrk
+        return lapack.dpotrf, blas.dtrsm, blas.dsyrk, blas.dtrsv
+    return lapack.spotrf, blas.strsm, blas.ssyrk, blas.strsv
+
+
+def _stacked(above: Matrix, below: Matrix) -> Matrix:
+    """Both, one above the other, column after column in memory."""
+    out = np.empty((len(above) + len(below), above.shape[1]), above.dtype, order="F")
+    out[: len(above)], out[len(above) :] = above, below
+    return out
 
 
 def steadied(dtype: DTypeLike, scale: float, rows: int, grow: Callable[[Factor], bool]) -> Factor | None:
@@ -108,27 +160,26 @@ def minimum(
     m, dtype = len(g), factor.dtype
     sums = np.arange(groups)[:, None] == group
     sums = sums[sums.any(axis=1)]
-    held, at = np.zeros(m, bool), np.zeros(m)
+    held, at, d, taken = np.zeros(m, bool), np.zeros(m), np.zeros(m), len(sums)
     held[gone] = True
-    down = factor.forward(np.array(g[:, None], dtype, order="F"))[:, 0]
-    W = factor.forward(np.array(sums.T, dtype, order="F"))
-    order, d = np.zeros(0, np.intp), np.zeros(m)  # what is held, as W has it
+    down, *sides = factor.forward(np.array(np.vstack([g, sums]).T, dtype, order="F")).T
+    W = np.array(sides, dtype).reshape(taken, m).T
     for _ in range(ROUNDS):
-        new = np.setdiff1d(np.flatnonzero(held), order)
-        columns = W.shape[1] + len(new)
-        if 2 * dtype.itemsize * m * (columns + len(new)) + 2 * 8 * columns**2 > room:
+        order = np.flatnonzero(held)
+        known = factor.columns(order, room)
+        if known is None:
             return None
-        unit = np.zeros((m, len(new)), dtype, order="F")
-        unit[new, np.arange(len(new))] = 1
-        W, order = np.hstack([W, factor.forward(unit)]), np.concatenate([order, new])
-        forces = np.zeros(W.shape[1])
+        forces, pull = np.zeros(taken + len(order)), np.zeros(len(known.products), dtype)
         if len(forces):
-            S, failed = lapack.dpotrf((W.T @ W).astype(np.float64), lower=0)
+            across = (W.T @ known.all)[:, known.at]
+            S = np.block([[W.T @ W, across], [across.T, known.products[np.ix_(known.at, known.at)]]])
+            S, failed = lapack.dpotrf(S.astype(np.float64), lower=0)
             if failed:
                 return None
-            wanted = np.concatenate([np.zeros(len(sums)), at[order]])
-            forces, _ = lapack.dpotrs(S, -(W.T @ down) - wanted, lower=0)
-        d = -factor.back(down + W @ forces.astype(dtype))
+            wanted = np.concatenate([W.T @ down, (known.all.T @ down)[known.at] + at[order]])
+            forces, _ = lapack.dpotrs(S, -wanted, lower=0)
+        pull[known.at] = forces[taken:]
+        d = -factor.back(down + W @ forces[:taken].astype(dtype) + known.all @ pull)
         d[held] = at[held]
         out = ~held & ((d < bottom) | (d > top))
         if not out.any():

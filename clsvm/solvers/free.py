@@ -162,6 +162,7 @@ class Leap:
         room = self._stream.limit - self._stream.held
         with one_thread():
             d = minimum(factor, g, lowest - x, highest - x, seen.group[rows], len(problem.totals), gone, room)
+        self._hold(factor)
         if d is None:
             return None
         after = np.where(d <= lowest - x, lowest, np.where(d >= highest - x, highest, x + d))
@@ -177,7 +178,7 @@ class Leap:
         problem, b, f = state.now()
         after = stream.held_wide(b + change)
         respond(after - b)
-        ahead = state.now()[2]
+        ahead = state.gradients()
         slope = float((f * (after - b)).sum()) + problem.kink * float(np.abs(after).sum() - np.abs(b).sum())
         curve = float(((ahead - f) * (after - b)).sum())
         t = 1.0 if curve <= -slope else -slope / curve
@@ -235,9 +236,12 @@ class Leap:
 
     def _extended(self, factor: Factor, rows: Rows, block: int, square: Square) -> bool:
         """Whether ``factor`` has these rows now, of which K beside its own came ``block`` by block."""
+        if len(factor.rows) <= block:
+            with square(factor.rows, rows) as (beside, among), one_thread():
+                return factor.extend(rows, beside, among)
         beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
         among = np.empty((len(rows), len(rows)), self._dtype)
-        for first in range(0, max(1, len(beside)), block):
+        for first in range(0, len(beside), block):
             known = factor.rows[first : first + block]
             with square(known, rows) as (K_known, K_rows):
                 beside[first : first + len(known)], among[:] = K_known, K_rows

@@ -40,14 +40,30 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Look:
-    """What the host reads back: rho (problems, groups), violation, steps (problems,), rows computed, and how many
-    coefficients are free."""
+    """What the host reads back: extremes of the derivatives, how many coefficients are free, and the sum of their
+    derivatives (problems, groups); violation, steps (problems,), and rows computed."""
 
-    rho: Vector
+    least: Vector
+    most: Vector
+    inside: NDArray[Any]
+    sums: Vector
     violation: Vector
     steps: NDArray[np.int64]
     rows: int
-    free: int
+    problems: int
+    held: bool  # whether sums of coefficients are; else every row is by itself
+
+    @property
+    def free(self) -> int:
+        """How many coefficients are."""
+        return int(self.inside.sum())
+
+    @property
+    def rho(self) -> Vector:
+        """The offset of each group (problems, groups)."""
+        if not self.held:
+            return np.zeros((self.problems, 1))
+        return certificate.offsets(self.least, self.most, self.inside, self.sums)
 
     def point(self, seconds: float, outer: int, primal: Vector, dual: Vector) -> Point:
         """The point of a trace, with the objectives of the problems."""
@@ -125,12 +141,10 @@ class Loop(ABC):
 
     def _seen(self, m: Vector, M: Vector, count: NDArray[Any], sums: Vector, steps: Any, rows: int) -> Look:
         """What the extremes m and M of the derivatives (P, groups) say, with how many are inside, and their sums."""
-        if self.problem.constraint in (Constraint.NONE, Constraint.COUPLED):  # every row by itself
-            return Look(np.zeros((self.P, 1)), np.maximum(np.maximum(-m, M), 0)[:, 0], steps, rows, int(count.sum()))
-        rho = certificate.offsets(m, M, count, sums)
+        held = self.problem.constraint not in (Constraint.NONE, Constraint.COUPLED)
         with np.errstate(invalid="ignore"):
-            violation = np.where(np.isfinite(m) & np.isfinite(M), M - m, -np.inf).max(axis=1)
-        return Look(rho, np.maximum(violation, 0.0), steps, rows, int(count.sum()))
+            spread = np.where(np.isfinite(m) & np.isfinite(M), M - m, 0) if held else np.maximum(-m, M)[:, :1]
+        return Look(m, M, count, sums, np.maximum(spread, 0).max(axis=1), steps, rows, self.P, held)
 
     def _objectives(self, sums: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Primal and dual objective at rho of what extremes.cl's ``objective`` sums, (P, 3)."""
@@ -266,7 +280,8 @@ class Loop(ABC):
         s, now = self.settings, perf_counter() - began
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and outer % every == 0
-        due = not self.trace or now > 1.1 * self.trace[-1].seconds + 0.02  # (the first second in a few dozen points)
+        # (the first second in a few dozen points)
+        due = s.timed and (not self.trace or now > 1.1 * self.trace[-1].seconds + 0.02)
         if not (wanted or due):
             if s.progress:
                 nan = float("nan")

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Gram, Products, Store, Tile, Update
+from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.solvers import programs
 
 Vector = NDArray[np.float64]
 UNIT = 32  # rows whose numbers fill an aligned part of a buffer, and whole vectors
-APART = 512  # bytes, of which the first of a part of a buffer is a multiple: devices want no more
 ROOM = 128  # places of what products are taken of are multiples of it: parts of buffers are aligned then
 MIRRORED = 64  # cells of a row from which a value of K is cheaper to copy than to compute
 HALVED = 0.6  # of what K between rows and support vectors takes: half of K among all of them
@@ -109,7 +109,7 @@ def _between(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Vec
     everything = stream.upload(np.array([len(asked) * max(R, S)], np.int32))
     (panel, at), (right, of) = (gathered(stream, gram, places, everything) for places in (lefts, rights))
     D, c = stream.wide(weights), stream.wide(q)
-    count, each = together(stream, counts([*lengths[0], *lengths[1]]))
+    count, each, *_ = together(stream, counts([*lengths[0], *lengths[1]]))
     for i, (one, here, there) in enumerate(zip(asked, each, each[len(asked) :], strict=False)):
         m, vectors = _whole(gram, len(one.rows)), _whole(gram, len(one.support))
         left, own = gram.part(panel, i * R, m, here), gram.part(right, i * S, vectors, there)
@@ -155,17 +155,6 @@ def gathered(stream: Stream, gram: Products, places: NDArray[np.int32], count: B
 def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
     """Each by itself, as kernels take how many there are of something."""
     return [np.array([number], np.int32) for number in numbers]
-
-
-def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> tuple[Buffer, list[Buffer]]:
-    """A buffer with copies of some arrays, and the part of it that each is: a buffer of its own for each takes a CPU
-    longer than many of these copies."""
-    starts = np.cumsum([0, *(-(-array.nbytes // APART) * APART for array in arrays)]).tolist()
-    whole = np.zeros(starts[-1], np.uint8)
-    for array, first in zip(arrays, starts, strict=False):
-        whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    buffer = stream.upload(whole)
-    return buffer, [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
 
 
 def _square(gram: Products, rows: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import WHOLE
+from clsvm.opencl.parts import together
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
@@ -35,12 +36,21 @@ def _chunks(profile: Profile, n: int) -> int:
 class Selection:
     """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks.
 
-    ``numbers`` and ``places``: what was seen at the last look (extremes.cl). ``ws``: -1 where a set is not full; each
-    has ``stride`` places (W, where no number is given), W of which are ever taken.
+    ``numbers`` and ``places``: what was seen at the last look (extremes.cl); ``counters`` (problems, 4): the solve's,
+    which are read with them. ``ws``: -1 where a set is not full; each has ``stride`` places (W, where no number is
+    given), W of which are ever taken.
     """
 
     def __init__(
-        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
+        self,
+        stream: Stream,
+        dtype: str,
+        constraint: Constraint,
+        sets: int,
+        n: int,
+        W: int,
+        stride: int | None = None,
+        problems: int = 1,
     ) -> None:
         profile = stream.profile
         self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
@@ -49,10 +59,12 @@ class Selection:
         self.most = W // self.sides  # of the first working set, which keeps nothing
         self.group, self.chunks = profile.group, _chunks(profile, n)
         self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
-        pieces = sets * self.chunks
         self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
         self.clear()
-        self.numbers, self.places = (stream.zeros(size * 4 * self.groups * pieces) for size in (8, 4))
+        shape = sets, self.chunks, self.groups, 4
+        seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
+        self._seen = together(stream, seen)
+        self.numbers, self.places, self.counters = self._seen.each
         self.program = programs.selection(profile, dtype, constraint, self._quota())
         self._k = {name: stream.variant(self.program, name) for name in ("extremes", *self._names)}
 
@@ -77,7 +89,7 @@ class Selection:
 
     def beside(self, least: NDArray[np.float64], most: NDArray[np.float64]) -> None:
         """Take the extremes (groups,) of rows elsewhere into what was seen, for :meth:`choose`."""
-        numbers, places = self.extremes()
+        numbers, places, _ = self.extremes()
         lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
         numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
         places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # (no row of these)
@@ -88,10 +100,10 @@ class Selection:
         """Fill the working set behind its first ``stay`` rows, after a look at the same state."""
         raise NotImplementedError
 
-    def extremes(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """What was seen: numbers and places (sets, chunks, groups, 4)."""
-        shape = (self.sets, self.chunks, self.groups, 4)
-        return self.stream.read_wide(self.numbers, shape), self.stream.read(self.places, np.int32, shape)
+    def extremes(self) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int64]]:
+        """What was seen, numbers and places (sets, chunks, groups, 4), and the counters (problems, 4)."""
+        numbers, places, counters = self._seen.read(self.stream)
+        return self.stream.narrow(numbers), places, counters
 
     def _one_group(self) -> tuple[tuple[int], tuple[int]]:
         return (self.group * self.sets,), (self.group,)
@@ -103,10 +115,10 @@ class Counting(Selection):
     totals: Buffer = None
 
     def __init__(
-        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, *given: Any
     ) -> None:
         self._names = "histogram", "threshold", *["share"] * (stream.profile.shape == "group"), "collect"
-        super().__init__(stream, dtype, constraint, sets, n, W, stride)
+        super().__init__(stream, dtype, constraint, sets, n, W, *given)
         pieces = sets * self.chunks
         self.counts, self.totals, self.ends, self.shares = (
             stream.zeros(4 * size)
@@ -135,9 +147,9 @@ class Sorting(Selection):
     _names = ("shortlist", "choose")
 
     def __init__(
-        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
+        self, stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, *given: Any
     ) -> None:
-        super().__init__(stream, dtype, constraint, sets, n, W, stride)
+        super().__init__(stream, dtype, constraint, sets, n, W, *given)
         listed = sets * self.chunks * self.sides * self.most
         self.keys, self.rows = stream.zeros(8 * listed), stream.zeros(4 * listed)
 
@@ -167,8 +179,6 @@ def nbytes(profile: Profile, constraint: Constraint, sets: int, n: int, W: int) 
     return sets * (n + 4 * W) + pieces * (8 * programs.BINS if kind is Counting else 12 * W)
 
 
-def selection(
-    stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, stride: int | None = None
-) -> Selection:
-    """:func:`kind_for` the stream's profile, with its buffers."""
-    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W, stride)
+def selection(stream: Stream, dtype: str, constraint: Constraint, sets: int, n: int, W: int, *given: Any) -> Selection:
+    """:func:`kind_for` the stream's profile, with its buffers. given: stride and problems of :class:`Selection`."""
+    return kind_for(stream.profile, constraint, W)(stream, dtype, constraint, sets, n, W, *given)

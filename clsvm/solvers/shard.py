@@ -189,7 +189,7 @@ class Shard:
             self._k["mark"]((len(change.kept),), None, at, choice.in_set)
             kept = self._picked(at, len(change.kept))
         choice.look(self._view)
-        numbers, places = choice.extremes()
+        numbers, places, _ = choice.extremes()
         least, most = numbers[0, ..., 0].min(axis=0), numbers[0, ..., 1].max(axis=0)
         choice.beside(change.least, change.most)
         choice.choose(self._view, change.stay)

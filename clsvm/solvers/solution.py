@@ -19,9 +19,10 @@ class Settings:
     """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
     row cache. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
     exact enough as it is. sizes: of rows (n,), by which a sample of them is taken (certificate.certified). start:
-    feasible coefficients (problems, n) to begin with; known: coefficients near those and the f of them. save: called
-    with the coefficients at least ``save_every`` seconds apart, and where the solve is interrupted. timed: whether
-    seconds are wanted by part, for which the host waits more often."""
+    feasible coefficients (problems, n) to begin with; known: coefficients near those and the f of them; looked: the
+    rows (n,) of which that f is of kernel values in float64. save: called with the coefficients at least ``save_every``
+    seconds apart, and where the solve is interrupted. timed: whether seconds are wanted by part, for which the host
+    waits more often, and a trace."""
 
     tol: float
     gap_tol: float | None
@@ -35,6 +36,7 @@ class Settings:
     max_time: float | None = None
     start: Vector | None = None
     known: tuple[Vector, Vector] | None = None
+    looked: NDArray[np.bool_] | None = None
     save: Callable[[Vector], None] | None = None
     save_every: float = 60.0
     timed: bool = True

@@ -13,7 +13,7 @@ import numpy as np
 
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Products, Update
-from clsvm.opencl.stream import Stream
+from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Exact, Rounding
@@ -27,11 +27,12 @@ class State:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
         self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
         self.kink = stream.buffer(8)
+        self._held: Problem | None = None  # with its numbers as the device holds them
 
     def load(self, problem: Problem, start: Vector | None, known: tuple[Vector, Vector] | None) -> Vector | None:
         """The state at the start of ``problem``; the coefficients of which f lacks K b yet. known: coefficients near
         ``start`` and the f of them."""
-        self.problem = problem
+        self.problem, self._held = problem, None
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
         near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
@@ -48,34 +49,42 @@ class State:
 
     def coefficients(self) -> Vector:
         """b (P, n) in the caller's order."""
-        return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
+        return self._read(self.b)
 
     def found(self) -> tuple[Vector, Vector]:
         """b and f (P, n) in the caller's order, b within the bounds as the problem has them."""
-        f = self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
+        f = self.gradients()
         certificate.finite(f, self.gram.kernel)
         lo, hi = map(self.stream.held_wide, (self.problem.lo, self.problem.hi))
         return self.problem.snapped(self.coefficients(), lo, hi), f
 
     def now(self) -> tuple[Problem, Vector, Vector]:
         """The problem with its numbers as the device holds them, and b and f (P, n), in the caller's order."""
-        at, shape = self.gram.rows.position, (self.P, self.n)
-        b, f, lo, hi, q = (
-            self.stream.read_wide(buffer, shape)[:, at] for buffer in (self.b, self.f, self.lo, self.hi, self.q)
-        )
-        return replace(self.problem, lo=lo, hi=hi, q=q, start=None), b, f
+        if self._held is None:
+            lo, hi, q = map(self._read, (self.lo, self.hi, self.q))
+            self._held = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
+        return self._held, self._read(self.b), self.gradients()
+
+    def gradients(self) -> Vector:
+        """f (P, n) in the caller's order."""
+        return self._read(self.f)
+
+    def _read(self, buffer: Buffer) -> Vector:
+        """(P, n) in the caller's order."""
+        return self.stream.read_wide(buffer, (self.P, self.n))[:, self.gram.rows.position]
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """f += K b, a panel of rows at a time."""
+        """f += K b, a panel of rows at a time; all of them where K is there, of which a panel holds the places."""
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
-        for first in range(0, len(support), panel.capacity):
-            some = support[first : first + panel.capacity]
-            weights = np.zeros((self.P, panel.capacity))
+        room = max(panel.capacity, len(support)) if gram.whole else panel.capacity
+        for first in range(0, len(support), room):
+            some = support[first : first + room]
+            weights = np.zeros((self.P, room))
             weights[:, : len(some)] = b[:, some]
             at, count = s.upload(gram.rows.position[some]), s.upload(np.array([len(some)], np.int32))
             D = s.wide(weights)
             gram.gather(panel, at, count)
-            gram.accumulate(panel, count, None, Update(self.P, self.n, self.f, D, panel.capacity))
+            gram.accumulate(panel, count, None, Update(self.P, self.n, self.f, D, room))
             s.finish()
             s.free(at, count, D)
 

@@ -400,8 +400,8 @@ def test_large_buffers_are_taken_again(device: str, monkeypatch: pytest.MonkeyPa
     with Stream(device) as stream:
         if not stream.unified:
             pytest.skip("of devices that share the host's memory")
-        first, small = stream.buffer(size - 4096), stream.buffer(memory.HUGE - 64)
-        assert stream.held == size + memory.HUGE - 64
+        first, small = stream.buffer(size - 4096), stream.buffer(memory.LEAST - 64)
+        assert stream.held == size + memory.LEAST - 64
         where = first.int_ptr
         stream.free(first, small)
         assert (stream.held, memory.pooled()) == (0, size)

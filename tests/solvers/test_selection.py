@@ -59,7 +59,7 @@ def chosen(
         made.choose(view, len(kept))  # type: ignore[arg-type]
         ws = stream.read(made.ws, np.int32, W)
         marked = stream.read(made.in_set, np.uint8, n)
-        numbers, places = made.extremes()
+        numbers, places, _ = made.extremes()
         *_, m, M = violations(of, constraint)  # type: ignore[arg-type]
         assert (numbers[..., 0].min(), numbers[..., 1].max()) == (m, M)
         f, b, lo, hi = (values[0] for values in of)
