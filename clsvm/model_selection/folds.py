@@ -170,8 +170,6 @@ class _Solved(NamedTuple):
         assert exact
         b, f = found.b, found.f.copy()
         rows = certificate.wanted(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
-        rest = (b != 0).any(axis=0) & ~rows  # (which decide the objectives: of many the solve takes a sample)
-        rows |= rest & (np.count_nonzero(rest) <= certificate.FEW * certificate.SAMPLE)
         rows[kept] = True
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         given = {"exact": exact, "start": b, "known": (b, f), "looked": rows}
@@ -198,9 +196,9 @@ def _small(stream: Stream, members: list[Member]) -> bool:
 
 
 def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """What a machine asks of one solve, for which some seconds and steps are spent: no certificate in float64 and no
-    seconds by part."""
+    """What a machine asks of one solve, for which some seconds and steps are spent: no certificate in float64, and no
+    report."""
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
     asked = {"tol": options.tol, "gap_tol": options.gap_tol, "max_iter": most, "max_time": left}
-    return {"exact": None, "timed": False, **asked}
+    return {"exact": None, "reported": False, **asked}

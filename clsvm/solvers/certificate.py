@@ -211,12 +211,13 @@ def certified(
     tol: float,
     gap: bool = False,
     sizes: Vector | None = None,
+    objective: bool = True,
 ) -> tuple[float, NDArray[np.bool_], Vector]:
     """(violation, rows evaluated (n,), f (problems, n)): f of the rows that decide the violation, seen as ``worst``,
     and the objectives, from kernel values in float64, where rounding, at most ``bound`` or of each row its own, may
     hide a tenth of tol. Where these are in float64 as it is (double), f of all rows: it has gathered the rounding of
-    many steps. The objectives' rows are left where the violation turns out to be beyond tol, unless the gap is what may
-    end the solve.
+    many steps. The objectives' rows are left where the violation turns out to be beyond tol, or nobody asks for the
+    ``objective``, unless the gap is what may end the solve.
 
     sizes: of rows (n,). Where they are given and many rows would be evaluated for an objective alone, a sample of these
     says what rounding did first: the rest is left where the sum of its errors, as the sample has it, is little. That is
@@ -236,7 +237,7 @@ def certified(
         rows = wanted(problem, b, f, off, tol)
     if rows.any():
         look(np.flatnonzero(rows))
-    if gap or not looked.any() or of(problem, b, f).violation <= tol:
+    if gap or (objective and (not looked.any() or of(problem, b, f).violation <= tol)):
         size, weight = level(f, b, problem.q, problem.kink)
         loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
         rest = np.flatnonzero(~looked & loose & (b != 0).any(axis=0))

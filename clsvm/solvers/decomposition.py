@@ -171,7 +171,7 @@ class Solver(Loop):
         if self.settings.exact is None:
             return violation, 0
         with self.cleared():
-            return self.state.certify(self.settings.exact, self.rounding, violation, tol, gap)
+            return self.state.certify(self.settings.exact, self.rounding, violation, tol, gap, self.settings.reported)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()
@@ -350,7 +350,7 @@ class Solver(Loop):
     def _lap(self, part: str, started: float) -> None:
         """Where the host reads every step anyway, wait here too, so that seconds fall to the part that took them, but
         for few rows, whose steps take less than that."""
-        if self.stream.profile.sync == 1 and self.settings.timed and self.n > UNTIMED:
+        if self.stream.profile.sync == 1 and self.settings.reported and self.n > UNTIMED:
             self.stream.finish()
         elif self.sync == 1 or part == "rows":  # (else once a step, at its end)
             self.stream.flush()

@@ -281,7 +281,7 @@ class Loop(ABC):
         every = max(1, GAP_ROWS // (self.W * self.sync)) * self.sync
         wanted = s.gap_tol is not None and outer % every == 0
         # (the first second in a few dozen points)
-        due = s.timed and (not self.trace or now > 1.1 * self.trace[-1].seconds + 0.02)
+        due = s.reported and (not self.trace or now > 1.1 * self.trace[-1].seconds + 0.02)
         if not (wanted or due):
             if s.progress:
                 nan = float("nan")

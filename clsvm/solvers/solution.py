@@ -21,8 +21,8 @@ class Settings:
     exact enough as it is. sizes: of rows (n,), by which a sample of them is taken (certificate.certified). start:
     feasible coefficients (problems, n) to begin with; known: coefficients near those and the f of them; looked: the
     rows (n,) of which that f is of kernel values in float64. save: called with the coefficients at least ``save_every``
-    seconds apart, and where the solve is interrupted. timed: whether seconds are wanted by part, for which the host
-    waits more often, and a trace."""
+    seconds apart, and where the solve is interrupted. reported: whether somebody is told of seconds by part, for which
+    the host waits more often, of a trace, and of objectives, whose rounding is looked at."""
 
     tol: float
     gap_tol: float | None
@@ -39,7 +39,7 @@ class Settings:
     looked: NDArray[np.bool_] | None = None
     save: Callable[[Vector], None] | None = None
     save_every: float = 60.0
-    timed: bool = True
+    reported: bool = True
 
 
 @dataclass(frozen=True)

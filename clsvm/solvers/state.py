@@ -89,13 +89,13 @@ class State:
             s.free(at, count, D)
 
     def certify(
-        self, exact: Exact, rounding: Rounding, worst: float, tol: float, gap: bool = False
+        self, exact: Exact, rounding: Rounding, worst: float, tol: float, gap: bool, objective: bool
     ) -> tuple[float, int]:
         """certificate.certified of the state as it is, whose f is then replaced."""
         now, b, f = self.now()
         double, evaluated = self.gram.rows.dtype == "float64", partial(rounding.evaluated, exact)
         violation, looked, f = certificate.certified(
-            now, b, f, evaluated, rounding(b), double, worst, tol, gap, rounding.sizes
+            now, b, f, evaluated, rounding(b), double, worst, tol, gap, rounding.sizes, objective
         )
         if looked.any():
             self.stream.write_wide(self.f, self.padded(f))
