@@ -42,7 +42,7 @@ def _whole(X: Any, problem: Problem, options: Options) -> bool:
     that a batch does not do."""
     if problem.problems > 1 or problem.constraint is Constraint.COUPLED:
         return False
-    if isinstance(X, sharded.Elsewhere) or len(there := listed(options.device)) > 1:
+    if sharded.elsewhere(X) or len(there := listed(options.device)) > 1:
         return False
     profile = default_profile(find(there[0]))
     nothing = options.gap_tol is None and options.checkpoint is None

@@ -37,7 +37,7 @@ def train(X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, optio
     devices take members from a queue, some at a time; each lays out X once in each dtype. Of rows that are elsewhere,
     all shards take one member after another. What a checkpoint has solved for the same tolerances stands as it is.
     """
-    if isinstance(X, sharded.Elsewhere):
+    if sharded.elsewhere(X):
         return spread.train(X, members, kernel, options, since)
     with checkpoint.opened(options, X, members, kernel) as kept:
         starts = kept.b if kept else [one.start for one in members]

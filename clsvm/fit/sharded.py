@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,6 @@ class Laid(Shards, Protocol):
     device: str
 
 
-@runtime_checkable
 class Elsewhere(Protocol):
     """Rows (n, d) that are not here. order (n,): the caller's row at each place of the shards, one after another."""
 
@@ -70,6 +69,11 @@ class Elsewhere(Protocol):
 
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[Laid]:
         """Shards of the rows, in that dtype."""
+
+
+def elsewhere(X: Any) -> TypeGuard[Elsewhere]:
+    """Whether rows are (isinstance takes longer to say so than some parts of a small fit)."""
+    return hasattr(X, "laid")
 
 
 class OneShard(Shard):
@@ -99,7 +103,7 @@ def train(
         )
     if problem.constraint is Constraint.COUPLED:
         raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
-    home = X if isinstance(X, Elsewhere) else OnDevices(X, devices.listed(options.device))
+    home = X if elsewhere(X) else OnDevices(X, devices.listed(options.device))
     b = None if start is None or not start.any() else problem.feasible(start)[:, home.order]
     place = np.argsort(home.order)
     there = _ordered(problem, home.order)

@@ -50,7 +50,7 @@ def _solved(
     since: float,
     save: Callable[[int, Vector], None] | None,
 ) -> Trained:
-    if isinstance(X, sharded.Elsewhere) or len(listed(options.device)) > 1:
+    if sharded.elsewhere(X) or len(listed(options.device)) > 1:
         return sharded.train(X, problem, kernel, options, start, since, save and partial(save, 0))
     return train_each(X, [problem], kernel, options, [start], since, save)[0]
 

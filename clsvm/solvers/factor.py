@@ -56,10 +56,14 @@ class Factor:
         self._products = np.zeros((0, 0))
 
     @property
+    def kept(self) -> int:
+        """Bytes of the columns of U'^-1."""
+        return self._columns.nbytes + self._products.nbytes
+
+    @property
     def nbytes(self) -> int:
         """Of all blocks, and of what is kept beside them."""
-        kept = self._columns.nbytes + self._products.nbytes
-        return kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
+        return self.kept + sum(side.nbytes + corner.nbytes for side, corner in self._blocks)
 
     def extend(self, rows: Rows, beside: Matrix, among: Matrix) -> bool:
         """The same with k further rows, by K beside them (m, k) and among them (k, k), of which the lower triangle is

@@ -42,6 +42,7 @@ SHORT = 0.5  # of the way to what is found: a step that ends before is not made,
 BLOCK = 1024  # rows of such a block at most: its squares are in caches
 PLACES = 16  # bytes of a row of a panel beside it, some of which stay when it goes
 MEANWHILE = 3  # squares of a block on the host, beside it and its columns, while it is made
+GROWN = 3  # times what a factor keeps of its inverse, that it takes to have it grow too
 KEPT = 0.25  # share of a factor's coefficients that may have come or gone before it is made anew
 LOW, LATE = 0.5, 4  # share of the first violation that is low; times all rows that were computed, after which any is
 LOOKS, MORE = 4, 2  # at a low violation, before such a step, and between two
@@ -133,7 +134,8 @@ class Leap:
     def _host_bytes(self, before: int, new: int, block: int) -> int:
         """Of what a factor grows by, and what is made on the host meanwhile."""
         more, columns = new * before + new * (new + block) // 2, before + new + MEANWHILE * block
-        return self._dtype.itemsize * (more + block * columns)
+        kept = GROWN * self._factor.kept if before and self._factor else 0
+        return self._dtype.itemsize * (more + block * columns) + kept
 
     def find(self, wanted: int) -> Vector | None:
         """What to add to b (1, n), all the way to the minimum; None where there is no way, or no memory for it. wanted:

@@ -17,10 +17,13 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.gram.precomputed import PrecomputedGram
+from clsvm.gram import layouts, programs
+from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Tile, Update
 from clsvm.gram.row_cache import SLABS
 from clsvm.opencl.stream import Stream
+from clsvm.problem.posed import c_svc
+from clsvm.solvers.state import State
 from tests.conftest import noisy, thrifty
 
 TOL = 1e-5
@@ -69,6 +72,47 @@ def test_products(device: str, profile: str, dtype: str) -> None:
         gram.respond(panel, at, panel, count, Update(1, panel.capacity, answers, D, panel.capacity))
         expected = K[np.ix_(rows[:3], rows[:3])].astype(np.float64) @ weights[0, :3]
         np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])
+def test_tiles_of_rows_whose_k_is_there(
+    device: str, profile: str, kind: str, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are picked from K, or made of vectors that are cheap, to the same values; f of more rows than a panel has
+    room for comes in one piece."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 7)) * (rng.random((100, 7)) < 0.5)
+    kernel, spared = clsvm.kernels.make("rbf", gamma=0.3), []
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+        laid = layouts.build(stream, X, plan, "float32")
+        tiles = []
+        for cost in (0.0, np.inf):
+            monkeypatch.setattr(programs, "picked_cost", lambda profile, cost=cost: cost)
+            gram = StoredGram(stream, laid, kernel)
+            assert gram.rows.tile_cost == min(cost, laid.tile_cost)
+            monkeypatch.setattr(
+                gram._gram, "tile", lambda *given, real=gram._gram.tile: spared.append(1) or real(*given)
+            )
+            panel = gram.panel(32, square=True)
+            W, places = panel.capacity, np.full(panel.capacity, -1, np.int32)
+            places[:30] = gram.rows.position[rng.permutation(100)[:30]] if not tiles else tiles[0][0][:30]
+            at, count = stream.upload(places), stream.upload(np.array([30], np.int32))
+            Q = stream.zeros(4 * W * W)
+            gram.gather(panel, at, count)
+            gram.tile(panel, Tile(at, count, Q, 0, half=half))
+            tile = stream.read(Q, np.float32, (W, W))[:30, :30]
+            tiles.append((places, np.tril(tile) if half else tile))
+        assert len(spared) == 1
+        np.testing.assert_allclose(tiles[0][1], tiles[1][1], atol=1e-6)
+        state, b = State(stream, gram, 2), np.zeros((2, 100))
+        b[:, : 2 * W] = rng.normal(size=(2, min(100, 2 * W)))
+        problem = c_svc(np.ones((2, 100)), np.ones((2, 100)))
+        state.load(problem, None, None)
+        state.respond(b, panel)
+        expected = b @ rbf(X, X) + problem.q
+        np.testing.assert_allclose(state.gradients(), expected, atol=1e-4)
 
 
 def test_few_rows_fill_no_slab(device: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
 from clsvm.model_selection import SVCSearchCV, folds, shown
 from clsvm.problem.posed import c_svc, epsilon_svr
+from clsvm.solvers import certificate
 from tests.conftest import noisy
 
 GRID = {"C": [0.3, 1, 10], "gamma": [0.1, 1.0]}
@@ -402,3 +404,44 @@ def test_a_checkpoint_of_the_estimator_is_refused_at_once(device: str, tmp_path:
     with pytest.raises(ValueError, match="give checkpoint= to the search"):
         search.fit(np.eye(8), np.arange(8) % 2)
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("task", ["two classes", "regression", "nu", "one class"])
+def test_certified_folds(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """Where rounding moves decision values too far, the rows that decide and those that are asked for are evaluated at
+    once in float64, and again by what has changed alone; values and violation are right by K in float64."""
+    X, labels = noisy(400, 3)
+    y = {"regression": X[:, 0] * X[:, 1], "one class": None}.get(task, labels)
+    machines = {"regression": SVR(), "nu": NuSVC(nu=0.4), "one class": OneClassSVM(nu=0.2)}
+    estimator = machines.get(task, SVC(C=10)).set_params(gamma=0.5, device=device)
+    K, calls, ended = rbf_kernel(X.astype(np.float64), gamma=0.5), [], []
+    made, certified = prepare.PreparedFit.__init__, folds._Solved.certified
+
+    def counted(self: Any, *given: Any, **named: Any) -> None:
+        made(self, *given, **named)
+        exact = self.settings.exact
+        kept = lambda rows, b: calls.append((len(rows), np.count_nonzero(b))) or exact(rows, b)  # noqa: E731
+        self.settings = replace(self.settings, exact=kept)
+
+    def seen(self: Any, ready: Any, kept: Any, asked: Any) -> Any:
+        begun = len(calls)
+        found = certified(self, ready, kept, asked)
+        ended.append((self.solution, found, kept, calls[begun:]))
+        return found
+
+    monkeypatch.setattr(folds, "DECISION_ERROR", 0.0)
+    monkeypatch.setattr(prepare.PreparedFit, "__init__", counted)
+    monkeypatch.setattr(folds._Solved, "certified", seen)
+    scoring = {"one class": lambda machine, rows, y=None: machine.score_samples(rows).mean()}.get(task)
+    grid = {"tol": [1e-4, 1e-5]}
+    SVCSearchCV(estimator, grid, cv=3, refit=False, scoring=scoring, error_score="raise").fit(X, y)
+    assert len(ended) == 6
+    for before, found, kept, asked in ended:
+        problem, b = found.problem, found.solution.b
+        copies = b.shape[1] // len(X)
+        f = b @ np.tile(K, (copies, copies)) + problem.q
+        np.testing.assert_allclose(found.solution.f[:, kept], f[:, kept], atol=1e-9)
+        assert certificate.of(problem, b, f).violation <= 1.2e-4
+        changed = np.count_nonzero(b != before.b)
+        assert asked[0][0] >= len(kept)
+        assert all(count <= changed for _, count in asked[1:])  # (of nothing, where the first look was enough)

@@ -99,6 +99,47 @@ def test_factor_in_blocks(dtype: type) -> None:
     np.testing.assert_allclose(some.back(down[:, 0].astype(dtype)), exact[:, 0], **near)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_of_the_inverse(dtype: type) -> None:
+    """They stay as the factor grows, and are those of U'^-1; without room for all, those alone that are asked for."""
+    K = kernel(60, gamma=5.0).astype(dtype)
+    some, eps = made(K[:35, :35]), np.finfo(dtype).eps
+
+    def right(found: factor.Columns | None, at: NDArray[np.intp], kept: int) -> None:
+        m = len(some.rows)
+        M = K[:m, :m].astype(np.float64) + some.ridge * np.eye(m)
+        U = np.linalg.cholesky(M).T
+        assert found is not None
+        assert found.all.shape == (m, kept)
+        near = {"rtol": 0, "atol": 200 * eps * np.linalg.cond(M)}
+        np.testing.assert_allclose(found.all[:, found.at], np.linalg.inv(U.T)[:, at], **near)
+        np.testing.assert_allclose(found.products[np.ix_(found.at, found.at)], np.linalg.inv(M)[np.ix_(at, at)], **near)
+
+    first, more = np.array([3, 17, 34]), np.array([1, 17, 20, 34])
+    right(some.columns(first, np.inf), first, 3)
+    assert some.extend(np.arange(35, 60), K[:35, 35:], np.tril(K[35:, 35:]))
+    right(some.columns(first, np.inf), first, 3)
+    size, grown = some.nbytes, np.append(more, 59)
+    right(some.columns(grown, np.inf), grown, 6)
+    assert some.nbytes == size + 3 * 60 * K.itemsize + 8 * (36 - 9)
+    room = some._bytes(7, 1) - 1
+    assert some.columns(np.append(grown, 44), room) is None
+    right(some.columns(first, room), first, 3)
+
+
+def test_minimum_of_a_factor_that_grew() -> None:
+    """What it keeps does not change what is found."""
+    m, rng = 60, np.random.default_rng(2)
+    K, g, group, gone = kernel(m, gamma=5.0), rng.normal(size=m), np.arange(m) % 2, np.array([4, 30])
+    grown, bound = made(K[:40, :40]), np.full(m, 0.5)
+    before = gone[gone < 40]
+    assert factor.minimum(grown, g[:40], -bound[:40], bound[:40], group[:40], 2, before) is not None
+    assert grown.kept
+    assert grown.extend(np.arange(40, m), K[:40, 40:], np.tril(K[40:, 40:]))
+    found = factor.minimum(grown, g, -bound, bound, group, 2, gone)
+    np.testing.assert_allclose(found, factor.minimum(made(K), g, -bound, bound, group, 2, gone), atol=1e-7)
+
+
 def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
 
