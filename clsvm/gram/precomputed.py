@@ -7,6 +7,7 @@ A solve computes no row and needs no store.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,9 +133,9 @@ class StoredGram(_WholeGram):
     cheap is made from them again, which reads less. Raises as :class:`PrecomputedGram` does."""
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
-        self.kernel, self._gram, picked = kernel, Gram(stream, rows, kernel), programs.picked_cost(stream.profile)
-        self._picked = picked < rows.tile_cost
-        self.rows = replace(rows, tile_cost=min(picked, rows.tile_cost))
+        self.kernel, self._gram, self._made = kernel, Gram(stream, rows, kernel), rows.tile_cost
+        self._picked = partial(programs.picked_cost, stream.profile, rows.n_pad)
+        self.rows = replace(rows, tile_cost=min(self._picked(1), rows.tile_cost))
         self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
         self.part, self.respond = self._gram.part, self._gram.respond
         self._slabs = _computed(stream, self._gram)
@@ -146,7 +147,7 @@ class StoredGram(_WholeGram):
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel."""
-        if self._picked:
+        if self._picked(panel.capacity) < self._made:
             self._slabs.pick(self.rows.lanes, panel, tile)
         else:
             self._gram.gather(panel, tile.rows, tile.count)

@@ -86,12 +86,14 @@ def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 SIDE = 16  # of the squares of given.cl, reflect
-COPIED, PICKED = 2.0, 2.5  # times the profile's cache_cost, that a value takes which is mirrored; that is read alone
+COPIED = 2.0  # times the profile's cache_cost, that a value takes which is a mirror image
+PICKED, LINE = 0.45, 16  # of it, for each value that is read for one that is picked; of a line of the cache
 
 
-def picked_cost(profile: Profile) -> float:
-    """What a value of K that is there costs, copied alone, in dense cells."""
-    return PICKED * profile.cache_cost
+def picked_cost(profile: Profile, n: int, W: int) -> float:
+    """What a value costs that is picked, in dense cells, one of W from each of some rows of n that are there: a line of
+    the cache is read for it, or its share of the row."""
+    return PICKED * min(LINE, n / W) * profile.cache_cost
 
 
 def given(profile: Profile, dtype: str) -> Variant:

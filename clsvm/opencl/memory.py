@@ -174,7 +174,7 @@ def all_kept() -> list[DeviceCache]:
 
 
 def release_memory() -> int:
-    """Give back to the system what is held between calls: slabs of the row cache, large buffers, and every
+    """Give back to the system what is held between calls: slabs of the row cache, other buffers, and every
     :class:`DeviceCache`; the bytes that were freed."""
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():

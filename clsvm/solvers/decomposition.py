@@ -183,7 +183,7 @@ class Solver(Loop):
         """All free coefficients to their minimum at once, where that costs less than the working sets it spares."""
         leap, violation, steps = self.leap, float(look.violation.max()), int(look.steps.sum())
         rows, profile = self.gram.rows, self.stream.profile
-        tile = gram_programs.picked_cost(profile) if self._rows_first else rows.tile_cost
+        tile = rows_first.copy_cost(profile) if self._rows_first else rows.tile_cost
         if leap is None or not leap.due(look.free, violation, self.settings.tol, self._asked, steps, outer, tile):
             return False
         started = perf_counter()
@@ -332,7 +332,7 @@ class Solver(Loop):
 
     def _tile_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
         """:meth:`_tile_of_rows`, of rows at some places, where the row cache has them all and that is cheaper."""
-        cheaper = gram_programs.picked_cost(self.stream.profile) < self.gram.rows.tile_cost
+        cheaper = rows_first.copy_cost(self.stream.profile) < self.gram.rows.tile_cost
         if not cheaper or not self.cache.capacity:
             return False
         there = bool((self.stream.read(self.cache.slot_of, np.int32, self.n)[places] >= 0).all())

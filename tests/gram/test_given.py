@@ -89,7 +89,7 @@ def test_tiles_of_rows_whose_k_is_there(
         laid = layouts.build(stream, X, plan, "float32")
         tiles = []
         for cost in (0.0, np.inf):
-            monkeypatch.setattr(programs, "picked_cost", lambda profile, cost=cost: cost)
+            monkeypatch.setattr(programs, "picked_cost", lambda profile, n, W, cost=cost: cost)
             gram = StoredGram(stream, laid, kernel)
             assert gram.rows.tile_cost == min(cost, laid.tile_cost)
             monkeypatch.setattr(

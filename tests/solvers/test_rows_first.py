@@ -14,7 +14,6 @@ from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, OneClassSVM, kernels
 from clsvm.fit import sizes
 from clsvm.gram import layouts
-from clsvm.gram import programs as gram_programs
 from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
@@ -148,7 +147,7 @@ def test_steps_over_free_coefficients_take_them_too(device: str, monkeypatch: py
     monkeypatch.setattr(free, "LEAST", 8)
     duals = []
     for cost in (1e9, 0.0):
-        monkeypatch.setattr(gram_programs, "picked_cost", lambda profile, cost=cost: cost)
+        monkeypatch.setattr(rows_first, "copy_cost", lambda profile, cost=cost: cost)
         given: Any = {"device": device, "layout": "csr", "working_set_size": 64, "cache_size": 100}
         duals.append(SVC(C=100, gamma=0.01, **given).fit(X, np.where(y > 0, 1, -1)).fit_report_.dual)
         assert taken
@@ -212,7 +211,7 @@ def test_where_it_pays(device: str) -> None:
 
 def test_rows_that_are_all_there_are_copied_where_a_copy_costs_less() -> None:
     """However many were idle."""
-    copy = gram_programs.picked_cost(PROFILES["cpu"])
+    copy = rows_first.copy_cost(PROFILES["cpu"])
     for cost, first in (copy + 1, True), (copy - 1, False):
         rows = SimpleNamespace(cost=1e6, tile_cost=cost)
         assert not rows_first.pays(PROFILES["cpu"], rows, 1000, 64, 64, 1)  # type: ignore[arg-type]
