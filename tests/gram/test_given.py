@@ -110,7 +110,10 @@ def test_tiles_of_rows_whose_k_is_there(
         b[:, : 2 * W] = rng.normal(size=(2, min(100, 2 * W)))
         problem = c_svc(np.ones((2, 100)), np.ones((2, 100)))
         state.load(problem, None, None)
+        pieces, taken = [], gram.accumulate
+        monkeypatch.setattr(gram, "accumulate", lambda *given: pieces.append(1) or taken(*given))
         state.respond(b, panel)
+        assert len(pieces) == 1
         expected = b @ rbf(X, X) + problem.q
         np.testing.assert_allclose(state.gradients(), expected, atol=1e-4)
 

@@ -38,6 +38,10 @@ def test_rows_of_the_objective_are_left_where_the_violation_is_beyond_tol(error:
     assert (violation > TOL) == (error > TOL)
     some = np.concatenate(asked)
     np.testing.assert_allclose(found[0, some], true[0, some], atol=1e-12)
+    asked.clear()
+    alone = certificate.certified(problem, b, f.copy(), exact, TOL, False, 0.0, TOL, gap, objective=False)
+    assert alone[0] == violation
+    assert alone[1].sum() == (N if gap else N // 4)  # (an objective that nobody asks for has no rows)
 
 
 def random_state(rng: np.random.Generator) -> tuple[Problem, NDArray[Any], NDArray[Any]]:
