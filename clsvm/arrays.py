@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 _MANY = 1 << 17  # columns up to which it does not matter how many are empty
+SEARCHED = 8  # columns with a centre up to which each is looked for by itself
 
 
 def checked(X: Any) -> Any:
@@ -207,8 +208,16 @@ def centred(X: Data, centre: NDArray[np.float64]) -> Data:
         return X
     if not sp.issparse(X):
         return X - centre
-    columns, shifts = np.flatnonzero(centre), centre[X.indices]
-    if np.count_nonzero(shifts) == X.shape[0] * len(columns):  # every row has them all
+    columns = np.flatnonzero(centre)
+    if len(columns) <= SEARCHED:
+        places = [np.flatnonzero(X.indices == column) for column in columns]
+        if all(len(at) == X.shape[0] for at in places):  # every row has them all
+            data = X.data.astype(np.float64)
+            for column, at in zip(columns, places, strict=True):
+                data[at] -= centre[column]
+            return sp.csr_matrix((data, X.indices, X.indptr), shape=X.shape)
+    shifts = centre[X.indices]
+    if np.count_nonzero(shifts) == X.shape[0] * len(columns):
         return sp.csr_matrix((X.data - shifts, X.indices, X.indptr), shape=X.shape)
     shift = sp.csr_matrix(
         (

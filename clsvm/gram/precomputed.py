@@ -135,7 +135,7 @@ class StoredGram(_WholeGram):
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel) -> None:
         self.kernel, self._gram, self._made = kernel, Gram(stream, rows, kernel), rows.tile_cost
         self._picked = partial(programs.picked_cost, stream.profile, rows.n_pad)
-        self.rows = replace(rows, tile_cost=min(self._picked(1), rows.tile_cost))
+        self.rows = replace(rows, tile_cost=min(self._picked(1), rows.tile_cost))  # (of any working set, at most)
         self.width, self.panel, self.panel_bytes = self._gram.width, self._gram.panel, self._gram.panel_bytes
         self.part, self.respond = self._gram.part, self._gram.respond
         self._slabs = _computed(stream, self._gram)

@@ -171,6 +171,7 @@ class _Solved(NamedTuple):
         b, f = found.b, found.f.copy()
         rows = certificate.wanted(problem, b, f, np.full(problem.n, found.error_bound), asked["tol"])
         rows[kept] = True
+        rows |= found.dtype == "float64"  # (of which all rows have gathered the rounding of many steps)
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
         given = {"exact": exact, "start": b, "known": (b, f), "looked": rows}
         solution = ready.solve(problem, **asked | given).after(found)

@@ -95,9 +95,10 @@ class Spare:
         self._kept, self.nbytes = {}, 0
 
     def _drop(self, key: Key) -> None:
-        for buffer in self._kept.pop(key):
+        gone = self._kept.pop(key)
+        self.nbytes -= key[2] * len(gone)
+        for buffer in gone:
             buffer.release()
-            self.nbytes -= key[2]
 
 
 spare = Spare()

@@ -32,7 +32,7 @@ class Parts(NamedTuple):
 
 def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Parts:
     """Copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
-    starts = np.cumsum([0, *(-(-array.nbytes // APART) * APART for array in arrays)]).tolist()
+    starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

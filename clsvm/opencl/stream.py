@@ -182,7 +182,7 @@ class Stream:
         return buffer
 
     def free(self, *buffers: Buffer) -> None:
-        """Give buffers back; large ones where the host's memory is the device's once the work in the queue is done."""
+        """Give buffers back; those that may be kept once the work in the queue is done."""
         if self._spare is None:
             self._done_with(max((self._buffers[buffer.int_ptr][1] for buffer in buffers), default=0))
         for buffer in buffers:
@@ -214,7 +214,7 @@ class Stream:
 
     def _done_with(self, nbytes: int) -> None:
         """Wait before a buffer of so many bytes goes: the runtime keeps memory of its own for what is in the queue, but
-        not that of huge pages. What failed there is told by the next call."""
+        not that of huge pages, and another queue may take what is kept. What failed is told by the next call."""
         if self.unified and nbytes >= memory.LEAST:
             with contextlib.suppress(DeviceError):
                 self.finish()
@@ -290,9 +290,9 @@ class Stream:
         return buffer
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
-        """``nbytes`` of a buffer from byte ``first`` on, which is aligned as the device wants it (at most 512)."""
-        with self.lock:
-            return buffer.get_sub_region(first, max(1, nbytes))
+        """``nbytes``, in whole 64s, of a buffer from byte ``first`` on, aligned as the device wants it (at most 512)."""
+        with self._calling("a buffer has no such part"):
+            return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
 
     def clear(self, buffer: Buffer, nbytes: int) -> None:
         """Zero the first ``nbytes`` of a buffer, rounded up to 64 as buffers are."""

@@ -194,7 +194,7 @@ class Rounding:
         known = self._known[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
         out = np.empty((len(b), len(at)))
         if known.any():
-            out[:, known] = self._c[:, at[known]] + exact(at[known], changed)
+            out[:, known] = self._c[:, at[known]] + (exact(at[known], changed) if changed.any() else 0)
         if not known.all():
             out[:, ~known] = exact(at[~known], b)
         return out

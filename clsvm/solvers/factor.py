@@ -47,9 +47,9 @@ class Factor:
         self._scale, self._raised = scale, times * RIDGE * float(np.finfo(self.dtype).eps) * float(np.sqrt(most))
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """No column of U'^-1 is kept."""
         self._of = np.zeros(0, np.intp)
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
@@ -79,13 +79,11 @@ class Factor:
         corner, failed = potrf(M, lower=0, clean=0, overwrite_a=1)
         if failed:
             return False
+        more = trsm(-1.0, corner, side.T @ self._columns, lower=0, trans_a=1)
+        grown, products = _stacked(self._columns, more), self._products + more.T @ more
         self._blocks.append((side, corner))
         self.rows = np.concatenate([self.rows, rows])
-        if len(self._of):
-            more = trsm(-1.0, corner, side.T @ self._columns, lower=0, trans_a=1)
-            self._columns, self._products = _stacked(self._columns, more), self._products + more.T @ more
-        else:
-            self._forget()
+        self._columns, self._products = grown, products
         return True
 
     def forward(self, R: Matrix) -> Matrix:
@@ -111,7 +109,7 @@ class Factor:
         """Columns of U'^-1, those ``at`` among them; None where they take more than ``room`` bytes."""
         m, new = len(self.rows), np.setdiff1d(at, self._of)
         if self._bytes(len(self._of) + len(new), len(new)) > room and len(self._of):
-            self._forget()
+            self.forget()
             new = np.unique(at)
         if self._bytes(len(self._of) + len(new), len(new)) > room:
             return None
@@ -120,15 +118,15 @@ class Factor:
             unit[new, np.arange(len(new))] = 1
             made = self.forward(unit)
             across, own = self._columns.T @ made, made.T @ made
-            self._columns = np.asfortranarray(np.hstack([self._columns, made]))
-            self._products = np.block([[self._products, across], [across.T, own]])
-            self._of = np.concatenate([self._of, new])
+            columns = np.asfortranarray(np.hstack([self._columns, made]))
+            products = np.block([[self._products, across], [across.T, own]])
+            self._columns, self._products, self._of = columns, products, np.concatenate([self._of, new])
         order = np.argsort(self._of)
         return Columns(self._columns, self._products, order[np.searchsorted(self._of, at, sorter=order)])
 
     def _bytes(self, columns: int, new: int) -> int:
         """What so many columns of U'^-1 take, ``new`` ones among them, and what is made of them meanwhile."""
-        return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 3 * 8 * columns**2
+        return self.dtype.itemsize * len(self.rows) * (3 * columns + 2 * new) + 4 * 8 * columns**2
 
 
 def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:

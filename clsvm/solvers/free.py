@@ -142,9 +142,12 @@ class Leap:
         bytes that the caller needs next; the factor is kept where as much again as it takes is left beside them."""
         try:
             change = self._found(*self._state.now())
-        except (MemoryLimitError, DeviceError):
+        except (MemoryLimitError, DeviceError, MemoryError):
             change = None
             self.end()
+        if self._factor and self._stream.limit - self._stream.held < wanted + self._held:
+            self._factor.forget()
+            self._hold(self._factor)
         if self._stream.limit - self._stream.held < wanted + self._held:
             self.end()
         if change is None:

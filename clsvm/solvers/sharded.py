@@ -234,7 +234,7 @@ class Sharded(Loop):
         b, f = self._b, self._f()
         evaluated, bound = partial(self.rounding.evaluated, self.exact), self.rounding(b)
         given = self.problem, b, f, evaluated, bound, self.dtype == "float64", violation, tol, gap, self.rounding.sizes
-        violation, looked, f = certificate.certified(*given)
+        violation, looked, f = certificate.certified(*given, objective=self.settings.reported)
         if looked.any():
             self.rounding.looked(looked, b, f - self.problem.q)
             self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])

@@ -74,9 +74,11 @@ class State:
         return self.stream.read_wide(buffer, (self.P, self.n))[:, self.gram.rows.position]
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """f += K b, a panel of rows at a time; all of them where K is there, of which a panel holds the places."""
+        """f += K b, a panel of rows at a time; where K is there, and a panel holds places alone, as many as memory has
+        room for."""
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
-        room = max(panel.capacity, len(support)) if gram.whole else panel.capacity
+        most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
+        room = max(panel.capacity, min(most, len(support)))
         for first in range(0, len(support), room):
             some = support[first : first + room]
             weights = np.zeros((self.P, room))

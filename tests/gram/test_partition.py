@@ -231,11 +231,12 @@ def test_columns_by_density_are_in_their_old_order_where_level(most: int) -> Non
     assert order.tolist() == sorted(range(500), key=lambda column: -count[column])
 
 
+@pytest.mark.parametrize("full", [2, arrays.SEARCHED + 1])
 @pytest.mark.parametrize("missing", [0, 1])
-def test_rows_in_csr_less_a_centre(missing: int) -> None:
+def test_rows_in_csr_less_a_centre(missing: int, full: int) -> None:
     rng = np.random.default_rng(0)
-    X = rng.random((40, 6)) * (rng.random((40, 6)) < 0.5)
-    X[:, 2:4] = rng.random((40, 2)) + 1
+    X = rng.random((40, full + 4)) * (rng.random((40, full + 4)) < 0.5)
+    X[:, 2 : full + 2] = rng.random((40, full)) + 1
     X[:missing, 2] = 0
-    centre = np.array([0, 0, 1.5, 1.25, 0, 0])
+    centre = np.pad(1 + rng.random(full), 2)
     np.testing.assert_array_equal(arrays.centred(sp.csr_matrix(X), centre).toarray(), X - centre)
