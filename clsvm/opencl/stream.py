@@ -290,7 +290,7 @@ class Stream:
         return buffer
 
     def part(self, buffer: Buffer, first: int, nbytes: int) -> Buffer:
-        """``nbytes``, in whole 64s, of a buffer from byte ``first`` on, aligned as the device wants it (at most 512)."""
+        """``nbytes``, in whole 64s, of a buffer from byte ``first`` on, aligned as devices want it (at most 512)."""
         with self._calling("a buffer has no such part"):
             return buffer.get_sub_region(first, -(-max(1, nbytes) // 64) * 64)
 
