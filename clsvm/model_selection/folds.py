@@ -173,6 +173,10 @@ class _Solved(NamedTuple):
         rows[kept] = True
         rows |= found.dtype == "float64"  # (of which all rows have gathered the rounding of many steps)
         f[:, rows] = exact(np.flatnonzero(rows), b) + problem.q[:, rows]
+        seen = certificate.of(problem, b, f)
+        if found.status is Status.TOLERANCE and seen.violation <= asked["tol"]:
+            rho = seen.rho.reshape(found.rho.shape) if seen.held else found.rho
+            return _Solved(problem, replace(found, f=f, rho=rho))
         given = {"exact": exact, "start": b, "known": (b, f), "looked": rows}
         solution = ready.solve(problem, **asked | given).after(found)
         here, moved = solution.f.copy(), solution.b - b
