@@ -21,6 +21,10 @@ class Parts(NamedTuple):
     starts: list[int]
     arrays: Sequence[NDArray[Any]]
 
+    def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
+        """Others like them in their place."""
+        stream.write(self.buffer, _whole(arrays, self.starts))
+
     def read(self, stream: Stream) -> list[NDArray[Any]]:
         """Copies of all of them, once the work enqueued before is done."""
         whole = stream.read(self.buffer, np.uint8, self.starts[-1])
@@ -33,9 +37,14 @@ class Parts(NamedTuple):
 def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Parts:
     """Copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
+    buffer = stream.upload(_whole(arrays, starts))
+    each = [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
+    return Parts(buffer, each, starts, arrays)
+
+
+def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
+    """The bytes of a buffer in which they begin there."""
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    buffer = stream.upload(whole)
-    each = [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
-    return Parts(buffer, each, starts, arrays)
+    return whole

@@ -89,12 +89,11 @@ class Selection:
 
     def beside(self, least: NDArray[np.float64], most: NDArray[np.float64]) -> None:
         """Take the extremes (groups,) of rows elsewhere into what was seen, for :meth:`choose`."""
-        numbers, places, _ = self.extremes()
+        numbers, places, counters = self.extremes()
         lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
         numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
         places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # (no row of these)
-        self.stream.write_wide(self.numbers, numbers)
-        self.stream.write(self.places, places)
+        self._seen.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
         """Fill the working set behind its first ``stay`` rows, after a look at the same state."""

@@ -27,3 +27,6 @@ def test_arrays_that_go_and_come_together(device: str, profile: str) -> None:
         np.testing.assert_array_equal(stream.narrow(wide), np.arange(70.0).reshape(7, 10))
         assert not places.any()
         np.testing.assert_array_equal(counters, [[-3, 4]])
+        made.write(stream, (numbers, arrays[1] + 1, arrays[2], arrays[3]))
+        np.testing.assert_array_equal(stream.read(made.each[1], np.int32, 5), arrays[1] + 1)
+        np.testing.assert_array_equal(made.read(stream)[3], [[1, 2]])
