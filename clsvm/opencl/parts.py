@@ -23,10 +23,17 @@ class Parts(NamedTuple):
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
         """Others like them in their place."""
-        stream.write(self.buffer, _whole(arrays, self.starts))
+        if not stream.simulated:
+            stream.write(self.buffer, _whole(arrays, self.starts))
+        for part, array in zip(self.each, arrays, strict=True) if stream.simulated else ():
+            stream.write(part, array)
 
     def read(self, stream: Stream) -> list[NDArray[Any]]:
         """Copies of all of them, once the work enqueued before is done."""
+        if stream.simulated:
+            return [
+                stream.read(part, like.dtype, like.shape) for part, like in zip(self.each, self.arrays, strict=True)
+            ]
         whole = stream.read(self.buffer, np.uint8, self.starts[-1])
         return [
             whole[first : first + like.nbytes].view(like.dtype).reshape(like.shape)
@@ -37,6 +44,9 @@ class Parts(NamedTuple):
 def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Parts:
     """Copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
+    if stream.simulated:  # (Oclgrind takes what is copied to a part of a buffer for uninitialised: one for each)
+        alone = [stream.upload(array) for array in arrays]
+        return Parts(alone[0], alone, starts, arrays)
     buffer = stream.upload(_whole(arrays, starts))
     each = [stream.part(buffer, first, one.nbytes) for one, first in zip(arrays, starts, strict=False)]
     return Parts(buffer, each, starts, arrays)
