@@ -23,10 +23,11 @@ class Parts(NamedTuple):
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
         """Others like them in their place."""
-        if not stream.simulated:
+        if stream.simulated:
+            for part, array in zip(self.each, arrays, strict=True):
+                stream.write(part, array)
+        else:
             stream.write(self.buffer, _whole(arrays, self.starts))
-        for part, array in zip(self.each, arrays, strict=True) if stream.simulated else ():
-            stream.write(part, array)
 
     def read(self, stream: Stream) -> list[NDArray[Any]]:
         """Copies of all of them, once the work enqueued before is done."""
