@@ -3,7 +3,7 @@
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
 // Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
 // consecutive items on consecutive addresses, row i once for the choice of j and the update of f, row j while the pair's
-// owners tell what the step needs. A step is two arg-reductions in local memory and five barriers (NO_BIAS: one, three).
+// owners tell what the step needs. A step is two arg-reductions (least.cl) and five barriers (NO_BIAS: one, three), or three (two).
 // SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 #ifndef EACH
@@ -65,7 +65,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (gain < best) best = gain, chosen = k;
       }
     }
-    real_argmin_2(&most_gap, &ignored, &best, &chosen, gains, indices);
+    real_least_2(&most_gap, &ignored, &best, &chosen, gains, indices);
     const float violation = -(float)most_gap;
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
     if (!(violation > stop) || chosen == INT_MAX || steps >= limit) break;
@@ -114,7 +114,10 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
           if (wide_less(c, M[g])) M[g] = c, ignored = k;
         }
       }
-      wide_argmin_2(&m[g], &first[g], &M[g], &ignored, values, indices);
+      wide_least_2(&m[g], &first[g], &M[g], &ignored, values, indices);
+#if GROUPS == 2
+      barrier(CLK_LOCAL_MEM_FENCE);  // (the other sum's are written where these were read)
+#endif
       if (first[g] < INT_MAX && ignored < INT_MAX) violation = fmax(violation, -(float)wide_real(wide_add(M[g], m[g])));
     }
     if (steps == 0) stop = fmax(tolerance, shrink * violation);
@@ -133,7 +136,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
         if (gain < best) best = gain, partner = k;
       }
     }
-    real_argmin(&best, &partner, gains, indices);
+    real_least(&best, &partner, gains, indices);
     if (partner == INT_MAX) break;  // gains below the smallest number
     j = partner;
 #pragma unroll

@@ -17,6 +17,7 @@ from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layouts, precision, responses
 from clsvm.gram.blocks import BlockGram, products_of
+from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
@@ -220,6 +221,8 @@ def products(
 
 def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:
     """The layout of the rows of X, as the options ask. Raises as layouts.choose does."""
+    if isinstance(X, Picked):
+        return X.plan
     return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size)
 
 

@@ -22,8 +22,9 @@ from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.nystrom.rows import Rows, Several, Task, blocks, of_part, within
+from clsvm.opencl.contexts import SIMULATOR
 from clsvm.opencl.devices import find
-from clsvm.opencl.stream import SIMULATOR, Stream
+from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 PROBE = 8192  # rows that say how fast a device is

@@ -19,6 +19,8 @@ from clsvm.errors import BuildError, DeviceError, warn
 from clsvm.opencl.memory import keeping, never_released, pool_lock, spare
 from clsvm.opencl.runtime import cl
 
+SIMULATOR = "Oclgrind"  # the name of its platform
+
 
 def context_of(process: int, device: cl.Device) -> cl.Context:
     """The context of a device in this process. Raises DeviceError in a forked child where its runtime would hang."""
@@ -81,13 +83,23 @@ builds = 0  # programs built by this process: a test counts that new parameters 
 
 
 @cache
+def quirks(device: cl.Device) -> tuple[str, ...]:
+    """The options that a device's compiler needs beside a program's own."""
+    if device.platform.name == SIMULATOR:  # (version 21.10 does not know the fetch instruction)
+        return ("-DNO_FETCH",)
+    if "NVIDIA" in device.platform.name:  # (its compiler ends without a word at that instruction)
+        return "-w", "-DNO_FETCH", *("-DREDUX",) * (device.compute_capability_major_nv >= 8)
+    return ("-w",)  # PoCL counts its warnings aloud on stderr
+
+
+@cache
 def built(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
-    """The program of a text and its options, built once. Raises BuildError."""
+    """The program of a text and its options, built once with the device's quirks. Raises BuildError."""
     global builds
     with build_lock:
         log = ""
         try:
-            program = cached(lambda: quietly_built(context, text, options))
+            program = cached(lambda: quietly_built(context, text, (*options, *quirks(device))))
         except cl.Error as error:
             log = str(error)
         if log:  # (raised here it has no context, which would not pickle)

@@ -1,6 +1,7 @@
 """Lets the OpenCL loader see CPU runtimes that pip installed, and drivers without an .icd file, beside the system's.
 
-Runs before the first platform query. Where the user has set OCL_ICD_VENDORS or OCL_ICD_FILENAMES nothing is touched.
+Runs before the first platform query. Where the user has set OCL_ICD_VENDORS nothing is touched; OCL_ICD_FILENAMES names
+more libraries, which only one of the two loaders takes from there, and not that of pyopencl's wheels for Linux.
 Otherwise a folder of .icd files is made in the user's cache (the system's own files copied, then what was found), and
 OCL_ICD_VENDORS names it, so that nothing hides anything.
 
@@ -45,9 +46,11 @@ def prepare() -> None:
     """Point the loader at all runtimes of this machine, and away from caches that cannot be kept. Idempotent; never
     raises for a missing one."""
     _prepare_caches()
-    if os.environ.get("OCL_ICD_VENDORS") or os.environ.get("OCL_ICD_FILENAMES"):
+    if os.environ.get("OCL_ICD_VENDORS"):
         return
     if sys.platform == "win32":  # the Khronos loader: the registry's drivers stay, these are added
+        if os.environ.get("OCL_ICD_FILENAMES"):
+            return
         found = [str(path) for path in _pip_runtimes("intelocl64.dll", "intelocl.dll")]
         if found:
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
@@ -58,9 +61,10 @@ def prepare() -> None:
     for path in (*_pip_runtimes("libintelocl.so"), *_bundled()):
         if path.name not in listed:
             extra[f"clsvm-{path.stem}.icd"] = str(path)
-    for name in _DRIVERS:
+    named = filter(None, os.environ.get("OCL_ICD_FILENAMES", "").split(os.pathsep))
+    for name in (*_DRIVERS, *named):
         places = (name, *(f"{folder}/{name}" for folder in _FOLDERS))
-        library = name.split(".so")[0]
+        library = Path(name).name.split(".so")[0]
         if library not in listed and (place := next(filter(_loads, places), None)):
             extra[f"clsvm-{library}.icd"] = place
     folder = _folder({**system, **extra}) if extra else None

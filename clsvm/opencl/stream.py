@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
 from clsvm.opencl import memory, pinned, sources
-from clsvm.opencl.contexts import built, context_lock, queue_for, streams
+from clsvm.opencl.contexts import SIMULATOR, built, context_lock, queue_for, streams
 from clsvm.opencl.devices import default_profile, find, handle
 from clsvm.opencl.launch import Kernel
 from clsvm.opencl.profiles import Profile
@@ -21,7 +21,6 @@ from clsvm.opencl.runtime import cl
 from clsvm.threads import go_on
 
 Buffer = Any  # opaque to every other module
-SIMULATOR = "Oclgrind"
 
 
 class Stream:
@@ -390,9 +389,7 @@ class Stream:
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """A kernel object of the caller's own, from a program built once per context, text and options."""
-        # PoCL counts its warnings aloud on stderr; Oclgrind 21.10 does not know the fetch instruction
-        quirks = ("-DNO_FETCH",) if self.simulated else ("-w",)
-        program = built(os.getpid(), self._context, self._device, text, (*options, *quirks))
+        program = built(os.getpid(), self._context, self._device, text, tuple(options))
         return Kernel(self._queue, self.info, self.lock, program, name)
 
     def variant(self, variant: Any, name: str | None = None) -> Kernel:

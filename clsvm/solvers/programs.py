@@ -37,14 +37,17 @@ def subproblem(
 ) -> Variant:
     """What solves the dual over a working set of that size; with a source of rows (vector shape, BIAS or NONE) it gets
     the rows of Q that it needs itself."""
-    items, ground = subproblem_items(profile, working_set), "fold" if profile.shape == "vector" else "argmin"
+    items, ground = (
+        subproblem_items(profile, working_set),
+        ("fold",) if profile.shape == "vector" else ("argmin", "least"),
+    )
     options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
     names = [f"subproblem_{profile.shape}"]
     if constraint is Constraint.COUPLED:
         names = ["row_threshold", f"coupled_{profile.shape}"]
-    label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(ground, *names)
+    label, text = f"subproblem {constraint.name.lower()} {dtype}", _cl(*ground, *names)
     if rows:
         label, text = f"{rows.name} {label}", rows.text + text.removeprefix(sources.cl())
         options += ["-DROWS", *rows.options]

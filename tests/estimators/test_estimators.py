@@ -285,7 +285,7 @@ def objective(model: Any, gram: np.ndarray) -> float:
         {"verbose": True},
         {"random_state": np.random.RandomState(0)},
     ],
-    ids=str,
+    ids=lambda given: str(given).split(" at 0x")[0],  # (the same in every process)
 )
 def test_settings_that_change_nothing(parameters: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     """Where the numbers stand, how many rows a step takes and what is kept decides about time, not about the result."""

@@ -139,17 +139,17 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     library = tmp_path / "libtwo.so"
     library.touch()
     monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
-    monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
+    monkeypatch.setenv("OCL_ICD_FILENAMES", "/my/libthree.so.1:libone.so.2:libnot.so")  # (not every loader reads it)
     monkeypatch.setattr(icd, "SYSTEM_VENDORS", system)
     monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([library]))
     monkeypatch.setattr(icd, "_bundled", lambda: iter(()))
     monkeypatch.setattr(icd, "user_cache_path", lambda *a, **k: cache)
     driver = f"{icd._FOLDERS[0]}/{icd._DRIVERS[1]}"  # where the loader does not look
-    monkeypatch.setattr(icd, "_loads", lambda name: name == driver)
+    monkeypatch.setattr(icd, "_loads", lambda name: name in (driver, "/my/libthree.so.1", "libone.so.2"))
     icd.prepare()
     folder = Path(os.environ["OCL_ICD_VENDORS"])
     entries = {path.read_text().strip() for path in folder.glob("*.icd")}
-    assert entries == {"libone.so", str(library), driver}
+    assert entries == {"libone.so", str(library), driver, "/my/libthree.so.1"}
     monkeypatch.setenv("OCL_ICD_VENDORS", "mine")
     icd.prepare()
     assert os.environ["OCL_ICD_VENDORS"] == "mine"

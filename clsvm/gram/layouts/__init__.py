@@ -46,15 +46,13 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     asked = WORKING if working == "auto" else int(working)
     density = _density(_sample(X))
     survey = Survey(profile, X, density[density > 0], min(asked, max(1, X.shape[0])))
-    offers = {name: LAYOUTS[name].cost(survey) for name in names(spec)}
-    costs = {name: cost for name, cost in offers.items() if cost is not None}
-    # (a fit takes about a product with each row: what laying one out takes is shared by as many values of K)
-    whole = {name: cost + LAYOUTS[name].price(survey) / survey.n for name, cost in costs.items()}
+    offered = names(spec)
+    if kind != "auto" and kind not in offered:
+        raise ValueError(f"layout must be 'auto' or one of {', '.join(offered)} for this kernel function, got {kind!r}")
+    costs, whole = _costs(survey, offered, kind == "auto")
     if kind == "auto":
         kind = min(whole, key=lambda name: whole[name])
-    elif kind not in offers:
-        raise ValueError(f"layout must be 'auto' or one of {', '.join(offers)} for this kernel function, got {kind!r}")
-    elif X.shape[1] > LAYOUTS[kind].most:
+    if X.shape[1] > LAYOUTS[kind].most:
         words = f"layout={kind!r} holds rows of at most {LAYOUTS[kind].most} columns, got {X.shape[1]}"
         raise ValueError(f"{words}: 'csr', 'hybrid' and 'inverted' hold more")
     centre = np.zeros(X.shape[1])
@@ -111,6 +109,22 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | 
         return LAYOUTS[plan.kind].build(stream, X, plan, dtype)
     except RowTooLargeError as error:
         raise RowTooLargeError(int(ids[error.row]) if len(ids) else error.row, dtype) from None
+
+
+def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """A value's estimate by layout, of each that can be estimated, and with its share of laying out its row: a fit
+    takes about a product with each row, so as many values of K share it. auto: of clusters only where that share leaves
+    hope, since their estimate takes as long as laying out rows."""
+    costs: dict[str, float] = {}
+    whole: dict[str, float] = {}
+    share = {name: LAYOUTS[name].price(survey) / survey.n for name in offered}
+    for name in sorted(offered, key=lambda name: name == CLUSTERED.name):
+        if auto and name == CLUSTERED.name and share[name] > min(whole.values(), default=np.inf):
+            continue
+        cost = LAYOUTS[name].cost(survey)
+        if cost is not None:
+            costs[name], whole[name] = cost, cost + share[name]
+    return costs, whole
 
 
 def _sample(X: Data) -> Any:

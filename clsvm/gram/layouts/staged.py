@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.gram.layouts.picked import Picked
 from clsvm.opencl.stream import Buffer, Stream
 
 _STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
@@ -39,10 +40,16 @@ def staged(stream: Stream, X: Data, order: NDArray[np.int32], V: int) -> Any:
     """The caller's rows, row-major on the device, some lane groups at a time.
 
     Yields (first group, groups, row0, rows, buffer of rows, its first item, buffer of the order): position i stands in
-    the buffer at row order[i] - row0. A device that shares the host's memory reads the caller's array itself.
+    the buffer at row order[i] - row0. A device that shares the host's memory reads the caller's array itself, and one
+    that holds these rows as they came has them already.
     """
     n, d = X.shape
     groups = len(order) // V
+    if isinstance(X, Picked):
+        order_buffer = stream.upload(np.where(order >= 0, X.numbers[order], -1).astype(np.int32))
+        yield 0, groups, 0, len(X.X), X.source, 0, order_buffer
+        stream.free(order_buffer)
+        return
     if stream.unified and not sp.issparse(X):
         order_buffer = stream.upload(order)
         with stream.view(X) as (source, begin):

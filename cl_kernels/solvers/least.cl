@@ -1,0 +1,121 @@
+// The group's smallest values as argmin.cl has them, for kernels whose every step waits for two of them:
+//   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
+// Where a sub-group has an instruction for the smallest unsigned integer of its items (REDUX: NVIDIA's, of 32 items; or
+// SUBGROUPS: OpenCL's own), values go as integers of the same order, 32 bits at a time: the high halves, the low halves
+// of those, the indices of those. A sub-group's smallest go to local memory, and every sub-group reduces them again: one
+// barrier, and none behind, so another barrier must stand between two calls that share ``values``. Elsewhere: argmin.cl.
+#if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
+#ifdef REDUX
+#define SUBGROUP 32
+#define PARTS (WG > SUBGROUP ? WG / SUBGROUP : 1)
+#define PART (int)(get_local_id(0) / SUBGROUP)
+#define PLACE (int)(get_local_id(0) % SUBGROUP)
+inline uint least_of(const uint x) {
+  uint y;
+  __asm__ volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
+  return y;
+}
+#else
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+#define SUBGROUP (int)get_sub_group_size()
+#define PARTS (int)get_num_sub_groups()
+#define PART (int)get_sub_group_id()
+#define PLACE (int)get_sub_group_local_id()
+#define least_of(x) sub_group_reduce_min((uint)(x))
+#endif
+typedef struct {
+  uint high, low, index;
+} Key;
+
+// Unsigned integers in the order of floats (-0 is taken for 0), and back.
+inline uint ordered(const float x) {
+  const uint bits = as_uint(x + 0.0f);
+  return bits ^ ((uint)((int)bits >> 31) | 0x80000000u);
+}
+inline float unordered(const uint key) { return as_float(key ^ ((key & 0x80000000u) ? 0x80000000u : 0xffffffffu)); }
+#if !defined(WIDE_PAIR) || defined(REAL64)
+inline Key key_of_double(const double x, const int index) {
+  const ulong bits = as_ulong(x + 0.0), key = bits ^ ((ulong)((long)bits >> 63) | 0x8000000000000000ul);
+  const Key one = {(uint)(key >> 32), (uint)key, (uint)index};
+  return one;
+}
+inline double double_of(const Key one) {
+  const ulong key = (ulong)one.high << 32 | one.low;
+  return as_double(key ^ ((key >> 63) ? 0x8000000000000000ul : 0xfffffffffffffffful));
+}
+#endif
+inline Key key_of_float(const float x, const int index) {
+  const Key one = {ordered(x), 0u, (uint)index};
+  return one;
+}
+inline float float_of(const Key one) { return unordered(one.high); }
+#ifdef WIDE_PAIR
+inline Key key_of_wide(const wide x, const int index) {
+  const Key one = {ordered(x.x), ordered(x.y), (uint)index};
+  return one;
+}
+inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unordered(one.low)); }
+#else
+#define key_of_wide key_of_double
+#define wide_of_key double_of
+#endif
+#ifdef REAL64
+#define key_of_real key_of_double
+#define real_of_key double_of
+#define BOTH_HALVES 1
+#else
+#define key_of_real key_of_float
+#define real_of_key float_of
+#define BOTH_HALVES 0
+#endif
+
+// The sub-group's smallest, in all its items. halves: whether low is more than 0.
+INLINED Key least_key(const Key mine, const int halves) {
+  Key least;
+  least.high = least_of(mine.high);
+  bool first = mine.high == least.high;
+  least.low = halves ? least_of(first ? mine.low : UINT_MAX) : 0u;
+  first = first && (!halves || mine.low == least.low);
+  least.index = least_of(first ? mine.index : UINT_MAX);
+  return least;
+}
+// The smallest of what the sub-groups wrote, three numbers each.
+INLINED Key least_part(local const uint *parts, const int halves) {
+  Key mine = {UINT_MAX, UINT_MAX, UINT_MAX};
+  for (int k = PLACE; k < PARTS; k += SUBGROUP) {
+    const Key one = {parts[3 * k], parts[3 * k + 1], parts[3 * k + 2]};
+    const bool same = one.high == mine.high, both = same && one.low == mine.low;
+    if (one.high < mine.high || (same && one.low < mine.low) || (both && one.index < mine.index)) mine = one;
+  }
+  return least_key(mine, halves);
+}
+INLINED void write_part(const Key least, local uint *parts) {
+  if (PLACE == 0) parts[3 * PART] = least.high, parts[3 * PART + 1] = least.low, parts[3 * PART + 2] = least.index;
+}
+
+#define DEFINE_LEAST(T, HALVES)                                                                                       \
+  INLINED void T##_least(T *value, int *index, local T *values, local int *unused) {                                  \
+    local uint *parts = (local uint *)values;                                                                         \
+    write_part(least_key(key_of_##T(*value, *index), HALVES), parts);                                                 \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
+    const Key found = least_part(parts, HALVES);                                                                      \
+    *value = T##_of_key(found), *index = (int)found.index;                                                            \
+  }                                                                                                                   \
+  INLINED void T##_least_2(T *value, int *index, T *other, int *other_index, local T *values, local int *unused) {    \
+    local uint *parts = (local uint *)values, *others = parts + 3 * PARTS;                                            \
+    const Key mine = least_key(key_of_##T(*value, *index), HALVES);                                                   \
+    const Key theirs = least_key(key_of_##T(*other, *other_index), HALVES);                                           \
+    write_part(mine, parts), write_part(theirs, others);                                                              \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
+    const Key found = least_part(parts, HALVES), also = least_part(others, HALVES);                                   \
+    *value = T##_of_key(found), *index = (int)found.index;                                                            \
+    *other = T##_of_key(also), *other_index = (int)also.index;                                                        \
+  }
+
+DEFINE_LEAST(wide, 1)
+DEFINE_LEAST(real, BOTH_HALVES)
+#else
+#define wide_least_2 wide_argmin_2
+#define real_least real_argmin
+#define real_least_2 real_argmin_2
+#endif

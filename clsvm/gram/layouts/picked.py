@@ -1,0 +1,38 @@
+"""Some rows of an array that a device holds whole, as it came: laid out there, again and again, without the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram.layouts.record import Plan
+from clsvm.opencl.stream import Buffer
+
+
+class Picked:
+    """The rows ``numbers`` of X (n, d), C-contiguous float32 or float64, that stand in ``source`` on a device, and the
+    plan of all rows, dense.
+
+    As an array it is what those rows are on the host: an index brings some of them, and numpy.asarray all.
+    """
+
+    ndim = 2
+
+    def __init__(self, X: NDArray[Any], source: Buffer, plan: Plan, numbers: NDArray[Any]) -> None:
+        self.X, self.source, self.plan, self.numbers = X, source, plan, np.asarray(numbers)
+        self.shape, self.dtype, self.itemsize = (len(self.numbers), X.shape[1]), X.dtype, X.itemsize
+
+    def some(self, rows: NDArray[Any]) -> Picked:
+        """Some of these rows, where they stand."""
+        return Picked(self.X, self.source, self.plan, self.numbers[rows])
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        return np.asarray(self.X[self.numbers[rows]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.X[self.numbers], dtype)

@@ -1,0 +1,65 @@
+"""Large members of one fit on a device with memory of its own: what they share goes there once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_blobs
+
+from clsvm import SVC
+from clsvm.fit import host, several
+from clsvm.fit.record import Given
+from clsvm.gram.layouts import picked
+from clsvm.opencl.stream import Stream
+from clsvm.solvers import batch
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that does not share the host's memory, and members of which none is small."""
+    before = Stream.__init__
+
+    def begun(self: Stream, *given: Any, **named: Any) -> None:
+        before(self, *given, **named)
+        self.unified = False
+
+    monkeypatch.setattr(Stream, "__init__", begun)
+    monkeypatch.setattr(host, "MOST", 20)
+    monkeypatch.setattr(batch, "largest", lambda stream: 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "laplacian"])
+def test_pairs_are_laid_out_from_rows_on_the_device(
+    device: str, kernel: str, dtype: Any, apart: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host copies no member's rows, and the machine is the same."""
+    X, y = make_blobs(500, 6, centers=4, cluster_std=4.0, random_state=0)
+    X, asked = X.astype(dtype), {"kernel": kernel, "tol": 1e-5, "device": device}
+    with monkeypatch.context() as alone:
+        alone.setattr(several, "SHARED", 0.0)
+        expected = SVC(**asked).fit(X, y)
+
+    def none(*_: Any, **__: Any) -> None:
+        raise AssertionError("all rows of a member came to the host")
+
+    monkeypatch.setattr(Given, "rows", none)
+    monkeypatch.setattr(picked.Picked, "__array__", none)
+    found = SVC(**asked).fit(X, y)
+    assert found.fit_report_.converged
+    assert found.fit_report_.layout.startswith("dense")
+    assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
+    np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
+
+
+def test_some_of_picked_rows() -> None:
+    X = np.arange(40.0).reshape(10, 4)
+    plan: Any = None
+    one = picked.Picked(X, None, plan, np.array([7, 2, 5]))
+    assert one.shape == (3, 4)
+    assert len(one) == 3
+    np.testing.assert_array_equal(np.asarray(one), X[[7, 2, 5]])
+    np.testing.assert_array_equal(one[1:], X[[2, 5]])
+    np.testing.assert_array_equal(one.some(np.array([2, 0]))[:], X[[5, 7]])
