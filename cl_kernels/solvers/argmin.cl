@@ -40,7 +40,13 @@
   INLINED void NAME##_level(const int item, local T *values, local int *indices) {                                    \
     T v;                                                                                                              \
     int at;                                                                                                           \
-    NAME##_of(WG / LEAVES, LEAVES, values + item, indices + item, &v, &at);                                           \
+    NAME##_of(min(WG / LEAVES, RADIX), LEAVES, values + item, indices + item, &v, &at);                               \
+    for (int k = RADIX; k < WG / LEAVES; ++k) { /* (of groups of more than RADIX^2) */                                \
+      const T w = values[k * LEAVES + item];                                                                          \
+      const int there = indices[k * LEAVES + item];                                                                   \
+      const bool less = LESS(w, v) || (!LESS(v, w) && there < at);                                                    \
+      v = PICK(less, w, v), at = less ? there : at;                                                                   \
+    }                                                                                                                 \
     values[WG + item] = v, indices[WG + item] = at;                                                                   \
   }                                                                                                                   \
   INLINED void NAME(T *value, int *index, local T *values, local int *indices) {                                      \

@@ -69,47 +69,53 @@ inline wide wide_of_key(const Key one) { return (wide)(unordered(one.high), unor
 #define BOTH_HALVES 0
 #endif
 
-// The sub-group's smallest, in all its items. halves: whether low is more than 0.
-INLINED Key least_key(const Key mine, const int halves) {
-  Key least;
-  least.high = least_of(mine.high);
-  bool first = mine.high == least.high;
-  least.low = halves ? least_of(first ? mine.low : UINT_MAX) : 0u;
-  first = first && (!halves || mine.low == least.low);
-  least.index = least_of(first ? mine.index : UINT_MAX);
-  return least;
+// The sub-group's smallest of each of ``count`` (1 or 2), in all its items, one number of both after the other: each of
+// these instructions waits for the one before of its own. halves: whether low is more than 0.
+INLINED void least_keys(const int count, Key *keys, const int halves) {
+  Key least[2];
+  bool first[2];
+  for (int s = 0; s < count; ++s) least[s].high = least_of(keys[s].high);
+  for (int s = 0; s < count; ++s) first[s] = keys[s].high == least[s].high;
+  for (int s = 0; s < count; ++s) least[s].low = halves ? least_of(first[s] ? keys[s].low : UINT_MAX) : 0u;
+  for (int s = 0; s < count; ++s) first[s] = first[s] && (!halves || keys[s].low == least[s].low);
+  for (int s = 0; s < count; ++s) least[s].index = least_of(first[s] ? keys[s].index : UINT_MAX);
+  for (int s = 0; s < count; ++s) keys[s] = least[s];
 }
-// The smallest of what the sub-groups wrote, three numbers each.
-INLINED Key least_part(local const uint *parts, const int halves) {
-  Key mine = {UINT_MAX, UINT_MAX, UINT_MAX};
-  for (int k = PLACE; k < PARTS; k += SUBGROUP) {
-    const Key one = {parts[3 * k], parts[3 * k + 1], parts[3 * k + 2]};
-    const bool same = one.high == mine.high, both = same && one.low == mine.low;
-    if (one.high < mine.high || (same && one.low < mine.low) || (both && one.index < mine.index)) mine = one;
+
+// The same of all sub-groups, by way of local memory: three numbers of each sub-group, those of the first keys first.
+INLINED void least_of_all(const int count, Key *keys, const int halves, local uint *parts) {
+  least_keys(count, keys, halves);
+  for (int s = 0; s < count; ++s) {
+    local uint *to = parts + 3 * (s * PARTS + PART);
+    if (PLACE == 0) to[0] = keys[s].high, to[1] = keys[s].low, to[2] = keys[s].index;
   }
-  return least_key(mine, halves);
-}
-INLINED void write_part(const Key least, local uint *parts) {
-  if (PLACE == 0) parts[3 * PART] = least.high, parts[3 * PART + 1] = least.low, parts[3 * PART + 2] = least.index;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int s = 0; s < count; ++s) {
+    Key mine = {UINT_MAX, UINT_MAX, UINT_MAX};
+    for (int k = PLACE; k < PARTS; k += SUBGROUP) {
+      local const uint *from = parts + 3 * (s * PARTS + k);
+      const Key one = {from[0], from[1], from[2]};
+      const bool same = one.high == mine.high, both = same && one.low == mine.low;
+      if (one.high < mine.high || (same && one.low < mine.low) || (both && one.index < mine.index)) mine = one;
+    }
+    keys[s] = mine;
+  }
+  least_keys(count, keys, halves);
 }
 
 #define DEFINE_LEAST(T, HALVES)                                                                                       \
   INLINED void T##_least(T *value, int *index, local T *values, local int *unused) {                                  \
-    local uint *parts = (local uint *)values;                                                                         \
-    write_part(least_key(key_of_##T(*value, *index), HALVES), parts);                                                 \
-    barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
-    const Key found = least_part(parts, HALVES);                                                                      \
-    *value = T##_of_key(found), *index = (int)found.index;                                                            \
+    Key keys[2];                                                                                                      \
+    keys[0] = key_of_##T(*value, *index);                                                                             \
+    least_of_all(1, keys, HALVES, (local uint *)values);                                                              \
+    *value = T##_of_key(keys[0]), *index = (int)keys[0].index;                                                        \
   }                                                                                                                   \
   INLINED void T##_least_2(T *value, int *index, T *other, int *other_index, local T *values, local int *unused) {    \
-    local uint *parts = (local uint *)values, *others = parts + 3 * PARTS;                                            \
-    const Key mine = least_key(key_of_##T(*value, *index), HALVES);                                                   \
-    const Key theirs = least_key(key_of_##T(*other, *other_index), HALVES);                                           \
-    write_part(mine, parts), write_part(theirs, others);                                                              \
-    barrier(CLK_LOCAL_MEM_FENCE);                                                                                     \
-    const Key found = least_part(parts, HALVES), also = least_part(others, HALVES);                                   \
-    *value = T##_of_key(found), *index = (int)found.index;                                                            \
-    *other = T##_of_key(also), *other_index = (int)also.index;                                                        \
+    Key keys[2];                                                                                                      \
+    keys[0] = key_of_##T(*value, *index), keys[1] = key_of_##T(*other, *other_index);                                 \
+    least_of_all(2, keys, HALVES, (local uint *)values);                                                              \
+    *value = T##_of_key(keys[0]), *index = (int)keys[0].index;                                                        \
+    *other = T##_of_key(keys[1]), *other_index = (int)keys[1].index;                                                  \
   }
 
 DEFINE_LEAST(wide, 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clsvm.errors import DeviceError, install
 from clsvm.opencl import tuned
-from clsvm.opencl.contexts import build_lock, cached, context_of, quietly_built
+from clsvm.opencl.contexts import build_lock, cached, context_of, quietly_built, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl
 
@@ -264,12 +264,13 @@ def untuned_profile(info: DeviceInfo) -> Profile:
     """CLSVM_PROFILE's profile, or that of the device's kind, with the numbers that the device itself states."""
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
-    name = os.environ.get("CLSVM_PROFILE") or (cpu if info.kind == "cpu" and info.fp64 else "gpu")
+    gpu = "nvidia" if "-DREDUX" in quirks(device) else "gpu"
+    name = os.environ.get("CLSVM_PROFILE") or (cpu if info.kind == "cpu" and info.fp64 else gpu)
     name, _, option = name.partition("-")
     if name not in PROFILES:
         raise ValueError(f"CLSVM_PROFILE must be one of {', '.join(PROFILES)} (or gpu-pair), got {name!r}")
     profile = PROFILES[name]
     if profile.shape == "group":
-        size = min(profile.group, device.max_work_group_size)
-        profile = replace(profile, group=1 << (int(size).bit_length() - 1))
+        most = 1 << int(device.max_work_group_size).bit_length() - 1
+        profile = replace(profile, group=min(profile.group, most), pair_items=min(profile.pair_items, most))
     return replace(profile, wide="double" if info.fp64 and option != "pair" else "pair")

@@ -25,7 +25,8 @@ class Profile:
 
     shape: "vector" (one work-item owns explicit vectors) or "group" (work-groups share local memory).
     lanes: rows side by side, for float32. panel: working vectors side by side in a CSR product of more than 16.
-    cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions.
+    cluster: rows of a cluster in lane groups. group: work-items of a work-group in reductions; pair_items: of one that
+    solves the dual over a working set, at most.
     tiles: register tiles of the gram kernel by shape class; "wide": of many working vectors where that leaves every
     compute unit tiles enough. block: rows of a work-item (group shape: a work-group)
     that reads the row cache.
@@ -52,6 +53,7 @@ class Profile:
     panel: int
     cluster: int
     group: int
+    pair_items: int
     tiles: Mapping[str, Tile]
     block: int
     chunks: int
@@ -104,6 +106,7 @@ _CPU = Profile(
     panel=64,
     cluster=1,
     group=1,
+    pair_items=1,
     tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 64), many=_vector(8, 3)),
     block=512,
     chunks=8,
@@ -132,6 +135,7 @@ _GPU = Profile(
     panel=64,
     cluster=4,
     group=256,
+    pair_items=256,
     tiles=_tiles(
         two={"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
         few={"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
@@ -171,6 +175,8 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
+    # an H100, measured: its sub-groups reduce by an instruction (cl_kernels/solvers/least.cl), so large groups pay
+    "nvidia": replace(_GPU, name="nvidia", pair_items=1024, inner_step=2.5e7, inner_cost=1e4),
 }
 
 # The rates that the tuner measures: the least and the most that is taken from its file.

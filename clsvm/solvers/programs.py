@@ -25,7 +25,7 @@ def _cl(*names: str) -> str:
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
     """Work-items that solve the dual over a working set of that size."""
-    return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.group)
+    return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.pair_items)
 
 
 def subproblem(
