@@ -65,7 +65,7 @@ class Extremes:
         """Parts and the numbers of one (which only the vector shape wants): pieces of 128 KB at least, whole steps."""
         step = self.shape.lanes * self.shape.chains * self.shape.together
         if not self.bench.vector:
-            return max(1, min(16 * self.bench.units, n // (self.group * step))), 0
+            return max(1, min(8 * self.bench.units, n // (self.group * step))), 0
         piece = -(-max(-(-n // 128), 32768) // step) * step
         return -(-n // piece), piece
 

@@ -110,22 +110,31 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(floatl)))
     int index = INT_MAX;
     for (int c = 0; c < (full > 0 ? CHAINS : 0); ++c) {
       float lane_value[LANES];
+      storel(best[e][c], 0, lane_value);
+      for (int l = 0; l < LANES; ++l) take(e, lane_value[l], INT_MAX, &value, &index);
+    }
+    for (size_t i = rest; i < end; i += step) take(e, x[i], INT_MAX, &value, &index);
+    group_take(e, &value, &index, group_values, group_indices);
+#ifndef VALUES_ONLY  // numbers are read again only where the group's extreme was met
+#if GROUP > 1
+    value = group_values[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+    for (int c = 0; c < (full > 0 ? CHAINS : 0); ++c) {
+      float lane_value[LANES];
       int lane_at[LANES];
       storel(best[e][c], 0, lane_value);
       storel(at[e][c], 0, lane_at);
-      for (int l = 0; l < LANES; ++l) {
-        size_t i = 0;
-#ifndef VALUES_ONLY
-        for (int q = TOGETHER - 1; q >= 0; --q) {
+      for (int l = 0; l < LANES; ++l)
+        for (int q = 0; q < (lane_value[l] == value ? TOGETHER : 0); ++q) {
           const size_t k = first + VECTOR_AT(c, lane_at[l], q) * step * LANES + l;
-          i = x[k] == lane_value[l] ? k : i;
+          if (x[k] == value) index = min(index, (int)k);
         }
-#endif
-        take(e, lane_value[l], i, &value, &index);
-      }
     }
-    for (size_t i = rest; i < end; i += step) take(e, x[i], i, &value, &index);
+    for (size_t i = rest; i < end; i += step)
+      if (x[i] == value) index = min(index, (int)i);
     group_take(e, &value, &index, group_values, group_indices);
+#endif
     if (get_local_id(0) == 0) {
       values[e * get_num_groups(0) + get_group_id(0)] = value;
       indices[e * get_num_groups(0) + get_group_id(0)] = index;

@@ -70,11 +70,11 @@ kernel void trial(const int steps, global const float *in, global float *out) {
   global float *D = out + GROUP * 32 * 32;
   for (int i = 0; i < 16; ++i) D[(8 * (i / 4) + 4 * (ITEM / 32) + i % 4) * 32 + ITEM % 32] = d[i];
 #elif defined(CP_ASYNC)
-  local float staged[4 * SIZE];
+  local float staged[4 * SIZE] __attribute__((aligned(16)));
   const int next = (ITEM + 1) % SIZE;
   float sum = 0;
   for (int s = 0; s < steps; ++s) {
-    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"l"((ulong)(staged + 4 * ITEM)), "l"((ulong)(in + 4 * ITEM))
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((uint)(ulong)(staged + 4 * ITEM)), "l"((ulong)(in + 4 * ITEM))
                  : "memory");
     __asm__ volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -66,13 +66,13 @@ def peaks_of(bench: Bench, exps: bool = False) -> Peaks:
 def peaks(asked: Asked) -> Iterator[dict[str, Any]]:
     """Multiply-adds, reads, local memory, launches, copies."""
     with Bench(asked.device) as bench:
+        some = min(0.5, asked.seconds / 30)
+        yield {"microseconds": _latencies(bench, some)}
+        yield {"copies_gbs": _copies(bench, some)}
+        yield {"local": _local(bench, some)}
         clock, most = Clock(min(8.0, asked.seconds / 4)), peaks_of(bench)
         clock.run(bench, most.launches)
         yield {"peaks": most.rates(clock)}
-        some = min(0.5, asked.seconds / 30)
-        yield {"local": _local(bench, some)}
-        yield {"microseconds": _latencies(bench, some)}
-        yield {"copies_gbs": _copies(bench, some)}
 
 
 def _local(bench: Bench, seconds: float) -> dict[str, Any]:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIRST = tuple(f"tests/{name}.py" for name in ("gram/test_products", "solvers/test_solver", "solvers/test_selection"))
 SHARE = 0.93  # of the step's limit, after which it stops by itself
 HANG = 60.0, 120.0  # seconds that a test may take: a third of the limit, between these
-WORKERS = 8  # pytest processes at most, where pytest-xdist is there and the cores are
+WORKERS = 16  # pytest processes at most, where pytest-xdist is there and the cores are: compilers take them
 POLL = 0.1
 LISTED = 60  # failures that are kept by name
 GOOD = ("passed", "skipped", "lacking")  # lacking: a file that needs what is not installed here
@@ -134,9 +134,9 @@ def _pytest(words: Sequence[str], root: Path, log: Log, end: float, hang: float)
 
 
 def _parallel() -> list[str]:
-    """pytest-xdist's words, where it is there and half of the cores are several."""
+    """pytest-xdist's words, where it is there and the cores but one are several."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(WORKERS, cores // 2)
+    workers = min(WORKERS, cores - 1)
     there = workers > 1 and importlib.util.find_spec("xdist") is not None
     return ["-n", str(workers)] if there else []
 

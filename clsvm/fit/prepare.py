@@ -17,6 +17,7 @@ from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layouts, precision, responses
 from clsvm.gram.blocks import BlockGram, products_of
+from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
@@ -31,6 +32,7 @@ from clsvm.solvers import certificate
 
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
+SHARED = 0.25  # of it at most, for rows as they came
 FETCHED = 256 << 20  # bytes of rows at most that the host copies for a look in float64
 ROOM = 1e-3  # of the largest wide number, for targets: what is computed of them is larger
 
@@ -48,6 +50,8 @@ class PreparedFit:
     ) -> None:
         self.stream, self._X, self._kernel = stream, X, kernel
         self._values: host.Values | None = None
+        if X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
+            X = on_device(stream, X, kernel, options)
         self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
         room = WHOLE_SHARE * (stream.limit - stream.held)
         if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
@@ -217,6 +221,22 @@ def products(
     gram = products_of(stream, X, laid or plan, kernel, dtype)
     stream.finish()
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
+
+
+def on_device(stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options) -> Any:
+    """X (n, d), Picked from a dense copy on a device with memory of its own, where it is laid out so and takes a small
+    part of that: what is laid out later, for a look in float64 or of some of the rows, goes over no bus again, and the
+    host gathers nothing. Else X."""
+    if isinstance(X, Picked) or isinstance(kernel, Precomputed) or stream.unified or stream.profile.wide == "pair":
+        return X
+    nbytes, sparse = X.shape[0] * X.shape[1] * X.dtype.itemsize, sp.issparse(X)
+    if nbytes > min(SHARED * (stream.limit - stream.held), stream.largest, FETCHED if sparse else np.inf):
+        return X
+    plan = planned(stream.profile, X, kernel, options)
+    if plan.kind != DENSE.name:
+        return X
+    dense = X.toarray() if sparse else X
+    return Picked(dense, stream.upload(dense), plan, np.arange(X.shape[0]))
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:

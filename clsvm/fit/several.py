@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.fit import checkpoint, host, prepare, sharded, side_by_side, spread
@@ -17,7 +16,6 @@ from clsvm.fit.checkpoint import Checkpoint, Ended
 from clsvm.fit.record import Given, Record, Worker, as_outcome
 from clsvm.fit.train import train_each
 from clsvm.fit.trained import Several, Trained
-from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.picked import Picked
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
@@ -29,7 +27,6 @@ from clsvm.solvers.member import Member
 from clsvm.threads import dealt
 
 PIECES = 4  # of the work for each of several devices: enough to end at about the same time
-SHARED = 0.25  # of the budget at most, for rows that members share
 BATCHES = 16  # in a part of the work that has a checkpoint: each part fills room for tiles with zeros, which takes time
 
 
@@ -175,31 +172,24 @@ def _one_by_one(given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Ge
             elif picked is None or len(some) <= host.MOST:  # (the host may take these)
                 rows = given.rows(some)
             else:
-                rows = picked(some)
+                rows = picked[some]
             _over_the_same_rows(given, Worker(worker.options.but(memory_limit=left), worker.record), places, rows)
             yield
 
 
 @contextmanager
-def _shared(given: Given, worker: Worker) -> Iterator[tuple[Callable[..., Picked] | None, Any]]:
-    """(what picks rows of X that a device with memory of its own holds as they came, what is left of the budget) where
-    large members have more rows together and X is dense; else (None, the limit). Members are laid out from there: rows
-    that they share go over the bus once, and the host makes no copy of them."""
-    X, kernel, (options, record) = given.X, given.kernel, worker
-    large = [one for one in given.members if max(record.most, host.MOST) < len(one.rows) < X.shape[0]]
-    shared = sum(len(one.rows) for one in large) > X.shape[0] and not sp.issparse(X)
-    if not shared or isinstance(kernel, Precomputed):
+def _shared(given: Given, worker: Worker) -> Iterator[tuple[Picked | None, Any]]:
+    """(X on a device with memory of its own, what is left of the budget) where large members have more rows together;
+    else (None, the limit). Members are laid out from there: rows that they share go over the bus once, and the host
+    makes no copy of them."""
+    (options, record), n = worker, given.X.shape[0]
+    large = [one for one in given.members if max(record.most, host.MOST) < len(one.rows) < n]
+    if sum(len(one.rows) for one in large) <= n:
         yield None, options.memory_limit
         return
     with Stream(options.device, options.memory_limit) as stream:
-        fits = X.nbytes <= min(SHARED * (stream.limit - stream.held), stream.largest)
-        own = fits and not stream.unified and stream.profile.wide == "double"
-        plan = prepare.planned(stream.profile, X, kernel, options) if own else None
-        if plan is None or plan.kind != DENSE.name:
-            yield None, options.memory_limit
-        else:
-            source = stream.upload(X)
-            yield partial(Picked, X, source, plan), stream.limit - stream.held
+        X = prepare.on_device(stream, given.X, given.kernel, options)
+        yield (X, stream.limit - stream.held) if isinstance(X, Picked) else (None, options.memory_limit)
 
 
 def _over_the_same_rows(given: Given, worker: Worker, places: list[int], rows: Any) -> None:

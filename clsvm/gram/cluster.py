@@ -114,7 +114,7 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
         with stream.view(X.indices) as (indices, first), stream.view(X.data) as (data, begin):
             kernel((n,), None, _words(d), given, indices, first, data, begin, out)
     else:
-        step = max(1, n if stream.unified else min(_STAGING, stream.largest) // (d * X.itemsize))
+        step = max(1, n if stream.unified else (min(_STAGING, stream.largest) - 63) // (d * X.itemsize))
         for row in range(0, n, step):
             rows = X[row : row + step]
             with stream.view(rows) as (source, begin):

@@ -18,7 +18,8 @@ DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel va
 def sizes(kernel: Kernel, X: Data, plan: Plan) -> Vector:
     """Kernel.sizes of the rows as they are laid out, centred; some of them at a time."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
-    blocks = (X[start : start + step] for start in range(0, X.shape[0], step))
+    some = (X[start : start + step] for start in range(0, X.shape[0], step))
+    blocks = some if sp.issparse(X) else (np.asarray(block) for block in some)
     return np.concatenate([np.zeros(0), *(kernel.sizes(arrays.centred(block, plan.centre)) for block in blocks)])
 
 

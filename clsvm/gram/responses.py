@@ -16,7 +16,6 @@ from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import desk, half, layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Panel, Plan
 from clsvm.gram.precision import Reach, sizes, terms
 from clsvm.gram.products import Gram, Update
@@ -233,8 +232,7 @@ def exact_among(
     if not _doubles(stream) or len(both) * layout.row_bytes(plan, X, 8) > (stream.limit - stream.held) // 2:
         return None
     with contextlib.suppress(MemoryLimitError, BufferSizeError), stream.tentative(), stream.scratch():
-        some = X.some(both) if isinstance(X, Picked) else X if len(both) == X.shape[0] else X[both]
-        laid = layouts.build(stream, some, plan, "float64", both)
+        laid = layouts.build(stream, X if len(both) == X.shape[0] else X[both], plan, "float64", both)
         gram, of_rows, of_support = Gram(stream, laid, kernel), both.searchsorted(rows), both.searchsorted(support)
         if halved:
             whole = np.zeros((len(b), laid.n))

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_blobs
+import scipy.sparse as sp
+from sklearn.datasets import make_blobs, make_classification
 
 from clsvm import SVC
-from clsvm.fit import host, several
+from clsvm.fit import host, prepare
 from clsvm.fit.record import Given
+from clsvm.gram import responses
 from clsvm.gram.layouts import picked
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
@@ -28,6 +30,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "__init__", begun)
     monkeypatch.setattr(host, "MOST", 20)
     monkeypatch.setattr(batch, "largest", lambda stream: 0)
+    monkeypatch.setattr(responses, "HOST", 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -39,17 +42,43 @@ def test_pairs_are_laid_out_from_rows_on_the_device(
     X, y = make_blobs(500, 6, centers=4, cluster_std=4.0, random_state=0)
     X, asked = X.astype(dtype), {"kernel": kernel, "tol": 1e-5, "device": device}
     with monkeypatch.context() as alone:
-        alone.setattr(several, "SHARED", 0.0)
+        alone.setattr(prepare, "SHARED", 0.0)
         expected = SVC(**asked).fit(X, y)
 
     def none(*_: Any, **__: Any) -> None:
         raise AssertionError("all rows of a member came to the host")
 
     monkeypatch.setattr(Given, "rows", none)
-    monkeypatch.setattr(picked.Picked, "__array__", none)
+    if kernel != "laplacian":  # (whose rows' sizes are sums that the host makes)
+        monkeypatch.setattr(picked.Picked, "__array__", none)
     found = SVC(**asked).fit(X, y)
     assert found.fit_report_.converged
     assert found.fit_report_.layout.startswith("dense")
+    assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
+    np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "form"), [("rbf", np.asarray), ("linear", sp.csr_matrix), ("laplacian", np.asarray)]
+)
+def test_a_fit_goes_on_from_rows_on_the_device(
+    device: str, kernel: str, form: Any, apart: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate in float64 too, of rows and support vectors that are laid out from there."""
+    X, y = make_classification(900, 70, flip_y=0.2, random_state=0)
+    X = form(X)
+    asked = {"kernel": kernel, "C": 0.1, "tol": 1e-4, "device": device}
+    with monkeypatch.context() as alone:
+        alone.setattr(prepare, "SHARED", 0.0)
+        expected = SVC(**asked).fit(X, y)
+    whole: list[int] = []
+    monkeypatch.setattr(
+        picked.Picked, "__array__", lambda self, *_, **__: whole.append(len(self)) or self.X[self.numbers]
+    )
+    found = SVC(**asked).fit(X, y)
+    assert found.fit_report_.converged
+    assert found.fit_report_.exact_rows
+    assert not whole or kernel == "laplacian"  # (whose rows' sizes are sums that the host makes)
     assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
     np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
 
@@ -61,5 +90,5 @@ def test_some_of_picked_rows() -> None:
     assert one.shape == (3, 4)
     assert len(one) == 3
     np.testing.assert_array_equal(np.asarray(one), X[[7, 2, 5]])
-    np.testing.assert_array_equal(one[1:], X[[2, 5]])
-    np.testing.assert_array_equal(one.some(np.array([2, 0]))[:], X[[5, 7]])
+    np.testing.assert_array_equal(np.asarray(one[1:]), X[[2, 5]])
+    np.testing.assert_array_equal(np.asarray(one[np.array([2, 0])][:1]), X[[5]])

@@ -15,7 +15,7 @@ class Picked:
     """The rows ``numbers`` of X (n, d), C-contiguous float32 or float64, that stand in ``source`` on a device, and the
     plan of all rows, dense.
 
-    As an array it is what those rows are on the host: an index brings some of them, and numpy.asarray all.
+    An index picks some of them; numpy.asarray brings them to the host.
     """
 
     ndim = 2
@@ -24,15 +24,11 @@ class Picked:
         self.X, self.source, self.plan, self.numbers = X, source, plan, np.asarray(numbers)
         self.shape, self.dtype, self.itemsize = (len(self.numbers), X.shape[1]), X.dtype, X.itemsize
 
-    def some(self, rows: NDArray[Any]) -> Picked:
-        """Some of these rows, where they stand."""
-        return Picked(self.X, self.source, self.plan, self.numbers[rows])
-
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        return np.asarray(self.X[self.numbers[rows]])
+    def __getitem__(self, rows: Any) -> Picked:
+        return Picked(self.X, self.source, self.plan, self.numbers[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self.X[self.numbers], dtype)
