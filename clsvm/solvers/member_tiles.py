@@ -130,10 +130,10 @@ def tile(
 ) -> None:
     """K among the ``most`` rows of a square panel, as tile number ``place`` of Q."""
     W, real, half = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(stream, gram)
-    gram.tile(panel, Tile(rows, count, Q, offset=place * W, half=half, most=most))
+    own = stream.part(Q, real * place * W * W, real * W * W)
+    gram.tile(panel, Tile(rows, count, own, half=half, most=most))
     if half:
         mirror = stream.variant(programs.carry(stream.profile, gram.rows.dtype), "mirror")
-        own = stream.part(Q, real * place * W * W, real * W * W)
         mirror(*programs.squares(stream.profile, W, W), W, 0, own)
 
 
