@@ -1,6 +1,6 @@
 // Products with rows of a kernel matrix that are on the device as the row cache keeps them: row i in slot_of[i], or in
 // slot i where slot_of is null and all rows are there.
-//   pick    Q[offset + u][v] = K[rows[u]][rows[v]] for all u and v >= known (with half_of: of u >= known only v <= u, the
+//   pick    Q[u][v] = K[rows[u]][rows[v]] for all u and v >= known (with half_of: of u >= known only v <= u, the
 //           rest is a mirror image), 0 where either row is -1 or row u has no slot
 //   reflect K[u][v] = K[v][u] for all v >= ends[u], where row v has its values up to its own column at least; ends are
 //           multiples of SIDE, or n, where no value is missing
@@ -12,11 +12,11 @@
 #define SIDE 16
 
 kernel EXPLICIT void pick(SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot_of,
-                          global const int *restrict rows, const int capacity, const int known, const int offset,
+                          global const int *restrict rows, const int capacity, const int known,
                           const int half_of, global real *restrict Q) {
   const int u = get_global_id(1), row = rows[u], s = row >= 0 && slot_of ? slot_of[row] : row;
   const int end = half_of && u >= known ? u + 1 : capacity;
-  global real *restrict to = Q + (size_t)(offset + u) * capacity;
+  global real *restrict to = Q + (size_t)u * capacity;
   global const real *restrict from = STORED_ROW(max(s, 0));
   for (int v = known + get_global_id(0); v < end; v += get_global_size(0)) {
     const int column = rows[v];

@@ -44,9 +44,7 @@ class Slabs:
     def pick(self, lanes: int, panel: Panel, tile: Tile) -> None:
         """K among the rows of a tile, of which the panel has room for as many."""
         size = (1 if self.stream.profile.shape == "vector" else lanes, panel.capacity)
-        self._pick(
-            size, None, self.head, None, tile.rows, panel.capacity, tile.known, tile.offset, int(tile.half), tile.out
-        )
+        self._pick(size, None, self.head, None, tile.rows, panel.capacity, tile.known, int(tile.half), tile.out)
 
 
 class _WholeGram:

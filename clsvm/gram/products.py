@@ -28,7 +28,7 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
-Slots = dict[tuple[int, int], Buffer]
+Slots = dict[int, Buffer]
 # Cells of a launch on a GPU: 0.2 seconds at 5e11 a second, as is taken for a small one; one with a screen resets at 2
 LONGEST = 1e11
 PASSING = 8 << 20  # bytes of values at most that are stored for a sum alone: a cache holds them
@@ -64,15 +64,14 @@ class Update(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Values among the rows of a square panel: out[offset + u, v] = K(row u, row v), rows of ``capacity`` values, for
-    all u and v >= known, whole lane groups; half: at least for u < known and u >= v. rows, count: which rows these
-    are. most: how many of them there can be, where the host knows that they are fewer than the panel holds."""
+    """Values among the rows of a square panel: out[u, v] = K(row u, row v), rows of ``capacity`` values, for all u and
+    v >= known, whole lane groups; half: at least for u < known and u >= v. rows, count: which rows these are. most: how
+    many of them there can be, where the host knows that they are fewer than the panel holds."""
 
     rows: Buffer
     count: Buffer
     out: Buffer
     known: int = 0
-    offset: int = 0
     half: bool = False
     most: int | None = None
 
@@ -174,8 +173,7 @@ class Gram:
 
     def tile(self, panel: Panel, tile: Tile) -> None:
         """K among the rows of a square panel, in the rows' dtype."""
-        slot = self.slot(panel.capacity, tile.offset)
-        store = Store((tile.out,), tile.offset + panel.capacity, panel.capacity, slot)
+        store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
         product = "half tile" if tile.half and self.stream.profile.shape == "vector" else "tile"
         most = panel.capacity if tile.most is None else tile.most
         groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
@@ -272,11 +270,11 @@ class Gram:
         """The launches over all rows for a gathered panel."""
         yield from self._reader.over_rows(0, self.rows.n_pad // self.rows.lanes, panel, count)
 
-    def slot(self, capacity: int, offset: int = 0) -> Buffer:
-        """offset, offset + 1, ...: working vector u is kept in row offset + u."""
-        if (capacity, offset) not in self._slots:
-            self._slots[capacity, offset] = self.stream.upload(np.arange(offset, offset + capacity, dtype=np.int32))
-        return self._slots[capacity, offset]
+    def slot(self, capacity: int) -> Buffer:
+        """0, 1, ...: working vector u is kept in row u."""
+        if capacity not in self._slots:
+            self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
+        return self._slots[capacity]
 
     def _wide(self, one: Pass, update: bool) -> bool:
         """Whether tiles of many rows and working vectors leave every compute unit some of them."""

@@ -328,7 +328,7 @@ class Solver(Loop):
         """Q (W, W) of rows that the row cache has, like :class:`Tile` with ``half``."""
         size = (1 if self.stream.profile.shape == "vector" else self.gram.rows.lanes, W)
         store = Store(self.cache.slabs, self.cache.slab_rows, self.n, self.cache.slot_of)
-        self._k["pick"](size, None, store.arguments(), rows, W, known, 0, 1, Q)
+        self._k["pick"](size, None, store.arguments(), rows, W, known, 1, Q)
 
     def _tile_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
         """:meth:`_tile_of_rows`, of rows at some places, where the row cache has them all and that is cheaper."""
