@@ -3,6 +3,7 @@
 kernels          the built-in kernel functions: parameters, their defaults and limits, formula
 flags COMMAND    flags and arguments of a command, such as ``flags train`` or ``flags kernels emit``
 results FILE     the table of a file in benchmarks/results
+gpu FILE TITLE   a table of such a file of the GPU command
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from benchmarks.commands import COMMANDS
+from benchmarks.gpu import summary
 from clsvm.cli.app import app
 from clsvm.kernels.records import BUILTIN
 
@@ -72,7 +74,14 @@ def results(name: str) -> str:
     return "\n\n".join([markdown(tuple(str(column.header) for column in columns), rows), *notes])
 
 
+def gpu(name: str, *title: str) -> str:
+    """A table of a result of the GPU command."""
+    result = json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8"))
+    return summary.section(result, " ".join(title))
+
+
 WRITERS: dict[str, Callable[..., str]] = {
+    "gpu": gpu,
     "kernels": kernels,
     "flags": flags,
     "results": results,

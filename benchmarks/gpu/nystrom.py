@@ -14,7 +14,7 @@ import clsvm
 from benchmarks.gpu.peaks import peaks_of, speed
 from benchmarks.gpu.plan import Asked
 from benchmarks.gpu.training import SETS
-from benchmarks.ladder_device import Bench, Clock
+from benchmarks.ladder_device import Bench, Clock, Peaks
 from clsvm import kernels
 from clsvm.gram import layouts
 from clsvm.gram.products import Gram
@@ -38,10 +38,10 @@ def nystrom(asked: Asked) -> Iterator[dict[str, Any]]:
     the first and a second one. Raises ArithmeticError at the end where a pass is wrong."""
     wrong = []
     with Bench(asked.device) as bench:
-        gflops = speed(bench)
+        gflops, most = speed(bench), peaks_of(bench)
         for d in FEATURES:
             for k in OUTPUTS:
-                row = _passes(bench, d, k, gflops, asked.seconds)
+                row = _passes(bench, most, d, k, gflops, asked.seconds)
                 wrong += [f"d = {d}, k = {k}"] * (not row["right"])
                 yield {"passes": [row]}
     for name, parameters in MACHINES.items():
@@ -51,9 +51,8 @@ def nystrom(asked: Asked) -> Iterator[dict[str, Any]]:
         raise ArithmeticError(f"wrong passes: {'; '.join(wrong)}")
 
 
-def _passes(bench: Bench, d: int, k: int, gflops: float, limit: float) -> dict[str, Any]:
+def _passes(bench: Bench, most: Peaks, d: int, k: int, gflops: float, limit: float) -> dict[str, Any]:
     """A pass over as many rows as take their share of the limit, beside the peaks, and one that is checked."""
-    most = peaks_of(bench)
     n = int(min(ROWS, max(LEAST, 1e9 * gflops * PASS * limit / (2 * CENTERS * (d + 2 * k)))))
     rng = np.random.default_rng(d + k)
     X, V = rng.random((n, d), np.float32), rng.normal(size=(k, CENTERS))

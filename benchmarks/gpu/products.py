@@ -42,7 +42,7 @@ ALL = 0.85  # the same of tiles, of which each takes little
 TOLERANCE = 1e-4  # of a kernel value, which is at most 1
 REDUCED = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 CHOSEN = (1 << 16, 16), (1 << 16, 1024), (1 << 20, 1024)  # n, W of working sets that are chosen
-SUBPROBLEMS = (64, 128, 256, 512, 1024)
+SUBPROBLEMS = (64, 256, 1024)
 STEPS = 100_000  # inner steps that are timed at most
 
 

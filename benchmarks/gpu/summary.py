@@ -35,13 +35,20 @@ def markdown(result: Record) -> str:
         parts.append("\n".join(f"- {line}" for line in headlines))
     rows = [(one["step"], one["status"], f"{one['seconds']:.1f}", first(one.get("error", ""))) for one in steps]
     parts += ["## Steps", table(("step", "status", "s", "words"), rows)]
-    for title, name, head, row in TABLES:
-        rows = [cells for one in steps for cells in _tolerant_rows(row, one) if one["run"].endswith(f":{name}")]
-        if rows:
-            parts += [f"## {title}", table(head, rows)]
+    for title, *_ in TABLES:
+        if shown := section(result, title):
+            parts += [f"## {title}", shown]
     if failures := [line for one in steps for line in _failures(one)]:
         parts += ["## Tests that failed", "\n".join(failures)]
     return "\n\n".join([*parts, LEGEND]) + "\n"
+
+
+def section(result: Record, title: str) -> str:
+    """One of the tables; "" where nothing of it is there. Raises StopIteration for another title."""
+    _, name, head, row = next(one for one in TABLES if one[0] == title)
+    ours = (one for one in result["steps"] if one["run"].endswith(f":{name}"))
+    rows = [cells for one in ours for cells in _tolerant_rows(row, one)]
+    return table(head, rows) if rows else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -154,6 +154,16 @@ def _machine_rows(record: Record) -> Cells:
     ]  # fmt: skip
 
 
+def _peer_rows(record: Record) -> Cells:
+    return [
+        (
+            one["set"], one["solver"], *("-" if one[name] is None else f"{one[name]:.3g}" for name in ("first", "seconds")),
+            one["stop"], "-" if one["dual"] is None else f"{one['dual']:g}",
+        )
+        for one in record["peers"]
+    ]  # fmt: skip
+
+
 _OF_CENTRES = ("layout", "preconditioner", "solve")
 
 
@@ -203,6 +213,7 @@ OUTCOMES = ("passed", "skipped", "lacking", "failed", "error", "crashed", "hung"
 _PRODUCTS = ("d", "W", "n", "product", "tile", "TFLOP/s", "of multiply-adds", "GB/s", "of bandwidth")
 TABLES: tuple[tuple[str, str, tuple[str, ...], Callable[[Record], Cells]], ...] = (
     ("Training", "train", TRAIN, trained),
+    ("Peers", "by_hand", ("set", "solver", "first s", "later s", "stops at", "dual"), _peer_rows),
     ("Seconds by part", "train", ("set", "s", *_PARTS), _parts),
     ("Kernels of a fit", "kernels", _KERNELS, _kernel_rows),
     ("Peaks", "peaks", ("what", "figure"), _peak_rows),

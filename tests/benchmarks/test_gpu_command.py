@@ -14,7 +14,20 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import command, kernels, layouts, peaks, plugin, products, steps, suite, summary, training, trials
+from benchmarks.gpu import (
+    command,
+    kernels,
+    layouts,
+    nystrom,
+    peaks,
+    plugin,
+    products,
+    steps,
+    suite,
+    summary,
+    training,
+    trials,
+)
 from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
@@ -394,6 +407,40 @@ def test_training(small: None, shape: str, device: str, tmp_path: Path) -> None:
         record = {"step": name, "run": "training:train", "status": "ok", "seconds": 1.0, **found}
         assert f"| {name} | {found['n']} x {d}" in summary.markdown({**HEAD, "steps": [record]})
         assert f"set {name}" in summary.said(record)[1]
+
+
+def test_machines_on_centres(
+    small: None, shape: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"CENTERS": 64, "ROWS": 400, "LEAST": 200, "FEATURES": (5,), "GROWING": (1024, 1024)}.items():
+        monkeypatch.setattr(nystrom, name, value)
+    monkeypatch.setattr(nystrom, "MACHINES", {"two": {"penalty": 1e-4, "gamma": 0.05}})
+    told = replace(asked(device, tmp_path, 1.0), data=tmp_path)
+    found = merged(nystrom.nystrom(told))
+    assert "ending" not in found
+    assert [one["k"] for one in found["passes"]] == [1, 10]
+    assert all(one["right"] and one["gflops"] > 0 for one in found["passes"])
+    (machine,) = found["machines"]
+    assert machine["accuracy"] > 0.7
+    assert machine["m"] == 1024
+    record = {"step": "machines on centres", "run": "nystrom:nystrom", "status": "ok", "seconds": 1.0, **found}
+    page = summary.markdown({**HEAD, "steps": [record]})
+    assert "## Passes over rows" in page
+    assert "## Machines on centres" in page
+    monkeypatch.setattr(nystrom, "TOLERANCE", -1.0)
+    monkeypatch.setattr(nystrom, "MACHINES", {})
+    with pytest.raises(ArithmeticError, match="d = 5, k = 10"):
+        list(nystrom.nystrom(told))
+
+
+def test_tables_of_runs_that_are_kept() -> None:
+    files = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("gpu-*.json"))
+    assert files
+    for file in files:
+        result = json.loads(file.read_text("utf-8"))
+        assert summary.section(result, "Training").count("\n") > 5
+        assert summary.section(result, "Training") in summary.markdown(result)
+        assert summary.section(result, "Peers").count("ThunderSVM") == ("first" not in file.name) * 4
 
 
 def test_kernels_of_a_fit(

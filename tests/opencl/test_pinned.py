@@ -15,8 +15,11 @@ from clsvm.opencl.stream import Stream
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Devices have memory of their own, pieces are of 1000 bytes; the sizes of what went through them."""
+    """Devices have memory of their own, pieces are of 1000 bytes that three threads fill; the sizes of what went
+    through them."""
     monkeypatch.setattr(pinned, "PIECE", 1000)
+    monkeypatch.setattr(pinned, "FILLERS", 3)
+    monkeypatch.setattr(pinned.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(pinned, "LEAST", 2000)
     sizes: list[int] = []
     write, init = pinned.write, Stream.__init__
