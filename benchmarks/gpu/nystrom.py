@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import clsvm
+from benchmarks.gpu import training
 from benchmarks.gpu.peaks import peaks_of, speed
 from benchmarks.gpu.plan import Asked
-from benchmarks.gpu.training import SETS
 from benchmarks.ladder_device import Bench, Clock, Peaks
 from clsvm import kernels
 from clsvm.gram import layouts
@@ -83,7 +83,7 @@ def _passes(bench: Bench, most: Peaks, d: int, k: int, gflops: float, limit: flo
 
 def _fits(asked: Asked, name: str, parameters: dict[str, Any], gflops: float) -> dict[str, Any]:
     """Two fits of one set; fewer centres on a slower device."""
-    X, y, X_test, y_test = SETS[name].make(asked.data or Path())
+    X, y, X_test, y_test = training.SETS[name].make(asked.data or Path())
     n, d = X.shape
     m = int(np.clip(1e9 * gflops * FIT * asked.seconds / (2 * PASSES * n * d), *GROWING)) // 1024 * 1024
     spent = []

@@ -155,10 +155,13 @@ def _machine_rows(record: Record) -> Cells:
 
 
 def _peer_rows(record: Record) -> Cells:
+    def shown(value: float | None, words: str) -> str:
+        return "-" if value is None else format(value, words)
+
     return [
         (
-            one["set"], one["solver"], *("-" if one[name] is None else f"{one[name]:.3g}" for name in ("first", "seconds")),
-            one["stop"], "-" if one["dual"] is None else f"{one['dual']:g}",
+            one["set"], one["solver"], shown(one["first"], ".3g"), shown(one["seconds"], ".3g"), one["stop"],
+            shown(one["dual"], "g"),
         )
         for one in record["peers"]
     ]  # fmt: skip
