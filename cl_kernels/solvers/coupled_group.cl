@@ -46,7 +46,7 @@ kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void subproblem(
       }
       if (m - M < best) best = m - M, chosen = k;
     }
-    barrier(CLK_GLOBAL_MEM_FENCE);
+    barrier(CLK_GLOBAL_MEM_FENCE | CLK_LOCAL_MEM_FENCE);
     real_least(&best, &chosen, violations, indices);
     if (steps == 0) stop = fmax(tolerance, shrink * -(float)best);
     if (!(-(float)best > stop) || chosen == INT_MAX || steps >= limit) break;

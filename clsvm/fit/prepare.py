@@ -16,7 +16,7 @@ from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import layouts, precision, responses
-from clsvm.gram.blocks import BlockGram, products_of
+from clsvm.gram.blocks import BESIDE, BlockGram, products_of
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Plan
@@ -32,7 +32,7 @@ from clsvm.solvers import certificate
 
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
-SHARED = 0.25  # of it at most, for rows as they came
+SHARED = 0.25  # of it at most, for rows as they came, those that are laid out, and what a solve has beside them
 FETCHED = 256 << 20  # bytes of rows at most that the host copies for a look in float64
 ROOM = 1e-3  # of the largest wide number, for targets: what is computed of them is larger
 
@@ -50,9 +50,12 @@ class PreparedFit:
     ) -> None:
         self.stream, self._X, self._kernel = stream, X, kernel
         self._values: host.Values | None = None
-        if X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
-            X = on_device(stream, X, kernel, options)
-        self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype)
+        plan = None if isinstance(kernel, Precomputed) else planned(stream.profile, X, kernel, options)
+        if isinstance(X, Picked):
+            stream.reserve(X.nbytes)  # (another stream's)
+        elif plan and X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
+            X = on_device(stream, X, plan)
+        self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype, plan)
         room = WHOLE_SHARE * (stream.limit - stream.held)
         if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
             self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
@@ -223,20 +226,19 @@ def products(
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
 
 
-def on_device(stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options) -> Any:
-    """X (n, d), Picked from a dense copy on a device with memory of its own, where it is laid out so and takes a small
-    part of that: what is laid out later, for a look in float64 or of some of the rows, goes over no bus again, and the
-    host gathers nothing. Else X."""
-    if isinstance(X, Picked) or isinstance(kernel, Precomputed) or stream.unified or stream.profile.wide == "pair":
+def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
+    """X (n, d), Picked from a dense copy on a device with memory of its own, where it is laid out so and takes, with
+    the rows and what a solve has beside them, a small part of that: what is laid out later, for a look in float64 or of
+    some of the rows, goes over no bus again, and the host gathers nothing. Else X."""
+    if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
-    nbytes, sparse = X.shape[0] * X.shape[1] * X.dtype.itemsize, sp.issparse(X)
-    if nbytes > min(SHARED * (stream.limit - stream.held), stream.largest, FETCHED if sparse else np.inf):
+    (n, d), size, sparse = X.shape, X.dtype.itemsize, sp.issparse(X)
+    if n * (2 * d * size + BESIDE) > SHARED * (stream.limit - stream.held):
         return X
-    plan = planned(stream.profile, X, kernel, options)
-    if plan.kind != DENSE.name:
+    if n * d * size > min(stream.largest, FETCHED if sparse else np.inf):
         return X
     dense = X.toarray() if sparse else X
-    return Picked(dense, stream.upload(dense), plan, np.arange(X.shape[0]))
+    return Picked(dense, stream.upload(dense), plan, np.arange(n))
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:

@@ -162,34 +162,34 @@ def _small(members: Sequence[Member], record: Record) -> list[int]:
 
 def _one_by_one(given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
     """Large members on one device, those of a piece over the same rows."""
-    with _shared(given, worker) as (picked, left):
+    with _shared(given, worker) as picked:
         for places in pieces:
             if given.left() <= 0:
                 break
-            some = given.members[places[0]].rows
-            if len(some) == given.X.shape[0]:
-                rows = given.X
-            elif picked is None or len(some) <= host.MOST:  # (the host may take these)
+            some, rows = given.members[places[0]].rows, given.X
+            if picked is not None and len(some) > host.MOST:  # (the host may take fewer)
+                rows = picked[some] if len(some) < len(picked) else picked
+            elif len(some) < given.X.shape[0]:
                 rows = given.rows(some)
-            else:
-                rows = picked[some]
-            _over_the_same_rows(given, Worker(worker.options.but(memory_limit=left), worker.record), places, rows)
+            _over_the_same_rows(given, worker, places, rows)
             yield
 
 
 @contextmanager
-def _shared(given: Given, worker: Worker) -> Iterator[tuple[Picked | None, Any]]:
-    """(X on a device with memory of its own, what is left of the budget) where large members have more rows together;
-    else (None, the limit). Members are laid out from there: rows that they share go over the bus once, and the host
-    makes no copy of them."""
-    (options, record), n = worker, given.X.shape[0]
-    large = [one for one in given.members if max(record.most, host.MOST) < len(one.rows) < n]
-    if sum(len(one.rows) for one in large) <= n:
-        yield None, options.memory_limit
+def _shared(given: Given, worker: Worker) -> Iterator[Picked | None]:
+    """X on a device with memory of its own, where large members that are to be solved have more rows together; else
+    None. They are laid out from there: rows that they share go over the bus once, and the host copies none of them."""
+    (options, record), X, kernel = worker, given.X, given.kernel
+    todo = [len(one.rows) for place, one in enumerate(given.members) if place not in given.found]
+    large = [rows for rows in todo if rows > max(record.most, host.MOST)]
+    if isinstance(kernel, Precomputed) or sum(large) <= X.shape[0]:
+        yield None
         return
     with Stream(options.device, options.memory_limit) as stream:
-        X = prepare.on_device(stream, given.X, given.kernel, options)
-        yield (X, stream.limit - stream.held) if isinstance(X, Picked) else (None, options.memory_limit)
+        held = (
+            X if stream.unified else prepare.on_device(stream, X, prepare.planned(stream.profile, X, kernel, options))
+        )
+        yield held if isinstance(held, Picked) else None
 
 
 def _over_the_same_rows(given: Given, worker: Worker, places: list[int], rows: Any) -> None:

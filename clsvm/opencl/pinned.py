@@ -29,7 +29,7 @@ def write(context: cl.Context, queue: cl.CommandQueue, to: cl.Buffer, array: NDA
     """Copies ``array``, which is contiguous, to the start of a buffer, and waits until it is there."""
     pieces, flat = _pieces(context, queue), array.reshape(-1).view(np.uint8)
     events: list[cl.Event | None] = [None] * len(pieces)
-    fillers = max(1, min(FILLERS, (os.cpu_count() or 1) // 2))
+    fillers = max(1, min(FILLERS, cores() // 2))
     with ThreadPoolExecutor(fillers, "clsvm copies") if fillers > 1 else nullcontext() as pool:
         apply: Callable[..., Any] = pool.map if pool else map
         for number, first in enumerate(range(0, flat.size, PIECE)):
@@ -42,6 +42,11 @@ def write(context: cl.Context, queue: cl.CommandQueue, to: cl.Buffer, array: NDA
             queue.flush()
     for event in filter(None, events):
         event.wait()
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _pieces(context: cl.Context, queue: cl.CommandQueue) -> list[NDArray[np.uint8]]:

@@ -87,7 +87,7 @@ def solve(
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
-        stuck, few = (0, FEW) if lower else (stuck + 1, FEW if moved else 1)
+        stuck, few = (0, max(FEW, 2 * few)) if lower else (stuck + 1, FEW if moved else 1)
     return best
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,36 @@ def test_a_fit_goes_on_from_rows_on_the_device(
     assert not whole or kernel == "laplacian"  # (whose rows' sizes are sums that the host makes)
     assert found.fit_report_.dual == pytest.approx(expected.fit_report_.dual, rel=1e-6)
     np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), atol=2e-3)
+
+
+def test_little_memory_holds_no_copy(device: str, apart: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a fit had within memory_limit it has still: a copy of X is kept where there is room beside everything."""
+    X, y = make_blobs(3000, 4, centers=2, cluster_std=4.0, random_state=0)
+    made: list[int] = []
+    before = picked.Picked.__init__
+
+    def begun(self: picked.Picked, *given: Any) -> None:
+        made.append(1)
+        before(self, *given)
+
+    monkeypatch.setattr(picked.Picked, "__init__", begun)
+    for limit in (270_000, 315_000, 600_000):
+        assert SVC(device=device, memory_limit=limit).fit(X.astype(np.float32), y).fit_report_.converged
+    assert not made
+    report = SVC(device=device, memory_limit=20_000_000).fit(X, y).fit_report_
+    assert made
+    assert report.bytes_held <= 20_000_000
+
+
+def test_pairs_that_a_fit_before_has_solved_need_no_rows(
+    device: str, apart: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = make_blobs(500, 6, centers=4, cluster_std=4.0, random_state=0)
+    asked = {"device": device, "checkpoint": tmp_path / "pairs"}
+    first = SVC(**asked).fit(X, y)
+    monkeypatch.setattr(prepare, "on_device", lambda *_: pytest.fail("rows went to the device"))
+    again = SVC(**asked).fit(X, y)
+    np.testing.assert_array_equal(again.dual_coef_, first.dual_coef_)
 
 
 def test_some_of_picked_rows() -> None:

@@ -142,3 +142,23 @@ def test_a_fit_chooses_for_its_working_set(device: str, monkeypatch: pytest.Monk
         found = SVC(working_set_size=W, max_iter=20, device=device).fit(X, y).fit_report_
         assert found.layout.startswith(kind)
         assert found.layout_costs == pytest.approx(costs[W])
+
+
+def test_the_centre_is_that_of_a_sample_without_rows_far_out() -> None:
+    """Of many rows some are enough; of all, where one of the sample would move it."""
+    X, spec = np.random.default_rng(0).normal(5.0, 1.0, (40000, 3)), make("rbf").spec
+    near = layouts.choose(PROFILES["cpu"], X, spec, "dense").centre
+    np.testing.assert_allclose(near, 5.0, atol=0.1)
+    assert (near != X.mean(axis=0)).all()
+    X[0] = 1e7
+    np.testing.assert_array_equal(layouts.choose(PROFILES["cpu"], X, spec, "dense").centre, X.mean(axis=0))
+    few = X[1:9000]
+    np.testing.assert_array_equal(layouts.choose(PROFILES["cpu"], few, spec, "dense").centre, few.mean(axis=0))
+
+
+def test_clusters_are_estimated_where_they_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.where(np.random.default_rng(0).random((500, 40)) < 0.1, 1.0, 0.0)
+    dear = replace(PROFILES["cpu"], cluster_price=1e9)
+    assert "clustered" in layouts.choose(PROFILES["cpu"], X, make("rbf").spec).costs
+    assert "clustered" not in layouts.choose(dear, X, make("rbf").spec).costs
+    assert "clustered" in layouts.choose(dear, X, make("rbf").spec, "dense").costs  # (asked for: all that there is)

@@ -19,7 +19,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     through them."""
     monkeypatch.setattr(pinned, "PIECE", 1000)
     monkeypatch.setattr(pinned, "FILLERS", 3)
-    monkeypatch.setattr(pinned.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(pinned, "cores", lambda: 8)
     monkeypatch.setattr(pinned, "LEAST", 2000)
     sizes: list[int] = []
     write, init = pinned.write, Stream.__init__

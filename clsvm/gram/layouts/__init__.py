@@ -29,7 +29,8 @@ from clsvm.opencl.stream import Stream
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (DENSE, CSR, CLUSTERED, HYBRID, INVERTED)}
 SOONER = 0.8  # of dense rows' time: entries, where rows are read by their numbers
 _SAMPLE = 2048  # rows that the choice looks at
-_MEANT = 8192  # rows, about, that the centre of dense ones is the mean of
+_MEANT = 8192  # rows, about, that the centre of dense ones is the mean of, where none of them is beyond
+_FAR = 1e4  # times their median of squared lengths; else of all
 
 
 def names(spec: Spec) -> tuple[str, ...]:
@@ -159,6 +160,10 @@ def _mean(X: Data, columns: NDArray[np.bool_]) -> NDArray[np.float64]:
         return np.zeros(0)
     if sp.issparse(X):
         return (np.bincount(X.indices, X.data, minlength=X.shape[1]) / X.shape[0])[columns]  # (in float64)
-    X = X[:: max(1, X.shape[0] // _MEANT)]  # (any point near the rows will do)
+    if (step := X.shape[0] // _MEANT) > 1:  # (any point near the rows will do; single ones far out would move it)
+        some = X[::step]
+        with np.errstate(over="ignore"):
+            sizes = np.einsum("ij,ij->i", some, some)
+        X = some if sizes.max() <= _FAR * np.median(sizes) else X
     mean = X.mean(axis=0, dtype=np.float64) if columns.all() else X[:, columns].mean(axis=0, dtype=np.float64)
     return np.asarray(mean)

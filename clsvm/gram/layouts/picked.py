@@ -23,6 +23,7 @@ class Picked:
     def __init__(self, X: NDArray[Any], source: Buffer, plan: Plan, numbers: NDArray[Any]) -> None:
         self.X, self.source, self.plan, self.numbers = X, source, plan, np.asarray(numbers)
         self.shape, self.dtype, self.itemsize = (len(self.numbers), X.shape[1]), X.dtype, X.itemsize
+        self.nbytes = X.nbytes  # of what is held
 
     def __len__(self) -> int:
         return len(self.numbers)
