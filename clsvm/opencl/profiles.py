@@ -140,7 +140,7 @@ _GPU = Profile(
         two={"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
         few={"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
         many={"GROUPS": 1, "BLOCKS": 1, "DEPTH": 16},
-        wide={"GROUPS": 2, "BLOCKS": 2, "DEPTH": 16},
+        wide={"GROUPS": 2, "BLOCKS": 2, "DEPTH": 8},
     ),
     block=64,
     chunks=128,
@@ -175,8 +175,16 @@ PROFILES = {
         value_cost=23.0,
     ),
     "gpu": _GPU,
-    # an H100, measured: its sub-groups reduce by an instruction (cl_kernels/solvers/least.cl), so large groups pay
-    "nvidia": replace(_GPU, name="nvidia", pair_items=1024, inner_step=2.5e7, inner_cost=1e4),
+    # An H100, measured: its sub-groups reduce by an instruction (cl_kernels/solvers/least.cl), so large groups pay; it
+    # has the local memory of deeper tiles, 42 KB, where other devices may have 32.
+    "nvidia": replace(
+        _GPU,
+        name="nvidia",
+        tiles=_tiles(**{**_GPU.tiles, "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 16}}),
+        pair_items=1024,
+        inner_step=2.5e7,
+        inner_cost=1e4,
+    ),
 }
 
 # The rates that the tuner measures: the least and the most that is taken from its file.
