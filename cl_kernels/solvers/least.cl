@@ -1,8 +1,8 @@
 // The group's smallest values as argmin.cl has them, for kernels whose every step waits for two of them:
 //   wide_least_2(value, index, other, other_index, ...), real_least(value, index, ...), real_least_2(...)
-// Where a sub-group, of four items at least, has an instruction for the smallest unsigned integer of its items (REDUX: NVIDIA's, of 32 items; or
-// SUBGROUPS: OpenCL's own), values go as integers of the same order, 32 bits at a time: the high halves, the low halves
-// of those, the indices of those. A sub-group's smallest go to local memory, and every sub-group reduces them again: one
+// Where a sub-group, of four items at least, has an instruction for the smallest unsigned integer of its items (REDUX:
+// NVIDIA's, of 32 items; or SUBGROUPS: OpenCL's own), values go as integers of the same order, 32 bits at a time: the
+// high halves, the low halves of those, the indices of those. A sub-group's smallest go to local memory, and every sub-group reduces them again: one
 // barrier, and none behind, so another barrier must stand between two calls that share ``values``. Elsewhere: argmin.cl.
 #if (defined(REDUX) && WG >= 32) || (defined(SUBGROUPS) && WG > 1)
 #ifdef REDUX

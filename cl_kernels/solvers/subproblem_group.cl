@@ -3,7 +3,8 @@
 //   minimise 1/2 b'Qb + ..., lo <= b <= hi, sum b unchanged; f_k the gradient; Q = K(ws, ws), W x W, row-major
 // Item l owns the rows l, l + WG, ... of the working set in registers (EACH of them); rows of Q are read with
 // consecutive items on consecutive addresses, row i once for the choice of j and the update of f, row j while the pair's
-// owners tell what the step needs. A step is two arg-reductions (least.cl) and five barriers (NO_BIAS: one, three), or three (two).
+// owners tell what the step needs. A step is two arg-reductions (least.cl; NO_BIAS: one) and five
+// barriers (three), or three (two) where sub-groups have the instruction.
 // SPLIT: rows with hi > 0 and rows with lo < 0 have a sum each; i is each group's own, and so is the pair.
 // NO_BIAS: the sum of b is free, a step moves one coefficient, the one with the largest gain f_k^2 / Q_kk.
 #ifndef EACH

@@ -37,10 +37,8 @@ def subproblem(
 ) -> Variant:
     """What solves the dual over a working set of that size; with a source of rows (vector shape, BIAS or NONE) it gets
     the rows of Q that it needs itself."""
-    items, ground = (
-        subproblem_items(profile, working_set),
-        ("fold",) if profile.shape == "vector" else ("argmin", "least"),
-    )
+    items = subproblem_items(profile, working_set)
+    ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
     options = [*record.options(profile, dtype), f"-DWG={items}"]
     options += [f"-DEACH={-(-working_set // items)}"] * (items > 1)
     options += ["-DNO_BIAS"] * (constraint is Constraint.NONE) + ["-DSPLIT"] * (constraint is Constraint.SPLIT)
