@@ -20,7 +20,8 @@ class Shape(NamedTuple):
 
 
 VECTOR_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # which of them keeps up with memory depends on the processor
-GROUP_SHAPES = (Shape(4, 2, 8),)
+GROUP_SHAPES = Shape(4, 4, 1), Shape(4, 2, 2), Shape(4, 2, 4)
+PARTS = 8  # work-groups for each compute unit, at most
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,17 @@ class Extremes:
         macros: dict[str, int | None] = dict.fromkeys(form.macros)
         macros |= {"GROUP": self.group, "LANES": lanes, "CHAINS": chains, "TOGETHER": together}
         self._stages = [bench.kernel("extremes", name, **macros) for name in ("extremes", "last")]
-        stream, room = bench.stream, 4 * len(form.results) * self._parts(most)[0]
+        parts = self._parts(most)[0] if bench.vector else PARTS * bench.units
+        stream, room = bench.stream, 4 * len(form.results) * parts
         self._values, self._indices = stream.buffer(room), stream.buffer(room)
         self.value, self.index = stream.buffer(64), stream.buffer(64)
 
     def _parts(self, n: int) -> tuple[int, int]:
         """Parts and the numbers of one (which only the vector shape wants): pieces of 128 KB at least, whole steps."""
         step = self.shape.lanes * self.shape.chains * self.shape.together
-        if not self.bench.vector:
-            return max(1, min(8 * self.bench.units, n // (self.group * step))), 0
+        if not self.bench.vector:  # (as many as leave few numbers after the last whole step)
+            whole = max(1, n // (self.group * step))
+            return whole // -(-whole // (PARTS * self.bench.units)), 0
         piece = -(-max(-(-n // 128), 32768) // step) * step
         return -(-n // piece), piece
 

@@ -36,6 +36,11 @@
 #define loadl CAT(vload, LANES)
 #define storel CAT(vstore, LANES)
 #define STEP (LANES * CHAINS * TOGETHER)  // numbers that an item reads in one step
+#if GROUP > 1
+#define LOAD(at, x) ((global const floatl *)(x))[at]  // (they begin at multiples of their size: one instruction)
+#else
+#define LOAD(at, x) loadl(at, x)
+#endif
 #define VECTOR_AT(c, s, q) (((size_t)(c) * full + (s)) * TOGETHER + (q))  // the item's vectors, by chain and step
 #define NEARER(e, a, b) (AT_MOST(e) ? isless(a, b) : isgreater(a, b))
 #define BEYOND(e) (AT_MOST(e) ? INFINITY : -INFINITY)
@@ -91,7 +96,7 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(floatl)))
     for (int c = 0; c < CHAINS; ++c) {
       floatl v[TOGETHER];
 #pragma unroll
-      for (int q = 0; q < TOGETHER; ++q) v[q] = loadl(VECTOR_AT(c, s, q) * step, x + first);
+      for (int q = 0; q < TOGETHER; ++q) v[q] = LOAD(VECTOR_AT(c, s, q) * step, x + first);
 #pragma unroll
       for (int e = 0; e < E; ++e) {
         floatl m = v[0];

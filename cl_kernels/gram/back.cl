@@ -5,13 +5,14 @@
 //   back      out[p][u] += sum_i K[u][i] r[p][i] over the rows i of the tile
 //   blank     K[u][i] = 0 for the listed rows i: padding, where the kernel function need not have a value
 // Row u of the tile starts at K[u ld]. One w serves all outputs where own is 0; z may be null: 0.
-// forth: a work-item takes FORTH vectors of rows (vector shape), or a row (group shape), and all u in turn, so that
-// neighbours read neighbours. back: a work-item with explicit vectors (vector shape), or a work-group with consecutive
-// items on consecutive addresses and a tree in local memory (group shape), takes OWN rows u. Both take OUT outputs at a
-// time: each value read meets OUT outputs. Sums of RUN terms (back: of RUN vectors, or of an item's numbers) are real,
-// then wide; with EXACT v and r are wide, and so is every product and sum. Their order does not depend on the device's.
-// Ranges: forth (vectors / FORTH work-items, or the rows in groups of WG), residual (rows, problems), coupled and blank
-// (rows), back (capacity / OWN work-items or work-groups). OWN divides capacity.
+// forth: a work-item takes FORTH vectors of rows and all u in turn (vector shape), or a work-group takes LINE rows, of
+// which each has WG / LINE items that share all u, in order (group shape): consecutive items read consecutive rows.
+// back: a work-item with explicit vectors (vector shape), or a work-group with consecutive items on consecutive
+// addresses (group shape), takes OWN rows u. What a group's items have is added up in local memory. Both take OUT outputs
+// at a time: each value read meets OUT outputs. Sums of RUN terms (back: of RUN vectors, or of an item's numbers) are
+// real, then wide; with EXACT v and r are wide, and so is every product and sum. Their order is not the device's.
+// Ranges: forth (vectors / FORTH work-items, or rows / LINE work-groups), residual (rows, problems), coupled and blank
+// (rows), back (capacity / OWN work-items or work-groups). OWN divides capacity, LINE rows and WG.
 #ifndef OWN
 #define OWN 4
 #endif
@@ -27,6 +28,9 @@ typedef real term;
 #endif
 #ifndef FORTH
 #define FORTH 4
+#endif
+#ifndef LINE
+#define LINE 16
 #endif
 #define ROWS_OF_OWN            \
   global const real *restrict k[OWN]; /* (beyond the last one it stands in: what comes of that is not kept) */ \
@@ -165,74 +169,119 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-kernel OF_GROUP void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
-                  global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
-  const int i = get_global_id(0);
-  if (i >= rows) return;
-  for (int p = 0; p < problems; p += OUT) {
-    const int here = min(OUT, problems - p);
-    wide total[OUT];
-    for (int q = 0; q < OUT; ++q) total[q] = wide_of(0);
-    for (int u0 = 0; u0 < count[0]; u0 += RUN) {
-      term sum[OUT];
+// t of some outputs from p on, for a row i of LINE: the working vectors begin to end are this item's.
+INLINED void forward(const int outputs, const int p, global const real *restrict k, const long ld,
+                     global const term *restrict v, const int begin, const int end, const int capacity,
+                     local wide *sums, global wide *restrict t) {
+  const int lid = get_local_id(0);
+  wide total[OUT];
 #pragma unroll
-      for (int q = 0; q < OUT; ++q) sum[q] = ZERO;
-      for (int u = u0; u < min(count[0], u0 + RUN); ++u) {
-        const real k = K[(size_t)u * ld + i];
+  for (int q = 0; q < outputs; ++q) total[q] = wide_of(0);
+  for (int u0 = begin; u0 < end; u0 += RUN) {
+    const int stop = min(end, u0 + RUN);
+    term sum[OUT];
 #pragma unroll
-        for (int q = 0; q < OUT; ++q) sum[q] = PLUS(sum[q], k, v[(size_t)(p + min(q, here - 1)) * capacity + u]);
-      }
+    for (int q = 0; q < outputs; ++q) sum[q] = ZERO;
+#pragma unroll 8
+    for (int u = u0; u < stop; ++u) {
+      const real value = k[(size_t)u * ld];
 #pragma unroll
-      for (int q = 0; q < OUT; ++q) total[q] = wide_add(total[q], WIDE(sum[q]));
+      for (int q = 0; q < outputs; ++q) sum[q] = PLUS(sum[q], value, v[(size_t)(p + q) * capacity + u]);
     }
 #pragma unroll
-    for (int q = 0; q < OUT; ++q)
-      if (q < here) t[(size_t)(p + q) * ld + i] = total[q];
+    for (int q = 0; q < outputs; ++q) total[q] = wide_add(total[q], WIDE(sum[q]));
   }
+#pragma unroll
+  for (int q = 0; q < outputs; ++q) sums[q * WG + lid] = total[q];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int j = lid; j < outputs * LINE; j += WG) {
+    local const wide *part = sums + j / LINE * WG + j % LINE;
+    wide sum = part[0];
+    for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);
+    t[(size_t)(p + j / LINE) * ld + j % LINE] = sum;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+// out of OWN working vectors from u on, whose rows k are, and of some outputs from p on.
+INLINED void backward(const int outputs, const int p, global const real *restrict const *k, const long ld, const int rows,
+                      global const term *restrict r, const int u, const int there, const int capacity,
+                      local wide *sums, global wide *restrict out) {
+  const int lid = get_local_id(0);
+  wide total[OWN][OUT];
+#pragma unroll
+  for (int a = 0; a < OWN; ++a)
+#pragma unroll
+    for (int q = 0; q < outputs; ++q) total[a][q] = wide_of(0);
+  for (int i0 = lid; i0 < rows; i0 += WG * RUN) {
+    const int stop = min(rows, i0 + WG * RUN);
+    term sum[OWN][OUT];
+#pragma unroll
+    for (int a = 0; a < OWN; ++a)
+#pragma unroll
+      for (int q = 0; q < outputs; ++q) sum[a][q] = ZERO;
+#pragma unroll 4
+    for (int i = i0; i < stop; i += WG)
+#pragma unroll
+      for (int q = 0; q < outputs; ++q) {
+        const term ri = r[(size_t)(p + q) * ld + i];
+#pragma unroll
+        for (int a = 0; a < OWN; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);
+      }
+#pragma unroll
+    for (int a = 0; a < OWN; ++a)
+#pragma unroll
+      for (int q = 0; q < outputs; ++q) total[a][q] = wide_add(total[a][q], WIDE(sum[a][q]));
+  }
+#pragma unroll
+  for (int q = 0; q < outputs; ++q) {
+#pragma unroll
+    for (int a = 0; a < OWN; ++a) sums[a * WG + lid] = total[a][q];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    // (LINE items a working vector, then one)
+    for (int j = lid; j < OWN * LINE; j += WG) {
+      local wide *part = sums + j / LINE * WG + j % LINE;
+      wide sum = part[0];
+      for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);
+      part[0] = sum;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (lid < there) {
+      wide sum = sums[lid * WG];
+      for (int s = 1; s < LINE; ++s) sum = wide_add(sum, sums[lid * WG + s]);
+      global wide *restrict to = out + (size_t)(p + q) * capacity + u + lid;
+      *to = wide_add(*to, sum);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+}
+
+kernel OF_GROUP void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
+                  global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
+  const int first = get_group_id(0) * LINE, lid = get_local_id(0);
+  if (first >= rows) return;  // (the whole group)
+  const int each = (count[0] + WG / LINE - 1) / (WG / LINE), begin = lid / LINE * each, end = min(count[0], begin + each);
+  global const real *restrict k = K + first + lid % LINE;
+  local wide sums[OUT * WG];
+  int p = 0;
+  for (; p + OUT <= problems; p += OUT) forward(OUT, p, k, ld, v, begin, end, capacity, sums, t + first);
+#if OUT > 2
+  for (; p + 2 <= problems; p += 2) forward(2, p, k, ld, v, begin, end, capacity, sums, t + first);
+#endif
+  for (; p < problems; ++p) forward(1, p, k, ld, v, begin, end, capacity, sums, t + first);
 }
 
 kernel OF_GROUP void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
-  const int u = get_group_id(0) * OWN, lid = get_local_id(0);
-  if (u >= count[0]) return;  // (the whole group)
+  const int u = get_group_id(0) * OWN, there = min(OWN, count[0] - u);
+  if (there <= 0) return;  // (the whole group)
   ROWS_OF_OWN
-  local wide sums[WG];
-  for (int p = 0; p < problems; p += OUT) {
-    wide total[OWN][OUT];
-    for (int a = 0; a < OWN; ++a)
-      for (int q = 0; q < OUT; ++q) total[a][q] = wide_of(0);
-    for (int i0 = lid; i0 < rows; i0 += WG * RUN) {
-      term sum[OWN][OUT];
-#pragma unroll
-      for (int a = 0; a < OWN; ++a)
-#pragma unroll
-        for (int q = 0; q < OUT; ++q) sum[a][q] = ZERO;
-      for (int i = i0; i < min(rows, i0 + WG * RUN); i += WG)
-#pragma unroll
-        for (int q = 0; q < OUT; ++q) {
-          const term ri = p + q < problems ? r[(size_t)(p + q) * ld + i] : ZERO;
-#pragma unroll
-          for (int a = 0; a < OWN; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);
-        }
-#pragma unroll
-      for (int a = 0; a < OWN; ++a)
-#pragma unroll
-        for (int q = 0; q < OUT; ++q) total[a][q] = wide_add(total[a][q], WIDE(sum[a][q]));
-    }
-#pragma unroll
-    for (int a = 0; a < OWN; ++a)
-#pragma unroll
-      for (int q = 0; q < OUT; ++q) {
-        sums[lid] = total[a][q];
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int step = WG / 2; step > 0; step /= 2) {
-          if (lid < step) sums[lid] = wide_add(sums[lid], sums[lid + step]);
-          barrier(CLK_LOCAL_MEM_FENCE);
-        }
-        global wide *restrict to = out + (size_t)(p + q) * capacity + u + a;
-        if (lid == 0 && p + q < problems && u + a < count[0]) *to = wide_add(*to, sums[0]);
-        barrier(CLK_LOCAL_MEM_FENCE);
-      }
-  }
+  local wide sums[OWN * WG];
+  int p = 0;
+  for (; p + OUT <= problems; p += OUT) backward(OUT, p, k, ld, rows, r, u, there, capacity, sums, out);
+#if OUT > 2
+  for (; p + 2 <= problems; p += 2) backward(2, p, k, ld, rows, r, u, there, capacity, sums, out);
+#endif
+  for (; p < problems; ++p) backward(1, p, k, ld, rows, r, u, there, capacity, sums, out);
 }
 #endif

@@ -72,7 +72,7 @@ class Cross:
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
         left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
-        self._tile = min(usual(stream), left // 8)
+        self._tile = min(usual(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
         with stream.scratch():
             cells = passing.laid(stream, slice(0, min(passing.step, PROBE))).cost

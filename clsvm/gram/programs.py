@@ -136,12 +136,13 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
-# Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, and
-# vectors of rows on the way forth.
-OWN, FORTH = 4, 4
+# Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, vectors
+# of rows on the way forth, and rows of a work-group, which divides every lane group.
+OWN, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
     """What forward and back make of stored tiles; ``entry`` is one of its kernels. exact: all sums are wide."""
-    made = *options(profile, dtype), f"-DWG={profile.group}", f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DRUN={RUN}"
-    return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), (*made, *["-DEXACT"] * exact), "back")
+    own = f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
+    made = *options(profile, dtype), f"-DWG={profile.group}", *own
+    return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")

@@ -26,14 +26,15 @@ from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20  # bytes of K at a time: of a core in the vector shape, of all in the group shape
+LEAST = 4096  # rows at a time in the group shape, however long they are: a group takes a few
 
 
 _BETWEEN, _WAYS = ("residual", "coupled", "blank"), ("forth", "back")  # kernels of back.cl
 
 
-def usual(stream: Stream) -> int:
-    """Bytes of a tile of K: caches read it back, and there is work for all units."""
-    return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else OF_DEVICE
+def usual(stream: Stream, row: int) -> int:
+    """Bytes of a tile of K, of rows of so many: caches read it back, and there is work for all units."""
+    return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else max(OF_DEVICE, LEAST * row)
 
 
 class Part(NamedTuple):
@@ -60,8 +61,9 @@ class Sums:
         if panel.capacity % programs.OWN:
             raise ValueError(f"a panel of {panel.capacity} working vectors is not whole lane groups: make it square")
         self._real, self._groups = real, rows.n_pad // rows.lanes
-        wanted = usual(stream) if tile_bytes is None else tile_bytes
-        self._step = max(1, min(self._groups, wanted // (real.itemsize * rows.lanes * panel.capacity)))
+        row = real.itemsize * panel.capacity
+        wanted = usual(stream, row) if tile_bytes is None else tile_bytes
+        self._step = max(1, min(self._groups, wanted // (rows.lanes * row)))
         self._ld = size = self._step * rows.lanes
         nbytes = real.itemsize * size * panel.capacity
         count = -(-self._groups // self._step) if keep else 1
@@ -189,7 +191,7 @@ class Sums:
             size, local = -(-rows // (self.gram.rows.lanes * programs.FORTH)), 1
         else:
             local = stream.profile.group
-            size = -(-rows // local) * local
+            size = rows // programs.LINE * local
         given = part.values, np.int64(self._ld), rows, self._v, self._count
         self._forths[exact]((size,), (local,), *given, self.k, self.panel.capacity, self._t)
 

@@ -133,7 +133,8 @@ def _back(options: dict[str, str], profile: Profile) -> Iterator[str]:
             each = f"rows / (V * {options['FORTH']})"
             yield f"Launch: one dimension, global size {each}, rounded up; local size 1."
         elif name == "forth":
-            yield f"Launch: one dimension, global size rows, rounded up to {options['WG']}; local size {options['WG']}."
+            items = options["WG"]
+            yield f"Launch: one dimension, global size rows / {options['LINE']} * {items}, local size {items}."
         elif profile.shape == "vector":
             yield f"Launch: one dimension, global size capacity / {options['OWN']}, local size 1."
         else:

@@ -21,7 +21,7 @@ from clsvm.estimators.classification import SVC
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.products import Gram
-from clsvm.gram.programs import FORTH, OWN
+from clsvm.gram.programs import FORTH, LINE, OWN
 from clsvm.gram.sums import Sums
 from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
@@ -336,7 +336,7 @@ def test_forward_and_back_by_later_kernels(device: str, profile: str) -> None:
         forth, residual, back = (stream.kernel(text, (), name) for name in ("forth", "residual", "back"))
         chosen = PROFILES[profile]
         vector, unit = chosen.shape == "vector", chosen.group
-        size = -(-rows // (int(re.search(r"-DV=(\d+)", text)[1]) * FORTH)) if vector else -(-rows // unit) * unit  # type: ignore[index]
+        size = -(-rows // (int(re.search(r"-DV=(\d+)", text)[1]) * FORTH)) if vector else rows // LINE * unit  # type: ignore[index]
         forth((size,), (unit,), K_, np.int64(ld), rows, v_, count, problems, capacity, t_)
         residual((rows, problems), None, t_, np.int64(ld), first, w_, 0, z_, np.int64(n), r)
         group, own = PROFILES[profile].group, OWN
