@@ -8,13 +8,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import clsvm
 from clsvm.opencl import devices
+from clsvm.opencl.runtime import cl
 
 os.environ["CLSVM_TUNED"] = os.path.join(
     tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
@@ -51,6 +52,23 @@ def thrifty(device: str) -> bool:
     return not os.environ.get("CLSVM_SWEEP") and "Intel" not in devices.find(device).platform
 
 
+def take_profile(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of a profile for the test. A CPU's are not tried on a GPU, whose compilers take minutes over them."""
+    monkeypatch.setenv("CLSVM_PROFILE", name)
+    info = devices.find(device)
+    if info.kind == "gpu" and devices.untuned_profile(info).shape == "vector":
+        pytest.skip("a CPU's kernels are not for a GPU")
+
+
+def halves(device: str) -> list[Any]:
+    """The device in two parts of the same size; none where it has no such parts."""
+    whole = devices.handle(device, devices.find(device))
+    equally = cl.device_partition_property.EQUALLY
+    if equally not in whole.partition_properties or whole.max_compute_units < 2:
+        return []
+    return list(whole.create_sub_devices([equally, whole.max_compute_units // 2])[:2])
+
+
 @pytest.fixture(params=PROFILES)
 def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: str) -> str:
     """Kernels as CPUs have them (of 512-bit, of 256-bit vectors), as a GPU has them, and as one without double does.
@@ -61,8 +79,8 @@ def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, dev
         pytest.skip("tiles for 256-bit vectors are tried on Intel's runtime, unless CLSVM_SWEEP is set")
     if request.param == "gpu-pair" and devices.find(device).platform.startswith("Intel"):
         pytest.skip("Intel's CPU runtime miscompiles float2 coefficients (right without optimisation and elsewhere)")
-    monkeypatch.setenv("CLSVM_PROFILE", request.param)
-    return request.param
+    take_profile(request.param, device, monkeypatch)
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -138,7 +138,7 @@ def _parallel() -> list[str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(WORKERS, cores - 1)
     there = workers > 1 and importlib.util.find_spec("xdist") is not None
-    return ["-n", str(workers)] if there else []
+    return ["-n", str(workers), "--dist", "loadgroup"] if there else []
 
 
 def _bad(log: Log, before: set[str]) -> list[str]:

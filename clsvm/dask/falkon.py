@@ -74,6 +74,10 @@ class _OnWorkers(nystrom.Ready):
         return self._limit
 
     @property
+    def _held(self) -> int:
+        return 0
+
+    @property
     def peak(self) -> int:
         return max([0, *self._chunks.client.run(worker.peak, self._terms.name, on_error="ignore").values()])
 

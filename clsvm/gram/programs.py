@@ -136,8 +136,8 @@ def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0
     return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
-# Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity, vectors
-# of rows on the way forth, and rows of a work-group, which divides every lane group.
+# Of back.cl: working vectors that an item takes at a time on the way back, which divides every panel's capacity,
+# vectors of rows on the way forth, and rows of a work-group, which divides every lane group.
 OWN, FORTH, LINE = 4, 4, 16
 
 

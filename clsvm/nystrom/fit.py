@@ -125,10 +125,12 @@ class Ready:
     :meth:`solve`.
 
     sample (s,): the rows of which the preconditioner is made; None: of centres that are no rows. coarse: whether the
-    device has a finer dtype. Raises ValueError where memory_limit is too small.
+    device has a finer dtype. beside: bytes that are held there while factors are made. Raises ValueError where
+    memory_limit is too small.
     """
 
     cross: Drawn
+    beside: int
     _finest: Cross | None
 
     def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
@@ -147,6 +149,11 @@ class Ready:
         """What of the memory limit is left for the preconditioner."""
         return min(stream.limit - stream.held for stream in self._streams)
 
+    @property
+    def _held(self) -> int:
+        """What is held now where factors are made."""
+        return max(stream.held for stream in self._streams)
+
     def _finer(self) -> Cross:
         """Products in the finest dtype, made once."""
         if self._finest is None:
@@ -163,7 +170,7 @@ class Ready:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)
         self._posed.preconditioner.sample(values, penalty)
-        self._posed.preconditioner.memory_limit = self._left
+        self._posed.preconditioner.memory_limit, self.beside = self._left, self._held
 
     def solve(
         self,
@@ -276,7 +283,7 @@ def solved(
         condition=posed.preconditioner.condition,
         jitter=posed.preconditioner.jitter,
         rank=posed.preconditioner.rank,
-        bytes_held=peak + factors.nbytes,
+        bytes_held=max(peak, made.beside + factors.nbytes),
         seconds=clock.seconds(),
         device=posed.device,
         layout=made.cross.describe(),

@@ -31,12 +31,22 @@ def context_of(process: int, device: cl.Device) -> cl.Context:
 @cache
 def _made_context(process: int, device: cl.Device) -> cl.Context:
     if process in _forked and device.platform.name.strip() not in _FORK_SAFE:
-        raise DeviceError(
-            f"{device.platform.name.strip()} does not survive a fork of a process that has used it; start workers with "
-            "the 'spawn' or 'forkserver' method, or with joblib's default (loky)"
-        )
+        raise lost(device.platform.name.strip())
     _used.append(process)
     return cl.Context([device])
+
+
+def lost(runtime: str) -> DeviceError:
+    """The error of a runtime in a forked child."""
+    return DeviceError(
+        f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
+        "'forkserver' method, or with joblib's default (loky)"
+    )
+
+
+def forked() -> bool:
+    """Whether this process began as a fork of one that had made a context."""
+    return os.getpid() in _forked
 
 
 # A fork waits for these and for every stream's own, so for what other threads are at: a lock that is held meanwhile,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clsvm.errors import DeviceError, install
 from clsvm.opencl import tuned
-from clsvm.opencl.contexts import build_lock, cached, context_of, quietly_built, quirks
+from clsvm.opencl.contexts import build_lock, cached, context_of, forked, lost, quietly_built, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl
 
@@ -109,7 +109,10 @@ def describe(info: Sequence[DeviceInfo] | None = None) -> str:
 
 
 def no_platform() -> DeviceError:
-    """The error where no platform is found: the user's settings that may hide them all, and what brings one."""
+    """The error where no platform is found: the user's settings that may hide them all, and what brings one; or that
+    there was one before a fork."""
+    if forked():
+        return lost("the OpenCL runtime")
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
     where = f" where {named} says; without it those of the system and of pip count" if named else ""
     return DeviceError(f"no OpenCL platform was found{where}; {cure()} ('clsvm devices' lists what is visible)")

@@ -94,11 +94,11 @@ def test_a_fit_reports_what_each_layout_would_cost(device: str, layout: str) -> 
     X, y = noisy(200, 4)
     wide = np.pad(X, ((0, 0), (0, 36)))  # 40 columns, 4 of them with entries
     with Stream(device) as stream:
-        costs = layouts.choose(stream.profile, wide, make("rbf").spec, working=150).costs
+        costs = layouts.choose(stream.profile, wide, make("rbf").spec, layout, working=150).costs
     model = SVC(device=device, layout=layout, working_set_size=150)
     for found in (model.fit(wide, y).fit_report_, model.fit(wide, np.arange(200) % 3).fit_report_):
         assert found.layout_costs == pytest.approx(costs)
-        assert set(found.layout_costs) >= {"dense", "csr", "clustered"}
+        assert set(found.layout_costs) >= {"dense", "csr"}
         assert found.to_dict()["layout_costs"] == dict(found.layout_costs)
     laplacian = SVC(device=device, kernel="laplacian", layout=layout).fit(wide, y).fit_report_
     assert set(laplacian.layout_costs) == set(costs) - {"clustered", "inverted"}

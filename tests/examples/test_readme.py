@@ -19,7 +19,11 @@ def blocks(page: Path) -> list[Any]:
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     lines = [text.count("\n", 0, found.start(1)) for found in _BLOCK.finditer(text)]
     codes = ["\n" * line + found.group(1) for line, found in zip(lines, _BLOCK.finditer(text), strict=True)]
-    return [pytest.param(page, code, id=f"{page.stem}-{line + 1}") for line, code in zip(lines, codes, strict=True)]
+    together = pytest.mark.xdist_group(page.stem)  # (of processes side by side one has them all)
+    return [
+        pytest.param(page, code, id=f"{page.stem}-{line + 1}", marks=together)
+        for line, code in zip(lines, codes, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("page", "code"), [block for page in PAGES for block in blocks(page)])

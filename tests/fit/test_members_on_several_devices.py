@@ -16,13 +16,11 @@ from sklearn.datasets import load_digits
 
 from clsvm import SVC, NuSVC
 from clsvm.fit import host, several, side_by_side
-from clsvm.opencl import devices
-from clsvm.opencl.runtime import cl
 from clsvm.report.display import labelled
 from clsvm.solvers import batch
 from clsvm.solvers.member import Member
 from clsvm.threads import dealt, go_on
-from tests.conftest import USABLE
+from tests.conftest import USABLE, halves
 
 X, Y = load_digits(return_X_y=True)
 X = (X[:700] / 16).astype(np.float32)
@@ -124,11 +122,9 @@ def test_lists_of_one_and_parts_of_a_device(device: str) -> None:
     same(fitted((device,), multi_class="ovr"), fitted(device, multi_class="ovr"))
     two = [SVC(device=where, gamma=0.1).fit(X, Y > 4) for where in (device, [device])]
     same(*two)
-    whole = devices.handle(device, devices.find(device))
-    shares: Any = [cl.device_partition_property.EQUALLY, max(1, whole.max_compute_units // 2)]
-    if not whole.partition_properties or whole.max_compute_units < 2:
+    if not (parts := halves(device)):
         pytest.skip("a device without parts")
-    same(fitted(whole.create_sub_devices(shares)[:2]), alone)
+    same(fitted(parts), alone)
 
 
 def test_two_runtimes_agree() -> None:

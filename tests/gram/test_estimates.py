@@ -14,7 +14,7 @@ from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.survey import Survey
 from clsvm.kernels import make
 from clsvm.opencl.profiles import PROFILES, Profile
-from tests.conftest import noisy
+from tests.conftest import noisy, take_profile
 
 FREE = replace(PROFILES["cpu"], step_cost=0.0, value_cost=0.0)  # of which only cells and entries take time
 N, D = 20000, 100
@@ -132,7 +132,7 @@ def test_values_are_stored_while_cells_are_computed() -> None:
 @pytest.mark.filterwarnings("ignore:not converged")
 def test_a_fit_chooses_for_its_working_set(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of few entries: among many working vectors CSR is read fastest, among 16 an index."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    take_profile("cpu", device, monkeypatch)
     rng = np.random.default_rng(0)
     X = sp.csr_matrix(rng.random((2000, 400)) < 0.09).astype(np.float32)
     _, y = noisy(2000, 4)

@@ -20,14 +20,15 @@ from clsvm.gram.products import Gram, Store, Update
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.tools import emit
+from tests.conftest import take_profile
 
 pytestmark = pytest.mark.usefixtures("blocks")
 
 
 @pytest.fixture
-def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def blocks(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 64 rows, and indices of any number of rows."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    take_profile("cpu", device, monkeypatch)
     monkeypatch.setattr(inverted, "BLOCK", 64)
     monkeypatch.setattr(inverted, "FEWEST", 1)
 

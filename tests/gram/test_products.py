@@ -18,7 +18,7 @@ from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs
-from tests.conftest import thrifty
+from tests.conftest import take_profile, thrifty
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
@@ -119,7 +119,7 @@ def test_terms_of_two_zeros_count(
     device: str, profile_name: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """e(0, 0) = 2 for every column that neither row has an entry in, and for none of the padding."""
-    monkeypatch.setenv("CLSVM_PROFILE", profile_name)
+    take_profile(profile_name, device, monkeypatch)
     rng = np.random.default_rng(4)
     X = rng.normal(size=(40, 21)) * (rng.random((40, 21)) < 0.3)
     kernel = kernels.Kernel.elementwise("cos(x - y) + cos(x * y)", "s * c", c=0.1)
@@ -171,7 +171,7 @@ def test_small_records(device: str, name: str, profile_name: str, monkeypatch: p
     usual, spared = name in USUAL, thrifty(device)
     if spared and not usual:
         pytest.skip("one function of each form, and one with an integer")
-    monkeypatch.setenv("CLSVM_PROFILE", profile_name)
+    take_profile(profile_name, device, monkeypatch)
     every = os.environ.get("CLSVM_SWEEP") or name == "rbf" or (name == "laplacian" and not spared)
     whole = every or usual
     for dtype in ("float32", "float64") if every or (whole and not spared) else ("float32",):
@@ -198,7 +198,7 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
 def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """Also where fewer doubles than that are a vector; what pads is nobody's row."""
     monkeypatch.setitem(PROFILES, "short", replace(PROFILES["cpu8"], name="short", lanes=8))
-    monkeypatch.setenv("CLSVM_PROFILE", name)
+    take_profile(name, device, monkeypatch)
     for dtype in ("float32", "float64"):
         for n in (1, 12, 25, 66):
             X = np.random.default_rng(n).normal(size=(n, 3))

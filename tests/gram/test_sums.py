@@ -15,6 +15,7 @@ from clsvm.gram.sums import Sums
 from clsvm.kernels import Kernel, make
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
+from tests.conftest import take_profile
 
 
 @contextmanager
@@ -63,16 +64,16 @@ def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_in_float64(device: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_in_float64(device: str, name: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Every digit that sums of doubles have."""
+    take_profile(name, device, monkeypatch)
     rng, n = np.random.default_rng(3), 1500
     X, centres = rng.normal(size=(n, 3)), np.arange(40)
-    for name in ("cpu", "gpu"):
-        monkeypatch.setenv("CLSVM_PROFILE", name)
-        for kernel in (make("rbf", gamma=0.2), make("laplacian", gamma=0.2)):
-            K, V = kernel(X, X[centres]), rng.normal(size=(3, 40))
-            with sums(device, X, centres, kernel, kind, "float64", 3) as made:
-                np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=1e-11, atol=1e-9)
+    for kernel in (make("rbf", gamma=0.2), make("laplacian", gamma=0.2)):
+        K, V = kernel(X, X[centres]), rng.normal(size=(3, 40))
+        with sums(device, X, centres, kernel, kind, "float64", 3) as made:
+            np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=1e-11, atol=1e-9)
 
 
 def test_sums_stay_accurate(device: str, profile: str) -> None:

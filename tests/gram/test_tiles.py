@@ -17,6 +17,7 @@ from clsvm.gram.row_cache import SLABS
 from clsvm.gram.sums import Sums
 from clsvm.opencl.profiles import shape_class
 from clsvm.opencl.stream import Stream
+from tests.conftest import take_profile
 
 FAR = 8 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
 
@@ -44,7 +45,7 @@ def test_features_in_chunks(
     device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, m: int, dtype: str
 ) -> None:
     """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, and of its half."""
-    monkeypatch.setenv("CLSVM_PROFILE", profile)
+    take_profile(profile, device, monkeypatch)
     n, d, real = 500, 83, np.dtype(dtype)
     X = np.random.default_rng(0).normal(size=(n, d))
     found = []
@@ -78,7 +79,7 @@ def test_features_in_chunks(
 @pytest.mark.parametrize("outputs", [1, 7])
 def test_one_pass_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, outputs: int) -> None:
     """Forward and back over more vectors and features than a tile takes at a time."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    take_profile("cpu", device, monkeypatch)
     n, d, m, found = 900, 83, 150, []
     X, V = np.random.default_rng(0).normal(size=(n, d)), np.random.default_rng(1).normal(size=(outputs, m))
     for chunk in (10**9, 16):
@@ -97,7 +98,7 @@ def test_one_pass_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, output
 def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m: int, dtype: str) -> None:
     """Long rows of which all entries meet the working vectors, and others of which few do, in turns: the bits of dense
     rows in this order of columns, whichever of both a row comes after."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    take_profile("cpu", device, monkeypatch)
     n, d, real, rng = 150, 4000, np.dtype(dtype), np.random.default_rng(0)
     thick = np.arange(n) < m - 1
     thick[m:] = rng.random(n - m) < 0.7
@@ -125,7 +126,7 @@ def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m:
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
 def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
     """In one buffer and in slabs, beside an update and without: the values of small stores, and nothing beyond them."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu")
+    take_profile("cpu", device, monkeypatch)
     n, m, real = 16461, 600, np.dtype(dtype)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 3)) * (rng.random((n, 3)) < 0.6)

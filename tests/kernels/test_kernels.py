@@ -27,7 +27,7 @@ import clsvm
 from clsvm import SVC, Kernel
 from clsvm.kernels import BUILTIN, make
 from clsvm.opencl import contexts, devices
-from tests.conftest import noisy
+from tests.conftest import noisy, take_profile
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 X, SIGNS = noisy(120, 5)
@@ -56,7 +56,7 @@ def test_built_ins_agree_with_their_oracles(
     device: str, name: str, shape: str, dtype: str, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every value, relative to itself, on features scaled to 0 .. 1."""
-    monkeypatch.setenv("CLSVM_PROFILE", shape)
+    take_profile(shape, device, monkeypatch)
     kernel, Z = built_in(name), SCALED[:40]
     expected = BUILTIN[name].oracle(SCALED, Z, **kernel.params)
     got = clsvm.kernel_matrix(SCALED, Z, kernel, device=device, dtype=dtype)

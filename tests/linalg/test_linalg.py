@@ -17,9 +17,8 @@ from clsvm import linalg
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.linalg import factors, schedule
 from clsvm.opencl import devices
-from clsvm.opencl.runtime import cl
 from clsvm.opencl.stream import Stream
-from tests.conftest import USABLE
+from tests.conftest import USABLE, halves
 
 DTYPES = ("float32", "float64")
 EXACT = {"float32": 1e-5, "float64": 1e-13}
@@ -107,10 +106,8 @@ def test_lapack_where_every_device_is_a_cpu(device: str) -> None:
 def teams(device: str) -> dict[str, Any]:
     """One queue, three, and two parts of the device where it has any."""
     found = {"one": device, "three queues": [device] * 3}
-    whole = devices.handle(device, devices.find(device))
-    if whole.max_compute_units > 1 and whole.partition_properties:
-        shares: Any = [cl.device_partition_property.EQUALLY, whole.max_compute_units // 2]
-        found["two parts"] = whole.create_sub_devices(shares)[:2]
+    if parts := halves(device):
+        found["two parts"] = parts
     return found
 
 

@@ -14,8 +14,7 @@ from clsvm import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.nystrom import places, rows
 from clsvm.opencl import devices
-from clsvm.opencl.runtime import cl
-from tests.conftest import USABLE
+from tests.conftest import USABLE, halves
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6000, 6)).astype(np.float32)
@@ -52,13 +51,10 @@ def test_the_same_bits_by_any_devices(device: str, machine: Any, y: Any, given: 
 def test_halves_of_a_device_and_kinds_by_number(device: str) -> None:
     """Sub-devices are devices; "cpu:0" is the first CPU."""
     info = devices.find(device)
-    whole = devices.handle(device, info)
-    shares: Any = [cl.device_partition_property.EQUALLY, max(1, whole.max_compute_units // 2)]
-    if not whole.partition_properties or whole.max_compute_units < 2:
+    if not (parts := halves(device)):
         pytest.skip("a device without parts")
-    halves = whole.create_sub_devices(shares)[:2]
-    assert devices.find(halves[0]) == info
-    np.testing.assert_array_equal(fitted(halves).dual_coef_, fitted([device]).dual_coef_)
+    assert devices.find(parts[0]) == info
+    np.testing.assert_array_equal(fitted(parts).dual_coef_, fitted([device]).dual_coef_)
     of_kind = [one for one in devices.devices() if one.kind == info.kind]
     for i, one in enumerate(of_kind):
         assert devices.find(f"{info.kind}:{i}") == one
@@ -90,7 +86,7 @@ def test_finer_products_and_memory(device: str) -> None:
     given = {"gamma": 0.01, "penalty": 1e-12}
     one, two = fitted(device, **given), fitted([device] * 2, **given)
     assert one.fit_report_.dtype == two.fit_report_.dtype == "float64"
-    np.testing.assert_allclose(two.predict(X), one.predict(X), atol=1e-4)
+    np.testing.assert_allclose(two.predict(X), one.predict(X), atol=3e-4)
     limit = 3_000_000
     small = fitted([device] * 2, memory_limit=limit)
     assert small.fit_report_.bytes_held <= limit

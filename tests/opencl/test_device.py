@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -238,6 +239,15 @@ def test_a_forked_child_trains_or_says_why(device: str) -> None:
     child.join(timeout=60)
     assert child.exitcode == 0
     assert answer == dual or "fork" in answer
+
+
+def test_no_platform_after_a_fork_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some runtimes have none in a forked child."""
+    assert "no OpenCL platform was found" in str(devices.no_platform())
+    monkeypatch.setattr(contexts, "_forked", {os.getpid()})
+    assert re.match(
+        "the OpenCL runtime does not survive a fork of a process that has used it", str(devices.no_platform())
+    )
 
 
 TRAINS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,16 @@ from sklearn.datasets import load_breast_cancer
 
 from clsvm.problem import Problem, posed
 from clsvm.solvers import active_set, certificate
+from clsvm.threads import one_thread
 
 TOL = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def one() -> Iterator[None]:
+    """Linear algebra as fits have it: several threads for what is small take many times as long beside other work."""
+    with one_thread():
+        yield
 
 
 def rows(n: int = 60, d: int = 3) -> tuple[Any, Any]:

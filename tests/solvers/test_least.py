@@ -12,6 +12,7 @@ from sklearn.datasets import make_classification
 from clsvm import SVC, NuSVC
 from clsvm.opencl.runtime import cl
 from clsvm.opencl.stream import Stream
+from tests.conftest import take_profile
 
 
 def sub_groups(device: str) -> bool:
@@ -36,7 +37,7 @@ def test_sub_groups_take_the_same_steps(
 ) -> None:
     if not sub_groups(device):
         pytest.skip("the device has no sub-groups by OpenCL's own functions")
-    monkeypatch.setenv("CLSVM_PROFILE", profile)
+    take_profile(profile, device, monkeypatch)
     classes = 3 if getattr(estimator, "multi_class", "") == "crammer_singer" else 2
     X, y = make_classification(1500, 12, n_informative=6, n_classes=classes, flip_y=0.1, random_state=1)
     estimator.set_params(device=device)

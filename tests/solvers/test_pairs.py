@@ -19,6 +19,7 @@ from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch, member_tiles
 from tests import recheck
+from tests.conftest import take_profile
 
 
 def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +34,7 @@ def classes(n: int, d: int, k: int, apart: float = 1.5) -> tuple[np.ndarray, np.
 def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, copied: float, dtype: str) -> None:
     """The bits of tiles from the rows, in any order with gaps, over several slabs; rows of -1 have zeros. Half of the
     values are mirror images, or all are computed."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    take_profile("cpu8", device, monkeypatch)
     monkeypatch.setattr(programs, "COPIED", copied)
     mirrored: list[int] = []
     reflect = precomputed.reflect
@@ -64,7 +65,7 @@ def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, cop
 def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
     """Of all values once, by rows that the subproblem picks (NuSVC: by tiles), one side of each tile and its mirror
     image, or both sides."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    take_profile("cpu8", device, monkeypatch)
     monkeypatch.setattr(batch, "IN_CACHE", 0)  # (else the subproblem makes the rows)
     X, y = classes(260, 150, 4, apart=0.2)
     used: list[int] = []
@@ -87,7 +88,7 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
 @pytest.mark.parametrize("layout", ["auto", "csr", "hybrid", "inverted", "clustered"])
 def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """K of all rows is made by the layout that is cheapest for passes over them; its bits are those of tiles."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    take_profile("cpu8", device, monkeypatch)
     rng = np.random.default_rng(5)
     y = np.arange(420) % 5
     X = sp.random(420, 900, density=0.04, format="csr", random_state=rng)
@@ -151,7 +152,7 @@ def test_values_are_not_shared(
     device: str, monkeypatch: pytest.MonkeyPatch, d: int, common: float, in_cache: int, limit: str | None
 ) -> None:
     """Where members have few in common, rows are short, memory is little, or the subproblem makes the rows it needs."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    take_profile("cpu8", device, monkeypatch)
     X, y = classes(232, d, 4)
     y = np.arange(232) % 4
     made: list[int] = []
@@ -271,7 +272,7 @@ def test_half_of_the_values_among_rows_and_support_vectors(
     device: str, monkeypatch: pytest.MonkeyPatch, sparse: bool
 ) -> None:
     """In float64: members of which most rows are support vectors, and others, beside K in NumPy."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    take_profile("cpu8", device, monkeypatch)
     rng, n = np.random.default_rng(3), 300
     X = rng.normal(size=(n, 90)) * (rng.random((n, 90)) < (0.8 if sparse else 1.0))
     kernel = kernels.make("rbf", gamma=0.02)

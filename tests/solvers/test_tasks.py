@@ -34,6 +34,7 @@ from clsvm.models.model import pairs, votes
 from clsvm.opencl import devices
 from clsvm.solvers import batch
 from tests import reference
+from tests.conftest import take_profile
 
 TOL = 1e-4
 FINE = 1e-5  # scikit-learn's tolerance here
@@ -621,7 +622,7 @@ def test_large_pairs_go_through_the_decomposition(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
 def test_rows_that_the_subproblem_makes(device: str, monkeypatch: pytest.MonkeyPatch, dtype: str, kernel: str) -> None:
     """To the bit those of a tile, whatever couples the coefficients; also of a last vector that is not full."""
-    monkeypatch.setenv("CLSVM_PROFILE", "cpu8")
+    take_profile("cpu8", device, monkeypatch)
     rng = np.random.default_rng(5)
     X, y = rng.normal(size=(61, 3)), rng.integers(0, 3, 61)
     options: dict[str, Any] = {"gamma": 0.3, "kernel": kernel, "device": device, "dtype": dtype}

@@ -23,7 +23,7 @@ from clsvm.opencl import devices, tuned
 from clsvm.opencl.profiles import PROFILES, SEARCH, Profile, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.tools import rates, tune
-from tests.conftest import noisy, thrifty
+from tests.conftest import noisy, take_profile, thrifty
 
 
 @pytest.fixture
@@ -172,6 +172,12 @@ def choose(*values: int) -> Any:
     return candidates
 
 
+def others(device: str) -> list[int]:
+    """Four numbers of chunks that the device's profile may have, and has not."""
+    own = devices.untuned_profile(devices.find(device))
+    return [chunks for chunks in SEARCH[own.shape]["chunks"] if chunks != own.chunks]
+
+
 class Clock:
     """perf_counter() of the tuner, which stands still but for what passes; what began when the time was over."""
 
@@ -199,25 +205,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_the_fastest_is_kept(device: str, file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate that is clearly faster wins, one that cannot run or is as fast as the default does not."""
     taken: list[int] = []
+    large, quick, other, last = others(device)
 
     def prepare(stream: Stream, n: int) -> Any:
-        if stream.profile.chunks == 16:
+        if stream.profile.chunks == large:
             raise ValueError("too large")
         taken.append(stream.profile.chunks)
-        return lambda: clock.passes(0.1 if stream.profile.chunks == 4 else 1.0)
+        return lambda: clock.passes(0.1 if stream.profile.chunks == quick else 1.0)
 
     clock.begins(60.0)
-    family = tune.Family("sleep", choose(4, 16, 32), prepare)
-    alike = tune.Family("alike", choose(2, 32), lambda stream, n: lambda: clock.passes(1.0))
+    family = tune.Family("sleep", choose(quick, large, other), prepare)
+    alike = tune.Family("alike", choose(other, last), lambda stream, n: lambda: clock.passes(1.0))
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     said: list[str] = []
     (found,), _ = tune.tune(device, 60.0, lambda words, share: said.append(words))
-    assert (found.family, found.choice) == ("sleep", {"chunks": 4})
+    assert (found.family, found.choice) == ("sleep", {"chunks": quick})
     assert said == ["sleep"]
-    assert 16 not in taken
+    assert large not in taken
     assert len(set(taken)) == 3
-    assert json.loads(file.read_text())["devices"][devices.tuning_key(devices.find(device))]["profile"] == {"chunks": 4}
-    assert devices.default_profile(devices.find(device)).chunks == 4
+    record = json.loads(file.read_text())["devices"][devices.tuning_key(devices.find(device))]
+    assert record["profile"] == {"chunks": quick}
+    assert devices.default_profile(devices.find(device)).chunks == quick
     monkeypatch.setattr(tune, "_CLEARLY", 0.0)  # nothing is clear
     monkeypatch.setattr(tune, "FAMILIES", (family, alike))
     assert [found.choice for found in tune.tune(device, 60.0).families] == [{}, {}]
@@ -260,13 +268,15 @@ def test_what_was_kept_stays_where_there_is_no_time(device: str, file: Path, clo
 
 
 @pytest.mark.parametrize("family", tune.FAMILIES, ids=lambda family: family.name)
-def test_each_family_runs_its_default(device: str, family: tune.Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cpu", "gpu"):
-        monkeypatch.setenv("CLSVM_PROFILE", name)
-        with Stream(device) as stream:
-            candidates = list(family.candidates(stream.profile))
-            assert candidates[0] == stream.profile
-            family.prepare(stream, 64)()
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_each_family_runs_its_default(
+    device: str, name: str, family: tune.Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_profile(name, device, monkeypatch)
+    with Stream(device) as stream:
+        candidates = list(family.candidates(stream.profile))
+        assert candidates[0] == stream.profile
+        family.prepare(stream, 64)()
 
 
 RATIOS = {"csr_cost": 2.5, "clustered_cost": 1.5, "hybrid_cost": 0.7}
@@ -363,38 +373,43 @@ def test_rates_are_those_of_the_tiles_that_were_found(
         seen.append(stream.profile)
         return one.prepare(stream, n)
 
-    family = tune.Family("sleep", choose(4), lambda s, n: lambda: timed.passes(1 if s.profile.chunks == 4 else 2))
+    quick = others(device)[0]
+    family = tune.Family(
+        "sleep", choose(quick), lambda s, n: lambda: timed.passes(1 if s.profile.chunks == quick else 2)
+    )
     monkeypatch.setattr(tune, "FAMILIES", (family,))
     monkeypatch.setattr(tune, "RATES", (replace(one, prepare=prepare),))
     assert tune.tune(device, 60.0).kept
-    assert [profile.chunks for profile in seen] == [4]
+    assert [profile.chunks for profile in seen] == [quick]
     profile = devices.default_profile(devices.find(device))
-    assert (profile.chunks, profile.csr_cost) == (4, RATIOS["csr_cost"])
+    assert (profile.chunks, profile.csr_cost) == (quick, RATIOS["csr_cost"])
 
 
 @pytest.mark.parametrize("rate", rates.RATES, ids=lambda rate: rate.field)
-def test_each_rate_measures_its_layout(device: str, rate: rates.Rate, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cpu", "gpu"):
-        monkeypatch.setenv("CLSVM_PROFILE", name)
-        with Stream(device) as stream:
-            if (name, rate.field) == ("gpu", "hit_cost"):
-                with pytest.raises(ValueError, match="the profile 'gpu' has no kernels for inverted rows"):
-                    rate.prepare(stream, 64)
-                continue
-            of_dense, work = rates.dense(stream, 64), rate.prepare(stream, 64)
-            assert of_dense.cells == 64 * 256
-            seconds = [of_dense.cells + of_dense.beside, 2.0 * work.cells + work.beside]
-            ran: list[rates.Launch] = []
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_each_rate_measures_its_layout(
+    device: str, name: str, rate: rates.Rate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_profile(name, device, monkeypatch)
+    with Stream(device) as stream:
+        if (name, rate.field) == ("gpu", "hit_cost"):
+            with pytest.raises(ValueError, match="the profile 'gpu' has no kernels for inverted rows"):
+                rate.prepare(stream, 64)
+            return
+        of_dense, work = rates.dense(stream, 64), rate.prepare(stream, 64)
+        assert of_dense.cells == 64 * 256
+        seconds = [of_dense.cells + of_dense.beside, 2.0 * work.cells + work.beside]
+        ran: list[rates.Launch] = []
 
-            def best_of(*launches: rates.Launch, ran: list[rates.Launch] = ran, best: Any = seconds) -> Any:
-                for launch in launches:
-                    launch()
-                    ran.append(launch)
-                return best
+        def best_of(*launches: rates.Launch, ran: list[rates.Launch] = ran, best: Any = seconds) -> Any:
+            for launch in launches:
+                launch()
+                ran.append(launch)
+            return best
 
-            monkeypatch.setattr(rates, "best_of", best_of)
-            assert rates.measure(stream, rate, 64) == 2.0
-            assert len(ran) == 2 * rates._ROUNDS
+        monkeypatch.setattr(rates, "best_of", best_of)
+        assert rates.measure(stream, rate, 64) == 2.0
+        assert len(ran) == 2 * rates._ROUNDS
 
 
 TILES = [
