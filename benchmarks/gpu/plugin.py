@@ -16,7 +16,7 @@ import pytest
 
 MESSAGE = 4  # lines of a failure that are kept
 OURS = ("clsvm", "benchmarks", "tests")
-_own = {"log": "", "profile": ""}  # the file, in the process that reports; the profile that the device has by itself
+_own = {"log": "", "profile": ""}  # the file, in the process that reports; what profiles of the device's kind begin with
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,7 +62,8 @@ def _profile() -> str:
     if not _own["profile"]:
         from clsvm.opencl import devices
 
-        _own["profile"] = devices.default_profile(devices.find(None)).name.removesuffix("8")
+        own = devices.default_profile(devices.find(None))
+        _own["profile"] = {"vector": "cpu", "group": "gpu"}[own.shape]
     return _own["profile"]
 
 

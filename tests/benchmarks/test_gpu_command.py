@@ -582,7 +582,8 @@ def test_a_suite_that_is_cut_off_says_how_much_is_left(tmp_path: Path) -> None:
 
 
 def test_kernels_of_the_device_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(plugin._own, "profile", "gpu")
+    monkeypatch.setitem(plugin._own, "profile", "")
+    monkeypatch.setenv("CLSVM_PROFILE", "nvidia")
 
     def rank(*fixtures: str, **params: Any) -> int:
         return plugin._rank(SimpleNamespace(fixturenames=fixtures, callspec=SimpleNamespace(params=params)))
