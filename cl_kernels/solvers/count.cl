@@ -40,7 +40,9 @@ inline float violation_of(const Extremes e) {
   return isfinite(violation) ? violation : 0.0f;  // (no row on one of the sides)
 }
 
-// The extremes of problem p's groups; returns 1 / the largest violation, 0 where there is none.
+// The extremes of problem p's groups; returns 1 / the largest violation, 0 where there is none. Of two groups the one
+// with the smaller violation forgets where its extremes stand: a step takes both from one group, so that a small working
+// set must not hold one of each.
 INLINED float look(Extremes *e, const int p, const int pieces, global const wide *numbers, global const int *places,
                   local wide *values, local int *indices) {
   const size_t from = (size_t)p * pieces * GROUPS;
@@ -50,6 +52,10 @@ INLINED float look(Extremes *e, const int p, const int pieces, global const wide
     combine(e + g, pieces, g, numbers + from * NUMBERS, places + from * PLACES, values, indices);
     violation = fmax(violation, violation_of(e[g]));
   }
+#if GROUPS == 2
+  Extremes *other = e + (violation_of(e[0]) >= violation_of(e[1]));
+  other->im = other->iM = INT_MAX;
+#endif
   return violation > 0 ? 1.0f / violation : 0.0f;
 }
 
