@@ -6,7 +6,7 @@
 
 U are a panel's working vectors, D their weights for each of the problems. Every value K(x, u) is computed by the same
 chain of operations in column order, whatever the layout, tile or batch, so it has the same bits everywhere (of an
-element-wise sum: in each layout).
+element-wise sum: in each layout); but for those of wide tiles by matrix units, where these were asked for.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram import programs
+from clsvm.gram import units as matrix
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import LaneRows
 from clsvm.gram.layouts.record import Panel, Pass, Rows
 from clsvm.gram.programs import RowSource, made_rows
+from clsvm.gram.units import Units
 from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -156,6 +159,30 @@ class Gram:
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
         self._plain: Gram | None = None  # of the same rows, by kernels that need no store
+        self.units: Units | None = None
+        self._squared: Buffer = None  # norms of the rows, by these units
+
+    def use(self, units: Units | None) -> None:
+        """Take matrix units for wide tiles of all rows from here on, or none; panels that were made before go without.
+        Of dense rows in float32 (Units.why_not)."""
+        self.units = units
+        if units is None or not isinstance(self.rows, LaneRows):
+            return
+        r, stream = self.rows, self.stream
+        kernel = stream.variant(matrix.norms(units, stream.profile))
+        self._squared = stream.buffer(self._real.itemsize * r.n_pad)
+        for part in r.parts:
+            size = matrix.of_norms(units, part.groups * r.lanes)
+            kernel(*size, r.d, part.values, part.first, self._squared)
+        self.panel = self._panel
+
+    def _panel(self, capacity: int, square: bool = False) -> Panel:
+        """The reader's, and room for norms by matrix units."""
+        made = self._reader.panel(capacity, square)
+        if self.units and made.shape == "many":
+            with self.stream.tentative():
+                made.squared = self.stream.buffer(made.capacity * self._real.itemsize)
+        return made
 
     @property
     def groups(self) -> range:
@@ -178,18 +205,18 @@ class Gram:
         most = panel.capacity if tile.most is None else tile.most
         groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
         for one in self._reader.over_panel(groups, panel, tile.rows, panel, tile.count):
-            self._launch(product, panel.shape, one, 0, store, None)
+            self._launch(product, panel, one, 0, store, None)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
         groups = range(panel.capacity // self.rows.lanes)
         for one in self._reader.over_panel(groups, panel, rows, right, count):
-            self._launch("tile update", right.shape, one, 0, None, update)
+            self._launch("tile update", right, one, 0, None, update)
 
     def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, store: Store) -> None:
         """K between the rows of a square panel and the ``count`` working vectors of another, each of which is kept."""
         for one in self._reader.over_panel(range(panel.capacity // self.rows.lanes), panel, rows, right, count):
-            self._launch("tile", right.shape, one, 0, store, None)
+            self._launch("tile", right, one, 0, store, None)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
@@ -237,7 +264,7 @@ class Gram:
             return
         for one in self._reader.over_rows(groups.start, len(groups), panel, count):
             if update or not one.sums:
-                self._launch(product, panel.shape, one, base, store, update)
+                self._launch(product, panel, one, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
         """c += K(X, U) D by way of a store of a block of working vectors, and some rows, at a time; where half of the
@@ -288,26 +315,35 @@ class Gram:
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """The launches of c += K(X, U) D over some lane groups of dense rows, to be repeated as the buffers change."""
         passes = self._reader.over_rows(groups.start, len(groups), panel, count)
-        launches = (self._launches("update", panel.shape, one, 0, None, update) for one in passes)
+        launches = (self._launches("update", panel, one, 0, None, update) for one in passes)
         return [kernel.held(*launch) for kernel, *launch in chain.from_iterable(launches)]
 
     def _launch(
-        self, product: str, shape: str, one: Pass, base: int, store: Store | None, update: Update | None
+        self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None
     ) -> None:
-        for kernel, *launch in self._launches(product, shape, one, base, store, update):
+        for kernel, *launch in self._launches(product, panel, one, base, store, update):
             kernel(*launch)
 
     def _launches(
-        self, product: str, shape: str, one: Pass, base: int, store: Store | None, update: Update | None
+        self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
         """A kernel, its range, work-group and arguments, of each launch."""
-        stream, r = self.stream, self.rows
+        stream, r, shape = self.stream, self.rows, panel.shape
         if shape == "many" and self._wide(one, bool(update)):
             shape = "wide"
-        which = product, shape, one.kernel
+        units = self.units if shape == "wide" and panel.squared and not programs.PRODUCTS[product].tile else None
+        which = product, units.name if units else shape, one.kernel
         if which not in self._grams:
-            made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
+            if units:
+                made = matrix.gram(self.kernel.spec, product, units, stream.profile, r.d)
+            else:
+                made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
             self._grams[which] = stream.variant(made, one.kernel), made.numbers
+        if units:
+            size = matrix.of_norms(units, panel.capacity)
+            yield stream.variant(matrix.norms(units, stream.profile)), *size, r.d, panel.values, 0, panel.squared
+            values, at, _, d, count, vectors, _ = one.reads
+            one = one._replace(reads=(values, at, self._squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]
         outcome = [given.arguments() for given in (store, update) if given]
         cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # of a lane group

@@ -207,6 +207,8 @@ class Lanes(Layout):
 
     def items(self, numbers: Mapping[str, int]) -> int:
         V = numbers["V"]
+        if "ITEMS" in numbers:
+            return numbers["ITEMS"]
         return V // numbers["RX"] * numbers["GROUPS"] if "RX" in numbers else V // 4 * (numbers["UB"] // 4)
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:

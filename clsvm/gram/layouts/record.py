@@ -84,7 +84,8 @@ class Rows:
 class Panel:
     """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
     are, where a product wants to know. fetched: rows that were laid out for it (gram/blocks.py). filled: whether there
-    are numbers in it. rows_stay: whether the rows' buffers have to live as long as the panel."""
+    are numbers in it. squared: room for norms by matrix units (gram/units.py), where products take these. rows_stay:
+    whether the rows' buffers have to live as long as the panel."""
 
     capacity: int
     width: int
@@ -95,11 +96,12 @@ class Panel:
     rows: Buffer = None
     fetched: Any = None
     filled: bool = False
+    squared: Buffer = None
     rows_stay = False
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Every buffer of its own, to be given back."""
-        own = tuple(buffer for buffer in (self.values, self.uu) if buffer is not None)
+        own = tuple(buffer for buffer in (self.values, self.uu, self.squared) if buffer is not None)
         return (*own, *self.fetched.buffers) if self.fetched else own
 
 

@@ -1,0 +1,28 @@
+// xx[i] = <x_i, x_i> as matrix units compute it (mma.cl, mfma.cl), by the same chain of operations as the inner products
+// of gram_matrix_group.mako have, so that |x - x|^2 is 0 exactly. A warp takes FRAGMENT_ROWS rows against themselves, and
+// keeps the diagonal; rows of dense lane groups, values[(i / V d + j) V + i % V], from the one of lane group group0 on.
+kernel __attribute__((reqd_work_group_size(WARP, 1, 1))) void norms(
+    const int d, global const float *restrict values, const int group0, global float *restrict xx) {
+  const int lane = get_local_id(0);
+  const size_t first = get_group_id(0) * FRAGMENT_ROWS;
+  global const float *restrict x = values + first / V * d * V + first % V;
+  EXCHANGE
+  float sums[SUMS];
+  for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+  for (int j0 = 0; j0 < d; j0 += FRAGMENT_FEATURES) {
+    float u[U_VALUES], u_low[U_VALUES], own[X_VALUES], low[X_VALUES];
+    for (int r = 0; r < U_VALUES; ++r) {
+      const int j = j0 + U_FEATURE(lane, r);
+      const float value = j < d ? x[(size_t)j * V + U_VECTOR(lane, r) % FRAGMENT_ROWS] : 0.0f;
+      u[r] = high_of(value), u_low[r] = low_of(value, u[r]);
+    }
+    for (int r = 0; r < X_VALUES; ++r) {
+      const int j = j0 + X_FEATURE(lane, r);
+      const float value = j < d ? x[(size_t)j * V + X_ROW(lane, r)] : 0.0f;
+      own[r] = high_of(value), low[r] = low_of(value, own[r]);
+    }
+    multiplied(sums, u, u_low, own, low EXCHANGING);
+  }
+  for (int s = 0; s < SUMS; ++s)
+    if (SUM_ROW(lane, s) == SUM_VECTOR(lane, s)) xx[(size_t)group0 * V + first + SUM_ROW(lane, s)] = sums[s];
+}

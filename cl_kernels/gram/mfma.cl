@@ -1,0 +1,35 @@
+// A product of a wavefront's fragments on AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
+//   sums[u][x] += sum_j u[j] x[j],   2 features j, 32 working vectors u, 32 rows x
+// The fragments are those of AMD's manual for CDNA, rows as its A: an item's sums are of four rows side by side.
+#define WARP 64  // items that hold a fragment together
+#define FRAGMENT_ROWS 32
+#define FRAGMENT_VECTORS 32
+#define FRAGMENT_FEATURES 2
+#define X_VALUES 1  // numbers that an item holds of rows, of working vectors, of sums
+#define U_VALUES 1
+#define SUMS 16
+#define X_ROW(lane, r) ((lane) % 32)
+#define X_FEATURE(lane, r) ((lane) / 32)
+#define U_VECTOR(lane, r) ((lane) % 32)
+#define U_FEATURE(lane, r) ((lane) / 32)
+#define SUM_ROW(lane, s) (8 * ((s) / 4) + 4 * ((lane) / 32) + (s) % 4)
+#define SUM_VECTOR(lane, s) ((lane) % 32)
+#define SHARING 32  // items that have sums of the same rows, and which of these an item is
+#define SHARE(lane) ((lane) % 32)
+#define RUN 4  // sums side by side, of rows that lie so
+typedef float4 run;
+#define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1], (k)[(s) + 2], (k)[(s) + 3]))
+#define high_of(x) (x)  // (nothing is split)
+#define low_of(x, high) 0.0f
+#define EXCHANGE
+#define EXCHANGING
+
+inline void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low) {
+  float16 d;
+  __private float *at = (__private float *)&d;
+#pragma unroll
+  for (int s = 0; s < SUMS; ++s) at[s] = sums[s];
+  d = __builtin_amdgcn_mfma_f32_32x32x2f32(x[0], u[0], d, 0, 0, 0);
+#pragma unroll
+  for (int s = 0; s < SUMS; ++s) sums[s] = at[s];
+}

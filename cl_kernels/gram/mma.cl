@@ -1,0 +1,79 @@
+// A product of a warp's fragments on NVIDIA's matrix units (mma.sync m16n8k8), of float32 numbers by three of tf32:
+//   sums[u][x] += sum_j u[j] x[j],   8 features j, 16 working vectors u, 8 rows x
+//   x = high + low, high = x rounded to 11 bits (to nearest, halves away from 0), low = x - high, exact, rounded likewise
+//   u[j] x[j] = low high' + high low' + high high',   within 2^-21 |u[j] x[j]|: what is left out are low low' (2^-22) and
+//   what rounds low (2^-23 of each factor)
+// The units cut sums off where they round; so only three products of eight features go on from each other in them, and
+// their sum is added in float32. The fragments are those of the PTX manual. EMULATED: the same in OpenCL C, over a
+// work-group that calls it together, by way of local memory: operands without the bits that the units do not read, sums
+// exact but for one cut.
+#define WARP 32  // items that hold a fragment together
+#define FRAGMENT_ROWS 8
+#define FRAGMENT_VECTORS 16
+#define FRAGMENT_FEATURES 8
+#define X_VALUES 2  // numbers that an item holds of rows, of working vectors, of sums
+#define U_VALUES 4
+#define SUMS 4
+#define X_ROW(lane, r) ((lane) / 4)
+#define X_FEATURE(lane, r) ((lane) % 4 + 4 * (r))
+#define U_VECTOR(lane, r) ((lane) / 4 + 8 * ((r) % 2))
+#define U_FEATURE(lane, r) ((lane) % 4 + 4 * ((r) / 2))
+#define SUM_ROW(lane, s) (2 * ((lane) % 4) + (s) % 2)
+#define SUM_VECTOR(lane, s) ((lane) / 4 + 8 * ((s) / 2))
+#define SHARING 8  // items that have sums of the same rows, and which of these an item is
+#define SHARE(lane) ((lane) / 4)
+#define RUN 2  // sums side by side, of rows that lie so
+typedef float2 run;
+#define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1]))
+
+inline float high_of(const float x) { return as_float((as_uint(x) + 0x1000u) & 0xffffe000u); }
+#define low_of(x, high) high_of((x) - (high))
+
+#ifdef EMULATED
+#define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_VECTORS + FRAGMENT_ROWS))  // numbers of a warp
+#define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
+#define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
+#define EXCHANGING_PARAMETER , local float *exchange
+#define READ(x) as_float(as_uint(x) & 0xffffe000u)
+// Number i of an item's fragment goes to place 32 i + item: u[j] of the manual's A is number u / 8 + 2 (j / 4) of item
+// 4 (u % 8) + j % 4, x[j] of its B number j / 4 of item 4 x + j % 4, and D[u][x] number 2 (u / 8) + x % 2 of item
+// 4 (u % 8) + x / 2.
+INLINED void units(float *sums, const float *u, const float *x EXCHANGING_PARAMETER) {
+  const int lane = get_local_id(0) % WARP;
+  local float *of_x = exchange + WARP * U_VALUES;
+  for (int r = 0; r < U_VALUES; ++r) exchange[WARP * r + lane] = READ(u[r]);
+  for (int r = 0; r < X_VALUES; ++r) of_x[WARP * r + lane] = READ(x[r]);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int s = 0; s < SUMS; ++s) {
+    const int vector = lane / 4 + s / 2 * 8, row = lane % 4 * 2 + s % 2;
+    finest sum = sums[s];
+    for (int j = 0; j < FRAGMENT_FEATURES; ++j)
+      sum += (finest)exchange[WARP * (vector / 8 + j / 4 * 2) + vector % 8 * 4 + j % 4] * of_x[WARP * (j / 4) + row * 4 + j % 4];
+    sums[s] = convert_float_rtz(sum);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+#else
+#define EXCHANGE
+#define EXCHANGING
+#define EXCHANGING_PARAMETER
+inline void units(float *sums, const float *u, const float *x) {
+  __asm__("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(as_uint(u[0])), "r"(as_uint(u[1])), "r"(as_uint(u[2])), "r"(as_uint(u[3])), "r"(as_uint(x[0])),
+            "r"(as_uint(x[1])));
+}
+#endif
+
+INLINED void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low EXCHANGING_PARAMETER) {
+  float part[SUMS] = {0, 0, 0, 0};
+#ifdef EMULATED
+#define PASSED , exchange
+#else
+#define PASSED
+#endif
+  units(part, u_low, x PASSED);
+  units(part, u, x_low PASSED);
+  units(part, u, x PASSED);
+  sums[0] += part[0], sums[1] += part[1], sums[2] += part[2], sums[3] += part[3];
+}

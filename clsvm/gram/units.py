@@ -1,0 +1,103 @@
+"""Matrix units: instructions that multiply small matrices, behind the inner products of wide tiles of dense rows.
+
+A unit is a record: its text in cl_kernels/gram (fragments, splits), the tile that suits it, and how far off an inner
+product can be. Templates gram/*_matrix_group.mako hold all the rest. Only where clsvm.gram.trial has found one right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clsvm.gram import programs
+from clsvm.gram.layouts.lanes import DENSE
+from clsvm.gram.layouts.record import Rows, options
+from clsvm.kernels.records import Spec
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
+
+
+@dataclass(frozen=True)
+class Units:
+    """Matrix units of a kind of device, and how they are used.
+
+    name: what reports call them. text: cl_kernels/<text>.cl. platform: a word of the OpenCL platform that can have
+    them. warp, fragment: items that hold a fragment together, and how many rows it has. groups, blocks, depth: lane
+    groups and panel blocks of a tile, features that are staged at a time. rows, vectors: of a tile, those of a warp.
+    error: of an inner product, its rounding over the norms that it is of, as clsvm.kernels.Kernel.rounding's eps.
+    options: more of the build's. unroll: what stands before loops over fragments.
+    """
+
+    name: str
+    text: str
+    platform: str
+    warp: int
+    fragment: int
+    groups: int
+    blocks: int
+    depth: int
+    rows: int
+    vectors: int
+    error: float
+    options: tuple[str, ...] = ()
+    unroll: str = "#pragma unroll"
+
+    def items(self, lanes: int) -> int:
+        """Work-items of a work-group, for lane groups and panel blocks of so many lanes."""
+        return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
+
+    def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
+        """Why these rows' values of a kernel function are not made by them, in words; "" where they are."""
+        if spec.element:
+            return "the kernel function is no function of inner products"
+        if rows.kind != DENSE.name or rows.dtype != "float32":
+            return f"rows are {rows.kind}, {rows.dtype}"
+        whole = "wide" in profile.tiles and rows.lanes * self.groups % self.rows == 0
+        return "" if whole and rows.lanes * self.blocks % self.vectors == 0 else f"the profile {profile.name} has no tile"
+
+
+# Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as
+# much for sums of eight that are cut, not rounded: a cut is one-sided, within 2^-23 of the largest term for each of the
+# three instructions. mfma: as any float32.
+UNITS: tuple[Units, ...] = (
+    Units(
+        name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, groups=2, blocks=2, depth=16,
+        rows=32, vectors=64, error=2.0**-20,
+    ),
+    Units(
+        name="mfma float32", text="gram/mfma", platform="AMD", warp=64, fragment=32, groups=2, blocks=2, depth=16,
+        rows=64, vectors=64, error=2.0**-23,
+    ),
+)  # fmt: skip
+# The first of them in OpenCL C, in a tile whose local memory any device has: for tests, since it takes far longer.
+EMULATED = Units(
+    name="emulated tf32 x 3", text="gram/mma", platform="", warp=32, fragment=8, groups=1, blocks=1, depth=16,
+    rows=32, vectors=32, error=2.0**-20, options=("-DEMULATED",), unroll="",
+)  # fmt: skip
+
+
+def gram(spec: Spec, product: str, units: Units, profile: Profile, d: int = 0) -> Variant:
+    """The gram program of a kernel function over dense rows in float32, for one of programs.PRODUCTS over all rows."""
+    template = sources.render("gram/gram_matrix_group", kernel=spec, units=units.name, unroll=units.unroll)
+    text = "\n".join((sources.cl(units.text), template.removeprefix(sources.cl())))
+    V = profile.lanes
+    numbers = {
+        "UB": V, "GROUPS": units.groups, "BLOCKS": units.blocks, "DEPTH": units.depth, "WARP_ROWS": units.rows,
+        "WARP_VECTORS": units.vectors, "ITEMS": units.items(V),
+    }  # fmt: skip
+    own: Sequence[str] = [f"-D{name}={n}" for name, n in numbers.items()]
+    made = (*options(profile, "float32", d), *programs.PRODUCTS[product].options, *own, *units.options)
+    return Variant(f"{spec.name or 'expression'} {product} dense float32 {units.name}", text, made, "gram")
+
+
+def norms(units: Units, profile: Profile) -> Variant:
+    """Squared norms of rows in dense lane groups, as they are in those programs."""
+    text = sources.cl(units.text, "gram/matrix_norms")
+    made = (*options(profile, "float32"), f"-DITEMS={units.warp}", *units.options)
+    return Variant(f"norms {units.name}", text, made, "norms")
+
+
+def of_norms(units: Units, rows: int) -> tuple[tuple[int], tuple[int]]:
+    """(range, work-group) of it over so many rows, whole lane groups."""
+    return (rows // units.fragment * units.warp,), (units.warp,)
