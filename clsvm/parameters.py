@@ -258,6 +258,17 @@ _LISTED = (
         Flag("--dtype", "float32 or float64: kernel values."),
     ),
     Parameter(
+        "precision",
+        "float32",
+        "'float32', or 'fast': large products of dense float32 rows by the device's matrix units, where it has such (NVIDIA "
+        "from compute capability 8 on: three products of tf32, eight times float32's error at most; AMD CDNA), a trial "
+        "product is right, and 100 tol are more than that error can hide; the report says what was used. Sums, "
+        "coefficients, float64 and predictions are as ever",
+        Choice(("float32", "fast")),
+        _as_it_is,
+        Flag("--precision", "float32 or fast: by the device's matrix units, where that is fine enough."),
+    ),
+    Parameter(
         "memory_limit",
         None,
         "bytes, or text such as '2GB'; None: half of what is free on the device",

@@ -193,6 +193,7 @@ class SVC(_Classifier):
         working_set_size: int | str = "auto",
         gap_tol: float | None = None,
         dtype: str = "float32",
+        precision: str = "float32",
         memory_limit: int | str | None = None,
         layout: str = "auto",
         multi_class: str = "ovo",
@@ -220,6 +221,7 @@ class SVC(_Classifier):
         self.working_set_size = working_set_size
         self.gap_tol = gap_tol
         self.dtype = dtype
+        self.precision = precision
         self.memory_limit = memory_limit
         self.layout = layout
         self.multi_class = multi_class
@@ -276,6 +278,7 @@ class NuSVC(_Classifier):
         working_set_size: int | str = "auto",
         gap_tol: float | None = None,
         dtype: str = "float32",
+        precision: str = "float32",
         memory_limit: int | str | None = None,
         layout: str = "auto",
         max_time: float | None = None,
@@ -301,6 +304,7 @@ class NuSVC(_Classifier):
         self.working_set_size = working_set_size
         self.gap_tol = gap_tol
         self.dtype = dtype
+        self.precision = precision
         self.memory_limit = memory_limit
         self.layout = layout
         self.max_time = max_time

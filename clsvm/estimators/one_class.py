@@ -47,6 +47,7 @@ class OneClassSVM(OutlierMixin, Machine):
         working_set_size: int | str = "auto",
         gap_tol: float | None = None,
         dtype: str = "float32",
+        precision: str = "float32",
         memory_limit: int | str | None = None,
         layout: str = "auto",
         max_time: float | None = None,
@@ -68,6 +69,7 @@ class OneClassSVM(OutlierMixin, Machine):
         self.working_set_size = working_set_size
         self.gap_tol = gap_tol
         self.dtype = dtype
+        self.precision = precision
         self.memory_limit = memory_limit
         self.layout = layout
         self.max_time = max_time

@@ -71,6 +71,7 @@ class SVR(_Regressor):
         working_set_size: int | str = "auto",
         gap_tol: float | None = None,
         dtype: str = "float32",
+        precision: str = "float32",
         memory_limit: int | str | None = None,
         layout: str = "auto",
         bias: bool = True,
@@ -94,6 +95,7 @@ class SVR(_Regressor):
         self.working_set_size = working_set_size
         self.gap_tol = gap_tol
         self.dtype = dtype
+        self.precision = precision
         self.memory_limit = memory_limit
         self.layout = layout
         self.bias = bias
@@ -135,6 +137,7 @@ class NuSVR(_Regressor):
         working_set_size: int | str = "auto",
         gap_tol: float | None = None,
         dtype: str = "float32",
+        precision: str = "float32",
         memory_limit: int | str | None = None,
         layout: str = "auto",
         max_time: float | None = None,
@@ -157,6 +160,7 @@ class NuSVR(_Regressor):
         self.working_set_size = working_set_size
         self.gap_tol = gap_tol
         self.dtype = dtype
+        self.precision = precision
         self.memory_limit = memory_limit
         self.layout = layout
         self.max_time = max_time

@@ -21,7 +21,7 @@ class HostFit:
     """What :class:`prepare.PreparedFit` is on a device: rows (or given kernel values) ready for solves, each of at most
     host.MOST coefficients. Raises ValueError where kernel values are too large for float64."""
 
-    last = True
+    last, precision = True, "float64"
     reason = "the host solves it whole in float64, which the device does not have"
 
     def __init__(self, stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options) -> None:

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
-from clsvm.gram import layouts, precision, responses
+from clsvm.gram import layouts, precision, responses, trial
 from clsvm.gram.blocks import BESIDE, BlockGram, products_of
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
+from clsvm.gram.units import Units
 from clsvm.kernels import Kernel, Precomputed, underflow
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -41,7 +42,8 @@ class PreparedFit:
     """Rows (or given kernel values) on a device, and what all solves over them share: settings, row cache, room.
 
     settings: of a solve without start, time and progress. reason: why the working set and the row cache are as they
-    are. plan: None for given values. last: whether the device has no better dtype. Raises as :func:`train` does.
+    are. plan: None for given values. last: whether the device has no better dtype. precision: how kernel values are
+    computed, in words. Raises as :func:`train` does.
     whole: many solves are to come, so all of K is computed first where memory holds it.
     """
 
@@ -55,7 +57,7 @@ class PreparedFit:
             stream.reserve(X.nbytes)  # (another stream's)
         elif plan and X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
             X = on_device(stream, X, plan)
-        self.gram, self.plan, scale, exact = products(stream, X, kernel, options, dtype, plan)
+        self.gram, self.plan, self._plain, exact = products(stream, X, kernel, options, dtype, plan)
         room = WHOLE_SHARE * (stream.limit - stream.held)
         if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
             self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
@@ -63,6 +65,11 @@ class PreparedFit:
         if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
             working_set = max(MIN_WORKING_SET, working_set // 2)
             self.reason += "; half of it, since solves begin near their end"
+        units, self.precision = fast(self.gram, options)
+        scale = self._plain
+        if units and isinstance(self.gram, Gram) and scale.sizes is not None:
+            self.gram.use(units)
+            scale = scales(self.gram.kernel, scale.sizes, X.shape[1], dtype, options.dtype, units.error)
         self.settings = solvers.Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,
@@ -73,15 +80,14 @@ class PreparedFit:
             exact=exact,
             sizes=scale.sizes,
         )
-        self.last = dtype == stream.profile.finest
-        self._single = float(np.finfo(dtype).eps) * scale.own  # rounding error of f for a coefficient 1
+        self.last, self._eps = dtype == stream.profile.finest, float(np.finfo(dtype).eps)
         self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
         self._size = max(scale.own, scale.double)
         self._solver: solvers.Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
         """Whether the dtype is too coarse for tol: the rounding of a single coefficient would hide it."""
-        return certificate.hopeless(self._single, problem, tol)
+        return certificate.hopeless(self._eps * self.settings.kernel_scale, problem, tol)  # (of a coefficient 1)
 
     def holds(self, problem: Problem, start: Vector | None) -> bool:
         """Whether the device's wide numbers hold targets, and what a start makes of f."""
@@ -96,6 +102,7 @@ class PreparedFit:
     def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
         """Solve ``problem``, of the constraint and the shape of the ones before. settings: those of solvers.Settings
         that differ from one solve to the next."""
+        self._plainer(problem)
         asked = replace(self.settings, **settings)
         if self._solver is None:
             self._solver = solvers.solver(self.stream, self.gram, problem, asked)
@@ -107,6 +114,7 @@ class PreparedFit:
         """:meth:`solve`, and on the host what pair steps leave of a problem of few rows: where they stall, go on for
         very long, could not begin in this dtype, or end within a tol that says little of the objective. None where the
         problem is left to a better dtype."""
+        self._plainer(problem)
         asked, began, solution = replace(self.settings, **settings), perf_counter(), None
         small, most, aim = host.takes(self.stream, problem), asked.max_iter, 1.0
         held = self.holds(problem, asked.start)
@@ -141,6 +149,14 @@ class PreparedFit:
         if asked.max_time is not None:
             again["max_time"] = max(0.0, asked.max_time - (perf_counter() - began))
         return self._sure(self.solve(problem, **settings | again).after(solution), self._double)
+
+    def _plainer(self, problem: Problem) -> None:
+        """Plain float32 from here on, before the first solve, where that of matrix units is too coarse for tol."""
+        if isinstance(self.gram, Gram) and self.gram.units and self._solver is None:
+            if self.coarse(problem, self.settings.tol):
+                self.precision = f"float32: {self.gram.units.name} is too coarse for tol"
+                self.gram.use(None)
+                self.settings = replace(self.settings, kernel_scale=self._plain.own)
 
     def _finished(
         self, problem: Problem, asked: solvers.Settings, solution: solvers.Solution | None, took: float, aim: float
@@ -226,6 +242,19 @@ def products(
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
 
 
+def fast(gram: Products, options: Options) -> tuple[Units | None, str]:
+    """(matrix units for the products of a fit where precision="fast" asks for them and they serve, how kernel values are
+    computed, in words)."""
+    dtype = gram.rows.dtype
+    if options.precision != "fast" or dtype != "float32":
+        return None, dtype
+    if not isinstance(gram, Gram):
+        return None, "float32: K is given, is stored whole, or is of rows that pass through the device"
+    units, why, _ = trial.found(gram.stream)
+    why = units.why_not(gram.kernel.spec, gram.rows, gram.stream.profile) if units else why
+    return (None, f"float32: {why}") if why or units is None else (units, units.name)
+
+
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
     """X (n, d), Picked from a dense copy on a device with memory of its own, where it is laid out so and takes, with
     the rows and what a solve has beside them, a small part of that: what is laid out later, for a look in float64 or of
@@ -296,11 +325,15 @@ def row_sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Vec
     return found
 
 
-def scales(kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str) -> Scales:
-    """The rounding errors of kernel values of rows of d features with such sizes. Raises ValueError where they are too
-    large for a dtype."""
+def scales(
+    kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str, error: float | None = None
+) -> Scales:
+    """The rounding errors of kernel values of rows of d features with such sizes. error: that of an inner product over
+    its norms, where it is not the dtype's. Raises ValueError where they are too large for a dtype."""
     size, least = precision.extent(sizes)
-    scale = kernel.rounding(size, float(np.finfo(dtype).eps), least, underflow(dtype, d))
+    eps = float(np.finfo(dtype).eps)
+    error = error or eps
+    scale = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
     if not scale <= float(np.finfo(dtype).max):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
     return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", d)), sizes)

@@ -106,7 +106,14 @@ class Record:
             dtype=min([*self.dtypes.values(), *(one.dtype for one in reports)], default=options.dtype),
             selection=words,
             layout_costs=self.plan.costs if self.plan else {},
+            precision=self._precision(reports, options),
         )
+
+    def _precision(self, reports: Sequence[FitReport], options: Options) -> str:
+        """How kernel values were computed: of problems solved whole, and of each other one."""
+        why = ": problems of few rows are solved whole" * (options.precision == "fast")
+        whole = {f"{dtype}{why if dtype == 'float32' else ''}" for dtype in self.dtypes.values()}
+        return "; ".join(sorted({*whole, *(one.precision for one in reports)})) or options.dtype
 
 
 class Worker(NamedTuple):

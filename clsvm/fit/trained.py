@@ -38,13 +38,14 @@ class Several:
 
 class At(NamedTuple):
     """Where a problem was solved. peak: the most bytes that a device held; layout: words; reason: why the working set
-    and the row cache are as they are; plan: None for given values."""
+    and the row cache are as they are; plan: None for given values; precision: words, where it is not the dtype."""
 
     peak: int
     device: str
     layout: str
     reason: str
     plan: Plan | None
+    precision: str = ""
 
 
 def reported(solution: solvers.Solution, at: At, seconds: dict[str, float], total: float) -> FitReport:
@@ -71,6 +72,7 @@ def reported(solution: solvers.Solution, at: At, seconds: dict[str, float], tota
         trace=solution.trace,
         selection=at.reason,
         layout_costs=at.plan.costs if at.plan else {},
+        precision=at.precision if at.precision and solution.dtype == "float32" else solution.dtype,
     )
 
 
@@ -105,4 +107,5 @@ def together(reports: Sequence[FitReport], seconds: float) -> FitReport:
         dtype=min(one.dtype for one in reports),
         selection="; ".join(dict.fromkeys(one.selection for one in reports)),
         layout_costs=reports[0].layout_costs,
+        precision="; ".join(dict.fromkeys(one.precision for one in reports)),
     )

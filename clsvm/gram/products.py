@@ -160,7 +160,8 @@ class Gram:
         self._slots: Slots = {} if slots is None else slots
         self._plain: Gram | None = None  # of the same rows, by kernels that need no store
         self.units: Units | None = None
-        self._squared: Buffer = None  # norms of the rows, by these units
+        self.squared: Buffer = None  # norms of the rows, by these units
+        self.at_least = stream.compute_units  # wide tiles of a product; fewer leave units of the device without any
 
     def use(self, units: Units | None) -> None:
         """Take matrix units for wide tiles of all rows from here on, or none; panels that were made before go without.
@@ -170,10 +171,10 @@ class Gram:
             return
         r, stream = self.rows, self.stream
         kernel = stream.variant(matrix.norms(units, stream.profile))
-        self._squared = stream.buffer(self._real.itemsize * r.n_pad)
+        self.squared = stream.buffer(self._real.itemsize * r.n_pad)
         for part in r.parts:
             size = matrix.of_norms(units, part.groups * r.lanes)
-            kernel(*size, r.d, part.values, part.first, self._squared)
+            kernel(*size, r.d, part.values, part.first, self.squared)
         self.panel = self._panel
 
     def _panel(self, capacity: int, square: bool = False) -> Panel:
@@ -310,7 +311,7 @@ class Gram:
             return False
         tile = profile.tiles["wide"]
         tiles = -(-one.groups // tile["GROUPS"]) * (1 if update else -(-one.blocks // tile["BLOCKS"]))
-        return tiles >= self.stream.compute_units
+        return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """The launches of c += K(X, U) D over some lane groups of dense rows, to be repeated as the buffers change."""
@@ -343,7 +344,7 @@ class Gram:
             size = matrix.of_norms(units, panel.capacity)
             yield stream.variant(matrix.norms(units, stream.profile)), *size, r.d, panel.values, 0, panel.squared
             values, at, _, d, count, vectors, _ = one.reads
-            one = one._replace(reads=(values, at, self._squared, d, count, vectors, panel.squared))
+            one = one._replace(reads=(values, at, self.squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]
         outcome = [given.arguments() for given in (store, update) if given]
         cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # of a lane group

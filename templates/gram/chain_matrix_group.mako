@@ -24,7 +24,7 @@ apart. Values are split (high_of, low_of) as they are read from there.</%doc>
       if (j0 >= 0) {
         local const float *xz = (local const float *)(xs + now * (DEPTH * X_LINE)) + along * WARP_ROWS;
         local const float *uz = (local const float *)(us + now * (DEPTH * U_LINE)) + across * WARP_VECTORS;
-${unroll}
+#pragma unroll 1  // (else registers end)
         for (int z = 0; z < DEPTH; z += FRAGMENT_FEATURES) {
           float u[U_FRAGMENTS][U_VALUES], u_low[U_FRAGMENTS][U_VALUES];
 ${unroll}

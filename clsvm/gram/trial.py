@@ -1,0 +1,95 @@
+"""Whether a device has matrix units that are built and right: a small product, once a context, before they are used."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.errors import ClsvmError
+from clsvm.gram import layouts, units
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.units import Units
+from clsvm.kernels import Kernel, make
+from clsvm.opencl.stream import Stream
+
+ROWS, WORKING, FEATURES = 190, 130, 37  # of the product: no whole tile on either side, no whole fragment of features
+
+
+class Found(NamedTuple):
+    """The units of a device, or None, and then why in words. error: of the product, as a share of the norms."""
+
+    units: Units | None
+    why: str
+    error: float = np.nan
+
+
+_FOUND: dict[tuple[Any, ...], Found] = {}  # by context and profile
+
+
+def found(stream: Stream) -> Found:
+    """The first of units.UNITS that the device has, by a trial of each that its platform can have."""
+    context, profile, _ = stream.setting
+    key = context, profile.name, profile.lanes, units.UNITS
+    if key not in _FOUND:
+        _FOUND[key] = _tried(stream)
+    return _FOUND[key]
+
+
+def _tried(stream: Stream) -> Found:
+    words = f"no matrix units are known of {stream.info.platform}"
+    for one in units.UNITS:
+        if one.platform not in stream.info.platform or "wide" not in stream.profile.tiles:
+            continue
+        try:
+            error, lost = measured(stream, one)
+        except ClsvmError as failed:  # (what a compiler does not know)
+            words = f"{one.name} was not built: {str(failed).strip().splitlines()[0][:200]}"
+            continue
+        if error <= one.error and not lost:
+            return Found(one, "", error)
+        words = f"{one.name} is wrong by {error:.2g} of the norms" + " and of equal rows" * lost
+    return Found(None, words)
+
+
+def measured(stream: Stream, one: Units) -> tuple[float, bool]:
+    """(the largest error of an inner product over the norms that it is of, whether a row's own with itself is anything
+    but its norm) of a product of random rows, stored and summed. Raises BuildError, DeviceError."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
+    linear = make("linear")
+    expected = X[:WORKING].astype(np.float64) @ X.T
+    sizes = np.sqrt(np.square(X, dtype=np.float64).sum(axis=1))
+    weights = rng.normal(size=WORKING)
+    with stream.scratch():
+        stored, sums, own = _product(stream, one, linear, X, weights)
+    off = np.abs(stored - expected) / (sizes[:WORKING, None] * sizes)
+    apart = np.abs(sums - weights @ stored) / (sizes * (np.abs(weights) @ sizes[:WORKING]))
+    error = float(np.nan_to_num(np.maximum(off.max(axis=0), apart), nan=np.inf).max())
+    return error, not np.array_equal(np.diag(stored), own[:WORKING])
+
+
+def _product(
+    stream: Stream, one: Units, kernel: Kernel, X: NDArray[Any], weights: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """(K (WORKING, n), weights K (n,), squared norms (n,)) by units, whatever the device's size."""
+    plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
+    rows = layouts.build(stream, X, plan, "float32")
+    gram = Gram(stream, rows, kernel)
+    gram.use(one)
+    panel, count = gram.panel(WORKING), stream.upload(np.array([WORKING], np.int32))
+    at = np.full(panel.capacity, -1, np.int32)
+    at[:WORKING] = rows.position[:WORKING]
+    gram.gather(panel, stream.upload(at), count)
+    out = stream.buffer(4 * WORKING * rows.n_pad)
+    D = np.zeros((1, panel.capacity))
+    D[0, :WORKING] = weights
+    c = stream.wide(np.zeros((1, rows.n_pad)))
+    store = Store((out,), WORKING, rows.n_pad, gram.slot(panel.capacity))
+    gram.at_least = 0
+    gram.accumulate(panel, count, store, Update(1, rows.n_pad, c, stream.wide(D), panel.capacity))
+    K = stream.read(out, np.float32, (WORKING, rows.n_pad))[:, rows.position]
+    sums = stream.read_wide(c, (1, rows.n_pad))[0, rows.position]
+    own = stream.read(gram.squared, np.float32, rows.n_pad)[rows.position]
+    return K.astype(np.float64), sums, own
