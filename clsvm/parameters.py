@@ -260,10 +260,10 @@ _LISTED = (
     Parameter(
         "precision",
         "float32",
-        "'float32', or 'fast': large products of dense float32 rows by the device's matrix units, where it has such (NVIDIA "
-        "from compute capability 8 on: three products of tf32, eight times float32's error at most; AMD CDNA), a trial "
-        "product is right, and 100 tol are more than that error can hide; the report says what was used. Sums, "
-        "coefficients, float64 and predictions are as ever",
+        "'float32', or 'fast': large products of dense rows by the device's matrix units, where it has such (NVIDIA: three "
+        "products of tf32, with eight times float32's rounding at most; AMD: float32), a trial product is right, and "
+        "that rounding hides less than 100 tol; the report says what was used. Of float32 kernel values of fits alone: "
+        "sums, coefficients, what is evaluated in float64, and predictions are the same either way",
         Choice(("float32", "fast")),
         _as_it_is,
         Flag("--precision", "float32 or fast: by the device's matrix units, where that is fine enough."),

@@ -152,11 +152,11 @@ class PreparedFit:
 
     def _plainer(self, problem: Problem) -> None:
         """Plain float32 from here on, before the first solve, where that of matrix units is too coarse for tol."""
-        if isinstance(self.gram, Gram) and self.gram.units and self._solver is None:
-            if self.coarse(problem, self.settings.tol):
-                self.precision = f"float32: {self.gram.units.name} is too coarse for tol"
-                self.gram.use(None)
-                self.settings = replace(self.settings, kernel_scale=self._plain.own)
+        units = self.gram.units if isinstance(self.gram, Gram) and self._solver is None else None
+        if units and isinstance(self.gram, Gram) and self.coarse(problem, self.settings.tol):
+            self.precision = f"float32: {units.name} is too coarse for tol"
+            self.gram.use(None)
+            self.settings = replace(self.settings, kernel_scale=self._plain.own)
 
     def _finished(
         self, problem: Problem, asked: solvers.Settings, solution: solvers.Solution | None, took: float, aim: float
@@ -243,8 +243,8 @@ def products(
 
 
 def fast(gram: Products, options: Options) -> tuple[Units | None, str]:
-    """(matrix units for the products of a fit where precision="fast" asks for them and they serve, how kernel values are
-    computed, in words)."""
+    """(matrix units for the products of a fit where precision="fast" asks for them and they serve, how kernel values
+    are computed, in words)."""
     dtype = gram.rows.dtype
     if options.precision != "fast" or dtype != "float32":
         return None, dtype
@@ -325,9 +325,7 @@ def row_sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Vec
     return found
 
 
-def scales(
-    kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str, error: float | None = None
-) -> Scales:
+def scales(kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str, error: float | None = None) -> Scales:
     """The rounding errors of kernel values of rows of d features with such sizes. error: that of an inner product over
     its norms, where it is not the dtype's. Raises ValueError where they are too large for a dtype."""
     size, least = precision.extent(sizes)

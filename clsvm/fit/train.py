@@ -103,7 +103,14 @@ def train_each(
                     continue
                 solution = solution.after(before.solution) if before else solution
                 feasible[i] = problem.feasible(solution.b)
-                at = ready.stream.peak, str(ready.stream.info), ready.describe(), ready.reason, ready.plan, ready.precision
+                at = (
+                    ready.stream.peak,
+                    str(ready.stream.info),
+                    ready.describe(),
+                    ready.reason,
+                    ready.plan,
+                    ready.precision,
+                )
                 report = reported(solution, At(*at), {**seconds, **solution.seconds}, perf_counter() - begun[i])
                 made[i] = one = Trained(solution, report, ready.plan)
                 seconds = {}

@@ -341,8 +341,8 @@ class Gram:
                 made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
             self._grams[which] = stream.variant(made, one.kernel), made.numbers
         if units:
-            size = matrix.of_norms(units, panel.capacity)
-            yield stream.variant(matrix.norms(units, stream.profile)), *size, r.d, panel.values, 0, panel.squared
+            over = matrix.of_norms(units, panel.capacity)
+            yield stream.variant(matrix.norms(units, stream.profile)), *over, r.d, panel.values, 0, panel.squared
             values, at, _, d, count, vectors, _ = one.reads
             one = one._replace(reads=(values, at, self.squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]

@@ -54,7 +54,9 @@ class Units:
         if rows.kind != DENSE.name or rows.dtype != "float32":
             return f"rows are {rows.kind}, {rows.dtype}"
         whole = "wide" in profile.tiles and rows.lanes * self.groups % self.rows == 0
-        return "" if whole and rows.lanes * self.blocks % self.vectors == 0 else f"the profile {profile.name} has no tile"
+        return (
+            "" if whole and rows.lanes * self.blocks % self.vectors == 0 else f"the profile {profile.name} has no tile"
+        )
 
 
 # Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as

@@ -82,8 +82,8 @@ class FitReport(Record):
     trace: a :class:`Point` for each time the host looked. selection: why working set and cache have their sizes.
     layout_costs: what the choice of the layout estimated, in dense cells a row, by layout; of all rows, where several
     problems are of some each. Empty for kernel values that are given.
-    precision: how they were computed: in ``dtype``, or what precision="fast" made of it: a device's matrix units, or why
-    it was float32 after all.
+    precision: how they were computed: in ``dtype``, or what precision="fast" made of it: a device's matrix units, or
+    why it was float32 after all.
     """
 
     parts = PARTS

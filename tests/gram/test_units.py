@@ -1,0 +1,277 @@
+"""Matrix units: their arithmetic, emulated in OpenCL C, through the very kernels that a GPU runs; and what decides
+whether they are used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clsvm import SVC, SVR, kernels
+from clsvm.fit import prepare
+from clsvm.gram import blocks, layouts, trial, units
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.units import EMULATED, UNITS
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
+from clsvm.parameters import Options
+
+GPU = PROFILES["gpu"]
+SHAPES = ((190, 37, 130), (64, 16, 64), (200, 3, 65), (70, 1, 3))  # rows, features, working vectors
+
+
+def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: units.Units | None = EMULATED) -> Gram:
+    """Products that take matrix units wherever there are many working vectors."""
+    rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), "float32")
+    gram = Gram(stream, rows, kernel)
+    gram.at_least = 0
+    gram.use(used)
+    return gram
+
+
+def values(stream: Stream, gram: Gram, m: int, slabs: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(K (m, n), D (2, m), c = 2 D K (2, n)): of the first rows against all, stored, summed, and summed alone."""
+    rng, rows = np.random.default_rng(m), gram.rows
+    panel = gram.panel(m)
+    at = np.full(panel.capacity, -1, np.int32)
+    at[:m] = rows.position[:m]
+    count = stream.upload(np.array([m], np.int32))
+    gram.gather(panel, stream.upload(at), count)
+    D = np.zeros((2, panel.capacity))
+    D[:, :m] = rng.normal(size=(2, m))
+    each = -(-m // slabs)
+    stores = tuple(stream.zeros(4 * each * rows.n_pad) for _ in range(slabs))
+    slot = rng.permutation(m).astype(np.int32)
+    c = stream.wide(np.zeros((2, rows.n_pad)))
+    update = Update(2, rows.n_pad, c, stream.wide(D), panel.capacity)
+    gram.accumulate(panel, count, Store(stores, each, rows.n_pad, stream.upload(slot)), update)
+    gram.accumulate(panel, count, None, update)
+    K = np.concatenate([stream.read(store, np.float32, (each, rows.n_pad)) for store in stores])
+    return K[slot][:, rows.position], D[:, :m], stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
+
+
+def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int = 1) -> None:
+    with Stream(device, profile=GPU) as stream:
+        gram = made(stream, X, kernel)
+        K, D, c = values(stream, gram, m, slabs)
+    expected = kernel(X[:m], X)
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(K, expected, rtol=0, atol=4e-6 * scale)
+    np.testing.assert_allclose(c, 2 * D @ K, rtol=0, atol=1e-12 * m * scale)
+
+
+@pytest.mark.parametrize(("n", "d", "m"), SHAPES)
+def test_products(device: str, n: int, d: int, m: int) -> None:
+    X = np.random.default_rng(n).normal(size=(n, d)) / np.sqrt(d)
+    near(device, kernels.make("rbf", gamma=0.7), X, m)
+
+
+@pytest.mark.parametrize("name", ["linear", "poly", "sigmoid"])
+def test_functions(device: str, name: str) -> None:
+    X = np.random.default_rng(1).normal(size=(100, 9)) / 3
+    near(device, kernels.make(name, **{p.name: p.default for p in kernels.BUILTIN[name].parameters}), X, 70)
+
+
+def test_rows_of_k_in_several_buffers(device: str) -> None:
+    X = np.random.default_rng(2).normal(size=(150, 11)) / 3
+    near(device, kernels.make("rbf", gamma=0.7), X, 130, slabs=8)
+
+
+@pytest.mark.oclgrind
+def test_small_products(device: str) -> None:
+    """In 32 KB of local memory, and without a race."""
+    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(3).normal(size=(5, 9)) / 3, 3)
+
+
+def test_rows_in_several_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "65536")
+    with Stream(device, profile=GPU) as stream:
+        X = np.random.default_rng(4).normal(size=(400, 90)) / 9
+        gram = made(stream, X, kernels.make("rbf", gamma=0.7))
+        assert len(gram.rows.parts) > 1  # type: ignore[attr-defined]
+        K, _, _ = values(stream, gram, 10)
+    np.testing.assert_allclose(K, kernels.make("rbf", gamma=0.7)(X[:10], X), rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("d", [5, 784])
+def test_a_row_meets_itself_at_distance_0(device: str, d: int) -> None:
+    """To the last bit: squared norms are by the same units. Far from 0, where the function sees every bit."""
+    X = np.random.default_rng(d).normal(size=(80, d)) + 3
+    X[70] = X[3]
+    kernel = kernels.Kernel("exp(-gamma * sqdist) + 0 * xx", gamma=50.0)
+    with Stream(device, profile=GPU) as stream:
+        rows = layouts.build(
+            stream, X, replace(layouts.choose(GPU, X, kernel.spec, "dense"), centre=np.zeros(d)), "float32"
+        )
+        gram = Gram(stream, rows, kernel)
+        gram.at_least = 0
+        gram.use(EMULATED)
+        K, _, _ = values(stream, gram, 72)
+    assert (np.diag(K[:, :72]) == 1).all()
+    assert K[3, 70] == K[70, 3] == 1
+
+
+@pytest.mark.parametrize("signs", [False, True], ids=["one sign", "both signs"])
+@pytest.mark.parametrize("d", [8, 784])
+def test_the_error_is_within_what_the_record_says(device: str, d: int, signs: bool) -> None:
+    """Of float64's inner product, over both norms; where all terms are of one sign, cuts of sums add up."""
+    rng = np.random.default_rng(d)
+    X = rng.random((128, d)) * (rng.choice([-1, 1], (128, d)) if signs else 1)
+    X = (X * np.exp2(rng.integers(-8, 8, (128, 1)))).astype(np.float32)
+    with Stream(device, profile=GPU) as stream:
+        K, _, _ = values(stream, made(stream, X, kernels.make("linear")), 128)
+    exact = X.astype(np.float64)
+    sizes = np.sqrt(np.square(exact).sum(axis=1))
+    error = float((np.abs(K - exact @ exact.T) / np.outer(sizes, sizes)).max())
+    assert error < EMULATED.error
+    assert EMULATED.error < 2 * UNITS[0].error
+
+
+SPLIT = """
+kernel void split(global const float *x, global float *high, global float *low) {
+  const size_t i = get_global_id(0);
+  high[i] = high_of(x[i]), low[i] = low_of(x[i], high[i]);
+}
+"""
+
+
+def test_splits(device: str) -> None:
+    """Each rounding by the numbers' bits: 11 of them, to nearest, halves away from 0; and what is left out of both."""
+    rng = np.random.default_rng(5)
+    x = np.exp2(rng.uniform(-60, 60, 4096)) * rng.choice([-1.0, 1.0], 4096)
+    x[:6] = 0.0, 1.0, -1.0, 1 + 2.0**-11, 1 + 3 * 2.0**-11, -(1 + 2.0**-11)
+    x = x.astype(np.float32)
+    with Stream(device) as stream:
+        kernel = stream.kernel(sources.cl("gram/mma") + SPLIT, ["-DEMULATED", "-DITEMS=32"], "split")
+        high, low = stream.buffer(x.nbytes), stream.buffer(x.nbytes)
+        kernel((len(x),), None, stream.upload(x), high, low)
+        high, low = (stream.read(one, np.float32, len(x)).astype(np.float64) for one in (high, low))
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+
+    def rounded(mantissa: Any) -> Any:
+        return np.copysign(np.floor(np.abs(mantissa) * 2.0**11 + 0.5) * 2.0**-11, mantissa)
+
+    np.testing.assert_array_equal(high, np.ldexp(rounded(mantissa), exponent))
+    left, beyond = np.frexp(x - high)
+    np.testing.assert_array_equal(low, np.ldexp(rounded(left), beyond))
+    assert (np.abs(x - high - low) <= 2.0**-23 * np.abs(x)).all()
+
+
+@pytest.mark.parametrize("used", [*UNITS, EMULATED], ids=lambda one: one.name)
+def test_sums_of_an_update_fit_where_features_were_staged(used: units.Units) -> None:
+    """And tiles are whole warps, staged by whole work-groups, and no larger than the wide ones that are counted."""
+    V = GPU.lanes
+    items, sharing = used.items(V), {8: 8, 32: 32}[used.fragment]
+    across, along = used.blocks * V // used.vectors, used.groups * V // used.rows
+    staged = 2 * used.depth * 16 * ((used.groups * V // 4 + 2) + (used.blocks * V // 4 + 2))
+    assert 8 * across * along * sharing * used.fragment <= staged < 48 << 10
+    assert items == used.warp * across * along
+    assert items % (used.groups * V // 4) == items % (used.blocks * V // 4) == 0
+    wide = GPU.tiles["wide"]
+    assert (used.groups <= wide["GROUPS"], used.blocks <= wide["BLOCKS"]) == (True, True)
+
+
+def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_FOUND", {})
+    with Stream(device, profile=GPU) as stream:
+        assert trial.found(stream) == trial.Found(None, f"no matrix units are known of {stream.info.platform}", np.nan)
+        monkeypatch.setattr(units, "UNITS", (replace(EMULATED, unroll="no OpenCL C"),))
+        assert trial.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
+        monkeypatch.setattr(units, "UNITS", (replace(EMULATED, error=1e-9),))
+        assert "emulated tf32 x 3 is wrong by " in trial.found(stream).why
+        monkeypatch.setattr(units, "UNITS", (EMULATED,))
+        found = trial.found(stream)
+        assert (found.units, found.why) == (EMULATED, "")
+        assert 0 < found.error < EMULATED.error
+        monkeypatch.setattr(trial, "measured", None)
+        assert trial.found(stream) is found
+    with Stream(device, profile=PROFILES["cpu"]) as stream:
+        assert trial.found(stream).units is None
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's profile, of a device that has the units of these tests."""
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu")
+    monkeypatch.setattr(units, "UNITS", (EMULATED,))
+
+
+def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(n, 20)).astype(np.float32)
+    return X, np.where(X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=n) > 0, 1, -1)
+
+
+def test_a_fit(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its products are by the units, its answer is float32's, its bound counts their error, its report says so."""
+    X, y = rows(2600)
+    plain = SVC(gamma=0.02, device=device).fit(X, y)
+    used: list[str] = []
+    build = units.gram
+    monkeypatch.setattr(units, "gram", lambda spec, product, *rest: used.append(product) or build(spec, product, *rest))
+    fast = SVC(gamma=0.02, device=device, precision="fast").fit(X, y)
+    assert used
+    assert "tile" not in used
+    was, now = plain.fit_report_, fast.fit_report_
+    assert (was.precision, now.precision, now.dtype) == ("float32", EMULATED.name, "float32")
+    assert now.converged
+    assert now.violation <= fast.tol
+    assert 4 < now.error_bound / was.error_bound < 12
+    assert now.primal == pytest.approx(was.primal, rel=1e-4)
+    np.testing.assert_allclose(fast.decision_function(X), plain.decision_function(X), atol=5e-3)
+    assert now.to_dict()["precision"] == EMULATED.name
+
+
+REFUSED = {
+    "float64": ("rbf", "dense", "float64", "fast", "float64"),
+    "element-wise": (
+        "laplacian", "dense", "float32", "fast", "float32: the kernel function is no function of inner products",
+    ),
+    "csr": ("rbf", "csr", "float32", "fast", "float32: rows are csr, float32"),
+    "not asked": ("rbf", "dense", "float32", "float32", "float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_where_they_are_not_used(device: str, emulated: None, name: str) -> None:
+    function, kind, dtype, precision, words = REFUSED[name]
+    X, kernel = rows(100)[0], kernels.make(function, gamma=0.02)
+    with Stream(device) as stream:
+        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+        gram = blocks.products_of(stream, X, plan, kernel, dtype)
+        assert prepare.fast(gram, Options(precision=precision)) == (None, words)
+
+
+def test_where_rows_pass_through_the_device(device: str, emulated: None) -> None:
+    X, kernel = rows(100)[0], kernels.make("rbf", gamma=0.02)
+    with Stream(device) as stream:
+        gram = blocks.BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), kernel, "float32")
+        units_of, words = prepare.fast(gram, Options(precision="fast"))
+    assert units_of is None
+    assert words.startswith("float32: ")
+
+
+def test_few_rows(device: str, emulated: None) -> None:
+    X, y = rows(300)
+    report = SVC(gamma=0.02, device=device, precision="fast").fit(X, y).fit_report_
+    assert report.precision == "float32: problems of few rows are solved whole"
+
+
+def test_a_bound_that_is_too_coarse(device: str, emulated: None) -> None:
+    """C so large that the units' error would hide 100 tol, and float32's would not."""
+    X, y = rows(2600)
+    for C, words in ((1e2, EMULATED.name), (1e5, f"float32: {EMULATED.name} is too coarse for tol")):
+        with pytest.warns(UserWarning, match="max_iter"):
+            model = SVC(C=C, gamma=0.02, device=device, precision="fast", max_iter=100).fit(X, y)
+        assert model.fit_report_.precision == words
+
+
+def test_a_regression(device: str, emulated: None) -> None:
+    X, y = rows(2600)
+    model = SVR(gamma=0.02, device=device, precision="fast").fit(X, y.astype(float))
+    assert model.fit_report_.precision == EMULATED.name
+    with pytest.raises(ValueError, match="precision must be 'float32' or 'fast', got 'half'"):
+        SVR(precision="half", device=device).fit(X, y.astype(float))
