@@ -260,9 +260,9 @@ _LISTED = (
     Parameter(
         "precision",
         "float32",
-        "'float32', or 'fast': large products of dense rows by the device's matrix units, where it has such (NVIDIA: three "
-        "products of tf32, with eight times float32's rounding at most; AMD: float32), a trial product is right, and "
-        "that rounding hides less than 100 tol; the report says what was used. Of float32 kernel values of fits alone: "
+        "'float32', or 'fast': large products of dense rows by the device's matrix units, where it has such (NVIDIA: "
+        "three products of tf32, eight times float32's rounding at most; AMD: float32), a trial product is right, and "
+        "that rounding hides less than 100 tol; the report says what was used. It is of float32 kernel values in fits: "
         "sums, coefficients, what is evaluated in float64, and predictions are the same either way",
         Choice(("float32", "fast")),
         _as_it_is,

@@ -61,15 +61,15 @@ class PreparedFit:
         room = WHOLE_SHARE * (stream.limit - stream.held)
         if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
             self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
-        working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
-        if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
-            working_set = max(MIN_WORKING_SET, working_set // 2)
-            self.reason += "; half of it, since solves begin near their end"
         units, self.precision = fast(self.gram, options)
         scale = self._plain
         if units and isinstance(self.gram, Gram) and scale.sizes is not None:
             self.gram.use(units)
             scale = scales(self.gram.kernel, scale.sizes, X.shape[1], dtype, options.dtype, units.error)
+        working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
+        if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
+            working_set = max(MIN_WORKING_SET, working_set // 2)
+            self.reason += "; half of it, since solves begin near their end"
         self.settings = solvers.Settings(
             tol=options.tol,
             gap_tol=options.gap_tol,

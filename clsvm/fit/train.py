@@ -103,15 +103,9 @@ def train_each(
                     continue
                 solution = solution.after(before.solution) if before else solution
                 feasible[i] = problem.feasible(solution.b)
-                at = (
-                    ready.stream.peak,
-                    str(ready.stream.info),
-                    ready.describe(),
-                    ready.reason,
-                    ready.plan,
-                    ready.precision,
-                )
-                report = reported(solution, At(*at), {**seconds, **solution.seconds}, perf_counter() - begun[i])
+                where = ready.stream.peak, str(ready.stream.info), ready.describe(), ready.reason
+                at, parts = At(*where, ready.plan, ready.precision), {**seconds, **solution.seconds}
+                report = reported(solution, at, parts, perf_counter() - begun[i])
                 made[i] = one = Trained(solution, report, ready.plan)
                 seconds = {}
                 if ready.last or solution.status is not Status.STALLED:

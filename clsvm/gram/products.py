@@ -175,7 +175,7 @@ class Gram:
         for part in r.parts:
             size = matrix.of_norms(units, part.groups * r.lanes)
             kernel(*size, r.d, part.values, part.first, self.squared)
-        self.panel = self._panel
+        self.panel, self.panel_bytes = self._panel, self._panel_bytes
 
     def _panel(self, capacity: int, square: bool = False) -> Panel:
         """The reader's, and room for norms by matrix units."""
@@ -184,6 +184,10 @@ class Gram:
             with self.stream.tentative():
                 made.squared = self.stream.buffer(made.capacity * self._real.itemsize)
         return made
+
+    def _panel_bytes(self, capacity: int) -> int:
+        """Of such a panel, at most."""
+        return self._reader.panel_bytes(capacity) + capacity * self._real.itemsize
 
     @property
     def groups(self) -> range:

@@ -20,7 +20,9 @@ from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 
 GPU = PROFILES["gpu"]
-SHAPES = ((190, 37, 130), (64, 16, 64), (200, 3, 65), (70, 1, 3))  # rows, features, working vectors
+# The tile of tests, and that which a GPU has
+TILES = {"small": EMULATED, "own": replace(UNITS[0], options=EMULATED.options, unroll="")}
+SHAPES = ((190, 37, 130), (128, 16, 128), (200, 3, 65), (70, 1, 70))  # rows, features, working vectors
 
 
 def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: units.Units | None = EMULATED) -> Gram:
@@ -49,13 +51,15 @@ def values(stream: Stream, gram: Gram, m: int, slabs: int = 1) -> tuple[np.ndarr
     update = Update(2, rows.n_pad, c, stream.wide(D), panel.capacity)
     gram.accumulate(panel, count, Store(stores, each, rows.n_pad, stream.upload(slot)), update)
     gram.accumulate(panel, count, None, update)
+    assert gram.units
+    assert {name for _, name, _ in gram._grams} == {gram.units.name}
     K = np.concatenate([stream.read(store, np.float32, (each, rows.n_pad)) for store in stores])
     return K[slot][:, rows.position], D[:, :m], stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
 
 
-def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int = 1) -> None:
+def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int = 1, tile: str = "small") -> None:
     with Stream(device, profile=GPU) as stream:
-        gram = made(stream, X, kernel)
+        gram = made(stream, X, kernel, TILES[tile])
         K, D, c = values(stream, gram, m, slabs)
     expected = kernel(X[:m], X)
     scale = max(1.0, float(np.abs(expected).max()))
@@ -63,16 +67,21 @@ def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int 
     np.testing.assert_allclose(c, 2 * D @ K, rtol=0, atol=1e-12 * m * scale)
 
 
+@pytest.mark.parametrize("tile", list(TILES))
 @pytest.mark.parametrize(("n", "d", "m"), SHAPES)
-def test_products(device: str, n: int, d: int, m: int) -> None:
+def test_products(device: str, n: int, d: int, m: int, tile: str) -> None:
     X = np.random.default_rng(n).normal(size=(n, d)) / np.sqrt(d)
-    near(device, kernels.make("rbf", gamma=0.7), X, m)
+    near(device, kernels.make("rbf", gamma=0.7), X, m, tile=tile)
 
 
 @pytest.mark.parametrize("name", ["linear", "poly", "sigmoid"])
 def test_functions(device: str, name: str) -> None:
     X = np.random.default_rng(1).normal(size=(100, 9)) / 3
     near(device, kernels.make(name, **{p.name: p.default for p in kernels.BUILTIN[name].parameters}), X, 70)
+
+
+def test_a_function_that_has_no_value_where_there_is_no_vector(device: str) -> None:
+    near(device, kernels.Kernel("1 / dot"), 1 + np.random.default_rng(7).random((70, 5)), 66)
 
 
 def test_rows_of_k_in_several_buffers(device: str) -> None:
@@ -83,7 +92,7 @@ def test_rows_of_k_in_several_buffers(device: str) -> None:
 @pytest.mark.oclgrind
 def test_small_products(device: str) -> None:
     """In 32 KB of local memory, and without a race."""
-    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(3).normal(size=(5, 9)) / 3, 3)
+    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(3).normal(size=(70, 9)) / 3, 65)
 
 
 def test_rows_in_several_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +101,8 @@ def test_rows_in_several_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -
         X = np.random.default_rng(4).normal(size=(400, 90)) / 9
         gram = made(stream, X, kernels.make("rbf", gamma=0.7))
         assert len(gram.rows.parts) > 1  # type: ignore[attr-defined]
-        K, _, _ = values(stream, gram, 10)
-    np.testing.assert_allclose(K, kernels.make("rbf", gamma=0.7)(X[:10], X), rtol=0, atol=4e-6)
+        K, _, _ = values(stream, gram, 70, slabs=8)
+    np.testing.assert_allclose(K, kernels.make("rbf", gamma=0.7)(X[:70], X), rtol=0, atol=4e-6)
 
 
 @pytest.mark.parametrize("d", [5, 784])
@@ -260,13 +269,23 @@ def test_few_rows(device: str, emulated: None) -> None:
     assert report.precision == "float32: problems of few rows are solved whole"
 
 
-def test_a_bound_that_is_too_coarse(device: str, emulated: None) -> None:
+def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """C so large that the units' error would hide 100 tol, and float32's would not."""
     X, y = rows(2600)
+    build, used = units.gram, 0
+
+    def gram(*given: Any) -> Any:
+        nonlocal used
+        used += 1
+        return build(*given)
+
+    monkeypatch.setattr(units, "gram", gram)
     for C, words in ((1e2, EMULATED.name), (1e5, f"float32: {EMULATED.name} is too coarse for tol")):
         with pytest.warns(UserWarning, match="max_iter"):
             model = SVC(C=C, gamma=0.02, device=device, precision="fast", max_iter=100).fit(X, y)
         assert model.fit_report_.precision == words
+        assert (used > 0) == (words == EMULATED.name)
+        used = 0
 
 
 def test_a_regression(device: str, emulated: None) -> None:
