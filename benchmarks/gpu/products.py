@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -22,9 +23,10 @@ from benchmarks.ladder_device import Bench, Clock
 from benchmarks.ladder_extremes import FORMS, Extremes, shapes
 from clsvm import kernels, solvers
 from clsvm.errors import ClsvmError
-from clsvm.gram import layouts
+from clsvm.gram import layouts, trial
 from clsvm.gram.layouts.record import Rows
 from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.units import Units
 from clsvm.opencl.devices import default_profile, find
 from clsvm.opencl.profiles import SEARCH, Profile, Tile, shape_class
 from clsvm.opencl.stream import Stream
@@ -225,6 +227,12 @@ def _searched(profile: Profile) -> Iterator[tuple[str, Tile]]:
         )
 
 
+def _units(stream: Stream, shape: str, usual: bool) -> list[Units | None]:
+    """None for the tile itself, and beside the profile's wide one the device's matrix units, if it has such."""
+    units = trial.found(stream).units if shape == "wide" and usual else None
+    return [None, units] if units else [None]
+
+
 def _dense(X: Any) -> NDArray[np.float32]:
     return np.asarray(X.toarray() if sp.issparse(X) else X)
 
@@ -244,12 +252,16 @@ def _prepared(
             stream = stack.enter_context(Stream(bench.queue, profile=profile))
             if rows is None:  # the layout does not depend on tiles
                 rows = layouts.build(stream, X, layouts.choose(profile, X, rbf.spec, "dense"), "float32")
-            for stored in (True, False):
-                name = f"W = {W}, d = {d}, {'rows' if stored else 'update'}, {dict(tile)}"
-                records[name] = {"W": W, "d": d, "n": n, "stored": stored, "tile": dict(tile)}
-                records[name]["usual"] = tile == bench.profile.tiles[shape]
+            usual = tile == bench.profile.tiles[shape]
+            for units, stored in product(_units(stream, shape, usual), (True, False)):
+                words = {"UNITS": units.name} if units else dict(tile)
+                name = f"W = {W}, d = {d}, {'rows' if stored else 'update'}, {words}"
+                records[name] = {"W": W, "d": d, "n": n, "stored": stored, "tile": words}
+                records[name]["usual"] = usual and not units
                 try:
-                    one = Product(Gram(stream, rows, rbf), X, W, stored)
+                    gram = Gram(stream, rows, rbf)
+                    gram.use(units)
+                    one = Product(gram, X, W, stored)
                     one.launch()
                     stream.finish()
                     made[name] = one

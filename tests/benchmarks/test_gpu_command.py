@@ -32,6 +32,7 @@ from benchmarks.gpu import device as device_steps
 from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
 from benchmarks.ladder_device import Bench
 from benchmarks.ladder_extremes import FORMS
+from clsvm.gram import units
 from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES, SEARCH
 from clsvm.opencl.stream import Stream
@@ -275,6 +276,19 @@ def test_products(shape: str, device: str, tmp_path: Path) -> None:
         assert one["gflops"] == pytest.approx(2e-9 * one["n"] * one["W"] * 7 / one["seconds"])
         written = 4 * one["W"] if one["stored"] else 16
         assert one["gbs"] == pytest.approx(1e-9 * one["n"] * (4 * 7 + written) / one["seconds"])
+
+
+def test_products_by_matrix_units(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have lines of their own beside the wide tile's, where a trial finds them right."""
+    monkeypatch.setenv("CLSVM_PROFILE", "gpu")
+    monkeypatch.setattr(units, "UNITS", (units.EMULATED,))
+    monkeypatch.setattr(products, "WORKING", {"many": (70,)})
+    monkeypatch.setattr(products, "HALF", np.inf)
+    rows = merged(products.products(asked(device, tmp_path, 0.0), d=7))["products"]
+    own = [one for one in rows if one["tile"] == {"UNITS": units.EMULATED.name}]
+    assert sorted(one["stored"] for one in own) == [False, True]
+    assert all(one["right"] and not one["usual"] and 0 < one["error"] < 1e-6 for one in own)
+    assert sum(one["usual"] for one in rows) == 4
 
 
 def test_tiles_of_the_search(shape: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

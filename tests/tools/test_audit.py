@@ -9,12 +9,13 @@ import pytest
 
 from clsvm.errors import BuildError, ClsvmError
 from clsvm.gram import programs
+from clsvm.gram.units import UNITS, gram, norms
 from clsvm.kernels.records import BUILTIN
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.solvers.programs import subproblem
 from clsvm.tools import audit
-from clsvm.tools.audit import TARGETS, Finding
+from clsvm.tools.audit import TARGETS, Finding, Target
 from clsvm.tools.loops import busiest
 
 GFX90A, SM_70 = TARGETS[1], TARGETS[3]
@@ -73,6 +74,18 @@ def test_tiles_multiply_and_steps_do_not_wait(compilers: None) -> None:
         assert (found.multiply_adds > 0.85, found.spills, found.scratch) == (True, 0, 0)
         (found,) = audit.compile(step.label, step.text, step.options, target)
         assert (found.barriers, found.spills, found.scratch) == (5, 0, 0)
+
+
+@pytest.mark.parametrize(("used", "target"), [(0, Target("sm_80", 32, "ptx")), (1, GFX90A)], ids=["tf32", "mfma"])
+def test_matrix_units(compilers: None, used: int, target: Target) -> None:
+    """Compilers know the instructions, and registers hold a tile; local memory is what these devices have."""
+    one, profile, spec = UNITS[used], PROFILES["nvidia"], BUILTIN["rbf"]
+    made = [*(gram(spec, product, one, profile) for product in ("rows", "update", "both, slabs")), norms(one, profile)]
+    for variant in made:
+        (found,) = audit.compile(variant.label, variant.text, variant.options, target)
+        assert (found.spills, found.scratch) == (0, 0)
+        assert found.local_memory <= 48 << 10
+        assert not any("ptxas" in words for words in found.problems)
 
 
 def test_the_busiest_loop() -> None:
