@@ -282,6 +282,8 @@ def test_products_by_matrix_units(device: str, tmp_path: Path, monkeypatch: pyte
     """They have lines of their own beside the wide tile's, where a trial finds them right."""
     monkeypatch.setenv("CLSVM_PROFILE", "gpu")
     monkeypatch.setattr(units, "UNITS", (units.EMULATED,))
+    built, build = [], units.gram
+    monkeypatch.setattr(units, "gram", lambda *given: built.append(given[0].name) or build(*given))
     monkeypatch.setattr(products, "WORKING", {"many": (70,)})
     monkeypatch.setattr(products, "HALF", np.inf)
     rows = merged(products.products(asked(device, tmp_path, 0.0), d=7))["products"]
@@ -289,6 +291,7 @@ def test_products_by_matrix_units(device: str, tmp_path: Path, monkeypatch: pyte
     assert sorted(one["stored"] for one in own) == [False, True]
     assert all(one["right"] and not one["usual"] and 0 < one["error"] < 1e-6 for one in own)
     assert sum(one["usual"] for one in rows) == 4
+    assert built.count("rbf") == 2
 
 
 def test_tiles_of_the_search(shape: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
