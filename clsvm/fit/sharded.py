@@ -188,7 +188,8 @@ class Ready:
         peaks = [one for one in self._laid.ask("peak", [()] * len(self._facts)) if not isinstance(one, Lost)]
         few, many = min(self._laid.sizes), max(self._laid.sizes)
         layout = f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
-        return At(max(self._stream.peak, *peaks), self._laid.device, layout, self._facts[0].reason, self._laid.plan)
+        where = max(self._stream.peak, *peaks), self._laid.device, layout, self._facts[0].reason, self._laid.plan
+        return At(*where, "float32: rows are in shards" * (self._options.precision == "fast"))
 
 
 class OnDevices:

@@ -23,8 +23,9 @@ class Units:
     """Matrix units of a kind of device, and how they are used.
 
     name: what reports call them. text: cl_kernels/<text>.cl. platform: a word of the OpenCL platform that can have
-    them. warp, fragment: items that hold a fragment together, and how many rows it has. groups, blocks, depth: lane
-    groups and panel blocks of a tile, features that are staged at a time. rows, vectors: of a tile, those of a warp.
+    them. warp, fragment, sharing: items that hold a fragment together, rows of one, items that have sums of the same
+    row. groups, blocks, depth: lane groups and panel blocks of a tile, features that are staged at a time. rows,
+    vectors: of a tile, those of a warp.
     error: of an inner product, its rounding over the norms that it is of, as clsvm.kernels.Kernel.rounding's eps.
     options: more of the build's. unroll: what stands before loops over fragments.
     """
@@ -34,6 +35,7 @@ class Units:
     platform: str
     warp: int
     fragment: int
+    sharing: int
     groups: int
     blocks: int
     depth: int
@@ -47,16 +49,24 @@ class Units:
         """Work-items of a work-group, for lane groups and panel blocks of so many lanes."""
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
+    def together(self, lanes: int) -> int:
+        """Fragments of a warp's rows whose sums for an update are in local memory at a time, in place of features."""
+        staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
+        across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
+        number = self.rows // self.fragment
+        while number > 1 and 8 * across * self.sharing * (number * each + 4) > staged:
+            number //= 2
+        return number
+
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
         """Why these rows' values of a kernel function are not made by them, in words; "" where they are."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":
             return f"rows are {rows.kind}, {rows.dtype}"
-        whole = "wide" in profile.tiles and rows.lanes * self.groups % self.rows == 0
-        return (
-            "" if whole and rows.lanes * self.blocks % self.vectors == 0 else f"the profile {profile.name} has no tile"
-        )
+        V = rows.lanes
+        whole = V * self.groups % self.rows == V * self.blocks % self.vectors == 0
+        return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
 
 
 # Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as
@@ -64,18 +74,18 @@ class Units:
 # three instructions. mfma: as any float32.
 UNITS: tuple[Units, ...] = (
     Units(
-        name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, groups=2, blocks=2, depth=16,
-        rows=32, vectors=64, error=2.0**-20,
+        name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,
+        depth=16, rows=32, vectors=64, error=2.0**-20,
     ),
     Units(
-        name="mfma float32", text="gram/mfma", platform="AMD", warp=64, fragment=32, groups=2, blocks=2, depth=16,
-        rows=64, vectors=64, error=2.0**-23,
+        name="mfma float32", text="gram/mfma", platform="AMD", warp=64, fragment=32, sharing=32, groups=2, blocks=2,
+        depth=16, rows=64, vectors=64, error=2.0**-23,
     ),
 )  # fmt: skip
 # The first of them in OpenCL C, in a tile whose local memory any device has: for tests, since it takes far longer.
 EMULATED = Units(
-    name="emulated tf32 x 3", text="gram/mma", platform="", warp=32, fragment=8, groups=1, blocks=1, depth=16,
-    rows=32, vectors=32, error=2.0**-20, options=("-DEMULATED",), unroll="",
+    name="emulated tf32 x 3", text="gram/mma", platform="", warp=32, fragment=8, sharing=8, groups=1, blocks=1,
+    depth=16, rows=32, vectors=32, error=2.0**-20, options=("-DEMULATED",), unroll="",
 )  # fmt: skip
 
 
@@ -86,7 +96,7 @@ def gram(spec: Spec, product: str, units: Units, profile: Profile, d: int = 0) -
     V = profile.lanes
     numbers = {
         "UB": V, "GROUPS": units.groups, "BLOCKS": units.blocks, "DEPTH": units.depth, "WARP_ROWS": units.rows,
-        "WARP_VECTORS": units.vectors, "ITEMS": units.items(V),
+        "WARP_VECTORS": units.vectors, "TOGETHER": units.together(V), "ITEMS": units.items(V),
     }  # fmt: skip
     own: Sequence[str] = [f"-D{name}={n}" for name, n in numbers.items()]
     made = (*options(profile, "float32", d), *programs.PRODUCTS[product].options, *own, *units.options)

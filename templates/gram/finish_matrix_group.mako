@@ -1,6 +1,6 @@
 <%doc>k[g][m][s] holds <x, u> of the tile's row ROW_AT(g, s) and the working vector u0 + VECTOR_AT(m, s): f, then store and
-update. Beyond the last working vector f may be no number, so values are 0 there. Sums of an update go fragment of rows by
-fragment of rows through local memory: what each warp and item that shares a row has of it.</%doc>
+update. Beyond the last working vector f may be no number, so values are 0 there. Sums of an update go through local memory,
+TOGETHER fragments of rows at a time: what each warp and item that shares a row has of it.</%doc>
 #define ROW_AT(g, s) (along * WARP_ROWS + (g) * FRAGMENT_ROWS + SUM_ROW(lane, s))
 #define VECTOR_AT(m, s) (across * WARP_VECTORS + (m) * FRAGMENT_VECTORS + SUM_VECTOR(lane, s))
 ${unroll}
@@ -33,33 +33,36 @@ ${unroll}
       }
 #endif
 #ifdef UPDATE
-#define FRAGMENT_OF_ALL (ALONG * FRAGMENT_ROWS)  // rows of the warps' fragments g
-    local wide *partial = (local wide *)staged + (across * SHARING + SHARE(lane)) * FRAGMENT_OF_ALL;
+#define EACH (ALONG * FRAGMENT_ROWS)  // rows of the warps' fragments g
+#define SHARED_LINE (TOGETHER * EACH + 4)
+    local wide *partial = (local wide *)staged + (across * SHARING + SHARE(lane)) * SHARED_LINE + along * FRAGMENT_ROWS;
 ${unroll}
-    for (int g = 0; g < X_FRAGMENTS; ++g)
+    for (int g0 = 0; g0 < X_FRAGMENTS; g0 += TOGETHER)
       for (int p = 0; p < problems; ++p) {
 ${unroll}
-        for (int one = 0; one < SUMS; ++one)  // (the first sum of each row)
-          if (SUM_VECTOR(lane, one) == SUM_VECTOR(lane, 0)) {
-            wide sum = wide_of(0);
+        for (int z = 0; z < TOGETHER; ++z)
 ${unroll}
-            for (int m = 0; m < U_FRAGMENTS; ++m)
+          for (int one = 0; one < SUMS; ++one)  // (the first sum of each row)
+            if (SUM_VECTOR(lane, one) == SUM_VECTOR(lane, 0)) {
+              wide sum = wide_of(0);
 ${unroll}
-              for (int s = 0; s < SUMS; ++s)
-                if (SUM_ROW(lane, s) == SUM_ROW(lane, one)) {
-                  const int u = u0 + VECTOR_AT(m, s);
-                  sum = wide_fma(wide_of(k[g][m][s]), u < total ? D[(size_t)p * capacity + u] : wide_of(0), sum);
-                }
-            partial[along * FRAGMENT_ROWS + SUM_ROW(lane, one)] = sum;
-          }
+              for (int m = 0; m < U_FRAGMENTS; ++m)
+${unroll}
+                for (int s = 0; s < SUMS; ++s)
+                  if (SUM_ROW(lane, s) == SUM_ROW(lane, one)) {
+                    const int u = u0 + VECTOR_AT(m, s);
+                    sum = wide_fma(wide_of(k[g0 + z][m][s]), u < total ? D[(size_t)p * capacity + u] : wide_of(0), sum);
+                  }
+              partial[z * EACH + SUM_ROW(lane, one)] = sum;
+            }
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int one = lid; one < FRAGMENT_OF_ALL; one += ITEMS) {
-          const int i = one / FRAGMENT_ROWS * WARP_ROWS + g * FRAGMENT_ROWS + one % FRAGMENT_ROWS;
+        for (int one = lid; one < TOGETHER * EACH; one += ITEMS) {
+          const int g = g0 + one / EACH, i = one % EACH / FRAGMENT_ROWS * WARP_ROWS + g * FRAGMENT_ROWS + one % FRAGMENT_ROWS;
           if (i < there * V) {
             global wide *sum_at = c + (size_t)p * n + out + i;
             wide sum = *sum_at;
             for (int z = 0; z < ITEMS / WARP / ALONG * SHARING; ++z)
-              sum = wide_add(sum, ((local const wide *)staged)[z * FRAGMENT_OF_ALL + one]);
+              sum = wide_add(sum, ((local const wide *)staged)[z * SHARED_LINE + one]);
             *sum_at = sum;
           }
         }

@@ -18,6 +18,9 @@
 #ifndef WARP_VECTORS
 #define WARP_VECTORS 64
 #endif
+#ifndef TOGETHER
+#define TOGETHER 1  // a warp's fragments of rows whose sums for an update are in local memory at a time
+#endif
 #ifndef ITEMS
 #define ITEMS (GROUPS * V / WARP_ROWS * (BLOCKS * UB / WARP_VECTORS) * WARP)
 #endif

@@ -173,10 +173,11 @@ def test_splits(device: str) -> None:
 def test_sums_of_an_update_fit_where_features_were_staged(used: units.Units) -> None:
     """And tiles are whole warps, staged by whole work-groups, and no larger than the wide ones that are counted."""
     V = GPU.lanes
-    items, sharing = used.items(V), {8: 8, 32: 32}[used.fragment]
+    items, together = used.items(V), used.together(V)
     across, along = used.blocks * V // used.vectors, used.groups * V // used.rows
     staged = 2 * used.depth * 16 * ((used.groups * V // 4 + 2) + (used.blocks * V // 4 + 2))
-    assert 8 * across * along * sharing * used.fragment <= staged < 48 << 10
+    assert 8 * across * used.sharing * (together * along * used.fragment + 4) <= staged < 48 << 10
+    assert used.rows // used.fragment % together == 0
     assert items == used.warp * across * along
     assert items % (used.groups * V // 4) == items % (used.blocks * V // 4) == 0
     wide = GPU.tiles["wide"]
@@ -286,6 +287,12 @@ def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: py
         assert model.fit_report_.precision == words
         assert (used > 0) == (words == EMULATED.name)
         used = 0
+
+
+def test_rows_in_shards(device: str, emulated: None) -> None:
+    X, y = rows(300)
+    report = SVC(gamma=0.02, device=[device] * 2, precision="fast").fit(X, y).fit_report_
+    assert report.precision == "float32: rows are in shards"
 
 
 def test_a_regression(device: str, emulated: None) -> None:
