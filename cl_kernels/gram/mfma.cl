@@ -1,6 +1,7 @@
 // A product of a wavefront's fragments on AMD's matrix units (v_mfma_f32_32x32x2f32), in float32:
 //   sums[u][x] += sum_j u[j] x[j],   2 features j, 32 working vectors u, 32 rows x
-// The fragments are those of AMD's manual for CDNA, rows as its A: an item's sums are of four rows side by side.
+// The fragments are those of AMD's manual for CDNA, rows as its A: an item's sums are of four rows side by side. EMULATED:
+// the same in OpenCL C, over a work-group that calls it together, by way of local memory.
 #define WARP 64  // items that hold a fragment together
 #define FRAGMENT_ROWS 32
 #define FRAGMENT_VECTORS 32
@@ -21,6 +22,25 @@ typedef float4 run;
 #define RUN_OF(k, s) ((run)((k)[s], (k)[(s) + 1], (k)[(s) + 2], (k)[(s) + 3]))
 #define high_of(x) (x)  // (nothing is split)
 #define low_of(x, high) 0.0f
+
+#ifdef EMULATED
+#define EXCHANGED (FRAGMENT_FEATURES * (FRAGMENT_ROWS + FRAGMENT_VECTORS))  // numbers of a wavefront
+#define EXCHANGE local float exchange[ITEMS / WARP * EXCHANGED];
+#define EXCHANGING , exchange + get_local_id(0) / WARP * EXCHANGED
+// The manual's A[i][k] and B[k][j] are of the items 32 k + i and 32 k + j, D[i][j] number i / 8 * 4 + i % 4 of item
+// i / 4 % 2 * 32 + j.
+INLINED void multiplied(float *sums, const float *u, const float *u_low, const float *x, const float *x_low, local float *exchange) {
+  const int lane = get_local_id(0) % WARP, j = lane % 32;
+  exchange[lane] = x[0], exchange[WARP + lane] = u[0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int i = 0; i < FRAGMENT_ROWS; ++i)
+    if (i / 4 % 2 == lane / 32) {
+      const int s = i / 8 * 4 + i % 4;
+      for (int k = 0; k < FRAGMENT_FEATURES; ++k) sums[s] = fma(exchange[32 * k + i], exchange[WARP + 32 * k + j], sums[s]);
+    }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+#else
 #define EXCHANGE
 #define EXCHANGING
 
@@ -33,3 +53,4 @@ inline void multiplied(float *sums, const float *u, const float *u_low, const fl
 #pragma unroll
   for (int s = 0; s < SUMS; ++s) sums[s] = at[s];
 }
+#endif

@@ -3,6 +3,7 @@ whether they are used."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,13 @@ from clsvm.gram.products import Gram, Store, Update
 from clsvm.gram.units import EMULATED, UNITS
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 
 GPU = PROFILES["gpu"]
-# The tile of tests, and that which a GPU has
-TILES = {"small": EMULATED, "own": replace(UNITS[0], options=EMULATED.options, unroll="")}
+# The tile of tests, and those that GPUs have
+TILES = {"small": EMULATED} | {one.text[5:]: replace(one, options=EMULATED.options, unroll="") for one in UNITS}
 SHAPES = ((190, 37, 130), (128, 16, 128), (200, 3, 65), (70, 1, 70))  # rows, features, working vectors
 
 
@@ -84,9 +86,10 @@ def test_a_function_that_has_no_value_where_there_is_no_vector(device: str) -> N
     near(device, kernels.Kernel("1 / dot"), 1 + np.random.default_rng(7).random((70, 5)), 66)
 
 
-def test_rows_of_k_in_several_buffers(device: str) -> None:
+@pytest.mark.parametrize("tile", list(TILES))
+def test_rows_of_k_in_several_buffers(device: str, tile: str) -> None:
     X = np.random.default_rng(2).normal(size=(150, 11)) / 3
-    near(device, kernels.make("rbf", gamma=0.7), X, 130, slabs=8)
+    near(device, kernels.make("rbf", gamma=0.7), X, 130, slabs=8, tile=tile)
 
 
 @pytest.mark.oclgrind
@@ -105,8 +108,9 @@ def test_rows_in_several_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(K, kernels.make("rbf", gamma=0.7)(X[:70], X), rtol=0, atol=4e-6)
 
 
+@pytest.mark.parametrize("tile", list(TILES))
 @pytest.mark.parametrize("d", [5, 784])
-def test_a_row_meets_itself_at_distance_0(device: str, d: int) -> None:
+def test_a_row_meets_itself_at_distance_0(device: str, d: int, tile: str) -> None:
     """To the last bit: squared norms are by the same units. Far from 0, where the function sees every bit."""
     X = np.random.default_rng(d).normal(size=(80, d)) + 3
     X[70] = X[3]
@@ -117,7 +121,7 @@ def test_a_row_meets_itself_at_distance_0(device: str, d: int) -> None:
         )
         gram = Gram(stream, rows, kernel)
         gram.at_least = 0
-        gram.use(EMULATED)
+        gram.use(TILES[tile])
         K, _, _ = values(stream, gram, 72)
     assert (np.diag(K[:, :72]) == 1).all()
     assert K[3, 70] == K[70, 3] == 1
@@ -184,15 +188,25 @@ def test_sums_of_an_update_fit_where_features_were_staged(used: units.Units) -> 
     assert (used.groups <= wide["GROUPS"], used.blocks <= wide["BLOCKS"]) == (True, True)
 
 
+def _without(made: Variant) -> Variant:
+    words = "  units(part, u, x_low PASSED);"
+    assert words in made.text
+    return replace(made, text=made.text.replace(words, ""))
+
+
 def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = {"gram": units.gram, "norms": units.norms}
     monkeypatch.setattr(trial, "_FOUND", {})
     with Stream(device, profile=GPU) as stream:
         assert trial.found(stream) == trial.Found(None, f"no matrix units are known of {stream.info.platform}", np.nan)
         monkeypatch.setattr(units, "UNITS", (replace(EMULATED, unroll="no OpenCL C"),))
         assert trial.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
-        monkeypatch.setattr(units, "UNITS", (replace(EMULATED, error=1e-9),))
-        assert "emulated tf32 x 3 is wrong by " in trial.found(stream).why
         monkeypatch.setattr(units, "UNITS", (EMULATED,))
+        for name, words in (("gram", r"emulated tf32 x 3 is wrong by 0.0001"), ("norms", r".* of equal rows")):
+            with monkeypatch.context() as broken:  # (two of the three products)
+                broken.setattr(units, name, lambda *given, name=name: _without(build[name](*given)))
+                assert re.match(words, trial.found(stream).why)
+            monkeypatch.setattr(trial, "_FOUND", {})
         found = trial.found(stream)
         assert (found.units, found.why) == (EMULATED, "")
         assert 0 < found.error < EMULATED.error
@@ -200,6 +214,14 @@ def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch
         assert trial.found(stream) is found
     with Stream(device, profile=PROFILES["cpu"]) as stream:
         assert trial.found(stream).units is None
+
+
+@pytest.mark.parametrize("tile", list(TILES))
+def test_each_passes_its_trial(device: str, monkeypatch: pytest.MonkeyPatch, tile: str) -> None:
+    one = replace(TILES[tile], platform="")
+    monkeypatch.setattr(units, "UNITS", (one,))
+    with Stream(device, profile=GPU) as stream:
+        assert trial.found(stream).units == one
 
 
 @pytest.fixture
