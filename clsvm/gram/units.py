@@ -70,8 +70,8 @@ class Units:
 
 
 # Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as
-# much for sums of eight that are cut, not rounded: a cut is one-sided, within 2^-23 of the largest term for each of the
-# three instructions. mfma: as any float32.
+# much for what the units cut off in sums of eight terms: of each less than a last bit of the largest, all to one side,
+# where float32's roundings go to both. That sums grow is not counted, as Kernel.rounding has it. mfma: as any float32.
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,
