@@ -16,7 +16,7 @@ import pytest
 
 MESSAGE = 4  # lines of a failure that are kept
 OURS = ("clsvm", "benchmarks", "tests")
-_own = {"log": "", "profile": ""}  # the file, in the process that reports; what profiles of the device's kind begin with
+_own = {"log": "", "profile": ""}  # the file, in the process that reports; how names of its kind of profiles begin
 
 
 def pytest_configure(config: pytest.Config) -> None:

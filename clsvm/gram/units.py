@@ -25,7 +25,7 @@ class Units:
     name: what reports call them. text: cl_kernels/<text>.cl. platform: a word of the OpenCL platform that can have
     them. warp, fragment, sharing: items that hold a fragment together, rows of one, items that have sums of the same
     row. groups, blocks, depth: lane groups and panel blocks of a tile, features that are staged at a time. rows,
-    vectors: of a tile, those of a warp.
+    vectors: of a tile, those of a warp. least: features from which on they are faster.
     error: of an inner product, its rounding over the norms that it is of, as clsvm.kernels.Kernel.rounding's eps.
     options: more of the build's. unroll: what stands before loops over fragments.
     """
@@ -41,6 +41,7 @@ class Units:
     depth: int
     rows: int
     vectors: int
+    least: int
     error: float
     options: tuple[str, ...] = ()
     unroll: str = "#pragma unroll"
@@ -64,6 +65,8 @@ class Units:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":
             return f"rows are {rows.kind}, {rows.dtype}"
+        if rows.d < self.least:
+            return f"matrix units are no faster for {rows.d} features, but from {self.least} on"
         V = rows.lanes
         whole = V * self.groups % self.rows == V * self.blocks % self.vectors == 0
         return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
@@ -72,20 +75,21 @@ class Units:
 # Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as
 # much for what the units cut off in sums of eight terms: of each less than a last bit of the largest, all to one side,
 # where float32's roundings go to both. That sums grow is not counted, as Kernel.rounding has it. mfma: as any float32.
+# Stored values of 128 features took 1.07 of float32's time on an H100, of 784 features 0.85 (AMD: taken from there).
 UNITS: tuple[Units, ...] = (
     Units(
         name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,
-        depth=16, rows=32, vectors=64, error=2.0**-20,
+        depth=16, rows=32, vectors=64, least=256, error=2.0**-20,
     ),
     Units(
         name="mfma float32", text="gram/mfma", platform="AMD", warp=64, fragment=32, sharing=32, groups=2, blocks=2,
-        depth=16, rows=64, vectors=64, error=2.0**-23,
+        depth=16, rows=64, vectors=64, least=256, error=2.0**-23,
     ),
 )  # fmt: skip
 # The first of them in OpenCL C, in a tile whose local memory any device has: for tests, since it takes far longer.
 EMULATED = Units(
     name="emulated tf32 x 3", text="gram/mma", platform="", warp=32, fragment=8, sharing=8, groups=1, blocks=1,
-    depth=16, rows=32, vectors=32, error=2.0**-20, options=("-DEMULATED",), unroll="",
+    depth=16, rows=32, vectors=32, least=0, error=2.0**-20, options=("-DEMULATED",), unroll="",
 )  # fmt: skip
 
 

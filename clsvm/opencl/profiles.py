@@ -184,6 +184,7 @@ PROFILES = {
         pair_items=1024,
         inner_step=2.5e7,
         inner_cost=1e4,
+        patience=100,
     ),
 }
 

@@ -35,7 +35,7 @@ from clsvm.solvers.certificate import Extremes
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 EPS = certificate.EPS
-FEW = 16  # coefficients that join F from each side
+FEW = 16  # coefficients that join F from each side, at first; twice as many after a step in which most of them stayed
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
 RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck
 ROUNDS = 100  # at most, beside one for each coefficient
@@ -80,14 +80,16 @@ def solve(
         if (
             stuck > PAIRS and stuck % 2
         ):  # a step of the worst pair alone lowers the dual, however degenerate the rest is
-            moved = _descend(state, np.zeros_like(seen.inside), state.pair(seen), RIDGE, 1)
+            joined = state.pair(seen)
+            moved, held = _descend(state, np.zeros_like(seen.inside), joined, RIDGE, 1)
         else:
             joined = state.join(seen, few, CLOSE * tol / 2)
-            moved = _descend(state, seen.inside, joined, RIDGE * STEADIER ** min(stuck, 3), most - steps)
+            moved, held = _descend(state, seen.inside, joined, RIDGE * STEADIER ** min(stuck, 3), most - steps)
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
-        stuck, few = (0, max(FEW, 2 * few)) if lower else (stuck + 1, FEW if moved else 1)
+        next_ = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
+        stuck, few = (0, max(FEW, next_)) if lower else (stuck + 1, FEW if moved else 1)
     return best
 
 
@@ -169,12 +171,14 @@ class _State:
             f[part] += self.K[:, row[mine]] @ step[mine]
 
 
-def _descend(state: _State, inside: NDArray[np.bool_], joined: NDArray[np.int8], ridge: float, most: float) -> int:
+def _descend(
+    state: _State, inside: NDArray[np.bool_], joined: NDArray[np.int8], ridge: float, most: float
+) -> tuple[int, int]:
     """Minimise over the coefficients that are inside or joined; returns the steps that changed something, at most
-    ``most``."""
+    ``most``, and how many coefficients came to a bound."""
     F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
-        return 0
+        return 0, 0
     up = joined[F] > 0
     # the part of the kink on which each coefficient stands or to which it goes
     kinked = np.where(state.b[F] == 0, np.where(up, state.kink, -state.kink), np.sign(state.b[F]) * state.kink)
@@ -217,7 +221,7 @@ def _descend(state: _State, inside: NDArray[np.bool_], joined: NDArray[np.int8],
         solved.hold(at)
         if len(solved.held) >= HELD and moved:
             break
-    return moved
+    return moved, len(solved.held)
 
 
 def _factored(tile: NDArray[np.float64], ridge: float) -> Any:

@@ -277,6 +277,16 @@ def test_where_they_are_not_used(device: str, emulated: None, name: str) -> None
         assert prepare.fast(gram, Options(precision=precision)) == (None, words)
 
 
+def test_few_features(device: str, monkeypatch: pytest.MonkeyPatch, emulated: None) -> None:
+    X, kernel = rows(100)[0], kernels.make("rbf", gamma=0.02)
+    monkeypatch.setattr(units, "UNITS", (replace(EMULATED, least=X.shape[1] + 1),))
+    with Stream(device) as stream:
+        gram = blocks.products_of(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), kernel, "float32")
+        unit, words = prepare.fast(gram, Options(precision="fast"))
+    d = X.shape[1]
+    assert (unit, words) == (None, f"float32: matrix units are no faster for {d} features, but from {d + 1} on")
+
+
 def test_where_rows_pass_through_the_device(device: str, emulated: None) -> None:
     X, kernel = rows(100)[0], kernels.make("rbf", gamma=0.02)
     with Stream(device) as stream:
