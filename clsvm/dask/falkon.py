@@ -74,7 +74,7 @@ class _OnWorkers(nystrom.Ready):
         return self._limit
 
     @property
-    def _held(self) -> int:
+    def held(self) -> int:
         return 0
 
     @property

@@ -61,7 +61,7 @@ class PreparedFit:
         room = WHOLE_SHARE * (stream.limit - stream.held)
         if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
             self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
-        units, self.precision = fast(self.gram, options)
+        units, self.precision = fast(self.gram, options, whole)
         scale = self._plain
         if units and isinstance(self.gram, Gram) and scale.sizes is not None:
             self.gram.use(units)
@@ -82,7 +82,7 @@ class PreparedFit:
         )
         self.last, self._eps = dtype == stream.profile.finest, float(np.finfo(dtype).eps)
         self._double = float(np.finfo(np.float64).eps) * scale.double  # the same in float64
-        self._size = max(scale.own, scale.double)
+        self._size = max(self._plain.own, self._plain.double)
         self._solver: solvers.Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
@@ -151,11 +151,12 @@ class PreparedFit:
         return self._sure(self.solve(problem, **settings | again).after(solution), self._double)
 
     def _plainer(self, problem: Problem) -> None:
-        """Plain float32 from here on, before the first solve, where that of matrix units is too coarse for tol."""
-        units = self.gram.units if isinstance(self.gram, Gram) and self._solver is None else None
-        if units and isinstance(self.gram, Gram) and self.coarse(problem, self.settings.tol):
-            self.precision = f"float32: {units.name} is too coarse for tol"
-            self.gram.use(None)
+        """Plain float32 from here on, before the first solve, where that of matrix units is too coarse for tol. A later
+        problem for which it is goes where one goes that float32 is too coarse for."""
+        gram = self.gram
+        if isinstance(gram, Gram) and gram.units and not self._solver and self.coarse(problem, self.settings.tol):
+            self.precision = f"float32: {gram.units.name} is too coarse for tol"
+            gram.use(None)
             self.settings = replace(self.settings, kernel_scale=self._plain.own)
 
     def _finished(
@@ -242,17 +243,21 @@ def products(
     return gram, plan, rounding(stream, plan, X, gram, options.dtype), _exact(options, gram, plan, X)
 
 
-def fast(gram: Products, options: Options) -> tuple[Units | None, str]:
+def fast(gram: Products, options: Options, many: bool = False) -> tuple[Units | None, str]:
     """(matrix units for the products of a fit where precision="fast" asks for them and they serve, how kernel values
-    are computed, in words)."""
+    are computed, in words). many: whether many solves share the rows, of which some may be too hard for the units."""
     dtype = gram.rows.dtype
     if options.precision != "fast" or dtype != "float32":
         return None, dtype
     if not isinstance(gram, Gram):
         return None, "float32: K is given, is stored whole, or is of rows that pass through the device"
-    units, why, _ = trial.found(gram.stream)
-    why = units.why_not(gram.kernel.spec, gram.rows, gram.stream.profile) if units else why
-    return (None, f"float32: {why}") if why or units is None else (units, units.name)
+    if many:
+        return None, "float32: many solves share the rows"
+    stream = gram.stream
+    why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in trial.known(stream)]
+    units, words, _ = trial.found(stream) if not all(why) or not why else trial.Found(None, why[0])
+    words = units.why_not(gram.kernel.spec, gram.rows, stream.profile) if units else words
+    return (None, f"float32: {words}") if words or units is None else (units, units.name)
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
@@ -331,10 +336,10 @@ def scales(kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str, error:
     size, least = precision.extent(sizes)
     eps = float(np.finfo(dtype).eps)
     error = error or eps
-    scale = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
+    scale = kernel.rounding(size, error, least, underflow(dtype, d))
     if not scale <= float(np.finfo(dtype).max):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
-    return Scales(scale, kernel.rounding(size, host.EPS, least, underflow("float64", d)), sizes)
+    return Scales(scale * (error / eps), kernel.rounding(size, host.EPS, least, underflow("float64", d)), sizes)
 
 
 def beyond(what: str, dtype: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.errors import ClsvmError
+from clsvm.errors import BuildError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts, units
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.gram.units import Units
@@ -34,19 +34,25 @@ def found(stream: Stream) -> Found:
     """The first of units.UNITS that the device has, by a trial of each that its platform can have."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, units.UNITS
-    if key not in _FOUND:
-        _FOUND[key] = _tried(stream)
+    try:
+        if key not in _FOUND:
+            _FOUND[key] = _tried(stream)
+    except (DeviceError, MemoryLimitError) as failed:  # (another time there may be room)
+        return Found(None, f"a trial of the device's matrix units did not run: {failed}")
     return _FOUND[key]
+
+
+def known(stream: Stream) -> list[Units]:
+    """Those of units.UNITS that the device may have."""
+    return [one for one in units.UNITS if one.platform in stream.info.platform and "wide" in stream.profile.tiles]
 
 
 def _tried(stream: Stream) -> Found:
     words = f"no matrix units are known of {stream.info.platform}"
-    for one in units.UNITS:
-        if one.platform not in stream.info.platform or "wide" not in stream.profile.tiles:
-            continue
+    for one in known(stream):
         try:
             error, lost = measured(stream, one)
-        except ClsvmError as failed:  # (what a compiler does not know)
+        except BuildError as failed:  # (what a compiler does not know)
             words = f"{one.name} was not built: {str(failed).strip().splitlines()[0][:200]}"
             continue
         if error <= one.error + ROUNDED and not lost:

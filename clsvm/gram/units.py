@@ -25,7 +25,7 @@ class Units:
     name: what reports call them. text: cl_kernels/<text>.cl. platform: a word of the OpenCL platform that can have
     them. warp, fragment, sharing: items that hold a fragment together, rows of one, items that have sums of the same
     row. groups, blocks, depth: lane groups and panel blocks of a tile, features that are staged at a time. rows,
-    vectors: of a tile, those of a warp. least: features from which on they are faster.
+    vectors: of a tile, those of a warp. least: features from which on values are stored sooner by them.
     error: of an inner product, its rounding over the norms that it is of, as clsvm.kernels.Kernel.rounding's eps.
     options: more of the build's. unroll: what stands before loops over fragments.
     """
@@ -66,7 +66,7 @@ class Units:
         if rows.kind != DENSE.name or rows.dtype != "float32":
             return f"rows are {rows.kind}, {rows.dtype}"
         if rows.d < self.least:
-            return f"matrix units are no faster for {rows.d} features, but from {self.least} on"
+            return f"of {rows.d} features values are stored no sooner by {self.name}, {self.least} are the least"
         V = rows.lanes
         whole = V * self.groups % self.rows == V * self.blocks % self.vectors == 0
         return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"

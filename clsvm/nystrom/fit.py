@@ -125,12 +125,10 @@ class Ready:
     :meth:`solve`.
 
     sample (s,): the rows of which the preconditioner is made; None: of centres that are no rows. coarse: whether the
-    device has a finer dtype. beside: bytes that are held there while factors are made. Raises ValueError where
-    memory_limit is too small.
+    device has a finer dtype. Raises ValueError where memory_limit is too small.
     """
 
     cross: Drawn
-    beside: int
     _finest: Cross | None
 
     def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
@@ -150,8 +148,8 @@ class Ready:
         return min(stream.limit - stream.held for stream in self._streams)
 
     @property
-    def _held(self) -> int:
-        """What is held now where factors are made."""
+    def held(self) -> int:
+        """What is held now where factors are made, as long as there are rows."""
         return max(stream.held for stream in self._streams)
 
     def _finer(self) -> Cross:
@@ -170,7 +168,7 @@ class Ready:
             self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
             values = cross.values(self.sample)
         self._posed.preconditioner.sample(values, penalty)
-        self._posed.preconditioner.memory_limit, self.beside = self._left, self._held
+        self._posed.preconditioner.memory_limit = self._left
 
     def solve(
         self,
@@ -254,7 +252,7 @@ def solved(
     opened: Callable[[str], AbstractContextManager[Ready]],
 ) -> Trained:
     """The steps of :func:`train` from there on. opened: has the rows ready in a dtype."""
-    found, peak, centers = None, 0, posed.centers
+    found, peak, held, centers = None, 0, 0, posed.centers
     for dtype in posed.dtypes:
         with opened(dtype) as made:
             clock.lap("layout")
@@ -264,7 +262,7 @@ def solved(
             with Display(options.verbose, options.tol, violation="residual") as progress:
                 now = made.solve(task, start, options.tol, most, progress, _going_on(options.callback, found))
             clock.lap("solve", now.seconds)
-            found, start, peak = now.after(found), now.alpha, max(peak, made.peak)
+            found, start, peak, held = now.after(found), now.alpha, max(peak, made.peak), max(held, made.held)
         if found.status is not Status.STALLED:
             break
     assert found is not None
@@ -283,7 +281,7 @@ def solved(
         condition=posed.preconditioner.condition,
         jitter=posed.preconditioner.jitter,
         rank=posed.preconditioner.rank,
-        bytes_held=max(peak, made.beside + factors.nbytes),
+        bytes_held=max(peak, held + factors.nbytes),
         seconds=clock.seconds(),
         device=posed.device,
         layout=made.cross.describe(),

@@ -35,7 +35,7 @@ from clsvm.solvers.certificate import Extremes
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 EPS = certificate.EPS
-FEW = 16  # coefficients that join F from each side, at first; twice as many after a step in which most of them stayed
+FEW = 16  # coefficients that join F from each side, at first
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
 RIDGE, STEADIER = 10 * EPS, 1e3  # what K_FF's diagonal gets in units of its size; by how much more where it is stuck
 ROUNDS = 100  # at most, beside one for each coefficient
@@ -88,8 +88,9 @@ def solve(
         steps += moved
         now, noise = state.level()
         lower, level = now < level - noise, min(now, level)
-        next_ = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
-        stuck, few = (0, max(FEW, next_)) if lower else (stuck + 1, FEW if moved else 1)
+        # (more of them while most stay: each that comes to a bound costs a solve)
+        more = 2 * few if 4 * held <= np.count_nonzero(joined) else few // 2
+        stuck, few = (0, max(FEW, more)) if lower else (stuck + 1, FEW if moved else 1)
     return best
 
 
@@ -175,7 +176,7 @@ def _descend(
     state: _State, inside: NDArray[np.bool_], joined: NDArray[np.int8], ridge: float, most: float
 ) -> tuple[int, int]:
     """Minimise over the coefficients that are inside or joined; returns the steps that changed something, at most
-    ``most``, and how many coefficients came to a bound."""
+    ``most``, and how many coefficients came to a bound or the kink."""
     F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
         return 0, 0
