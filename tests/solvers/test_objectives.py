@@ -162,7 +162,7 @@ def test_the_settings_of_the_paper(device: str, objective: str, cache: Any) -> N
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_duality_gap(device: str, objective: str) -> None:
-    X, y, _ = draw(3, 250, 5, 4 if objective == "Crammer-Singer" else 2, False, False)
+    X, y, _ = draw(3, 500, 5, 4 if objective == "Crammer-Singer" else 2, False, False)
     options: dict[str, Any] = {
         "kernel": make("rbf"),
         "device": device,
