@@ -169,92 +169,72 @@ kernel EXPLICIT void back(global const real *restrict K, const long ld, const in
 #define WIDE(sum) wide_of(sum)
 #endif
 
-// t of some outputs from p on, for a row i of LINE: the working vectors begin to end are this item's.
-INLINED void forward(const int outputs, const int p, global const real *restrict k, const long ld,
-                     global const term *restrict v, const int begin, const int end, const int capacity,
-                     local wide *sums, global wide *restrict t) {
-  const int lid = get_local_id(0);
-  wide total[OUT];
-#pragma unroll
-  for (int q = 0; q < outputs; ++q) total[q] = wide_of(0);
-  for (int u0 = begin; u0 < end; u0 += RUN) {
-    const int stop = min(end, u0 + RUN);
-    term sum[OUT];
-#pragma unroll
-    for (int q = 0; q < outputs; ++q) sum[q] = ZERO;
-#pragma unroll 8
-    for (int u = u0; u < stop; ++u) {
-      const real value = k[(size_t)u * ld];
-#pragma unroll
-      for (int q = 0; q < outputs; ++q) sum[q] = PLUS(sum[q], value, v[(size_t)(p + q) * capacity + u]);
-    }
-#pragma unroll
-    for (int q = 0; q < outputs; ++q) total[q] = wide_add(total[q], WIDE(sum[q]));
+// t of some outputs from p on, for a row of LINE: the working vectors begin to end are this item's.
+#define FORWARD(outputs)                                                                                             \
+  {                                                                                                                  \
+    wide total[outputs];                                                                                             \
+    _Pragma("unroll") for (int q = 0; q < outputs; ++q) total[q] = wide_of(0);                                       \
+    for (int u0 = begin; u0 < end; u0 += RUN) {                                                                      \
+      const int stop = min(end, u0 + RUN);                                                                           \
+      term sum[outputs];                                                                                             \
+      _Pragma("unroll") for (int q = 0; q < outputs; ++q) sum[q] = ZERO;                                             \
+      _Pragma("unroll 8") for (int u = u0; u < stop; ++u) {                                                          \
+        const real value = k[(size_t)u * ld];                                                                        \
+        _Pragma("unroll") for (int q = 0; q < outputs; ++q)                                                          \
+          sum[q] = PLUS(sum[q], value, v[(size_t)(p + q) * capacity + u]);                                           \
+      }                                                                                                              \
+      _Pragma("unroll") for (int q = 0; q < outputs; ++q) total[q] = wide_add(total[q], WIDE(sum[q]));               \
+    }                                                                                                                \
+    _Pragma("unroll") for (int q = 0; q < outputs; ++q) sums[q * WG + lid] = total[q];                               \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
+    for (int j = lid; j < outputs * LINE; j += WG) {                                                                 \
+      local const wide *part = sums + j / LINE * WG + j % LINE;                                                      \
+      wide sum = part[0];                                                                                            \
+      for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);                                       \
+      t[(size_t)(p + j / LINE) * ld + first + j % LINE] = sum;                                                       \
+    }                                                                                                                \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                                                    \
   }
-#pragma unroll
-  for (int q = 0; q < outputs; ++q) sums[q * WG + lid] = total[q];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int j = lid; j < outputs * LINE; j += WG) {
-    local const wide *part = sums + j / LINE * WG + j % LINE;
-    wide sum = part[0];
-    for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);
-    t[(size_t)(p + j / LINE) * ld + j % LINE] = sum;
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-}
 
-// out of OWN working vectors from u on, whose rows k are, and of some outputs from p on.
-INLINED void backward(const int outputs, const int p, global const real *restrict const *k, const long ld, const int rows,
-                      global const term *restrict r, const int u, const int there, const int capacity,
-                      local wide *sums, global wide *restrict out) {
-  const int lid = get_local_id(0);
-  wide total[OWN][OUT];
-#pragma unroll
-  for (int a = 0; a < OWN; ++a)
-#pragma unroll
-    for (int q = 0; q < outputs; ++q) total[a][q] = wide_of(0);
-  for (int i0 = lid; i0 < rows; i0 += WG * RUN) {
-    const int stop = min(rows, i0 + WG * RUN);
-    term sum[OWN][OUT];
-#pragma unroll
-    for (int a = 0; a < OWN; ++a)
-#pragma unroll
-      for (int q = 0; q < outputs; ++q) sum[a][q] = ZERO;
-#pragma unroll 4
-    for (int i = i0; i < stop; i += WG)
-#pragma unroll
-      for (int q = 0; q < outputs; ++q) {
-        const term ri = r[(size_t)(p + q) * ld + i];
-#pragma unroll
-        for (int a = 0; a < OWN; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);
-      }
-#pragma unroll
-    for (int a = 0; a < OWN; ++a)
-#pragma unroll
-      for (int q = 0; q < outputs; ++q) total[a][q] = wide_add(total[a][q], WIDE(sum[a][q]));
+// out of OWN working vectors from u on, whose rows k are, and of some outputs from p on. What the items have is added up by
+// LINE items a working vector, then by one.
+#define BACK(outputs)                                                                                                \
+  {                                                                                                                  \
+    wide total[OWN][outputs];                                                                                        \
+    _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                                  \
+      _Pragma("unroll") for (int q = 0; q < outputs; ++q) total[a][q] = wide_of(0);                                  \
+    for (int i0 = lid; i0 < rows; i0 += WG * RUN) {                                                                  \
+      const int stop = min(rows, i0 + WG * RUN);                                                                     \
+      term sum[OWN][outputs];                                                                                        \
+      _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                                \
+        _Pragma("unroll") for (int q = 0; q < outputs; ++q) sum[a][q] = ZERO;                                        \
+      _Pragma("unroll 4") for (int i = i0; i < stop; i += WG)                                                        \
+        _Pragma("unroll") for (int q = 0; q < outputs; ++q) {                                                        \
+          const term ri = r[(size_t)(p + q) * ld + i];                                                               \
+          _Pragma("unroll") for (int a = 0; a < OWN; ++a) sum[a][q] = PLUS(sum[a][q], k[a][i], ri);                  \
+        }                                                                                                            \
+      _Pragma("unroll") for (int a = 0; a < OWN; ++a)                                                                \
+        _Pragma("unroll") for (int q = 0; q < outputs; ++q) total[a][q] = wide_add(total[a][q], WIDE(sum[a][q]));    \
+    }                                                                                                                \
+    _Pragma("unroll") for (int q = 0; q < outputs; ++q) {                                                            \
+      _Pragma("unroll") for (int a = 0; a < OWN; ++a) sums[a * WG + lid] = total[a][q];                              \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
+      for (int j = lid; j < OWN * LINE; j += WG) {                                                                   \
+        local wide *part = sums + j / LINE * WG + j % LINE;                                                          \
+        wide sum = part[0];                                                                                          \
+        for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);                                     \
+        part[0] = sum;                                                                                               \
+      }                                                                                                              \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
+      if (lid < OWN && u + lid < count[0]) {                                                                         \
+        wide sum = sums[lid * WG];                                                                                   \
+        for (int s = 1; s < LINE; ++s) sum = wide_add(sum, sums[lid * WG + s]);                                      \
+        global wide *restrict to = out + (size_t)(p + q) * capacity + u + lid;                                       \
+        *to = wide_add(*to, sum);                                                                                    \
+      }                                                                                                              \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                                                  \
+    }                                                                                                                \
   }
-#pragma unroll
-  for (int q = 0; q < outputs; ++q) {
-#pragma unroll
-    for (int a = 0; a < OWN; ++a) sums[a * WG + lid] = total[a][q];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    // (LINE items a working vector, then one)
-    for (int j = lid; j < OWN * LINE; j += WG) {
-      local wide *part = sums + j / LINE * WG + j % LINE;
-      wide sum = part[0];
-      for (int s = 1; s < WG / LINE; ++s) sum = wide_add(sum, part[s * LINE]);
-      part[0] = sum;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (lid < there) {
-      wide sum = sums[lid * WG];
-      for (int s = 1; s < LINE; ++s) sum = wide_add(sum, sums[lid * WG + s]);
-      global wide *restrict to = out + (size_t)(p + q) * capacity + u + lid;
-      *to = wide_add(*to, sum);
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }
-}
 
 kernel OF_GROUP void forth(global const real *restrict K, const long ld, const int rows, global const term *restrict v,
                   global const int *restrict count, const int problems, const int capacity, global wide *restrict t) {
@@ -264,24 +244,24 @@ kernel OF_GROUP void forth(global const real *restrict K, const long ld, const i
   global const real *restrict k = K + first + lid % LINE;
   local wide sums[OUT * WG];
   int p = 0;
-  for (; p + OUT <= problems; p += OUT) forward(OUT, p, k, ld, v, begin, end, capacity, sums, t + first);
+  for (; p + OUT <= problems; p += OUT) FORWARD(OUT)
 #if OUT > 2
-  for (; p + 2 <= problems; p += 2) forward(2, p, k, ld, v, begin, end, capacity, sums, t + first);
+  for (; p + 2 <= problems; p += 2) FORWARD(2)
 #endif
-  for (; p < problems; ++p) forward(1, p, k, ld, v, begin, end, capacity, sums, t + first);
+  for (; p < problems; ++p) FORWARD(1)
 }
 
 kernel OF_GROUP void back(global const real *restrict K, const long ld, const int rows, global const term *restrict r,
                  global const int *restrict count, const int problems, const int capacity, global wide *restrict out) {
-  const int u = get_group_id(0) * OWN, there = min(OWN, count[0] - u);
-  if (there <= 0) return;  // (the whole group)
+  const int u = get_group_id(0) * OWN, lid = get_local_id(0);
+  if (u >= count[0]) return;  // (the whole group)
   ROWS_OF_OWN
   local wide sums[OWN * WG];
   int p = 0;
-  for (; p + OUT <= problems; p += OUT) backward(OUT, p, k, ld, rows, r, u, there, capacity, sums, out);
+  for (; p + OUT <= problems; p += OUT) BACK(OUT)
 #if OUT > 2
-  for (; p + 2 <= problems; p += 2) backward(2, p, k, ld, rows, r, u, there, capacity, sums, out);
+  for (; p + 2 <= problems; p += 2) BACK(2)
 #endif
-  for (; p < problems; ++p) backward(1, p, k, ld, rows, r, u, there, capacity, sums, out);
+  for (; p < problems; ++p) BACK(1)
 }
 #endif

@@ -53,8 +53,9 @@ INLINED float look(Extremes *e, const int p, const int pieces, global const wide
     violation = fmax(violation, violation_of(e[g]));
   }
 #if GROUPS == 2
-  Extremes *other = e + (violation_of(e[0]) >= violation_of(e[1]));
-  other->im = other->iM = INT_MAX;
+  const bool second = violation_of(e[0]) < violation_of(e[1]);  // (said of each: an index would need memory)
+  e[0].im = second ? INT_MAX : e[0].im, e[0].iM = second ? INT_MAX : e[0].iM;
+  e[1].im = second ? e[1].im : INT_MAX, e[1].iM = second ? e[1].iM : INT_MAX;
 #endif
   return violation > 0 ? 1.0f / violation : 0.0f;
 }
