@@ -255,9 +255,11 @@ def fast(gram: Products, options: Options, many: bool = False) -> tuple[Units | 
         return None, "float32: many solves share the rows"
     stream = gram.stream
     why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in trial.known(stream)]
-    units, words, _ = trial.found(stream) if not all(why) or not why else trial.Found(None, why[0])
+    if why and all(why):  # (no trial where none would serve)
+        return None, f"float32: {why[0]}"
+    units, words, _ = trial.found(stream)
     words = units.why_not(gram.kernel.spec, gram.rows, stream.profile) if units else words
-    return (None, f"float32: {words}") if words or units is None else (units, units.name)
+    return (units, units.name) if units and not words else (None, f"float32: {words}")
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:

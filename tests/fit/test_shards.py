@@ -187,9 +187,9 @@ def test_the_estimator_is_as_ever(device: str, tmp_path: Path) -> None:
     assert again.fit_report_.steps < fitted(both, C=1.1).fit_report_.steps
     assert violation(again, SIGNS, X, 1.1) <= 1.2e-3
     file = tmp_path / "checkpoint"
-    steps = fitted(both, checkpoint=file).fit_report_.steps
+    fitted(both, checkpoint=file)
     assert file.exists()
-    assert fitted(both, checkpoint=file).fit_report_.steps < steps // 4
+    assert fitted(both, checkpoint=file).fit_report_.steps < 50
 
 
 def test_float64_where_float32_is_too_coarse(device: str) -> None:

@@ -319,7 +319,7 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
     given = {"C": 10.0, "gamma": 0.3, "cache_size": 0, "working_set_size": 64, "memory_limit": memory}
     model = SVC(**given, layout=layout, device=device).fit(X, y)
     assert model.fit_report_.converged
-    assert len(held) >= 8
+    assert len(held) > 8
     assert max(held) < 16_384  # (slots)
 
 
