@@ -14,7 +14,7 @@ from clsvm.cli.common import Device, Element, Param, console, dtype_name, kernel
 if TYPE_CHECKING:
     from clsvm.kernels import Kernel
     from clsvm.kernels.records import Spec
-    from clsvm.tools.audit import Finding
+    from clsvm.tools.audit import Finding, Target
 
 T = TypeVar("T")
 
@@ -202,20 +202,29 @@ def audit(
     specs = [BUILTIN[name] for name in _names("--kernels", kernels, BUILTIN)]
     with reporting(ctx):
         from clsvm.errors import ClsvmError
-        from clsvm.opencl.profiles import PROFILES
-        from clsvm.tools import registry
 
         if words := compilers.missing():
             raise ClsvmError(words)
-        gpu = PROFILES["gpu"]
-        programs = [(v.label, v.text, v.options) for v in (*registry.fixed(gpu), *registry.registry(specs, gpu))]
-        found = compilers.audit(programs, chosen, jobs or os.cpu_count() or 1)
+        made = {target: list(_programs(target, specs)) for target in chosen}
+        found = (one for target in chosen for one in compilers.audit(made[target], target, jobs or os.cpu_count() or 1))
         findings = sorted(_counted(found), key=lambda f: (f.target.name, *_badness(f)))
         _print(findings)
-        bad = sum(1 for finding in findings if finding.problems)
-        typer.echo(f"{len(programs)} programs, {len(chosen)} targets, {len(findings)} kernels: {bad} with problems")
+        programs, bad = sum(map(len, made.values())), sum(1 for finding in findings if finding.problems)
+        typer.echo(f"{programs} programs, {len(chosen)} targets, {len(findings)} kernels: {bad} with problems")
         if bad:
             raise typer.Exit(1)
+
+
+def _programs(target: Target, specs: list[Spec]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """All that a target runs, as (label, text, options)."""
+    from clsvm.gram.units import UNITS
+    from clsvm.opencl.profiles import PROFILES
+    from clsvm.tools import registry
+
+    profile = PROFILES[target.profile]
+    units = [v for one in UNITS if one.name == target.units for v in registry.of_units(one, specs, profile)]
+    for v in (*registry.fixed(profile), *registry.registry(specs, profile), *units):
+        yield v.label, v.text, v.options
 
 
 def _badness(f: Finding) -> tuple[int, float, int]:

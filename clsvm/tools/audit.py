@@ -23,6 +23,7 @@ from clsvm.errors import BuildError, ClsvmError
 from clsvm.tools.loops import busiest
 
 LOCAL_LIMIT = 32 << 10  # bytes of local memory a work-group: what OpenCL 1.2 promises, and all that some devices have
+LARGER_LIMIT = 48 << 10  # what every device of NVIDIA's has, and AMD's that have matrix units
 SIMDS = 4  # of an AMD compute unit (RDNA: of the pair of units that share local memory)
 # A variable in PTX: space, bits of an item, name, items; and what ptxas says of an entry
 _DECLARED = r"\.(local|shared) +(?:\.align \d+ )?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d+)\])?;"
@@ -32,19 +33,23 @@ _SAID = r"(\d+) (?:bytes )?(registers|stack|spill stores)"
 @dataclass(frozen=True)
 class Target:
     """A device to compile for. name: clang's and ptxas's name of it. wavefront: work-items that run in step.
-    family: "amd" or "ptx". local_memory: bytes of a compute unit, for all groups on its SIMDS SIMDs."""
+    family: "amd" or "ptx". local_memory: bytes of a compute unit, for all groups on its SIMDS SIMDs. limit: bytes that
+    a work-group may have. profile: of clsvm.opencl.profiles. units: its matrix units in clsvm.gram.units, or ""."""
 
     name: str
     wavefront: int
     family: str
     local_memory: int = 0
+    limit: int = LOCAL_LIMIT
+    profile: str = "gpu"
+    units: str = ""
 
 
 TARGETS = (
     Target("gfx906", 64, "amd", 64 << 10),
-    Target("gfx90a", 64, "amd", 64 << 10),
+    Target("gfx90a", 64, "amd", 64 << 10, limit=LARGER_LIMIT, units="mfma float32"),
     Target("gfx1030", 32, "amd", 128 << 10),
-    Target("sm_70", 32, "ptx"),
+    Target("sm_80", 32, "ptx", limit=LARGER_LIMIT, profile="nvidia", units="tf32 x 3"),
 )
 
 
@@ -76,14 +81,15 @@ class Finding:
 
 
 def problems(finding: Finding) -> tuple[str, ...]:
-    """What the figures of ``finding`` say is wrong: spilled registers, scratch, local memory above LOCAL_LIMIT.
+    """What the figures of ``finding`` say is wrong: spilled registers, scratch, local memory above the target's limit.
 
     Scalar registers spill into lanes of vector registers, not into memory: a figure, not a problem.
     """
     spills, scratch, memory = finding.spills, finding.scratch, finding.local_memory
     words = [f"spills {spills} registers"] * (spills > 0)
     words += [f"{scratch} bytes of scratch a work-item"] * (scratch > 0)
-    words += [f"{memory} bytes of local memory, more than {LOCAL_LIMIT}"] * (memory > LOCAL_LIMIT)
+    limit = finding.target.limit
+    words += [f"{memory} bytes of local memory, more than {limit}"] * (memory > limit)
     return tuple(words)
 
 
@@ -113,23 +119,20 @@ def compile(label: str, text: str, options: Sequence[str], target: Target) -> li
     return [replace(found, problems=(*problems(found), *undefined, *refused)) for found in findings]
 
 
-def audit(
-    programs: Iterable[tuple[str, str, Sequence[str]]], targets: Iterable[Target] = TARGETS, jobs: int = 2
-) -> Iterator[Finding]:
-    """Findings of every program (label, text, options) on every target, in this order, ``jobs`` compilers at a time.
+def audit(programs: Iterable[tuple[str, str, Sequence[str]]], target: Target, jobs: int = 2) -> Iterator[Finding]:
+    """Findings of every program (label, text, options) on a target, in this order, ``jobs`` compilers at a time.
 
     A program that stands twice under different labels is compiled once. Raises as :func:`compile` does, in its place
     in the order.
     """
     with ThreadPoolExecutor(jobs) as pool:
-        made: dict[tuple[str, tuple[str, ...], Target], Future[list[Finding]]] = {}
-        order, targets = [], tuple(targets)
+        made: dict[tuple[str, tuple[str, ...]], Future[list[Finding]]] = {}
+        order = []
         for label, text, options in programs:
-            for target in targets:
-                key = text, tuple(options), target
-                if key not in made:
-                    made[key] = pool.submit(compile, label, *key)
-                order.append((label, made[key]))
+            key = text, tuple(options)
+            if key not in made:
+                made[key] = pool.submit(compile, label, *key, target)
+            order.append((label, made[key]))
         try:
             for label, future in order:
                 yield from (replace(found, program=label) for found in future.result())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clsvm.gram import layouts
+from clsvm.gram import layouts, units
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
+from clsvm.gram.units import Units
 from clsvm.kernels.records import Spec
 from clsvm.linalg.programs import programs
 from clsvm.opencl import sources
@@ -69,3 +70,12 @@ def fixed(profile: Profile, dtypes: Iterable[str] = ("float32", "float64")) -> I
         yield from programs(profile, dtype)
         for layout in LAYOUTS.values():
             yield from layout.programs(profile, dtype)
+
+
+def of_units(one: Units, specs: Iterable[Spec], profile: Profile) -> Iterator[Variant]:
+    """Every program of matrix units: of kernel functions of inner products, over dense rows in float32."""
+    yield units.norms(one, profile)
+    for spec in specs:
+        for product, made in PRODUCTS.items():
+            if not made.tile and "wide" in shapes(profile, product) and not spec.element:
+                yield units.gram(spec, product, one, profile)
