@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -32,12 +33,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --full, tests marked so are left out, unless they are named one by one."""
-    if config.getoption("--full") or any("::" in word for word in config.args):
+    """Leaves out what is marked full, without --full, and a part of what is marked sample; not what is named."""
+    if any("::" in word for word in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    left_out = set() if config.getoption("--full") else {item for item in items if item.get_closest_marker("full")}
+    left_out |= _beside_the_sample(items)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _beside_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of the cases of a test that is marked sample(k), on a device that is spared: all but each k-th, at random."""
+    cases: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and item.get_closest_marker("sample")
+            and thrifty(item.callspec.params["device"])
+        ):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    beside: set[pytest.Item] = set()
+    for same in cases.values():
+        (each,) = same[0].get_closest_marker("sample").args
+        same.sort(key=lambda item: crc32(item.nodeid.encode()))  # (the same ones each time)
+        beside.update(same[-(-len(same) // each) :])
+    return beside
 
 
 @pytest.fixture(params=[str(d.index) for d in USABLE], ids=[d.platform.split()[0] for d in USABLE])

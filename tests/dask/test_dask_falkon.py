@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,24 +17,12 @@ distributed = pytest.importorskip("distributed")
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
 from clsvm.dask.encoding import Labels, Numbers  # noqa: E402
-from tests.conftest import USABLE  # noqa: E402
+from tests.dask.conftest import DEVICE, cluster  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 5)).astype(np.float32)
 Y = np.sin(X).sum(axis=1)
 CLASSES = np.array(["a", "b", "c"])[(Y > 0).astype(int) + (Y > 1.5)]
-DEVICE = next((str(one.index) for one in USABLE if "Intel" in one.platform), str(USABLE[0].index) if USABLE else "")
-
-
-def cluster(workers: int) -> Any:
-    return distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """Two workers, for all that leave them alive."""
-    with cluster(2) as two, distributed.Client(two) as client:
-        yield client
 
 
 def machine(name: str, **given: Any) -> Any:
@@ -117,31 +104,31 @@ def test_the_same_bits_by_any_number_of_workers(client: Any) -> None:
         np.testing.assert_array_equal(machine("FalkonClassifier").fit(rows, y).dual_coef_, two.dual_coef_)
 
 
-@pytest.mark.parametrize(
-    ("name", "y", "given"),
-    [
-        ("FalkonRegressor", Y, {"penalty": 1e-7, "tol": 1e-7}),
-        pytest.param("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}, marks=pytest.mark.full),
-    ],
-)
-def test_a_worker_that_dies(client: Any, name: str, y: Any, given: dict[str, Any]) -> None:
+def test_a_worker_that_dies(client: Any) -> None:
     """Killed in the middle of conjugate gradients: its rows are laid out elsewhere, and the result stands."""
-    rows, targets = da.from_array(X, chunks=(1000, 5)), da.from_array(y, chunks=1000)
-    whole = machine(name, **given).fit(rows, targets)
-    with cluster(2) as two, distributed.Client(two, set_as_default=False) as doomed, doomed.as_current():
-        worker, killed = next(iter(doomed.run(os.getpid).values())), []
+    rows = da.from_array(X, chunks=(1000, 5))
+    with cluster(2) as two, distributed.Client(two, set_as_default=False) as doomed:
+        for name, y, given in (
+            ("FalkonRegressor", Y, {"penalty": 1e-7, "tol": 1e-7}),
+            ("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}),
+        ):
+            targets = da.from_array(y, chunks=1000)
+            whole = machine(name, **given).fit(rows, targets)
+            doomed.wait_for_workers(2)
+            worker, killed = next(iter(doomed.run(os.getpid).values())), list[int]()
 
-        def kill(step: int, *_: Any) -> None:
-            if step == 3:
-                killed.append(worker)
-                os.kill(worker, signal.SIGKILL)
+            def kill(step: int, *_: Any, worker: int = worker, killed: list[int] = killed) -> None:
+                if step == 3:
+                    killed.append(worker)
+                    os.kill(worker, signal.SIGKILL)
 
-        again = machine(name, callback=kill, **given).fit(rows, targets)
-    assert killed == [worker]
-    assert again.fit_report_.converged
-    assert again.fit_report_.objective == pytest.approx(whole.fit_report_.objective, rel=1e-8)
-    scale = np.abs(whole.dual_coef_).max()
-    np.testing.assert_allclose(again.dual_coef_, whole.dual_coef_, rtol=0, atol=1e-5 * scale)
+            with doomed.as_current():
+                again = machine(name, callback=kill, **given).fit(rows, targets)
+            assert killed == [worker]
+            assert again.fit_report_.converged
+            assert again.fit_report_.objective == pytest.approx(whole.fit_report_.objective, rel=1e-8)
+            scale = np.abs(whole.dual_coef_).max()
+            np.testing.assert_allclose(again.dual_coef_, whole.dual_coef_, rtol=0, atol=1e-5 * scale)
 
 
 def test_coefficients_and_centres_are_all_that_travels(client: Any) -> None:

@@ -93,6 +93,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "LEAST", 16)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stays", [False, True], ids=["passing", "staying"])
 def test_the_same_bits_as_in_one_piece(
@@ -144,6 +145,7 @@ def test_rows_beyond_the_largest_buffer_of_a_device(device: str, small_blocks: N
             np.testing.assert_array_equal(one, expected)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", ["csr", "hybrid", "inverted", "clustered", "dense"])
 def test_arrays_as_any_rows_in_little_memory(device: str, layout: str) -> None:
     """An array that is mostly zeros, in every layout: a fit within a quarter of its bytes ends as in core."""
@@ -182,6 +184,7 @@ def test_element_wise_functions(device: str, form: str, tmp_path: Path, small_bl
         np.testing.assert_array_equal(one, expected)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", ["dense", "mapped", "csr", "clustered"])
 def test_fits_of_a_quarter(device: str, form: str, tmp_path: Path) -> None:
     """The objective of a fit in one piece, within the limit; every pass goes the other way."""
@@ -205,6 +208,7 @@ def test_fits_of_a_quarter(device: str, form: str, tmp_path: Path) -> None:
     assert fits[1].dual == pytest.approx(fits[0].dual, rel=1e-6)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "machine",
     [
@@ -353,6 +357,7 @@ def test_csr_rows_of_very_different_lengths(device: str) -> None:
     assert fits[0].working_set_size >= 16
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("C", [0.1, 10.0])
 @pytest.mark.parametrize("limit", [240_000, 260_000, 300_000, 360_000, 460_000])
 def test_a_solve_ends_within_the_memory_that_it_began_with(device: str, C: float, limit: int) -> None:

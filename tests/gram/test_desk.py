@@ -55,6 +55,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered"])
 @pytest.mark.parametrize(("k", "problems"), [(2, 1), (5, 4), (3, 3)])

@@ -122,6 +122,7 @@ def test_input_of_any_form(device: str, form: Any) -> None:
     np.testing.assert_allclose(got, model.decision_function(Y, device), atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_float32_rows_are_their_numbers(device: str, profile: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are centred before they are rounded, as the same numbers in float64 are, in all layouts."""

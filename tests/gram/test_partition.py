@@ -20,7 +20,6 @@ from clsvm.gram.products import Gram
 from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
-from tests.conftest import thrifty
 
 
 def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
@@ -81,6 +80,7 @@ def test_counts_and_split(form: Any) -> None:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["rbf", "linear", "laplacian"])
 def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name: str, dtype: str) -> None:
@@ -158,10 +158,9 @@ def half_dense(n: int = 400, d: int = 300) -> tuple[sp.csr_matrix, np.ndarray]:
     return X, X[:, :60] @ rng.normal(size=60)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("layout", ["dense", "csr", "clustered", "hybrid", "inverted"])
 def test_every_layout_of_every_estimator_ends_alike(device: str, profile: str, layout: str) -> None:
-    if thrifty(device) and profile == "gpu":
-        pytest.skip("a slow compiler has them as gpu-pair, Intel's as gpu")
     X, y = half_dense()
     machine = SVR(C=1.0, gamma=0.05, tol=1e-5, device=device).fit(X, y)
     other = SVR(C=1.0, gamma=0.05, tol=1e-5, device=device, layout=layout).fit(X, y)

@@ -96,12 +96,11 @@ def check_kernel(
             np.testing.assert_allclose(kept, expected[:, u], rtol=0, atol=tolerance)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "kind"), NAMES_LAYOUTS)
 def test_records(device: str, name: str, kind: str, dtype: str) -> None:
-    if thrifty(device) and kind != "dense" and (dtype == "float64" or name not in USUAL):
-        pytest.skip("the dense layout shows the function, and three functions show the others")
     for n, d in SIZES[1:]:  # (one row is another shape class, and so another program: test_shapes has it)
         check(device, name, kind, dtype, n, d, 37)
 
@@ -139,6 +138,7 @@ def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
     assert "clustered" not in layouts.choose(stream.profile, np.eye(400), make("laplacian").spec).reason
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:

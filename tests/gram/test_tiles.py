@@ -38,6 +38,7 @@ def gathered(stream: Stream, gram: Gram, m: int, square: bool = False) -> tuple[
     return panel, rows, count
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("name", "m"), [("rbf", 150), ("rbf", 11), ("laplacian", 150)])
 @pytest.mark.parametrize("profile", ["cpu", "cpu8"])

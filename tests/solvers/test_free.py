@@ -208,6 +208,7 @@ ESTIMATORS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("task", ESTIMATORS)
 def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same optimum, in at most half of the working sets."""
@@ -226,6 +227,7 @@ def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: p
     assert abs(with_steps.dual - without.dual) <= 1e-4 * abs(without.dual)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_violation_in_every_layout(device: str, layout: str) -> None:
     X, y = hard()

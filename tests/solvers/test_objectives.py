@@ -92,6 +92,7 @@ problems = given(
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.full
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", PAPERS)

@@ -40,6 +40,7 @@ MACHINES: dict[str, Any] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MACHINES)
 def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a row cache for all rows, and with one that holds them at the beginning alone."""
@@ -157,6 +158,7 @@ def test_steps_over_free_coefficients_take_them_too(device: str, monkeypatch: py
     assert duals[0] == pytest.approx(duals[1], rel=1e-6)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("seed", [0, 5, 26])
 def test_no_row_leaves_a_ring_that_can_grow(

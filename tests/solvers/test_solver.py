@@ -380,6 +380,7 @@ def test_every_memory_limit_gives_the_optimum_or_an_error(device: str) -> None:
     assert kept > 10
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("n", [30, 58])
 @pytest.mark.parametrize("text", ["dot / sqrt(xx * yy)", "dot / sqrt(xx) / sqrt(yy)"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
