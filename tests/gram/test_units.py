@@ -69,6 +69,7 @@ def near(device: str, kernel: kernels.Kernel, X: np.ndarray, m: int, slabs: int 
     np.testing.assert_allclose(c, 2 * D @ K, rtol=0, atol=1e-12 * m * scale)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", list(TILES))
 @pytest.mark.parametrize(("n", "d", "m"), SHAPES)
 def test_products(device: str, n: int, d: int, m: int, tile: str) -> None:
@@ -76,6 +77,7 @@ def test_products(device: str, n: int, d: int, m: int, tile: str) -> None:
     near(device, kernels.make("rbf", gamma=0.7), X, m, tile=tile)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["linear", "poly", "sigmoid"])
 def test_functions(device: str, name: str) -> None:
     X = np.random.default_rng(1).normal(size=(100, 9)) / 3
@@ -86,6 +88,7 @@ def test_a_function_that_has_no_value_where_there_is_no_vector(device: str) -> N
     near(device, kernels.Kernel("1 / dot"), 1 + np.random.default_rng(7).random((70, 5)), 66)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", list(TILES))
 def test_rows_of_k_in_several_buffers(device: str, tile: str) -> None:
     X = np.random.default_rng(2).normal(size=(150, 11)) / 3
@@ -108,6 +111,7 @@ def test_rows_in_several_buffers(device: str, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(K, kernels.make("rbf", gamma=0.7)(X[:70], X), rtol=0, atol=4e-6)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tile", list(TILES))
 @pytest.mark.parametrize("d", [5, 784])
 def test_a_row_meets_itself_at_distance_0(device: str, d: int, tile: str) -> None:
