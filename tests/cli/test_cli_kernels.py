@@ -247,7 +247,7 @@ def host(
     chosen = [d for platform in cl.get_platforms() for d in platform.get_devices()][int(device)]
     context = cl.Context([chosen])
     queue = cl.CommandQueue(context)
-    program = cl.Program(context, text).build()
+    program = cl.Program(context, text).build(["-cl-opt-disable"])  # (sooner)
     outputs: dict[str, tuple[cl.Buffer, np.ndarray]] = {}
     arguments: list[Any] = []
     real = np.dtype(np.float32)
