@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM
 from clsvm.fit import sharded
-from clsvm.opencl import devices
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Change, Offer
 from clsvm.solvers.sharded import Directory, Lost, Sharded
 from clsvm.solvers.working_set import chosen
-from tests.conftest import noisy, thrifty
+from tests.conftest import noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)
 NUMBERS = np.sin(X).sum(axis=1)
@@ -91,7 +90,7 @@ def test_work_groups(profile: str, device: str) -> None:
     """Every shape of kernels, with a row cache; small enough for a simulator."""
     if thrifty(device) and profile == "gpu":
         pytest.skip("the same kernels as of gpu-pair, which do more: a slow device has those")
-    n, C, W, tol = (40, 0.5, 16, 0.5) if devices.find(device).platform == "Oclgrind" else (130, 5.0, 32, 1e-3)
+    n, C, W, tol = (40, 0.5, 16, 0.5) if simulated(device) else (130, 5.0, 32, 1e-3)
     made = fitted([device] * 2, rows=X[:n], y=SIGNS[:n], working_set_size=W, cache_size=1, C=C, tol=tol)
     assert made.fit_report_.converged
     assert violation(made, SIGNS[:n], X[:n], C) <= 1.2 * tol

@@ -18,7 +18,7 @@ from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs
-from tests.conftest import take_profile, thrifty
+from tests.conftest import simulated, take_profile, thrifty
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
@@ -169,13 +169,15 @@ def test_small_shapes(device: str, profile: str, kind: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("profile_name", ["cpu", "gpu"] if os.environ.get("CLSVM_SWEEP") else ["gpu"])
+@pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))
 def test_small_records(device: str, name: str, profile_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of work-groups; test_records has a CPU's kernels. Every variant of the registry with CLSVM_SWEEP set; else each
-    shape class for one function of either form, and of the others, which differ in an expression, the simplest. Devices
-    that are spared have all of one function alone."""
+    """Of work-groups, and in the simulator of a CPU, which test_records has elsewhere. Every variant of the registry
+    with CLSVM_SWEEP set; else each shape class for one function of either form, and of the others, which differ in an
+    expression, the simplest. Devices that are spared have all of one function alone."""
     usual, spared = name in USUAL, thrifty(device)
+    if profile_name == "cpu" and not (simulated(device) or os.environ.get("CLSVM_SWEEP")):
+        pytest.skip("test_records has a CPU's kernels")
     if spared and not usual:
         pytest.skip("one function of each form, and one with an integer")
     take_profile(profile_name, device, monkeypatch)

@@ -20,9 +20,9 @@ from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Rows
 from clsvm.gram.streamed import Streamed
 from clsvm.kernels import make
-from clsvm.opencl import devices
 from clsvm.opencl.memory import DeviceCache
 from clsvm.opencl.stream import Stream
+from tests.conftest import simulated
 
 N, STEP = 700, 128
 KERNEL = make("rbf", gamma=0.2)
@@ -272,11 +272,11 @@ def test_no_thread_where_there_is_nothing_to_gain(device: str, monkeypatch: pyte
     with Stream(device) as stream:
         one = streamed(stream, rows_of("mapped", tmp_path, n=100))
         stream.simulated = True
-        simulated = streamed(stream, rows_of("mapped", tmp_path))
-        stream.simulated = devices.find(device).platform == "Oclgrind"
+        slow = streamed(stream, rows_of("mapped", tmp_path))
+        stream.simulated = simulated(device)
         stream.limit = 8000
         tight = streamed(stream, rows_of("mapped", tmp_path))
-        for rows, blocks in ((one, 1), (simulated, 6), (tight, 11)):
+        for rows, blocks in ((one, 1), (slow, 6), (tight, 11)):
             assert not rows.ahead
             stream.limit = 8000 if rows is tight else 10**6
             with rows.passing() as passing:

@@ -13,9 +13,8 @@ from clsvm.gram import layouts
 from clsvm.gram.products import Gram
 from clsvm.gram.sums import Sums
 from clsvm.kernels import Kernel, make
-from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
-from tests.conftest import take_profile
+from tests.conftest import simulated, take_profile
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def sums(
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
 def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
     """Over tiles of a few rows, for outputs in fours and alone."""
-    slow = devices.find(device).platform == "Oclgrind"
+    slow = simulated(device)
     if slow and (k != 7 or (profile == "gpu-pair" and kind != "dense")):
         pytest.skip("seven outputs go by fours and alone; pairs of floats differ in arithmetic alone")
     rng, n = np.random.default_rng(9), 40 if slow else 301
@@ -136,7 +135,7 @@ def test_a_panel_of_two_is_refused(device: str) -> None:
 @pytest.mark.parametrize("k", [1, 5])
 def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep: bool, k: int) -> None:
     """H of a row is a number, one for each output, or couples them; from values that are made or that were kept."""
-    slow = devices.find(device).platform == "Oclgrind"
+    slow = simulated(device)
     if slow and (profile == "gpu-pair" or k == 1):
         pytest.skip("enough of it is simulated without")
     rng, n, m = np.random.default_rng(2), 70 if slow else 333, 7 if slow else 30

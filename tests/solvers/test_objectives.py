@@ -15,7 +15,7 @@ from sklearn.model_selection import cross_val_score
 from clsvm import SVC, kernels
 from clsvm.opencl import devices
 from tests import reference
-from tests.conftest import thrifty
+from tests.conftest import simulated, thrifty
 
 TOL = 1e-3
 NUMBERS: dict[str, float] = {"gamma": 0.3, "coef0": 0.5, "degree": 2, "alpha": 1.5}
@@ -134,7 +134,7 @@ def test_every_kernel_function(device: str, objective: str, name: str) -> None:
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_in_both_shapes(device: str, profile: str, objective: str) -> None:
-    slow = devices.find(device).platform == "Oclgrind"
+    slow = simulated(device)
     if slow and (objective == "offset" or profile == "gpu-pair"):
         pytest.skip("tests/solvers/test_solver.py has the one, pairs of floats differ in arithmetic alone")
     X, y, weights = draw(1, 40 if slow else 150, 3, 3 if objective == "Crammer-Singer" else 2, False, False)
@@ -153,7 +153,7 @@ def test_the_settings_of_the_paper(device: str, objective: str, cache: Any) -> N
     X, y, weights = draw(2, 400, 5, 3 if objective == "Crammer-Singer" else 2, False, False)
     kernel = make("rbf")
     model = SVC(kernel=kernel, tol=TOL, device=device, working_set_size=16, cache_size=cache, **OBJECTIVES[objective])
-    if devices.find(device).platform == "Oclgrind":
+    if simulated(device):
         pytest.skip("too slow there")
     verify(model.fit(X, y, sample_weight=weights), X, y, weights, kernel)
     if "CPU" in devices.find(device).platform or "Intel" in devices.find(device).platform:

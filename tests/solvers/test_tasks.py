@@ -31,10 +31,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM
 from clsvm.fit import side_by_side, train
 from clsvm.models.model import pairs, votes
-from clsvm.opencl import devices
 from clsvm.solvers import batch
 from tests import reference
-from tests.conftest import take_profile
+from tests.conftest import simulated, take_profile
 
 TOL = 1e-4
 FINE = 1e-5  # scikit-learn's tolerance here
@@ -315,7 +314,7 @@ def test_one_class(
 @pytest.mark.parametrize("task", ["pairs", "regression", "one-class"])
 def test_in_both_shapes(device: str, profile: str, task: str) -> None:
     """On every kind of device: kernels as a CPU, a GPU and a GPU without double have them."""
-    slow = devices.find(device).platform == "Oclgrind"
+    slow = simulated(device)
     if slow and profile == "gpu-pair":
         pytest.skip("pairs of floats differ in arithmetic alone")
     n, tol, rounding = 20 if slow else 150, 0.3 if slow else 1e-3, 1e-5 if profile == "gpu-pair" else 1e-12
