@@ -7,9 +7,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from hashlib import sha1
 from pathlib import Path
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -38,26 +38,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any("::" in word for word in config.args):
         return
     left_out = set() if config.getoption("--full") else {item for item in items if item.get_closest_marker("full")}
-    left_out |= _beside_the_sample(items)
+    left_out |= _beside_the_sample([item for item in items if item not in left_out])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
 
 def _beside_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of the cases of a test that is marked sample(k), on a device that is spared: all but each k-th, at random."""
-    cases: dict[str, list[pytest.Function]] = {}
-    for item in items:
-        if (
-            isinstance(item, pytest.Function)
-            and item.get_closest_marker("sample")
-            and thrifty(item.callspec.params["device"])
-        ):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    """Of the cases of a test that is marked sample(k), on each device that is spared: all but each k-th, at random, and
+    those of the second CPU's profile. The simulator has a choice of its own."""
     beside: set[pytest.Item] = set()
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        device = given.get("device")
+        if item.get_closest_marker("sample") and isinstance(device, str) and thrifty(device) and not simulated(device):
+            if given.get("profile") == "cpu8":
+                beside.add(item)
+            else:
+                cases.setdefault((item.nodeid.partition("[")[0], device), []).append(item)
     for same in cases.values():
-        (each,) = same[0].get_closest_marker("sample").args
-        same.sort(key=lambda item: crc32(item.nodeid.encode()))  # (the same ones each time)
-        beside.update(same[-(-len(same) // each) :])
+        marker = same[0].get_closest_marker("sample")
+        assert marker
+        same.sort(key=lambda item: sha1(item.nodeid.encode()).digest())  # (the same ones each time)
+        beside.update(same[-(-len(same) // marker.args[0]) :])
     return beside
 
 

@@ -18,7 +18,7 @@ from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs
-from tests.conftest import simulated, take_profile, thrifty
+from tests.conftest import take_profile, thrifty
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
@@ -30,13 +30,13 @@ def layouts_of(name: str) -> list[str]:
     return list(layouts.names(kernels.BUILTIN[name]))
 
 
-# Of every function; the dense layout and three functions show the others in float64.
+# Every function in float32; in float64 in the dense layout, and three functions in all.
 RECORDS = [
     (name, kind, dtype)
     for name in kernels.BUILTIN
     for kind in layouts_of(name)
     for dtype in ("float32", "float64")
-    if dtype == "float32" or kind == "dense" or name in USUAL
+    if dtype == "float32" or kind == "dense" or name in USUAL or os.environ.get("CLSVM_SWEEP")
 ]
 
 
@@ -172,12 +172,12 @@ def test_small_shapes(device: str, profile: str, kind: str) -> None:
 @pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", list(kernels.BUILTIN))
 def test_small_records(device: str, name: str, profile_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of work-groups, and in the simulator of a CPU, which test_records has elsewhere. Every variant of the registry
-    with CLSVM_SWEEP set; else each shape class for one function of either form, and of the others, which differ in an
-    expression, the simplest. Devices that are spared have all of one function alone."""
+    """Every variant of the registry with CLSVM_SWEEP set; else each shape class for one function of either form, and of
+    the others, which differ in an expression, the simplest (a CPU's are in test_records). Devices that are spared have
+    one function alone in every shape class, in float32."""
     usual, spared = name in USUAL, thrifty(device)
-    if profile_name == "cpu" and not (simulated(device) or os.environ.get("CLSVM_SWEEP")):
-        pytest.skip("test_records has a CPU's kernels")
+    if profile_name == "cpu" and not (usual or os.environ.get("CLSVM_SWEEP")):
+        pytest.skip("test_records has a CPU's kernels of every function")
     if spared and not usual:
         pytest.skip("one function of each form, and one with an integer")
     take_profile(profile_name, device, monkeypatch)
