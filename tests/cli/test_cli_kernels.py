@@ -586,6 +586,20 @@ def test_audit_lists_the_worst_first(run: Command, monkeypatch: pytest.MonkeyPat
     assert run("audit", "--kernels", "rbf").code == 0
 
 
+def test_audit_takes_the_profile_of_each_target(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    depths = {}
+
+    def found(programs: Any, target: Target, jobs: int) -> Any:
+        (options,) = (made for label, _, made in programs if label == "rbf rows dense float32 wide")
+        depths[target.name] = next(word for word in options if word.startswith("-DDEPTH"))
+        return iter([finding("easy", 1)])
+
+    monkeypatch.setattr(audit, "missing", lambda: "")
+    monkeypatch.setattr(audit, "audit", found)
+    assert run("audit", "--targets", "gfx906,sm_80", "--kernels", "rbf").code == 0
+    assert depths == {"gfx906": "-DDEPTH=8", "sm_80": "-DDEPTH=16"}
+
+
 def test_audit_says_what_is_missing(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "missing", lambda: "no clang")
     assert run("audit") == (1, "", "clsvm: error: no clang\n")
