@@ -203,7 +203,7 @@ def test_what_counts_as_a_problem() -> None:
     assert audit.problems(finding(local_memory=GFX90A.limit, registers=256)) == ()
     assert audit.problems(finding(spills=3)) == ("spills 3 registers",)
     assert audit.problems(finding(scalar_spills=4)) == ()
-    assert len(audit.problems(finding(spills=1, scalar_spills=1, scratch=1, local_memory=1 << 17))) == 3
+    assert len(audit.problems(finding(spills=1, scalar_spills=1, scratch=1, local_memory=1 << 16))) == 3
 
 
 GCN = """
