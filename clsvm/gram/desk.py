@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data
 from clsvm.gram import layouts
 from clsvm.gram.layouts.lanes import DENSE, Refill
-from clsvm.gram.layouts.record import Panel, Plan, check_norms
+from clsvm.gram.layouts.record import Panel, Plan, refuse
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -32,13 +32,16 @@ DESKS = 8  # of a thread: one more, and the others are given up
 _FIXED = 4096  # bytes of places and counts
 
 
-class Part(NamedTuple):
-    """Support vectors in a panel, how many there are, which of all they are, and the number of their group."""
+class Piece(NamedTuple):
+    """Support vectors of one group in a panel: which of all they are, where they begin in it, the group's number."""
 
-    panel: Panel
-    count: Buffer
     which: slice
+    at: int
     group: int
+
+
+# A panel, the numbers of its pieces on the device (epilogue.mako, SECTIONS), and these.
+Load = tuple[Panel, Buffer, Sequence[Piece]]
 
 
 def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, vectors: int) -> bool:
@@ -49,12 +52,16 @@ def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, vector
         return False
     if layouts.once(plan, X).kind != DENSE.name:
         return False
-    return 8 * (2 * MOST * d + MOST * problems * groups + problems * vectors) + _FIXED <= SHARE * stream.limit
+    return 8 * (2 * MOST * d + MOST * (1 + problems * groups) + problems * vectors) + _FIXED <= SHARE * stream.limit
 
 
 class Desk:
-    """For support vectors in ``parts``, whose groups are ``groups``, each with ``problems`` coefficients, in ``dtype``;
-    of the stream's queue and this thread alone. Its buffers outlive the stream."""
+    """For support vectors in ``loads``, of some groups, each with so many problems' coefficients (shape: problems,
+    groups), in ``dtype``; of the stream's queue and this thread alone. Its buffers outlive the stream.
+
+    Norms of the rows, sums and the rows themselves stand in one buffer, since a copy takes longer than its bytes: one
+    to the device brings the rows, and zeros before them; one back brings norms and sums.
+    """
 
     def __init__(
         self,
@@ -63,61 +70,66 @@ class Desk:
         plan: Plan,
         dtype: str,
         d: int,
-        parts: Sequence[Part],
+        loads: Sequence[Load],
         shape: tuple[int, int],
     ) -> None:
-        self._parts, (self._problems, self._groups) = parts, shape
-        rows = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
-        self._gram, self._refill = Gram(stream, rows, kernel), Refill(stream, rows, plan.centre)
-        self._each = 8 * self._problems * MOST  # bytes of a group's sums: whole parts of a buffer
-        self._all = stream.buffer(self._groups * self._each)
-        self._sums = [stream.part(self._all, group * self._each, self._each) for group in range(self._groups)]
-        self._shapes = [(self._problems, part.panel.capacity) for part in parts]
+        self._loads, (self._problems, groups) = loads, shape
+        self._sections = groups > 1
+        built = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
+        self._rows = MOST * (1 + groups * self._problems)  # where they begin, in doubles
+        self._host = np.zeros(self._rows + MOST * d)
+        self._device = stream.upload(self._host)
+        norms, self._sums = (stream.part(self._device, 8 * first, 8 * (self._rows - first)) for first in (0, MOST))
+        rows = replace(built, xx=norms)
+        source = stream.part(self._device, 8 * self._rows, 8 * MOST * d)
+        self._gram, self._refill = Gram(stream, rows, kernel), Refill(stream, rows, plan.centre, source)
+        self._shapes = [(self._problems, panel.capacity) for panel, _, _ in loads]
         ends = np.cumsum([0, *(8 * problems * capacity for problems, capacity in self._shapes)]).tolist()
         self._weights = stream.buffer(ends[-1])
         self._own = [stream.part(self._weights, first, end - first) for first, end in pairwise(ends)]
         self._written: Vector | None = None  # the coefficients that are there
         self._launches: dict[int, list[Callable[[], None]]] = {}  # by lane groups
         # A fork waits for the builder first, then for streams: what is built is built before a call holds its stream.
-        self._hold(1)
-        self._answered(stream, np.zeros((1, d)), np.zeros((self._problems, max(part.which.stop for part in parts))))
-        stream.hand_over([*rows.buffers(), *self._refill.buffers, self._all, self._weights])
+        self._hold(stream, 1)
+        m = max(piece.which.stop for _, _, pieces in loads for piece in pieces)
+        self._answered(stream, np.zeros((1, d)), np.zeros((self._problems, m)))
+        stream.hand_over([*built.buffers(), *self._refill.buffers, self._device, self._weights])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors). Raises
         ValueError for a row whose squared norm is too large for the dtype."""
-        self._hold(-(-X.shape[0] // self._gram.rows.lanes))
+        self._hold(stream, -(-X.shape[0] // self._gram.rows.lanes))
         with stream.lock:  # (a fork waits for the stream of the call)
             return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
 
     def _answered(self, stream: Stream, X: NDArray[np.floating], coefficients: Vector) -> Vector:
-        gram, n = self._gram, len(X)
-        groups = -(-n // gram.rows.lanes)
-        self._refill(stream, X)
-        stream.clear(self._all, self._groups * self._each)
+        rows, n, begin = self._gram.rows, len(X), self._rows
+        self._host[begin : begin + X.size] = X.reshape(-1)
+        stream.write(self._device, self._host[: begin + X.size])
         if self._written is None or not np.array_equal(self._written, coefficients):
             self._write(stream, coefficients)
-        for launch in self._launches[groups]:
+        for launch in self._launches[-(-n // rows.lanes)]:
             launch()
-        found = stream.read_wide(self._all, (self._groups * self._problems, MOST))[:, :n]
-        check_norms(stream, gram.rows, n)  # (last: the device waits for nothing on the way)
-        return found
+        found = stream.read(self._device, np.float64, (begin // MOST, MOST))
+        refuse(found[0].view(rows.dtype)[:n], rows)
+        return found[1:, :n]
 
-    def _hold(self, groups: int) -> None:
-        """Have the launches of products of so many lane groups with all parts."""
+    def _hold(self, stream: Stream, groups: int) -> None:
+        """Have the launches for so many lane groups: their rows, and products with all support vectors."""
         if groups in self._launches:
             return
-        held: list[Callable[[], None]] = []
-        for D, (panel, count, _, group) in zip(self._own, self._parts, strict=True):
-            update = Update(self._problems, MOST, self._sums[group], D, panel.capacity)
-            held += self._gram.held(range(groups), panel, count, update)
+        held = self._refill.held(stream, groups)
+        for D, (panel, numbers, pieces) in zip(self._own, self._loads, strict=True):
+            update = Update(self._problems, MOST, self._sums, D, panel.capacity, len(pieces) * self._sections)
+            held += self._gram.held(range(groups), panel, numbers, update)
         self._launches[groups] = held
 
     def _write(self, stream: Stream, coefficients: Vector) -> None:
-        """The coefficients of each part, in its panel's room."""
+        """The coefficients of each piece, in its panel's room."""
         self._written = None  # (until all are there)
         weights = [np.zeros(shape) for shape in self._shapes]
-        for D, part in zip(weights, self._parts, strict=True):
-            D[:, : part.which.stop - part.which.start] = coefficients[:, part.which]
+        for D, (_, _, pieces) in zip(weights, self._loads, strict=True):
+            for which, at, _ in pieces:
+                D[:, at : at + which.stop - which.start] = coefficients[:, which]
         stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
         self._written = coefficients.copy()

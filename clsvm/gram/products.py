@@ -53,13 +53,15 @@ class Store(NamedTuple):
 
 
 class Update(NamedTuple):
-    """c (problems, n) += K D, with D (problems, capacity); both wide."""
+    """c (problems, n) += K D, with D (problems, capacity); both wide. sections: of the panel, each with a c of its own,
+    one after another, where there are some; ``count`` then has several numbers of each (epilogue.mako)."""
 
     problems: int
     n: int
     c: Buffer
     D: Buffer
     capacity: int
+    sections: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
         """Of kernels, in their order."""
@@ -121,6 +123,17 @@ class Products(Protocol):
 def over_all(store: Store | None, update: Update | None) -> str:
     """Which of programs.PRODUCTS fills a store, an update, or both."""
     return "update" if not store else ("both" if update else "rows") + ", slabs" * (len(store.slabs) > 1)
+
+
+Range = tuple[int, ...]
+
+
+def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
+    """(range, work-group) of a launch, with the sections of a panel in the third dimension where there are some."""
+    if not sections:
+        return size, local
+    between = (1,) * (2 - len(size))
+    return (*size, *between, sections), (*local, *between, 1)
 
 
 def half_end(rows: Rows, last: int) -> int:
@@ -320,7 +333,8 @@ class Gram:
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """The launches of c += K(X, U) D over some lane groups of dense rows, to be repeated as the buffers change."""
         passes = self._reader.over_rows(groups.start, len(groups), panel, count)
-        launches = (self._launches("update", panel, one, 0, None, update) for one in passes)
+        product = "sections" if update.sections else "update"
+        launches = (self._launches(product, panel, one, 0, None, update) for one in passes)
         return [kernel.held(*launch) for kernel, *launch in chain.from_iterable(launches)]
 
     def _launch(
@@ -350,16 +364,16 @@ class Gram:
             values, at, _, d, count, vectors, _ = one.reads
             one = one._replace(reads=(values, at, self.squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]
-        outcome = [given.arguments() for given in (store, update) if given]
+        outcome, apart = [given.arguments() for given in (store, update) if given], update.sections if update else 0
         cells = one.blocks * numbers["UB"] * r.lanes * max(1.0, r.cost)  # of a lane group
         if stream.profile.shape == "vector":  # (a group each: PoCL, left to choose, gives few large items to one core)
             of_panel = programs.PRODUCTS[product].tile
-            size = (one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells),)
-            yield kernel, size, (1,), one.first, one.groups, base, one.reads, *outcome, self.numbers
+            items = one.items or self._layout.size(stream, numbers, of_panel, one.groups, cells)
+            yield kernel, *_range((items,), (1,), apart), one.first, one.groups, base, one.reads, *outcome, self.numbers
             return
         each = numbers.get("GROUPS", 1)  # (lane groups of a tile)
         step = each * max(1, int(LONGEST / (each * cells)))
         for begin in range(0, one.groups, step):
             some = min(step, one.groups - begin)
             grid = self._layout.grid(numbers, some, 1 if update else one.blocks)
-            yield kernel, *grid, one.first + begin, some, base, one.reads, *outcome, self.numbers
+            yield kernel, *_range(*grid, apart), one.first + begin, some, base, one.reads, *outcome, self.numbers

@@ -6,6 +6,7 @@
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
     half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
+    sections     an update for each part of a panel UPDATE, SECTIONS   (of rows in dense lane groups)
 
 A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
 """
@@ -16,21 +17,24 @@ from typing import NamedTuple
 
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import options
 from clsvm.gram.row_cache import SLABS
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
+from clsvm.opencl.parts import APART
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
 
 
 class Product(NamedTuple):
     """-D options of a product; tile: whether its rows are the working vectors themselves; vector: whether it is the
-    vector shape's alone."""
+    vector shape's alone; layout: the only one that has it."""
 
     options: tuple[str, ...]
     tile: bool = False
     vector: bool = False
+    layout: str | None = None
 
 
 PRODUCTS = {
@@ -43,20 +47,23 @@ PRODUCTS = {
     "tile": Product(("-DSTORE", "-DNEAR"), tile=True),
     "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True),
     "tile update": Product(("-DUPDATE",), tile=True),
+    "sections": Product(("-DUPDATE", f"-DSECTIONS={APART // 4}"), layout=DENSE.name),
 }
 
 
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
     """The gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
 
-    Raises ValueError for a layout that the kernel function does not have, and for a tile of two: a tile's panel is a
-    set of rows in whole lane groups.
+    Raises ValueError for a layout that the kernel function or the product does not have, and for a tile of two: a
+    tile's panel is a set of rows in whole lane groups.
     """
     if kind not in layouts.names(spec):
         known = ", ".join(layouts.names(spec))
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {known}, got {kind!r}")
     layout = LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.stored(profile) else product]
+    if made.layout not in (None, kind):
+        raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
     if made.tile and shape == "two":
         raise ValueError("a tile is of panels for more than two working vectors, got shape 'two'")
     text, own = layout.program(spec, profile, dtype, shape, made.tile)
@@ -65,11 +72,12 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     return Variant(label, text, (*shared, *made.options, *own, *layout.cut(profile, shape, d, made.tile)), "gram")
 
 
-def shapes(profile: Profile, product: str) -> list[str]:
-    """The shape classes that a product comes in."""
-    if PRODUCTS[product].vector and profile.shape != "vector":
+def shapes(profile: Profile, product: str, kind: str) -> list[str]:
+    """The shape classes that a product comes in, for rows in a layout."""
+    made = PRODUCTS[product]
+    if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
         return []
-    return [shape for shape in profile.tiles if shape != "two" or not PRODUCTS[product].tile]
+    return [shape for shape in profile.tiles if shape != "two" or not made.tile]
 
 
 def update(profile: Profile, dtype: str) -> Variant:

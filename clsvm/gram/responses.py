@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import desk, half, layouts
+from clsvm.gram.desk import Piece
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan
 from clsvm.gram.precision import Reach, sizes, terms
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import of_thread
+from clsvm.opencl.parts import APART, Parts, together
 from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
 _TILE = 64  # a multiple of every layout's lanes and panel blocks
+_BEGIN = APART // 4  # working vectors of which a piece begins at a multiple: its norms are then a part of a buffer
 CHUNK = 256 << 20  # bytes of rows that are evaluated at a time
 HOST = 1 << 22  # multiply-adds below which float64 values are computed on the host
 _HOST_BYTES, COPIES = 64 << 20, 4  # of a block there, and arrays of its size
@@ -67,32 +70,43 @@ class Support:
         m, itemsize, budget = vectors.shape[0], np.dtype(dtype).itemsize, stream.limit - stream.held
         row, block = row_bytes(plan, vectors, itemsize), LAYOUTS[plan.kind].block_bytes(plan, vectors, itemsize, _TILE)
         room = min(stream.largest, max(0, budget // 8 - block))
-        self._capacity, self._pieces = _pieces(ends or (m,), min(PANEL, room) // row)
+        self._capacity, self._loads = _loads(ends or (m,), min(PANEL, room) // row)
         self._groups = max(1, len(ends))
-        self._kept: list[_Piece] = []
+        self._kept: list[_Load] = []
         self.buffers: tuple[Buffer, ...] = ()
         if stream.profile.lacks(self.dtype):  # (the host computes values)
             return
-        if keep and len(self._pieces) * (self._capacity * row + block) <= budget // 4:
-            self._kept = [self._gathered(stream, piece) for piece, _ in self._pieces]
-            self.buffers = tuple(buffer for piece in self._kept for buffer in piece.buffers)
+        if keep and len(self._loads) * (self._capacity * (row + OWN) + block) + APART * len(ends) <= budget // 4:
+            self._kept = [self._gathered(stream, load) for load in self._loads]
+            self.buffers = tuple(buffer for load in self._kept for buffer in load.buffers)
         else:
-            self._capacity, self._pieces = _pieces(ends or (m,), min(max(PASSING // row, FEWEST), room // row))
-        self._piece = 2 * self._capacity * (row + OWN) + block  # bytes: as rows, and as a panel
+            self._capacity, self._loads = _loads(ends or (m,), min(max(PASSING // row, FEWEST), room // row))
+        self._load = 2 * self._capacity * (row + OWN) + block  # bytes: as rows, and as a panel
         stream.finish()
 
-    def _gathered(self, stream: Stream, piece: slice) -> _Piece:
-        """A piece of them in a panel of its own."""
-        gram = Gram(stream, layouts.build(stream, self.vectors[piece], self._single, self.dtype), self.kernel)
+    def _gathered(self, stream: Stream, pieces: list[Piece]) -> _Load:
+        """Pieces of them in a panel of their own."""
+        first, end = pieces[0].which.start, pieces[-1].which.stop
+        gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
-        at = stream.upload(gram.rows.position)
-        count = stream.upload(np.array([gram.rows.n], np.int32))
-        gram.gather(panel, at, count)
+        places = np.full(panel.capacity, -1, np.int32)
+        for which, at, _ in pieces:
+            places[at : at + which.stop - which.start] = gram.rows.position[which.start - first : which.stop - first]
+        rows, count = stream.upload(places), stream.upload(np.array([panel.capacity], np.int32))
+        gram.gather(panel, rows, count)
+        sizes = [piece.which.stop - piece.which.start for piece in pieces]
+        numbers = zip(sizes, (piece.at for piece in pieces), (piece.group for piece in pieces), strict=True)
+        sections = together(stream, [np.array(each, np.int32) for each in numbers])
+        parts = [
+            gram.part(panel, piece.at, whole_tiles(size + _TILE - 1), count)
+            for piece, size, count in zip(pieces, sizes, sections.each, strict=True)
+        ]
+        own = (*panel.buffers(), sections.buffer)
         if panel.rows_stay:
-            return _Piece(panel, count, (*panel.buffers(), count, at, *buffers_of(gram)))
+            return _Load(panel, parts, sections, (*own, count, rows, *buffers_of(gram)))
         stream.finish()
-        stream.free(at, *buffers_of(gram))
-        return _Piece(panel, count, (*panel.buffers(), count))
+        stream.free(rows, count, *buffers_of(gram))
+        return _Load(panel, parts, sections, own)
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; where the
@@ -123,15 +137,15 @@ class Support:
     def _desk(self, stream: Stream, X: Data, problems: int) -> desk.Desk | None:
         """This thread's desk for calls of few rows; None where X does not go over one."""
         shape = problems, self._groups
-        if not self._kept or not desk.fits(stream, self.plan, X, *shape, len(self._pieces) * self._capacity):
+        if not self._kept or not desk.fits(stream, self.plan, X, *shape, len(self._loads) * self._capacity):
             return None
         desks = of_thread("desks").setdefault((stream.queue, shape), WeakKeyDictionary())
         if self not in desks:
             if len(desks) >= desk.DESKS:
                 desks.clear()
-            pieces = zip(self._kept, self._pieces, strict=True)
-            parts = [desk.Part(kept.panel, kept.count, which, group) for kept, (which, group) in pieces]
-            desks[self] = desk.Desk(stream, self.kernel, self.plan, self.dtype, X.shape[1], parts, shape)
+            loads = zip(self._kept, self._loads, strict=True)
+            held = [(kept.panel, kept.sections.buffer, pieces) for kept, pieces in loads]
+            desks[self] = desk.Desk(stream, self.kernel, self.plan, self.dtype, X.shape[1], held, shape)
         found: desk.Desk = desks[self]
         return found
 
@@ -139,14 +153,17 @@ class Support:
         """The sums (problems, n_pad) of each group for some rows, on the device."""
         problems, n_pad = len(coefficients), gram.rows.n_pad
         sums = [stream.zeros(8 * problems * n_pad) for _ in range(self._groups)]
-        for number, (piece, group) in enumerate(self._pieces):
-            part = self._kept[number] if self._kept else self._gathered(stream, piece)
-            weights = np.zeros((problems, part.panel.capacity))
-            weights[:, : piece.stop - piece.start] = coefficients[:, piece]
-            D = stream.wide(weights)
-            gram.accumulate(part.panel, part.count, None, Update(problems, n_pad, sums[group], D, part.panel.capacity))
+        for number, pieces in enumerate(self._loads):
+            load = self._kept[number] if self._kept else self._gathered(stream, pieces)
+            weights = [np.zeros((problems, part.capacity)) for part in load.parts]
+            for D, piece in zip(weights, pieces, strict=True):
+                D[:, : piece.which.stop - piece.which.start] = coefficients[:, piece.which]
+            on_device = together(stream, [*map(stream.as_wide, weights)])
+            each = zip(pieces, load.parts, load.sections.each, on_device.each, strict=True)
+            for (_, _, group), panel, count, D in each:
+                gram.accumulate(panel, count, None, Update(problems, n_pad, sums[group], D, panel.capacity))
             stream.finish()
-            stream.free(D, *(() if self._kept else part.buffers))
+            stream.free(on_device.buffer, *(() if self._kept else load.buffers))
         return sums
 
     def _room(self, stream: Stream, X: Data, problems: int) -> int:
@@ -155,7 +172,7 @@ class Support:
         left = stream.limit - stream.held
         if self._kept or not stream.unified or sp.issparse(X):
             return left // 4
-        return max(left // 4, int(IN_PLACE * (left - self._piece - 8 * problems * self._capacity)))
+        return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
 
     def decided(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
         """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are."""
@@ -173,20 +190,33 @@ class Support:
         return out
 
 
-def _pieces(ends: Sequence[int], most: int) -> tuple[int, list[tuple[slice, int]]]:
-    """(working vectors of a panel, about ``most``; the pieces that fill one and the group of each) of support vectors
-    whose groups have these ends: a piece is of one group."""
-    capacity = min(whole_tiles(ends[-1] + _TILE - 1), whole_tiles(most))
-    groups = enumerate(pairwise((0, *ends)))
-    firsts = ((begin, end, group) for group, (first, end) in groups for begin in range(first, end, capacity))
-    return capacity, [(slice(begin, min(begin + capacity, end)), group) for begin, end, group in firsts]
+def _loads(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
+    """(working vectors of a panel, about ``most`` or fewer; the pieces that share one) of support vectors whose groups
+    have these ends. A piece begins where a part of a buffer can."""
+    sizes = np.diff([0, *ends])
+    room = int((-(-sizes[:-1] // _BEGIN) * _BEGIN).sum() + sizes[-1])
+    panels = -(-room // whole_tiles(most))
+    capacity = whole_tiles(-(-room // max(1, panels)) + _TILE - 1)
+    loads: list[list[Piece]] = []
+    at = capacity
+    for group, (first, end) in enumerate(pairwise((0, *ends))):
+        while first < end:
+            if at >= capacity:
+                loads.append([])
+                at = 0
+            size = min(end - first, capacity - at)
+            loads[-1].append(Piece(slice(first, first + size), at, group))
+            first, at = first + size, at + -(-size // _BEGIN) * _BEGIN
+    return capacity, loads
 
 
-class _Piece(NamedTuple):
-    """Working vectors in a panel, how many there are, and every buffer of theirs."""
+class _Load(NamedTuple):
+    """Working vectors in a panel, the part of each piece, how many it has, where it begins and of which group it is,
+    and every buffer of theirs."""
 
     panel: Panel
-    count: Buffer
+    parts: list[Panel]
+    sections: Parts
     buffers: tuple[Buffer, ...]
 
 

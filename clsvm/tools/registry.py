@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from clsvm.gram import layouts, units
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
 from clsvm.gram.units import Units
 from clsvm.kernels.records import Spec
@@ -23,7 +24,7 @@ def of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
         if not LAYOUTS[kind].suits(profile):
             continue
         for product in PRODUCTS:
-            for shape in shapes(profile, product):
+            for shape in shapes(profile, product, kind):
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
         if made := forward_back(spec, kind, dtype, profile):
             yield made
@@ -77,5 +78,5 @@ def of_units(one: Units, specs: Iterable[Spec], profile: Profile) -> Iterator[Va
     yield units.norms(one, profile)
     for spec in specs:
         for product, made in PRODUCTS.items():
-            if not made.tile and "wide" in shapes(profile, product) and not spec.element:
+            if not (made.tile or made.layout or spec.element) and "wide" in shapes(profile, product, DENSE.name):
                 yield units.gram(spec, product, one, profile)

@@ -3,7 +3,9 @@ STORE: K[slot[u]][row - base] is kept in the row cache, slab_rows rows of ld val
 what is there. In the vector shape, where K fills whole lines and no core's own cache holds it (PAST), values go past the
 caches: their lines need not be read before they are written, which takes half the time of a store. Not where they are
 read soon (NEAR).
-UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capacity`` values, wide numbers.</%doc>
+UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capacity`` values, wide numbers. SECTIONS: the
+panel holds several sets of vectors, each with sums of its own; item s of the range's third dimension takes one of which
+count[SECTIONS s] and the next two say how many there are, at which vector they begin, and which of the c is theirs.</%doc>
 #ifdef SUM
 #define KEPT(there, k) ((there) + (k))
 #else
@@ -13,6 +15,13 @@ UPDATE: c[p][row - base] += sum_u D[p][u] K[u][row]; D stands in rows of ``capac
 #define STORE_PARAMETERS , SLABS_GIVEN, const int slab_rows, const long ld, global const int *restrict slot
 #else
 #define STORE_PARAMETERS
+#endif
+#ifdef SECTIONS
+#define SECTION                                                                        \
+  count += SECTIONS * get_global_id(2), panel += (size_t)count[1] * d, uu += count[1]; \
+  D += count[1], c += (size_t)count[2] * problems * n;
+#else
+#define SECTION
 #endif
 #ifdef UPDATE
 #define UPDATE_PARAMETERS , const int problems, const long n, global wide *restrict c, global const wide *restrict D, const int capacity

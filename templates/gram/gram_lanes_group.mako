@@ -39,6 +39,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  SECTION
   const int first = group0 + get_group_id(0) * GROUPS, there = min(GROUPS, group0 + groups - first);
   const size_t row = (size_t)first * V, out = row - base;
   const int total = count[0];

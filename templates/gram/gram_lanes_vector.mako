@@ -9,6 +9,7 @@ kernel EXPLICIT void gram(
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
+  SECTION
   const int total = count[0], items = get_global_size(0), run = (groups + items * GROUPS - 1) / (items * GROUPS);
   const int begin = get_global_id(0) * run * GROUPS, end = min(begin + run * GROUPS, groups);
 <%lanes:tiles>

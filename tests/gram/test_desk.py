@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from clsvm import kernels
 from clsvm.errors import RowTooLargeError
-from clsvm.gram import desk, layouts
+from clsvm.gram import desk, layouts, responses
 from clsvm.gram.partition import Partition
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
@@ -70,6 +70,31 @@ def test_the_bits_of_many_rows(device: str, profile: str, dtype: str, kind: str,
         whole = model.decision_function(X, device)
         for rows in (slice(0, desk.MOST), slice(5, 22), slice(30, 31), slice(90, 91), slice(40, 48)):
             np.testing.assert_array_equal(model.decision_function(X[rows], device), whole[rows])
+
+
+@pytest.mark.parametrize("most", [64, 192, 300, 520])
+def test_the_bits_of_several_panels(device: str, profile: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups share a panel, or are cut by its end: over a desk, and by calls for many rows."""
+    model, X = make(m=700, k=6, problems=5), np.random.default_rng(2).normal(size=(desk.MOST + 9, 21))
+    whole = model.decision_function(X, device)
+    monkeypatch.setattr(responses, "PANEL", most * 21 * 4)
+    cut = make(m=700, k=6, problems=5)
+    np.testing.assert_array_equal(cut.decision_function(X, device), whole)
+    np.testing.assert_array_equal(cut.decision_function(X[:3], device), whole[:3])
+    with Stream(device) as stream:
+        kept = cut._kept.get(stream)
+    assert len(kept._loads) > 1
+    assert len({piece.group for load in kept._loads for piece in load}) == 6
+    assert sum(piece.which.stop - piece.which.start for load in kept._loads for piece in load) == 700
+
+
+def test_one_launch_for_all_groups(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, X = make(m=700, k=6, problems=5), np.random.default_rng(2).normal(size=(1, 21))
+    held: list[int] = []
+    prepare = Kernel.held
+    monkeypatch.setattr(Kernel, "held", lambda self, *given: held.append(1) or prepare(self, *given))
+    model.decision_function(X, device)
+    assert len(held) == 3  # the row, its norm, the sums
 
 
 def test_later_calls_make_no_buffer(device: str, buffers: list[int]) -> None:

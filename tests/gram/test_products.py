@@ -14,6 +14,8 @@ from clsvm import kernels
 from clsvm.gram import layouts, products
 from clsvm.gram.layouts import record
 from clsvm.gram.products import Gram, Store, Tile, Update
+from clsvm.gram.programs import PRODUCTS
+from clsvm.gram.programs import gram as gram_program
 from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
@@ -294,6 +296,55 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         expected[:known, :known] = -7
         np.testing.assert_allclose(tile, expected, atol=4e-6)
         np.testing.assert_array_equal(tile, tile.T)
+
+
+@pytest.mark.oclgrind
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("name", "dtype", "sizes"), [("rbf", "float32", (3, 130, 1)), ("laplacian", "float64", (40, 2))]
+)
+def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, sizes: tuple[int, ...]) -> None:
+    """One launch has the bits of an update for each of them, with the numbers of vectors and sums in any order."""
+    with Stream(device) as stream:
+        if stream.profile.lacks(dtype):
+            pytest.skip("the host computes these values")
+        rng, problems, apart = np.random.default_rng(5), 2, int(PRODUCTS["sections"].options[-1].partition("=")[2])
+        X, kernel = rng.normal(size=(40, 11)), make(name)
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), dtype)
+        gram, n_pad = Gram(stream, rows, kernel), rows.n_pad
+        starts = np.cumsum([0, *(-(-size // apart) * apart for size in sizes)])
+        panel = gram.panel(int(starts[-1]))
+        numbers, at = np.zeros((len(sizes), apart), np.int32), np.full(panel.capacity, -1, np.int32)
+        weights = np.zeros((problems, panel.capacity))
+        groups = rng.permutation(len(sizes))
+        for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
+            numbers[section, :3] = size, first, groups[section]
+            at[first : first + size] = rows.position[rng.integers(0, len(X), size)]
+            weights[:, first : first + size] = rng.normal(size=(problems, size))
+        gram.gather(panel, stream.upload(at), stream.upload(np.array([panel.capacity], np.int32)))
+        whole = range(n_pad // rows.lanes)
+        D, zero = stream.wide(weights), np.zeros((len(sizes) * problems, n_pad))
+        c = stream.wide(zero)
+        update = Update(problems, n_pad, c, D, panel.capacity, len(sizes))
+        launches = gram.held(whole, panel, stream.upload(numbers), update)
+        for _ in range(2):
+            for launch in launches:
+                launch()
+        sums = stream.read_wide(c, zero.shape)
+        for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
+            count, own = stream.upload(np.array([size], np.int32)), stream.wide(np.zeros((problems, n_pad)))
+            part = gram.part(panel, int(first), apart * -(-size // apart), count)
+            D = stream.wide(np.ascontiguousarray(weights[:, first : first + part.capacity]))
+            for _ in range(2):
+                gram.accumulate(part, count, None, Update(problems, n_pad, own, D, part.capacity))
+            at_group = slice(groups[section] * problems, (groups[section] + 1) * problems)
+            np.testing.assert_array_equal(sums[at_group], stream.read_wide(own, (problems, n_pad)))
+        assert sums.all()
+
+
+def test_sections_are_of_dense_rows() -> None:
+    with pytest.raises(ValueError, match="product 'sections' has the layout dense, got 'csr'"):
+        gram_program(make("rbf").spec, "sections", "csr", "float32", PROFILES["cpu"])
 
 
 @pytest.mark.parametrize("kind", ["dense", "clustered", "csr"])

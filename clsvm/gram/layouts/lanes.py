@@ -8,7 +8,7 @@ A panel is itself a set of rows in dense lane groups. Source: Catanzaro 2011, li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -282,7 +282,8 @@ def packed(
     made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
     norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
     for part in parts:
-        take_norms(stream, norms, part.first, part.groups, d, part.values, where, dense, xx)
+        size = of_norms(stream.profile, part.groups)
+        norms(*size, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
     stream.free(centre_buffer)
     check_norms(stream, made)
     return made
@@ -294,44 +295,32 @@ def pack_size(profile: Profile, groups: int) -> tuple[tuple[int, int], tuple[int
     return (width, groups), (width, 1)
 
 
-def take_norms(
-    stream: Stream,
-    kernel: DeviceKernel,
-    first: int,
-    groups: int,
-    d: int,
-    values: Buffer,
-    at: Columns,
-    dense: bool,
-    xx: Buffer,
-) -> None:
-    """Squared norms of the rows in some lane groups."""
-    items = 1 if stream.profile.shape == "vector" else stream.profile.lanes  # of a group
-    kernel((groups * items,), None, first, d, values, at.at, at.columns_at, int(dense), xx)
+def of_norms(profile: Profile, groups: int) -> tuple[tuple[int], None]:
+    """The launch that takes the squared norms of so many lane groups."""
+    return (groups * (1 if profile.shape == "vector" else profile.lanes),), None
 
 
 class Refill:
-    """Other rows, dense in float64, in the places of those in dense lane groups that ``rows`` holds, less ``centre``;
-    ``buffers`` are its own."""
+    """Other rows in the places of those in dense lane groups that ``rows`` has: ``source`` (n_pad, d) in float64, less
+    ``centre``; ``buffers`` are its own."""
 
-    def __init__(self, stream: Stream, rows: LaneRows, centre: NDArray[np.float64]) -> None:
-        self._rows = rows
-        source = stream.zeros(8 * rows.n_pad * max(1, rows.d))
+    def __init__(self, stream: Stream, rows: LaneRows, centre: NDArray[np.float64], source: Buffer) -> None:
+        self._rows, self._source = rows, source
         order = stream.upload(np.arange(rows.n_pad, dtype=np.int32))
-        self.buffers = source, order, stream.upload(centre.astype(stream.profile.finest))
+        self.buffers = order, stream.upload(centre.astype(stream.profile.finest))
         opts = packing(stream.profile, np.empty((0, rows.d)), rows.dtype)
         self._pack, self._norms = (
             stream.kernel(sources.cl("gram/pack"), opts, name) for name in ("pack", "norms_lanes")
         )
 
-    def __call__(self, stream: Stream, X: NDArray[Any]) -> None:
-        """The first places are those of X (n, d); of the last lane group the other rows stay."""
-        rows, (source, order, centre) = self._rows, self.buffers
-        stream.write(source, np.asarray(X, np.float64))
-        groups = -(-len(X) // rows.lanes)
+    def held(self, stream: Stream, groups: int) -> list[Callable[[], None]]:
+        """The launches for the first lane groups, to be repeated as the source changes."""
+        rows, held = self._rows, []
         for part in rows.parts:
-            some = min(groups - part.first, part.groups)
+            first, some = part.first, min(groups - part.first, part.groups)
             if some > 0:
-                arguments = (0, rows.n_pad, rows.d, source, 0, part.first, order, centre, rows.at, 1, part.values)
-                self._pack(*pack_size(stream.profile, some), *arguments)
-                take_norms(stream, self._norms, part.first, some, rows.d, part.values, rows.at, True, rows.xx)
+                there = (0, rows.n_pad, rows.d, self._source, 0, first, *self.buffers, rows.at, 1, part.values)
+                held.append(self._pack.held(*pack_size(stream.profile, some), *there))
+                norms = first, rows.d, part.values, rows.at.at, rows.at.columns_at, 1, rows.xx
+                held.append(self._norms.held(*of_norms(stream.profile, some), *norms))
+        return held

@@ -354,10 +354,14 @@ def in_order(n: int, n_pad: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
 
-def check_norms(stream: Stream, rows: Rows, places: int | None = None) -> None:
-    """Rows whose squared norm overflows have no kernel values: better refused than NaN later; of the first ``places``
-    alone, where others are of no matter. Raises RowTooLargeError."""
-    norms = stream.read(rows.xx, rows.dtype, rows.n_pad if places is None else places)
+def check_norms(stream: Stream, rows: Rows) -> None:
+    """Rows whose squared norm overflows have no kernel values: better refused than NaN later. Raises
+    RowTooLargeError."""
+    refuse(stream.read(rows.xx, rows.dtype, rows.n_pad), rows)
+
+
+def refuse(norms: NDArray[Any], rows: Rows) -> None:
+    """:func:`check_norms` of the squared norms of the first places. Raises RowTooLargeError."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
         raise RowTooLargeError(int(rows.order[bad[0]]), rows.dtype)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layouts.lanes import DENSE, Columns, LaneRows, pack_size, take_norms
+from clsvm.gram.layouts.lanes import DENSE, Columns, LaneRows, of_norms, pack_size
 from clsvm.gram.layouts.record import Arrangement, Panel, in_order, lanes, packing
 from clsvm.gram.layouts.staged import Part
 from clsvm.opencl import sources
@@ -102,7 +102,8 @@ class Window:
         with stream.view(self._X) as (source, begin):
             given = 0, n, d, source, begin, 0, ids, self._centre, where, 1
             self._pack(*pack_size(stream.profile, groups), *given, panel.values)
-        take_norms(stream, self._norms, 0, groups, d, panel.values, where, True, panel.uu)
+        size = of_norms(stream.profile, groups)
+        self._norms(*size, 0, d, panel.values, where.at, where.columns_at, 1, panel.uu)
         panel.filled = True
 
 
