@@ -113,14 +113,15 @@ class Blocks:
         if self._K is None and isinstance(self._kernel, Kernel):
             with _threads(len(rows)):
                 if self._left > 0 or not self._whole:
-                    return self._between(self._kernel, self._X[rows], self._X[columns])
+                    X = self._X[rows]
+                    return self._between(self._kernel, X, X if np.array_equal(rows, columns) else self._X[columns])
                 self._K = self._between(self._kernel, self._X, self._X)
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
         """K (n, m); of distances some rows at a time: what is in between stays in a cache, in memory that has been
         touched."""
-        if "sqdist" not in kernel.spec.expression.names:
+        if "sqdist" not in kernel.spec.expression.names or (self._whole and Y is X):
             return kernel(X, Y)
         if not self._whole:
             X, Y = centred(X, self._centre), centred(Y, self._centre)

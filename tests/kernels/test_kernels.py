@@ -121,6 +121,18 @@ def test_new_numbers_of_a_name_build_nothing(device: str, name: str, changes: di
     assert contexts.builds > built  # it does count
 
 
+@pytest.mark.parametrize(
+    "name", ["rbf", "exponential", "rational_quadratic", "matern32", "matern52", "laplacian", "canberra"]
+)
+def test_rows_among_themselves_have_the_bits_of_any_others(name: str) -> None:
+    """Where the rows are the same object half of the distances are computed."""
+    kernel = built_in(name)
+    for n in (0, 1, 2, 37):
+        Z = SCALED[:n]
+        assert_array_equal(kernel(Z), kernel(Z, Z.copy()))
+        assert kernel(Z).shape == (n, n)
+
+
 # Values
 
 

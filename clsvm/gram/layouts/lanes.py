@@ -70,7 +70,7 @@ class LaneRows(Rows):
     dense: bool
 
     def buffers(self) -> tuple[Buffer, ...]:
-        return (self.xx, *self.at, *(part.values for part in self.parts))
+        return (self.xx, *dict.fromkeys(self.at), *(part.values for part in self.parts))
 
 
 class LaneReader(Reader):
@@ -267,7 +267,9 @@ def packed(
     opts = packing(stream.profile, X, dtype)
     centre_buffer = stream.upload(centre.astype(stream.profile.finest))
     parts, at = split(stream, lengths * V * real.itemsize)
-    where = Columns(stream.upload(at // real.itemsize), stream.upload(columns_at), stream.upload(columns))
+    begins = stream.upload(at // real.itemsize)
+    listed = (begins, begins) if dense else (stream.upload(columns_at), stream.upload(columns))  # (dense: not read)
+    where = Columns(begins, *listed)
     kernel = stream.kernel(sources.cl("gram/pack"), opts, "pack")
     for first, count, row0, rows, source, begin, order_buffer in staged(stream, X, order, V):
         for part in parts:
