@@ -298,10 +298,12 @@ def test_half_a_tile_and_its_mirror_image(device: str, profile: str, kind: str, 
         np.testing.assert_array_equal(tile, tile.T)
 
 
-@pytest.mark.oclgrind
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    ("name", "dtype", "sizes"), [("rbf", "float32", (3, 130, 1)), ("laplacian", "float64", (40, 2))]
+    ("name", "dtype", "sizes"),
+    [
+        pytest.param("rbf", "float32", (3, 9, 1), marks=pytest.mark.oclgrind),
+        ("laplacian", "float64", (40, 130, 2)),
+    ],
 )
 def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, sizes: tuple[int, ...]) -> None:
     """One launch has the bits of an update for each of them, with the numbers of vectors and sums in any order."""
@@ -309,7 +311,7 @@ def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, s
         if stream.profile.lacks(dtype):
             pytest.skip("the host computes these values")
         rng, problems, apart = np.random.default_rng(5), 2, int(PRODUCTS["sections"].options[-1].partition("=")[2])
-        X, kernel = rng.normal(size=(40, 11)), make(name)
+        X, kernel = rng.normal(size=(19, 3)), make(name)
         rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), dtype)
         gram, n_pad = Gram(stream, rows, kernel), rows.n_pad
         starts = np.cumsum([0, *(-(-size // apart) * apart for size in sizes)])
@@ -327,16 +329,14 @@ def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, s
         c = stream.wide(zero)
         update = Update(problems, n_pad, c, D, panel.capacity, len(sizes))
         launches = gram.held(whole, panel, stream.upload(numbers), update)
-        for _ in range(2):
-            for launch in launches:
-                launch()
+        for launch in launches:
+            launch()
         sums = stream.read_wide(c, zero.shape)
         for section, (size, first) in enumerate(zip(sizes, starts, strict=False)):
             count, own = stream.upload(np.array([size], np.int32)), stream.wide(np.zeros((problems, n_pad)))
             part = gram.part(panel, int(first), apart * -(-size // apart), count)
             D = stream.wide(np.ascontiguousarray(weights[:, first : first + part.capacity]))
-            for _ in range(2):
-                gram.accumulate(part, count, None, Update(problems, n_pad, own, D, part.capacity))
+            gram.accumulate(part, count, None, Update(problems, n_pad, own, D, part.capacity))
             at_group = slice(groups[section] * problems, (groups[section] + 1) * problems)
             np.testing.assert_array_equal(sums[at_group], stream.read_wide(own, (problems, n_pad)))
         assert sums.all()
