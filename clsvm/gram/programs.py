@@ -29,12 +29,14 @@ from clsvm.opencl.sources import Variant
 
 class Product(NamedTuple):
     """-D options of a product; tile: whether its rows are the working vectors themselves; vector: whether it is the
-    vector shape's alone; layout: the only one that has it."""
+    vector shape's alone; layout: the only one that has it; without: shape classes of working vectors that it never
+    meets."""
 
     options: tuple[str, ...]
     tile: bool = False
     vector: bool = False
     layout: str | None = None
+    without: tuple[str, ...] = ()
 
 
 PRODUCTS = {
@@ -44,18 +46,18 @@ PRODUCTS = {
     "update": Product(("-DUPDATE",)),
     "both": Product(("-DSTORE", "-DUPDATE")),
     "both, slabs": Product(("-DSTORE", "-DUPDATE", f"-DSLABS={SLABS}")),
-    "tile": Product(("-DSTORE", "-DNEAR"), tile=True),
-    "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True),
-    "tile update": Product(("-DUPDATE",), tile=True),
-    "sections": Product(("-DUPDATE", f"-DSECTIONS={APART // 4}"), layout=DENSE.name),
+    "tile": Product(("-DSTORE", "-DNEAR"), tile=True, without=("two",)),
+    "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True, without=("two",)),
+    "tile update": Product(("-DUPDATE",), tile=True, without=("two",)),
+    "sections": Product(("-DUPDATE", f"-DSECTIONS={APART // 4}"), layout=DENSE.name, without=("two", "few")),
 }
 
 
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
     """The gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
 
-    Raises ValueError for a layout that the kernel function or the product does not have, and for a tile of two: a
-    tile's panel is a set of rows in whole lane groups.
+    Raises ValueError for a layout that the kernel function or the product does not have, and for a shape class that the
+    product never meets: a tile's panel is a set of rows in whole lane groups.
     """
     if kind not in layouts.names(spec):
         known = ", ".join(layouts.names(spec))
@@ -64,8 +66,8 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     made = PRODUCTS["both" if product == "update" and layout.stored(profile) else product]
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
-    if made.tile and shape == "two":
-        raise ValueError("a tile is of panels for more than two working vectors, got shape 'two'")
+    if shape in made.without:
+        raise ValueError(f"product {product!r} is of panels for more working vectors, got shape {shape!r}")
     text, own = layout.program(spec, profile, dtype, shape, made.tile)
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, shape)}"
     label = f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}"
@@ -77,7 +79,7 @@ def shapes(profile: Profile, product: str, kind: str) -> list[str]:
     made = PRODUCTS[product]
     if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
         return []
-    return [shape for shape in profile.tiles if shape != "two" or not made.tile]
+    return [shape for shape in profile.tiles if shape not in made.without]
 
 
 def update(profile: Profile, dtype: str) -> Variant:

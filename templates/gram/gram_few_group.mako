@@ -33,7 +33,6 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void gram(
     global const long *restrict at, global const int *restrict columns_at, global const int *restrict columns,
     global const real *restrict xx, const int d, global const int *restrict count, global const real *restrict panel,
     global const real *restrict uu STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS) {
-  SECTION
   const int lid = get_local_id(0), mine = group0 + get_group_id(0) * GROUPS + lid / NX, end = group0 + groups;
   const int g = min(mine, end - 1);  // (beyond the last one: once more, for nothing)
   const size_t row = (size_t)g * V + lid % NX * RX, out = row - base;

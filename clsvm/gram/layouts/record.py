@@ -278,7 +278,7 @@ class Layout(ABC):
         Its parameters are group0, groups, base (the lane groups of a launch, and the first row of the output), then
         what :class:`Pass` says is read, then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
         (templates/gram/epilogue.mako). It obeys V, UB and INDEX (:func:`options`), and what programs.PRODUCTS defines:
-        STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included, and SECTIONS, with SECTION at its begin.
+        STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included, and SECTIONS (then it begins with SECTION).
         """
 
     def cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
