@@ -36,7 +36,7 @@ from benchmarks.falkon_studies.pictures import picture
 
 FIRST = 1000  # rows of the first fits
 UPPER = 4  # points of an exponent
-ONCE, THRICE = 1 / 2, 1 / 6  # of the limit: a fit that takes longer is not repeated; one that does not is, to the end
+ONCE, TWICE = 1 / 2, 1 / 6  # of the limit: a first fit that takes longer is the only one; more than two only below this
 ALL = 1.5  # times the last number of rows: a set that has more is fitted whole as well
 EVERY_ROW = 1 << 62
 
@@ -111,13 +111,13 @@ def series(name: str, options: Options) -> dict[str, Any]:
 
 
 def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], options: Options) -> list[dict[str, Any]]:
-    """A row for each solver: the median of its seconds after the first, which may build programs for so many rows, and
-    what its last solution amounts to."""
+    """A row for each solver: the median of its seconds after the first, which may build programs for so many rows, or
+    those of the only one, and what its last solution amounts to."""
     for one in going:
         one.seconds = []
     for _ in range(options.repeats):
         for one in going:
-            most = options.limit * (THRICE if len(one.seconds) > 1 else ONCE) or np.inf
+            most = options.limit * (TWICE if len(one.seconds) > 1 else ONCE) or np.inf
             if min(one.seconds, default=0.0) <= most and (took := one.ask(n)) is not None:
                 one.seconds.append(took)
     X, y, gamma = problem
@@ -153,9 +153,9 @@ def exponent(seconds: Mapping[int, float]) -> dict[str, Any] | None:
 
 HEADER = ("set", "C", "rows", "clsvm s", *(cell for peer in PEERS for cell in (f"{peer} s", "times ours")))
 LEGEND = (
-    "medians of the fits after the first; exponent: least squares of log seconds over log rows, on the "
-    f"{UPPER} largest numbers of rows (which, in brackets), of each solver's and of those that all have; dual and KKT "
-    "violation recomputed in float64; * does not count; notes below"
+    "medians of the fits after the first, where there are several; exponent: least squares of log seconds over log "
+    f"rows, on the {UPPER} largest numbers of rows (which, in brackets), of each solver's and of those that all have; "
+    "dual and KKT violation recomputed in float64; * does not count; notes below"
 )
 
 
@@ -236,7 +236,7 @@ def _arguments(parser: Parser) -> None:
     parser.add_argument("--limit", type=float, default=60, metavar="S", help=words)
     add_peers(parser)
     sets.add_data(parser, f"none needed for {', '.join(sets.BUNDLED)}")
-    parser.add_argument("--repeats", type=int, default=3, help="fits of each solver, one where it is slow (3)")
+    parser.add_argument("--repeats", type=int, default=3, help="fits of each solver, one or two where it is slow (3)")
     add_plot(parser)
 
 

@@ -39,6 +39,7 @@ SEVERAL = 200  # problems of one fit at most that are brought nearer to the opti
 EPS = certificate.EPS
 CONSTANT = 0.25  # a mean of a row of K beyond this share of the centred diagonal: the means are taken off
 AT_A_TIME = 1 << 15  # values of K
+AT_ONCE = 1 << 20  # of few rows among themselves: four arrays of them are little memory
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -119,9 +120,10 @@ class Blocks:
         return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
 
     def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """K (n, m); of distances some rows at a time: what is in between stays in a cache, in memory that has been
-        touched."""
-        if "sqdist" not in kernel.spec.expression.names or (self._whole and Y is X):
+        """K (n, m); of distances, but of few rows among themselves, some rows at a time: what is in between stays in a
+        cache, in memory that has been touched."""
+        few = self._whole and Y is X and X.shape[0] ** 2 <= AT_ONCE
+        if few or "sqdist" not in kernel.spec.expression.names:
             return kernel(X, Y)
         if not self._whole:
             X, Y = centred(X, self._centre), centred(Y, self._centre)

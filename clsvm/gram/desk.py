@@ -79,8 +79,8 @@ class Desk:
         self._rows = MOST * (1 + groups * self._problems)  # where they begin, in doubles
         self._host = np.zeros(self._rows + MOST * d)
         self._device = stream.upload(self._host)
-        norms, self._sums = (stream.part(self._device, 8 * first, 8 * (self._rows - first)) for first in (0, MOST))
-        rows = replace(built, xx=norms)
+        self._sums = stream.part(self._device, 8 * MOST, 8 * (self._rows - MOST))
+        rows = replace(built, xx=stream.part(self._device, 0, 8 * MOST))
         source = stream.part(self._device, 8 * self._rows, 8 * MOST * d)
         self._gram, self._refill = Gram(stream, rows, kernel), Refill(stream, rows, plan.centre, source)
         self._shapes = [(self._problems, panel.capacity) for panel, _, _ in loads]

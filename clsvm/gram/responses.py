@@ -155,15 +155,14 @@ class Support:
         sums = [stream.zeros(8 * problems * n_pad) for _ in range(self._groups)]
         for number, pieces in enumerate(self._loads):
             load = self._kept[number] if self._kept else self._gathered(stream, pieces)
-            weights = [np.zeros((problems, part.capacity)) for part in load.parts]
-            for D, piece in zip(weights, pieces, strict=True):
-                D[:, : piece.which.stop - piece.which.start] = coefficients[:, piece.which]
-            on_device = together(stream, [*map(stream.as_wide, weights)])
-            each = zip(pieces, load.parts, load.sections.each, on_device.each, strict=True)
-            for (_, _, group), panel, count, D in each:
+            D = stream.buffer(8 * problems * max(part.capacity for part in load.parts))
+            for (which, _, group), panel, count in zip(pieces, load.parts, load.sections.each, strict=True):
+                weights = np.zeros((problems, panel.capacity))
+                weights[:, : which.stop - which.start] = coefficients[:, which]
+                stream.write_wide(D, weights)  # (once the piece before is done with)
                 gram.accumulate(panel, count, None, Update(problems, n_pad, sums[group], D, panel.capacity))
             stream.finish()
-            stream.free(on_device.buffer, *(() if self._kept else load.buffers))
+            stream.free(D, *(() if self._kept else load.buffers))
         return sums
 
     def _room(self, stream: Stream, X: Data, problems: int) -> int:

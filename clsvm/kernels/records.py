@@ -135,6 +135,11 @@ def _of_difference(node: Node) -> bool:
 
 # Oracles: each function as its formula says, apart from the expressions.
 
+_FEW, _LONG = (
+    1024,
+    8,
+)  # rows at most, and columns at least, for which their mirror images take less than their distances
+
 
 def _decay(gamma: float, distances: Matrix) -> Matrix:
     """exp(-gamma distances) in their place: memory touched for the first time takes longer than the function."""
@@ -143,8 +148,9 @@ def _decay(gamma: float, distances: Matrix) -> Matrix:
 
 
 def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Among the rows of X themselves half of them are computed: the others have the same bits."""
-    return squareform(pdist(X, metric), checks=False) if Y is X and len(X) > 1 else cdist(X, Y, metric)
+    """Among rows themselves, where they are few and long, half of them are computed: the others have the same bits."""
+    halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
+    return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 
 
 def _distance(X: Matrix, Y: Matrix) -> Matrix:
