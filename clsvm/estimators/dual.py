@@ -82,7 +82,10 @@ class Machine(KernelEstimator):
         """The learnt attributes that every task has. index: each row's class."""
         report = trained.report
         self.support_ = support.astype(np.int32)
-        self.support_vectors_ = np.empty((0, 0)) if self._given else _safe_indexing(X, support)
+        if self._given:
+            self.support_vectors_ = np.empty((0, 0))
+        else:  # (what a function of the caller's reads can be anything)
+            self.support_vectors_ = _safe_indexing(X, support) if self._own else X[support]
         self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
         self.dual_coef_, self.intercept_ = dual_coef, intercept
         self.fit_status_ = 0 if report.converged else 1

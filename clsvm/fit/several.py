@@ -79,7 +79,8 @@ def _solved(
     able = _able(there, options.dtype)
     record.most, at_once = _room(able, options)
     for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
-        todo, finer = _small(members, record), _able(there, dtype)
+        todo = _small(members, record)
+        finer = able if dtype == options.dtype or not todo else _able(there, dtype)
         if todo and finer and left() > 0:
             few, pieces = len(todo) <= host.SEVERAL, _pieces(members, todo, len(finer), at_once)
             if kept:
@@ -93,7 +94,8 @@ def _solved(
                 break
     able = able or there
     large = [place for place, one in enumerate(members) if len(one.rows) > record.most and place not in found]
-    deal(able, _together(members, large, X.shape[0], len(able)), _one_by_one)
+    if large:
+        deal(able, _together(members, large, X.shape[0], len(able)), _one_by_one)
     if record.plan is None and not isinstance(kernel, Precomputed):
         with Stream(there[0], options.memory_limit) as stream:
             record.plan = prepare.planned(stream.profile, X, kernel, options)
