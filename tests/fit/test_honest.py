@@ -134,8 +134,8 @@ def test_rows_of_tiny_curvature_keep_their_sums(device: str, profile: str) -> No
 def test_time_ends_between_launches(device: str) -> None:
     """All pairs are at work in one batch, and one of them would go on for long."""
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(900, 4)), rng.integers(0, 3, 900)
-    report = SVC(C=1e4, gamma=1.0, multi_class="ovr", tol=1e-7, device=device, max_time=0.2).fit(X, y).fit_report_
+    X, y = rng.normal(size=(2400, 4)), rng.integers(0, 3, 2400)
+    report = SVC(C=1e5, gamma=1.0, multi_class="ovr", tol=1e-7, device=device, max_time=0.2).fit(X, y).fit_report_
     assert report.status == Status.MAX_TIME.value
 
 
