@@ -74,7 +74,6 @@ class Desk:
         shape: tuple[int, int],
     ) -> None:
         self._loads, (self._problems, groups) = loads, shape
-        self._sections = groups > 1
         built = DENSE.build(stream, np.zeros((MOST, d)), replace(plan, kind=DENSE.name), dtype)
         self._rows = MOST * (1 + groups * self._problems)  # where they begin, in doubles
         self._host = np.zeros(self._rows + MOST * d)
@@ -120,7 +119,7 @@ class Desk:
             return
         held = self._refill.held(stream, groups)
         for D, (panel, numbers, pieces) in zip(self._own, self._loads, strict=True):
-            update = Update(self._problems, MOST, self._sums, D, panel.capacity, len(pieces) * self._sections)
+            update = Update(self._problems, MOST, self._sums, D, panel.capacity, len(pieces))
             held += self._gram.held(range(groups), panel, numbers, update)
         self._launches[groups] = held
 

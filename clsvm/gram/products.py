@@ -331,9 +331,11 @@ class Gram:
         return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """The launches of c += K(X, U) D over some lane groups of dense rows, to be repeated as the buffers change."""
+        """The launches of c += K(X, U) D over some lane groups of dense rows, for sections of a panel, to be repeated
+        as the buffers change."""
         passes = self._reader.over_rows(groups.start, len(groups), panel, count)
-        product = "sections" if update.sections else "update"
+        alone = len(groups) == 1 and self.stream.profile.shape == "vector"
+        product = "sections, one group" if alone else "sections"
         launches = (self._launches(product, panel, one, 0, None, update) for one in passes)
         return [kernel.held(*launch) for kernel, *launch in chain.from_iterable(launches)]
 

@@ -6,13 +6,14 @@
     tile     K(U, U) of the working vectors         STORE, over the panel or the listed rows
     half tile   without what mirrors other values   STORE, HALF   (the vector shape: it counts where cores are few)
     tile update  c += K(U, U') D                    UPDATE, over the panel or the listed rows
-    sections     an update for each part of a panel UPDATE, SECTIONS   (of rows in dense lane groups)
+    sections     an update for each part of a panel UPDATE, SECTIONS   (of dense lane groups, or of one)
 
 A variant is a text and its -D options, so the same thing is run here, written for a C host and cross-compiled.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from clsvm.gram import layouts
@@ -30,13 +31,14 @@ from clsvm.opencl.sources import Variant
 class Product(NamedTuple):
     """-D options of a product; tile: whether its rows are the working vectors themselves; vector: whether it is the
     vector shape's alone; layout: the only one that has it; without: shape classes of working vectors that it never
-    meets."""
+    meets; single: whether register tiles hold one lane group, where the vector shape's hold several."""
 
     options: tuple[str, ...]
     tile: bool = False
     vector: bool = False
     layout: str | None = None
     without: tuple[str, ...] = ()
+    single: bool = False
 
 
 PRODUCTS = {
@@ -50,6 +52,9 @@ PRODUCTS = {
     "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True, without=("two",)),
     "tile update": Product(("-DUPDATE",), tile=True, without=("two",)),
     "sections": Product(("-DUPDATE", f"-DSECTIONS={APART // 4}"), layout=DENSE.name, without=("two", "few")),
+    "sections, one group": Product(
+        ("-DUPDATE", f"-DSECTIONS={APART // 4}"), vector=True, layout=DENSE.name, without=("two", "few"), single=True
+    ),
 }
 
 
@@ -64,6 +69,8 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {known}, got {kind!r}")
     layout = LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.stored(profile) else product]
+    if made.single:
+        profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
     if shape in made.without:
