@@ -39,6 +39,16 @@ class Piece(NamedTuple):
     at: int
     group: int
 
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self.which.stop - self.which.start)
+
+    @property
+    def place(self) -> slice:
+        """Where they stand in the panel."""
+        return slice(self.at, self.at + self.size)
+
 
 # A panel, the numbers of its pieces on the device (epilogue.mako, SECTIONS), and these.
 Load = tuple[Panel, Buffer, Sequence[Piece]]
@@ -128,7 +138,7 @@ class Desk:
         self._written = None  # (until all are there)
         weights = [np.zeros(shape) for shape in self._shapes]
         for D, (_, _, pieces) in zip(weights, self._loads, strict=True):
-            for which, at, _ in pieces:
-                D[:, at : at + which.stop - which.start] = coefficients[:, which]
+            for piece in pieces:
+                D[:, piece.place] = coefficients[:, piece.which]
         stream.write_wide(self._weights, np.concatenate([D.ravel() for D in weights]))
         self._written = coefficients.copy()

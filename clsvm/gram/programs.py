@@ -41,6 +41,9 @@ class Product(NamedTuple):
     single: bool = False
 
 
+SECTION = APART // 4  # ints from the numbers of a section to those of the next, as parts.together has them
+_SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
+
 PRODUCTS = {
     "rows": Product(("-DSTORE",)),
     "rows, near": Product(("-DSTORE", "-DNEAR"), vector=True),
@@ -51,10 +54,8 @@ PRODUCTS = {
     "tile": Product(("-DSTORE", "-DNEAR"), tile=True, without=("two",)),
     "half tile": Product(("-DSTORE", "-DNEAR", "-DHALF"), tile=True, vector=True, without=("two",)),
     "tile update": Product(("-DUPDATE",), tile=True, without=("two",)),
-    "sections": Product(("-DUPDATE", f"-DSECTIONS={APART // 4}"), layout=DENSE.name, without=("two", "few")),
-    "sections, one group": Product(
-        ("-DUPDATE", f"-DSECTIONS={APART // 4}"), vector=True, layout=DENSE.name, without=("two", "few"), single=True
-    ),
+    "sections": Product(_SECTIONS, layout=DENSE.name, without=("two", "few")),
+    "sections, one group": Product(_SECTIONS, vector=True, layout=DENSE.name, without=("two", "few"), single=True),
 }
 
 
@@ -69,12 +70,12 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {known}, got {kind!r}")
     layout = LAYOUTS[kind]
     made = PRODUCTS["both" if product == "update" and layout.stored(profile) else product]
-    if made.single:
-        profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
     if shape in made.without:
         raise ValueError(f"product {product!r} is of panels for more working vectors, got shape {shape!r}")
+    if made.single:
+        profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
     text, own = layout.program(spec, profile, dtype, shape, made.tile)
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, shape)}"
     label = f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}"

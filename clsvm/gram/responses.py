@@ -90,16 +90,14 @@ class Support:
         gram = Gram(stream, layouts.build(stream, self.vectors[first:end], self._single, self.dtype), self.kernel)
         panel = gram.panel(self._capacity)
         places = np.full(panel.capacity, -1, np.int32)
-        for which, at, _ in pieces:
-            places[at : at + which.stop - which.start] = gram.rows.position[which.start - first : which.stop - first]
+        for piece in pieces:
+            places[piece.place] = gram.rows.position[piece.which.start - first : piece.which.stop - first]
         rows, count = stream.upload(places), stream.upload(np.array([panel.capacity], np.int32))
         gram.gather(panel, rows, count)
-        sizes = [piece.which.stop - piece.which.start for piece in pieces]
-        numbers = zip(sizes, (piece.at for piece in pieces), (piece.group for piece in pieces), strict=True)
-        sections = together(stream, [np.array(each, np.int32) for each in numbers])
+        sections = together(stream, [np.array([piece.size, piece.at, piece.group], np.int32) for piece in pieces])
         parts = [
-            gram.part(panel, piece.at, whole_tiles(size + _TILE - 1), count)
-            for piece, size, count in zip(pieces, sizes, sections.each, strict=True)
+            gram.part(panel, piece.at, whole_tiles(piece.size + _TILE - 1), count)
+            for piece, count in zip(pieces, sections.each, strict=True)
         ]
         own = (*panel.buffers(), sections.buffer)
         if panel.rows_stay:
@@ -156,11 +154,11 @@ class Support:
         for number, pieces in enumerate(self._loads):
             load = self._kept[number] if self._kept else self._gathered(stream, pieces)
             D = stream.buffer(8 * problems * max(part.capacity for part in load.parts))
-            for (which, _, group), panel, count in zip(pieces, load.parts, load.sections.each, strict=True):
+            for piece, panel, count in zip(pieces, load.parts, load.sections.each, strict=True):
                 weights = np.zeros((problems, panel.capacity))
-                weights[:, : which.stop - which.start] = coefficients[:, which]
+                weights[:, : piece.size] = coefficients[:, piece.which]
                 stream.write_wide(D, weights)  # (once the piece before is done with)
-                gram.accumulate(panel, count, None, Update(problems, n_pad, sums[group], D, panel.capacity))
+                gram.accumulate(panel, count, None, Update(problems, n_pad, sums[piece.group], D, panel.capacity))
             stream.finish()
             stream.free(D, *(() if self._kept else load.buffers))
         return sums

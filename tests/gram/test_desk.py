@@ -85,7 +85,7 @@ def test_the_bits_of_several_panels(device: str, profile: str, most: int, monkey
         kept = cut._kept.get(stream)
     assert len(kept._loads) > 1
     assert len({piece.group for load in kept._loads for piece in load}) == 6
-    assert sum(piece.which.stop - piece.which.start for load in kept._loads for piece in load) == 700
+    assert sum(piece.size for load in kept._loads for piece in load) == 700
 
 
 def test_one_launch_for_all_groups(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from clsvm import kernels
 from clsvm.gram import layouts, products
 from clsvm.gram.layouts import record
 from clsvm.gram.products import Gram, Store, Tile, Update
-from clsvm.gram.programs import PRODUCTS
+from clsvm.gram.programs import SECTION
 from clsvm.gram.programs import gram as gram_program
 from clsvm.opencl import devices
 from clsvm.opencl.profiles import PROFILES
@@ -310,7 +310,7 @@ def test_sections_of_a_panel(device: str, profile: str, name: str, dtype: str, s
     with Stream(device) as stream:
         if stream.profile.lacks(dtype):
             pytest.skip("the host computes these values")
-        rng, problems, apart = np.random.default_rng(5), 2, int(PRODUCTS["sections"].options[-1].partition("=")[2])
+        rng, problems, apart = np.random.default_rng(5), 2, SECTION
         X, kernel = rng.normal(size=(19, 3)), make(name)
         rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), dtype)
         gram, n_pad = Gram(stream, rows, kernel), rows.n_pad
