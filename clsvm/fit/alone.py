@@ -11,7 +11,7 @@ from clsvm import solvers
 from clsvm.fit import host, prepare
 from clsvm.gram import layouts, precision
 from clsvm.gram.layouts.record import Plan
-from clsvm.kernels import Kernel, Precomputed, underflow
+from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Problem
@@ -36,11 +36,9 @@ class HostFit:
         """Of kernel values, in units of eps."""
         if isinstance(self._kernel, Precomputed) or self.plan is None:
             return float(np.abs(self._X).max())
-        size, least = precision.extent(precision.sizes(self._kernel, self._X, self.plan))
-        scale = self._kernel.rounding(size, host.EPS, least, underflow("float64", self._X.shape[1]))
-        if not scale <= float(np.finfo(np.float64).max):
-            raise ValueError(prepare.beyond(f"{self._kernel!r} of these rows is too large", "float64"))
-        return scale
+        found = precision.measures(self._kernel, self._X, self.plan)
+        given = self._kernel, found.sizes, found.extent, self._X.shape[1]
+        return prepare.scales(*given, "float64", "float64").double
 
     def settle(self, problem: Problem, **asked: Any) -> solvers.Solution:
         """As PreparedFit's. Raises ValueError for a problem that is too large."""

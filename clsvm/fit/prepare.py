@@ -20,10 +20,12 @@ from clsvm.gram.blocks import BESIDE, BlockGram, products_of
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Plan
+from clsvm.gram.precision import Measures
 from clsvm.gram.precomputed import PrecomputedGram, StoredGram
 from clsvm.gram.products import Gram, Products
 from clsvm.gram.units import Units
 from clsvm.kernels import Kernel, Precomputed, underflow
+from clsvm.kernels.evaluation import BROKEN, Extent
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
@@ -63,9 +65,9 @@ class PreparedFit:
             self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
         units, self.precision = fast(self.gram, options, whole)
         scale = self._plain
-        if units and isinstance(self.gram, Gram) and scale.sizes is not None:
+        if units and isinstance(self.gram, Gram) and scale.sizes is not None and scale.extent:
             self.gram.use(units)
-            scale = scales(self.gram.kernel, scale.sizes, X.shape[1], dtype, options.dtype, units.error)
+            scale = scales(self.gram.kernel, scale.sizes, scale.extent, X.shape[1], dtype, options.dtype, units.error)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
         if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
             working_set = max(MIN_WORKING_SET, working_set // 2)
@@ -208,11 +210,12 @@ def sure(solution: solvers.Solution, rounding: float, tol: float, gap_tol: float
 
 class Scales(NamedTuple):
     """The rounding error of kernel values in units of eps: of their dtype, in it, and of float64, in float64; and the
-    sizes of rows (n,) that it follows from, None of values that are given."""
+    sizes of rows (n,) that it follows from, with their extent; None of values that are given."""
 
     own: float
     double: float
     sizes: Vector | None = None
+    extent: Extent | None = None
 
 
 def products(
@@ -319,29 +322,36 @@ def _exact_given(K: Any) -> Callable[..., Vector]:
 
 def rounding(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram, asked: str) -> Scales:
     """The rounding errors of kernel values. Raises ValueError where they are too large for a dtype."""
-    return scales(gram.kernel, row_sizes(stream, plan, X, gram), X.shape[1], gram.rows.dtype, asked)
+    found = row_sizes(stream, plan, X, gram)
+    return scales(gram.kernel, found.sizes, found.extent, X.shape[1], gram.rows.dtype, asked)
 
 
-def row_sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Vector:
-    """The size of each row (n,), from which rounding errors follow."""
+def row_sizes(stream: Stream, plan: Plan, X: Any, gram: Gram | BlockGram) -> Measures:
+    """The size of each row (n,), and its entries where these count, from which rounding errors follow."""
     dtype = gram.rows.dtype
     eps, floor = float(np.finfo(dtype).eps), underflow(dtype, X.shape[1])
     found: Vector = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position].astype(np.float64)
     if gram.kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
-        found = precision.sizes(gram.kernel, X, plan)
-    return found
+        return precision.measures(gram.kernel, X, plan)
+    return Measures(found, found[:0], found[:0])
 
 
-def scales(kernel: Kernel, sizes: Vector, d: int, dtype: str, asked: str, error: float | None = None) -> Scales:
+def scales(
+    kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
+) -> Scales:
     """The rounding errors of kernel values of rows of d features with such sizes. error: that of an inner product over
-    its norms, where it is not the dtype's. Raises ValueError where they are too large for a dtype."""
-    size, least = precision.extent(sizes)
-    eps = float(np.finfo(dtype).eps)
+    its norms, where it is not the dtype's. Raises ValueError where they are too large for a dtype, and where inner
+    values leave the range of float64."""
+    size, least, *_ = extent
+    single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
+    eps, most = float(np.finfo(dtype).eps), float(np.finfo(dtype).max)
     error = error or eps
-    scale = kernel.rounding(size, error, least, underflow(dtype, d))
-    if not scale <= float(np.finfo(dtype).max):
+    own = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
+    wide = kernel.rounding(size, host.EPS, least, underflow("float64", d))
+    if not (single.largest <= most and wide < np.inf):
         raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
-    return Scales(scale * (error / eps), kernel.rounding(size, host.EPS, least, underflow("float64", d)), sizes)
+    precision.refuse(kernel, extent, extent, d)
+    return Scales(min(max(own, single.error / eps), BROKEN), max(wide, double.error / host.EPS), sizes, extent)
 
 
 def beyond(what: str, dtype: str) -> str:

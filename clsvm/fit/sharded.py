@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeGuard
@@ -24,6 +25,7 @@ from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel, Precomputed
+from clsvm.kernels.evaluation import Extent
 from clsvm.nystrom.places import Place, opened
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
@@ -42,10 +44,11 @@ ALIKE = 1.3  # times as fast: devices whose speeds are nearer than that count as
 
 
 class Facts(NamedTuple):
-    """What a shard says of itself. sizes: of its rows (prepare.row_sizes); W, cache_bytes, reason: of sizes.choose;
-    row: bytes of one; layout: words."""
+    """What a shard says of itself. sizes, extent: of its rows (prepare.row_sizes); W, cache_bytes, reason: of
+    sizes.choose; row: bytes of one; layout: words."""
 
     sizes: Vector
+    extent: Extent
     W: int
     cache_bytes: int
     reason: str
@@ -83,7 +86,7 @@ class OneShard(Shard):
         """For a problem of n rows in all."""
         found = prepare.row_sizes(self.stream, self.plan, self.X, self.gram)
         W, cache_bytes, reason = choose(self.stream, self.gram, working_set, cache, n)
-        return Facts(found, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
+        return Facts(found.sizes, found.extent, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
 
 
 def train(
@@ -155,7 +158,8 @@ class Ready:
             found = laid.ask("facts", [asked] * len(laid.sizes))
         self._facts: list[Facts] = found
         sizes = np.concatenate([one.sizes for one in self._facts])
-        self._scales = prepare.scales(kernel, sizes, shape[1], dtype, options.dtype)
+        extent = reduce(Extent.joined, (one.extent for one in self._facts))
+        self._scales = prepare.scales(kernel, sizes, extent, shape[1], dtype, options.dtype)
         self.last = dtype == laid.finest
 
     def coarse(self, problem: Problem) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ from sklearn.metrics.pairwise import check_pairwise_arrays
 from clsvm import arrays, kernels
 from clsvm.arrays import Data
 from clsvm.gram import layouts
-from clsvm.gram.precision import extent, sizes
+from clsvm.gram.precision import measures, outside, refuse
 from clsvm.gram.products import Gram
-from clsvm.gram.responses import CHUNK, COPIES, PANEL, Vector, buffers_of, row_bytes, whole_tiles
-from clsvm.kernels import Kernel, underflow
+from clsvm.gram.responses import CHUNK, COPIES, PANEL, buffers_of, row_bytes, whole_tiles
+from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
-
-_LOST = 1e-4  # of a kernel value
 
 
 def kernel_matrix(
@@ -35,7 +32,7 @@ def kernel_matrix(
     """K(X, Y) (n, m) in ``dtype``, computed on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
 
     kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's. Where
-    inner products are too small for float32, values are computed in float64 and rounded; in float64 the host computes
+    an inner value leaves the range of float32, values are computed in float64 and rounded; in float64 the host computes
     them where the device has no double precision.
     Raises ValueError or TypeError for bad input, DeviceError and BuildError where the machine fails.
     """
@@ -60,8 +57,11 @@ def kernel_matrix(
         return out
     with Stream(device, memory_limit) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec)
-        found = np.concatenate([sizes(kernel, rows, plan) for rows in (X, Y)])
-        dtype = _holding(kernel, found, (dtype, "float64"), X.shape[1])  # the result keeps its own
+        of_x, of_y = (measures(kernel, rows, plan).extent for rows in (X, Y))
+        if dtype == "float32" and outside(kernel, of_x, of_y, dtype, X.shape[1]):
+            dtype = "float64"  # the result keeps its own
+        if dtype == "float64":
+            refuse(kernel, of_x, of_y, X.shape[1])
         if stream.profile.lacks(dtype):
             return _on_host(kernel, X, Y, out)
         itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
@@ -88,15 +88,3 @@ def _on_host(kernel: Kernel, X: Data, Y: Data, out: NDArray[Any]) -> NDArray[Any
     for start in range(0, X.shape[0], step):
         out[start : start + step] = kernel(X[start : start + step], Y)
     return out
-
-
-def _holding(kernel: Kernel, found: Vector, dtypes: Iterable[str], d: int) -> str:
-    """The first of the dtypes in which what is lost of inner products that are too small does not show in K, for rows
-    of those sizes. Raises ValueError where there is none."""
-    largest, least = extent(found)
-    for dtype in dtypes:
-        eps = float(np.finfo(dtype).eps)
-        lost = kernel.rounding(largest, eps, least, underflow(dtype, d)) - kernel.rounding(largest, eps, least)
-        if not eps * lost > _LOST:  # (of what is too large it is nan: layouts.build refuses that)
-            return dtype
-    raise ValueError(f"squared norms of rows, down to {least:.3g}, are too small for {dtype}: scale X")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -10,22 +13,78 @@ from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, underflow
+from clsvm.kernels.evaluation import Extent
 
 Vector = NDArray[np.float64]
+LOST = 1e-4  # share of the largest kernel value that leaving a type's range may cost
 DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
 
 
-def sizes(kernel: Kernel, X: Data, plan: Plan) -> Vector:
-    """Kernel.sizes of the rows as they are laid out, centred; some of them at a time."""
+class Measures(NamedTuple):
+    """The sizes (n,) of rows by Kernel.sizes; of element-wise kernels their largest and smallest nonzero absolute
+    entries, (n,) each, else none."""
+
+    sizes: Vector
+    high: Vector
+    low: Vector
+
+    @property
+    def extent(self) -> Extent:
+        """The extremes over all rows, 0 where there are none."""
+        return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
+
+    def some(self, rows: NDArray[Any]) -> Measures:
+        """Return the measures of some rows."""
+        return Measures(self.sizes[rows], *(entries[rows] if len(entries) else entries for entries in self[1:]))
+
+
+def _most(numbers: Vector) -> float:
+    return float(numbers.max(initial=0.0))
+
+
+def _least(numbers: Vector) -> float:
+    return float(numbers[numbers > 0].min(initial=np.inf)) if numbers.any() else 0.0
+
+
+def measures(kernel: Kernel, X: Data, plan: Plan) -> Measures:
+    """Return the measures of the rows of X (n, d) as they are laid out, centred; some of them at a time."""
     step = max(1, (1 << 22) // max(1, X.shape[1]))
-    some = (X[start : start + step] for start in range(0, X.shape[0], step))
-    blocks = some if sp.issparse(X) else (np.asarray(block) for block in some)
-    return np.concatenate([np.zeros(0), *(kernel.sizes(arrays.centred(block, plan.centre)) for block in blocks)])
+    found = [(np.zeros(0), np.zeros(0), np.zeros(0))]
+    for start in range(0, X.shape[0], step):
+        some = X[start : start + step]
+        block = arrays.centred(some if sp.issparse(some) else np.asarray(some), plan.centre)
+        found.append((kernel.sizes(block), *(_entries(block) if kernel.spec.element else found[0][:2])))
+    return Measures(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def extent(sizes: Vector) -> tuple[float, float]:
-    """(largest, smallest but 0) of the sizes; 0 where there are none."""
-    return float(sizes.max(initial=0.0)), float(sizes[sizes > 0].min(initial=np.inf)) if sizes.any() else 0.0
+def _entries(X: Data) -> tuple[Vector, Vector]:
+    """Return the largest and the smallest nonzero absolute entry of each row, (n,) each, 0 for a row of zeros."""
+    if sp.issparse(X):
+        rows, sizes = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), np.abs(X.data, dtype=np.float64)
+        high, low = np.zeros(X.shape[0]), np.full(X.shape[0], np.inf)
+        np.maximum.at(high, rows, sizes)
+        np.minimum.at(low, rows[sizes > 0], sizes[sizes > 0])
+    else:
+        sizes = np.abs(X, dtype=np.float64)
+        high, low = sizes.max(axis=1, initial=0.0), sizes.min(axis=1, initial=np.inf, where=sizes > 0)
+    return high, np.where(high > 0, low, 0.0)
+
+
+def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) -> bool:
+    """Return whether inner values of K between rows and others of d features leave the range of ``dtype``, so that
+    values are off by more than LOST of the largest."""
+    found = kernel.evaluation(rows, others, dtype, d)
+    return found.outside > LOST * found.largest
+
+
+def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "") -> None:
+    """Raise ValueError where inner values of K between rows and others of d features leave the range of float64."""
+    if outside(kernel, rows, others, "float64", d):
+        both = rows.joined(others)
+        words = f"squared norms{which} from {both.least:.3g} to {both.largest:.3g}"
+        if kernel.spec.element:
+            words = f"entries{which} from {both.low:.3g} to {both.high:.3g}"
+        raise ValueError(f"{words} leave the range of float64 inside {kernel!r}: scale X")
 
 
 def terms(X: Data) -> int:
@@ -37,35 +96,59 @@ class Reach:
     """For which rows float32 kernel values keep a decision value within DECISION_ERROR: coefficients near 1e4 turn the
     last bit of K into the third digit of the sum, and a row far out its own last bit.
 
-    span: largest and smallest size of the support vectors (:func:`extent`). weight: the largest sum of absolute
-    coefficients. d: terms of an inner product. A row's answer is of its own size alone: of all sizes within the span,
-    beyond it of steps of an eighth of an octave.
+    span: extent of the support vectors. weight: the largest sum of absolute coefficients. d: terms of an inner product.
+    A row's answer is of its own measures alone: of all that are within the span, beyond it of steps of an eighth of an
+    octave.
     """
 
-    def __init__(self, kernel: Kernel, span: tuple[float, float], weight: float, d: int) -> None:
-        self._kernel, self._span, self._weight = kernel, span, weight
+    def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
+        self._kernel, self._span, self._weight, self._d = kernel, span, weight, d
         self._floor = underflow("float32", d)
-        self._found: dict[float, bool] = {}
-        self.own = self._holds(*span)
+        self._found: dict[Extent, bool] = {}
+        self.own = self._holds(span)
 
-    def _holds(self, largest: float, least: float) -> bool:
-        info = np.finfo(np.float32)
-        eps, within = float(info.eps), 4 * largest < float(info.max)  # (|x - y|^2 is up to four times as large)
-        return within and eps * self._kernel.rounding(largest, eps, least, self._floor) * self._weight <= DECISION_ERROR
+    def _holds(self, rows: Extent) -> bool:
+        info, both = np.finfo(np.float32), rows.joined(self._span)
+        eps, (largest, least, *_) = float(info.eps), both
+        if not 4 * largest < float(info.max):  # (|x - y|^2 is up to four times as large)
+            return False
+        error = eps * self._kernel.rounding(largest, eps, least, self._floor)
+        error = max(error, self._kernel.evaluation(rows, self._span, "float32", self._d).error)
+        return error * self._weight <= DECISION_ERROR
 
-    def __call__(self, sizes: Vector) -> NDArray[np.bool_]:
-        """Of each row, by its size."""
-        largest, least = self._span
-        beyond = (sizes > largest) | ((sizes < least) & (sizes > 0))
-        out = np.full(len(sizes), self.own)
-        if not beyond.any():
-            return out
-        with np.errstate(divide="ignore"):
-            octaves = 8 * np.log2(sizes)
-        steps = np.where(sizes > largest, np.ceil(octaves), np.where(sizes < least, np.floor(octaves), 0.0))
-        for step in np.unique(steps[beyond]).tolist():
-            if step not in self._found:
-                size = float(np.exp2(step / 8))
-                self._found[step] = self._holds(max(size, largest), min(size, least) if least else size)
-            out[beyond & (steps == step)] = self._found[step]
+    def __call__(self, found: Measures) -> NDArray[np.bool_]:
+        """Return for each row whether float32 serves, by its measures."""
+        out = np.full(len(found.sizes), self.own)
+        for extent, rows in self._beyond(found):
+            if extent not in self._found:
+                self._found[extent] = self._holds(extent)
+            out[rows] = self._found[extent]
         return out
+
+    def check(self, found: Measures, rows: NDArray[np.intp]) -> None:
+        """Raise ValueError for the first of the rows (of these numbers) for which float64 does not serve either."""
+        refuse(self._kernel, self._span, self._span, self._d, " of support vectors")
+        for extent, which in self._beyond(found):
+            refuse(self._kernel, extent, self._span, self._d, f" of row {rows[which[0]]} and support vectors")
+
+    def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
+        """Yield the extents of rows beyond the span, in steps of an eighth of an octave, and which rows have them."""
+        span, (sizes, high, low) = self._span, found
+        steps = [_stepped(sizes, span.largest, np.ceil), _stepped(sizes, span.least, np.floor)]
+        if len(high):
+            steps += [_stepped(high, span.high, np.ceil), _stepped(low, span.low, np.floor)]
+        rows = np.flatnonzero(~np.isnan(steps).all(axis=0))
+        if not rows.size:
+            return
+        each, which = np.unique(np.array(steps)[:, rows], axis=1, return_inverse=True)
+        limits = np.array(span)[: len(steps), None]
+        for number, numbers in enumerate(np.where(np.isnan(each), limits, np.exp2(each / 8)).T.tolist()):
+            yield Extent(*numbers), rows[which.ravel() == number]
+
+
+def _stepped(numbers: Vector, limit: float, rounded: Callable[..., Vector]) -> Vector:
+    """Return the eighths of an octave of numbers beyond a limit, rounded away from it, nan for the others."""
+    beyond = numbers > limit if rounded is np.ceil else (numbers < limit) & (numbers > 0)
+    octaves = np.full(len(numbers), np.nan)
+    octaves[beyond] = rounded(8 * np.log2(numbers[beyond]))
+    return octaves

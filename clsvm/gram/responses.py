@@ -13,12 +13,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.errors import BufferSizeError, MemoryLimitError
+from clsvm.errors import BufferSizeError, MemoryLimitError, RowTooLargeError
 from clsvm.gram import desk, half, layouts
 from clsvm.gram.desk import Piece
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan
-from clsvm.gram.precision import Reach, sizes, terms
+from clsvm.gram.precision import Reach, measures, terms
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import of_thread
@@ -172,18 +172,32 @@ class Support:
         return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
 
     def decided(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are."""
-        if self.dtype == "float64" or self.reach is None:
-            return self.responses(stream, X, coefficients)
-        found = sizes(self.kernel, X, self.plan)
-        if np.isinf(found).any():
-            raise ValueError(f"row {int(np.argmax(np.isinf(found)))} is too large for float64: scale X")
-        near = self.reach(found)
-        if near.all():
-            return self.responses(stream, X, coefficients)
+        """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are.
+
+        Values that are not finite in float32 are evaluated again in float64. Raises ValueError for a row for which
+        float64 does not serve either.
+        """
+        assert self.reach
+        found = measures(self.kernel, X, self.plan)
+        if np.isinf(found.sizes).any():
+            raise RowTooLargeError(int(np.argmax(np.isinf(found.sizes))), "float64")
+        double = self.dtype == "float64"
+        near = np.zeros(X.shape[0], bool) if double else self.reach(found)
         out = np.zeros((self._groups * len(coefficients), X.shape[0]))
-        out[:, near] = self.responses(stream, X[near], coefficients)
-        out[:, ~near] = _in_float64(stream, self.kernel, self.plan, X[~near], self.vectors, coefficients, self._ends)
+        if near.any():
+            out[:, near] = self.responses(stream, X if near.all() else X[near], coefficients)
+            near &= np.isfinite(out).all(axis=0)
+        far = np.flatnonzero(~near)
+        if far.size:
+            self.reach.check(found.some(far), far)
+            rows = X[far] if near.any() else X
+            given = stream, self.kernel, self.plan, rows, self.vectors, coefficients, self._ends
+            out[:, far] = self.responses(stream, rows, coefficients) if double else _in_float64(*given)
+            bad = ~np.isfinite(out).all(axis=0)
+            if bad.any():
+                raise ValueError(
+                    f"{self.kernel!r} is not finite for row {int(np.argmax(bad))} and some support vectors"
+                )
         return out
 
 

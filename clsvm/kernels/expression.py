@@ -13,13 +13,13 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import erf
+from scipy import special
 
 
 def _whole_power(x: Any, n: int) -> Any:
@@ -30,6 +30,12 @@ def _whole_power(x: Any, n: int) -> Any:
         left >>= 1
         square = square * square if left else square
     return result if n >= 0 else np.divide(1.0, result)
+
+
+def _erf(x: Any) -> Any:
+    """Return erf(x) in the type of x; SciPy has none for long double, in which float64's value is within range."""
+    wide = getattr(x, "dtype", None) == np.longdouble
+    return special.erf(x.astype(np.float64)).astype(np.longdouble) if wide else special.erf(x)
 
 
 class Function(NamedTuple):
@@ -57,7 +63,7 @@ FUNCTIONS = {
     "arccos": Function(np.arccos, "acos({})", 1),
     "arctan": Function(np.arctan, "atan({})", 1),
     "abs": Function(np.abs, "fabs({})", 1),
-    "erf": Function(erf, "erf({})", 1),
+    "erf": Function(_erf, "erf({})", 1),
     "maximum": Function(np.fmax, "fmax({}, {})", 2),
     "minimum": Function(np.fmin, "fmin({}, {})", 2),
     "power": Function(np.power, "power({}, {})", 2),
@@ -104,7 +110,11 @@ class Node:
             return values[self.name]
         if not self.function:
             return self.number
-        arguments = (argument.evaluate(values) for argument in self.args)
+        return self.applied(argument.evaluate(values) for argument in self.args)
+
+    def applied(self, arguments: Iterable[Any]) -> Any:
+        """Return the function's value for the values of its arguments, a Python number where they all are numbers."""
+        assert self.function
         # (NumPy's whole numbers would wrap round, and have no negative powers)
         value = self.function.numpy(*(float(a) if isinstance(a, int) else a for a in arguments))
         # (NumPy's own scalars would turn float32 arrays into float64)

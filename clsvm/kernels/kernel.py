@@ -17,9 +17,21 @@ from scipy.spatial.distance import cdist
 
 from clsvm import arrays
 from clsvm.kernels.check import Check
+from clsvm.kernels.evaluation import (
+    BROKEN,
+    Evaluation,
+    Extent,
+    between,
+    elements,
+    evaluated,
+    inner_products,
+    summary,
+)
 from clsvm.kernels.own import free, own, renamed
 from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec
 
+_TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
+_DIGITS = 1e-3  # share of the largest value up to which errors in float32 are in proportion to its eps
 _CELLS = 1 << 18  # of a block of the host's evaluation
 _SAMPLE = 500  # rows that check looks at
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # of a grid that looks for rounding: over two sizes, over one
@@ -200,13 +212,19 @@ class Kernel:
         return Check.of(self(X[picked]))
 
     def sizes(self, X: Any) -> NDArray[np.float64]:
-        """The largest size that an inner product or an element-wise sum of each row of X (n, d) can have."""
-        with np.errstate(over="ignore"):
+        """Return the largest size that an inner product or an element-wise sum of each row can have.
+
+        A row (of X (n, d), dense or sparse) that is not zero has a size above 0, however small its entries are.
+        """
+        with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
                 if not sp.issparse(X):
-                    return np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
+                    found = np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
+                    return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & (X != 0).any(axis=1))
                 rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-                return np.asarray(np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0]))
+                found = np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0])
+                there = np.bincount(rows, X.data != 0, X.shape[0]) > 0
+                return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & there)
             x, _, empty = arrays.both_dense(X, X)
             rest = empty * self._element(0.0, 0.0) if empty else 0.0
             sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + rest) for a in (0.0, x)]
@@ -257,6 +275,39 @@ class Kernel:
             found = np.maximum(min(2.0, many) * np.abs(value), sum(np.abs(moved - value) for moved in there) / eps)
         found = found[~np.isnan(found)]
         return float(found.max()) if found.size else math.inf
+
+    @lru_cache(maxsize=64)  # noqa: B019  (as above)
+    def evaluation(self, rows: Extent, others: Extent, dtype: str, d: int) -> Evaluation:
+        """Return the errors of K(x, y) that come from evaluating the expressions in ``dtype``, inner value by value.
+
+        rows, others: the sizes of x and of y, of d features. Arguments are taken as exact but for their own type: see
+        :meth:`rounding` for the rest. Looked for at the extremes of the sizes and a few points between them.
+        """
+        if dtype == "float64":
+            single = self.evaluation(rows, others, "float32", d)
+            if not single.left and single.error <= _DIGITS * single.largest:  # float64 then only has more digits
+                return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
+        if not self.spec.element:
+            return summary(
+                *evaluated(self.spec.expression.tree, {**inner_products(rows, others), **self.params}, dtype)
+            )
+        signed = (1,) if self.spec.nonnegative else (1, -1)
+        terms = summary(*evaluated(self.spec.element.tree, {**elements(rows, others, signed), **self.params}, dtype))
+        sums = between(min(rows.least, others.least) / 2, max(rows.largest, others.largest) / 2)
+        sums = np.concatenate([sums * sign for sign in ((self._sign,) if self._sign else (1, -1))] + [[0.0]])
+        found = evaluated(self.spec.expression.tree, {"s": sums, **self.params}, dtype)
+        whole = summary(*found)
+        value, least = self.at(s=np.asarray(sums, np.float64)), 8 * float(np.finfo(dtype).eps) * terms.largest
+
+        def moved(error: float) -> float:  # by errors of the terms beyond their rounding, for which rounding stands
+            if error >= BROKEN or error <= least:
+                return BROKEN if error > least else 0.0
+            change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
+            return min(BROKEN, float(np.nan_to_num(np.maximum(*change), nan=0.0, posinf=BROKEN).max()))
+
+        error, outside = moved(terms.error), moved(terms.outside)
+        errors = max(whole.error, error), max(whole.outside, outside)
+        return Evaluation(whole.largest, *errors, whole.left or terms.left)
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
         """The function of these inner products, or sums (s): norms xx and yy, all of shapes that go together."""

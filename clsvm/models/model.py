@@ -15,7 +15,7 @@ from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.precision import Reach, extent, sizes
+from clsvm.gram.precision import Reach, measures
 from clsvm.gram.responses import HOST, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import probability
@@ -165,7 +165,7 @@ class KernelModel:
         plan = plan or layouts.choose(stream.profile, vectors, kernel.spec)
         ends = np.cumsum(self.n_support).tolist() if self.of_pairs else ()
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
-        reach = Reach(kernel, extent(sizes(kernel, vectors, plan)), weight, vectors.shape[1])
+        reach = Reach(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
         dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
         support = Support(stream, kernel, plan, vectors, dtype, ends, reach, known)
         if support.buffers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import scipy.sparse as sp
 from clsvm import SVC, Kernel, kernel_matrix
 from clsvm.gram import layouts, precision, responses
 from clsvm.kernels import BUILTIN, make, underflow
+from clsvm.kernels.evaluation import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
+from tests.recheck import check
 
 WIDE = 2**30  # columns
 
@@ -69,15 +72,101 @@ def test_far_rows_of_several_classes(device: str, profile: str) -> None:
         np.testing.assert_allclose(slope, level, atol=1e-3)
 
 
+def measured(*sizes: float) -> precision.Measures:
+    return precision.Measures(np.array(sizes), np.zeros(0), np.zeros(0))
+
+
 def test_the_reach_of_float32() -> None:
-    reach = precision.Reach(make("linear"), (10.0, 1.0), 100.0, 3)
-    sizes = np.array([0.0, 1e-3, 1.0, 10.0, 11.0, 1e3, 1e30, np.inf])
-    assert reach(sizes).tolist() == [True] * 5 + [False] * 3
-    alone = [bool(reach(sizes[i : i + 1])[0]) for i in range(len(sizes))]
-    assert alone == reach(sizes).tolist()
-    assert not precision.Reach(make("linear"), (1e6, 1.0), 100.0, 3)(sizes).any()  # as for their own
-    cosine = precision.Reach(make("cosine"), (10.0, 1.0), 1.0, 3)
-    assert cosine(np.array([1e-20, 1.0, 1e-37, 1e30])).tolist() == [True, True, False, True]
+    span = Extent(10.0, 1.0)
+    reach = precision.Reach(make("linear"), span, 100.0, 3)
+    found = measured(0.0, 1e-3, 1.0, 10.0, 11.0, 1e3, 1e30, np.inf)
+    assert reach(found).tolist() == [True] * 5 + [False] * 3
+    alone = [bool(reach(found.some(np.array([i])))[0]) for i in range(8)]
+    assert alone == reach(found).tolist()
+    assert not precision.Reach(make("linear"), Extent(1e6, 1.0), 100.0, 3)(found).any()  # as for their own
+    cosine = precision.Reach(make("cosine"), span, 1.0, 3)
+    assert cosine(measured(1e-20, 1.0, 1e-37, 1e30)).tolist() == [True, True, False, True]
+    product = precision.Reach(Kernel("dot * xx * yy / sqrt(xx * yy) ** 3"), span, 1.0, 3)
+    assert product(measured(1.0, 1e15, 1e25, 1e-27)).tolist() == [True, True, False, False]
+
+
+def test_the_reach_of_float32_by_entries() -> None:
+    kernel = Kernel.elementwise("(x * y) ** 4 / (1 + (x * y) ** 4)")
+    reach = precision.Reach(kernel, Extent(2.0, 1.0, 1.0, 0.1), 1.0, 3)
+    high = np.array([1.0, 1e8, 1e20, 1.0])
+    found = precision.Measures(np.full(4, 2.0), high, np.array([0.1, 0.1, 0.1, 1e-30]))
+    assert reach(found).tolist() == [True, True, False, True]  # (what vanishes there is 0 beside 1)
+
+
+def test_rows_for_which_float64_does_not_serve_are_named() -> None:
+    reach = precision.Reach(Kernel("dot / sqrt(xx * yy)"), Extent(1e10, 1.0), 1.0, 3)
+    reach.check(measured(1e100, 1e-100), np.array([7, 8]))
+    with pytest.raises(
+        ValueError, match=r"of row 8 and support vectors from .* leave the range of float64 .*: scale X"
+    ):
+        reach.check(measured(1e100, 1e304), np.array([7, 8]))
+
+
+def test_measures_of_rows() -> None:
+    """Rows that are not zero have a size, however small they are; entries are measured where a sum is of them."""
+    X = np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1e-170, 0.0, 0.0], [0.0, 1e200, 1e-200]])
+    for kernel in (make("linear"), make("laplacian")):
+        for form in (X, sp.csr_matrix(X)):
+            plan = replace(
+                layouts.choose(devices.default_profile(devices.find(None)), form, kernel.spec), centre=np.zeros(3)
+            )
+            found = precision.measures(kernel, form, plan)
+            if kernel.spec.element:
+                assert found.high.tolist() == [4.0, 0.0, 1e-170, 1e200]
+                assert found.low.tolist() == [3.0, 0.0, 1e-170, 1e-200]
+                assert found.extent[2:] == (1e200, 1e-200)
+            else:
+                assert found.sizes[:2].tolist() == [25.0, 0.0]
+                assert 0 < found.sizes[2] < 1e-307
+                assert found.high.size == 0
+                assert found.some(np.array([0, 1])).extent == (25.0, 25.0, 0.0, 0.0)
+
+
+POWERS, RATIO = "(1 + dot) ** 20 / (1 + xx) ** 10 / (1 + yy) ** 10", "dot / sqrt(xx * yy)"
+
+
+@pytest.mark.parametrize(
+    ("text", "scale"),
+    [(POWERS, 1.0), (POWERS, 30.0), *((RATIO, scale) for scale in (1e-13, 1e-11, 3e9, 1e10, 1e15))],
+)
+def test_inner_values_that_leave_float32s_range(device: str, text: str, scale: float) -> None:
+    """K is moderate, what it is computed of is not: float64 is taken, for the fit, for answers and for K itself."""
+    X, y = noisy(60, 3)
+    if thrifty(device) and scale not in (30.0, 1e-13):
+        pytest.skip("a slow compiler is spared most")
+    X = X * scale
+    kernel = Kernel(text)
+    K, long = kernel_matrix(X, kernel=kernel, device=device), X.astype(np.longdouble)
+    square, dot = (long * long).sum(axis=1), long @ long.T
+    xx, yy = square[:, None], square[None]
+    true = np.asarray(eval(text, {"sqrt": np.sqrt, "xx": xx, "yy": yy, "dot": dot}), np.longdouble)
+    np.testing.assert_allclose(K, true.astype(float), atol=1e-5)
+    model = SVC(C=10, kernel=kernel, device=device).fit(X, y)
+    assert model.fit_report_.converged
+    assert check(model, true, y).violation <= 1.2e-3
+    np.testing.assert_allclose(
+        model.decision_function(X),
+        (true[:, model.support_] @ model.dual_coef_[0] + model.intercept_).astype(float),
+        atol=1e-5,
+    )
+
+
+def test_answers_that_are_not_finite_are_errors(device: str) -> None:
+    """A row far from those of the fit is answered in float64, and refused where that does not hold it either."""
+    X, y = noisy(60, 3)
+    model = SVC(C=10, kernel=Kernel("dot / sqrt(xx * yy)"), device=device).fit(X, y)
+    near = model.decision_function(X[:3])
+    np.testing.assert_allclose(model.decision_function(X[:3] * 1e30), near, atol=1e-5)
+    with pytest.raises(ValueError, match=r"of row \d and support vectors from \S+ to \S+ leave the range of float64"):
+        model.predict(np.concatenate([X[:1], X[:2] * 1e-160]))
+    pole = SVC(kernel=Kernel("dot + where(xx + yy > 1e9, log(dot), 0)"), device=device).fit(X, y)
+    with pytest.raises(ValueError, match="is not finite for row 2 and some support vectors"):
+        pole.predict(np.concatenate([X[:2], X[:1] * 1e6]))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +185,10 @@ def test_products_below_the_smallest_float32(device: str, name: str, scale: floa
         assert K.dtype == dtype
         np.testing.assert_allclose(K, make(name, **given)(X), atol=most)
     if name == "cosine":
-        with pytest.raises(ValueError, match=r"squared norms of rows, down to \S+, are too small for float64: scale X"):
+        with pytest.raises(
+            ValueError,
+            match=r"squared norms from \S+ to \S+ leave the range of float64 inside Kernel\('cosine'\): scale X",
+        ):
             kernel_matrix(X / scale * 1e-160, kernel=name, device=device)
 
 
