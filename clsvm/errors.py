@@ -32,6 +32,10 @@ class DeviceError(ClsvmError):
     """No platform, no usable device, several matches, or a device that ran out of memory."""
 
 
+class HostMemoryError(ClsvmError, MemoryError):
+    """The system refused memory to this process: what was asked for, which limit is near, and what to change."""
+
+
 class BufferSizeError(DeviceError):
     """A buffer is larger than the device allows one to be."""
 

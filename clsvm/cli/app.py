@@ -8,6 +8,7 @@ command says of itself is its decorator's, since ``python -OO`` drops docstrings
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -75,4 +76,14 @@ def options(
 
 def main() -> None:
     """The console script: runs :data:`app`."""
-    app(prog_name="clsvm")
+    from clsvm.errors import HostMemoryError
+    from clsvm.system import explained
+
+    try:
+        with explained():
+            app(prog_name="clsvm")
+    except HostMemoryError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"clsvm: error: {error}", err=True)
+        raise SystemExit(1) from None

@@ -65,6 +65,7 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
     """Errors as one message on stderr and exit code 1, Ctrl-C as one and 130, warnings as one line each; with --debug
     as Python shows them. checkpoint: the file from which an interrupted command can go on."""
     from clsvm.errors import ClsvmError
+    from clsvm.system import explained
 
     if ctx.find_root().params.get("debug"):
         yield
@@ -73,7 +74,8 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(str(message))
         try:
-            yield
+            with explained():
+                yield
             return
         except KeyboardInterrupt:
             code, message = INTERRUPTED, f"interrupted; {_left(checkpoint)}"
@@ -83,8 +85,6 @@ def reporting(ctx: typer.Context, checkpoint: str | None = None) -> Iterator[Non
             message = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
         except (ClsvmError, ValueError, ImportError) as error:  # matplotlib, say, which is an extra
             message = str(error)
-        except MemoryError as error:
-            message = f"out of memory: {error}"
         except Exception as error:
             message = f"unexpected {type(error).__name__}: {error} ('clsvm --debug ...' shows where)"
     typer.echo(f"clsvm: error: {message}", err=True)

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from clsvm.errors import BuildError, DeviceError, warn
-from clsvm.opencl.memory import keeping, never_released, pool_lock, spare
+from clsvm.opencl.memory import keeping, never_released, pool_lock, spare, told
 from clsvm.opencl.runtime import cl
 
 SIMULATOR = "Oclgrind"  # the name of its platform
@@ -111,7 +111,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
         try:
             program = cached(lambda: quietly_built(context, text, (*options, *quirks(device))))
         except cl.Error as error:
-            log = str(error)
+            log = told(error)
         if log:  # (raised here it has no context, which would not pickle)
             raise BuildError(device.name.strip(), log, text)
         builds += 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from clsvm.errors import DeviceError
 from clsvm.opencl.contexts import build_lock, cached, of_thread
+from clsvm.opencl.memory import failed
 from clsvm.opencl.runtime import cl
 
 
@@ -24,9 +25,12 @@ class Kernel:
         self._queue, self._info, self._lock = queue, info, lock
         self._program, self._name = program, name
         made = of_thread("kernels")
-        if (program, name) not in made:
-            with build_lock:
-                made[program, name] = cached(lambda: cl.Kernel(program, name))
+        try:
+            if (program, name) not in made:
+                with build_lock:
+                    made[program, name] = cached(lambda: cl.Kernel(program, name))
+        except cl.Error as error:
+            raise self._failed(error) from None
         self._kernel, self._typed = made[program, name], of_thread("typed kernels")
 
     def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
@@ -64,7 +68,7 @@ class Kernel:
         return launch
 
     def _failed(self, error: cl.Error) -> DeviceError:
-        return DeviceError(f"{self._info}: {self._kernel.function_name} did not start ({error})")
+        return failed(self._info, f"{self._name} did not start", error)
 
 
 def local(nbytes: int) -> Any:

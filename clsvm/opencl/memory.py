@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clsvm import system
+from clsvm.errors import DeviceError
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # bytes of a large buffer
@@ -226,25 +227,45 @@ def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def free_memory(device: cl.Device) -> int:
-    """Bytes that are free, as far as the device says: the host's available memory bounds devices that share it."""
+    """Return the bytes of the device that are free, as far as is known.
+
+    A device that shares the host's memory is bounded by what the system leaves to this process.
+    """
     free = int(device.global_mem_size)
     if device.type & cl.device_type.CPU or device.host_unified_memory:
-        with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
-            free = min(free, _available() + pooled())
+        available = _available()
+        free = free if available is None else min(free, available + pooled())
     return free
 
 
-def _available() -> int:
-    """Bytes of the host's memory that are free, as they were a moment ago."""
+def _available() -> int | None:
+    """Return :func:`clsvm.system.available` as it was a moment ago."""
     global _looked
     if (now := perf_counter()) - _looked[0] > MOMENT:
-        with open("/proc/meminfo") as lines:
-            _looked = now, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        _looked = now, system.available()
     return _looked[1]
 
 
 MOMENT = 0.05  # seconds for which it is taken to stay
-_looked: tuple[float, int] = -MOMENT, 0
+_looked: tuple[float, int | None] = -MOMENT, None
+
+
+def told(error: cl.Error) -> str:
+    """Return the runtime's own words for an error, and what to change where it ran out of memory."""
+    return f"{error}{_CURE if error.code in _OUT_OF_MEMORY else ''}"
+
+
+def failed(info: Any, words: str, error: cl.Error) -> DeviceError:
+    """Return the error of a call of the runtime on the device ``info``; ``words`` say what failed."""
+    return DeviceError(f"{info}: {words} ({told(error)})")
+
+
+_OUT_OF_MEMORY = (
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
+)
+_CURE = "; the device is short of memory: set a smaller memory_limit or cache_size, or end what else uses it"
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:

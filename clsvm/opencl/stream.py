@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from clsvm.errors import BufferSizeError, DeviceError, MemoryLimitError
+from clsvm import system
+from clsvm.errors import BufferSizeError, DeviceError, HostMemoryError, MemoryLimitError
 from clsvm.opencl import memory, pinned, sources
 from clsvm.opencl.contexts import SIMULATOR, built, context_lock, queue_for, streams
 from clsvm.opencl.devices import default_profile, find, handle
@@ -31,9 +32,10 @@ class Stream:
     """
 
     def __init__(self, spec: Any = None, memory_limit: int | str | None = None, profile: Profile | None = None) -> None:
-        self.info = find(spec)
+        self.info, self.lock = find(spec), threading.RLock()
         self._device = handle(spec, self.info)
-        self._queue, self._context = queue_for(spec, self._device)
+        with self._calling("no context or queue"):
+            self._queue, self._context = queue_for(spec, self._device)
         self.profile = profile or default_profile(self.info)
         self.largest = min(self._device.max_mem_alloc_size, int(os.environ.get("CLSVM_LARGEST_BUFFER", 2**62)))
         self.limit = memory.parse_bytes(memory_limit) or int(memory.MEMORY_SHARE * memory.free_memory(self._device))
@@ -51,14 +53,13 @@ class Stream:
         self.simulated = self.info.platform == SIMULATOR
         self.unified = self.info.kind == "cpu" and not self.simulated
         self._zero: Kernel | None = None
-        self.lock = threading.RLock()
         with context_lock:
             streams.add(self)
 
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: Any = None, error: Any = None, trace: Any = None) -> None:
         try:
             self.finish()
         finally:
@@ -67,6 +68,8 @@ class Stream:
             self.reads.clear()
             with context_lock:
                 streams.discard(self)
+        if isinstance(error, MemoryError) and not isinstance(error, HostMemoryError):
+            raise system.refused(error) from error
 
     @contextlib.contextmanager
     def beside(self, nbytes: int) -> Iterator[Stream]:
@@ -79,7 +82,9 @@ class Stream:
         self._make_room(nbytes)
         before, start = self.peak, self.limit - nbytes
         self.held = self.peak = self.held + nbytes
-        other = Stream(cl.CommandQueue(self._context, self._device), self.limit, self.profile)
+        with self._calling("no further queue"):
+            queue = cl.CommandQueue(self._context, self._device)
+        other = Stream(queue, self.limit, self.profile)
         other.held = other.peak = start  # all but its share is taken: its errors name the limit that a user knows
         other.reads = memory.all_kept()  # they were counted when room was made
         try:
@@ -251,7 +256,7 @@ class Stream:
             self.finish()
             self.free(buffer)
             return
-        with self.lock:
+        with self._calling("no buffer for an array in place"):
             buffer, before = memory.in_place(self._context, array)
         try:
             yield buffer, before // array.itemsize
@@ -385,7 +390,7 @@ class Stream:
             with self.lock:
                 yield
         except cl.Error as error:
-            raise DeviceError(f"{self.info}: {words} ({error})") from None
+            raise memory.failed(self.info, words, error) from None
 
     def kernel(self, text: str, options: Sequence[str], name: str) -> Kernel:
         """A kernel object of the caller's own, from a program built once per context, text and options."""

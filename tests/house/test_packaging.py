@@ -23,7 +23,7 @@ PACKAGE = ROOT / "clsvm"
 
 # A package imports only from those to its left; what stands together in a group, from those before it in the group.
 ORDER = [
-    ["errors", "files", "threads", "arrays", "tasks", "parameters", "losses", "problem", "kernels", "report"],
+    ["errors", "system", "files", "threads", "arrays", "tasks", "parameters", "losses", "problem", "kernels", "report"],
     ["opencl"],
     ["gram"],
     ["solvers", "linalg", "nystrom", "models"],
