@@ -147,6 +147,21 @@ def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
     return made
 
 
+def picked(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the columns ``places`` of X (n, d), dense or CSR, as a dense float64 array (n, places).
+
+    Memory and time depend on the entries and on the places alone, whatever d is.
+    """
+    if not sp.issparse(X):
+        return np.ascontiguousarray(X[:, places], np.float64)
+    known, back = np.unique(places, return_inverse=True)
+    there = np.isin(X.indices[: X.indptr[-1]], known)
+    before = np.concatenate([[0], np.cumsum(there)])
+    kept = X.data[: X.indptr[-1]][there], np.searchsorted(known, X.indices[: X.indptr[-1]][there])
+    found = sp.csr_matrix((*kept, before[X.indptr]), shape=(X.shape[0], len(known))).toarray()
+    return np.ascontiguousarray(found[:, back], np.float64)
+
+
 def widened(X: Any, width: int) -> sp.csr_matrix:
     """The CSR matrix X with empty columns after its own, ``width`` together."""
     return sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], max(width, X.shape[1])))

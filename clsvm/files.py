@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import shutil
@@ -11,12 +12,15 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NoReturn, cast
 
 if sys.platform != "win32":
     import fcntl
 
 PathLike = str | os.PathLike[str]
+_BLOCK = 1 << 16  # bytes that are read at a time
+LONGEST = 1 << 28  # bytes of a line of text: some 20 million entries of a row
+_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # how a .npy begins, and a .npz
 _PREFIX, _SUFFIX = ".clsvm-", ".tmp"
 
 
@@ -49,6 +53,58 @@ def check_writable(path: PathLike) -> None:
     if (target := _replaceable(path)) is not None:
         with _naming(path), _scratch(target):
             pass
+
+
+class NotTextError(ValueError):
+    """A file holds what can be no line of text; the message names the line, what was got and what was expected."""
+
+
+def bounded(stream: BinaryIO, path: PathLike, kind: str = "svmlight text") -> BinaryIO:
+    """Return ``stream``, which reads the file ``path`` of this ``kind``, as one that refuses what can be no text.
+
+    Its reads raise NotTextError for an archive of NumPy's, for zero bytes in a line longer than one block, and for a
+    line of more than LONGEST bytes. So memory stays bounded, however long a line is.
+    """
+    return cast(BinaryIO, io.BufferedReader(_Bounded(stream, path, kind), _BLOCK))
+
+
+class _Bounded(io.RawIOBase):
+    """The source of a bounded stream: counts lines, and the bytes since the last line break."""
+
+    def __init__(self, stream: BinaryIO, path: PathLike, kind: str) -> None:
+        self._stream, self._path, self._kind, self._line, self._length = stream, path, kind, 1, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._length = 0
+        return self._stream.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        some = self._stream.read(len(buffer))
+        if self._line == 1 and not self._length and some.startswith(_NUMPY):
+            got = "a file of NumPy's or a zip archive"
+            raise NotTextError(f"{self._path}: got {got}, expected {self._kind}")
+        end = some.rfind(b"\n")
+        self._line += some.count(b"\n")
+        self._length = len(some) - end - 1 if end >= 0 else self._length + len(some)
+        if self._length > _BLOCK and b"\0" in some:
+            self._refuse("zero bytes in a long line", self._kind)
+        if self._length > LONGEST:
+            self._refuse(f"more than {LONGEST} bytes without a line break", "a shorter line")
+        buffer[: len(some)] = some
+        return len(some)
+
+    def _refuse(self, got: str, expected: str) -> NoReturn:
+        raise NotTextError(f"{self._path}, line {self._line}: got {got}, expected {expected}")
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 @contextlib.contextmanager

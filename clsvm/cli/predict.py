@@ -65,7 +65,7 @@ def predict(
             )
         X: Any
         if fitted.kernel.name == "precomputed":
-            _, X, y = svmlight.read_kernel(test, numbered=False)
+            _, X, y = svmlight.read_kernel(test, numbered=False, dense=False)
         else:
             X, y = svmlight.read_problem(test)
             if X.shape[1] > (known := fitted.support_vectors.shape[1]) and fitted.support_vectors.shape[0]:

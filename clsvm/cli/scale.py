@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
@@ -251,10 +251,16 @@ def _write(ranges: Ranges, path: str) -> None:
 
 def _read(path: str) -> Ranges:
     """A file of -s or svm-scale; a fault in it is a ValueError with the line."""
+    from clsvm import files
+
+    with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
+        return _ranges(_Lines(path, stream))
+
+
+def _ranges(lines: _Lines) -> Ranges:
+    """Return what the lines of a range file say. Raises ValueError with the line."""
     import numpy as np
 
-    with open(path, "rb") as stream:
-        lines = _Lines(path, stream.read().splitlines())
     lines.advance()
     target = None
     if lines.words == [b"y"]:
@@ -282,14 +288,19 @@ def _read(path: str) -> Ranges:
 class _Lines:
     """The lines of a range file that are not blank; ``number`` and ``words`` are those of the present one."""
 
-    def __init__(self, path: str, lines: list[bytes]) -> None:
+    def __init__(self, path: str, lines: Iterable[bytes]) -> None:
         self.path, self.number, self.words = path, 0, list[bytes]()
-        self._lines = ((number, words) for number, line in enumerate(lines, 1) if (words := line.split()))
-        self._end = len(lines) + 1
+        self._lines = enumerate(lines, 1)
+        self._end = 0
 
     def advance(self) -> bool:
-        self.number, self.words = next(self._lines, (self._end, []))
-        return bool(self.words)
+        for number, line in self._lines:
+            self._end = number
+            if words := line.split():
+                self.number, self.words = number, words
+                return True
+        self.number, self.words = self._end + 1, []
+        return False
 
     def fail(self, got: str, expected: str) -> NoReturn:
         raise ValueError(f"{self.path}, line {self.number}: got {got}, expected {expected}")

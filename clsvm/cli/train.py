@@ -188,7 +188,7 @@ def train(
         from sklearn.exceptions import ConvergenceWarning
 
         import clsvm
-        from clsvm import files
+        from clsvm import arrays, files
         from clsvm.models import probability as probabilities
         from clsvm.models import svmlight
         from clsvm.report import display
@@ -209,8 +209,8 @@ def train(
             figure = plots.figure()
         X: Any
         if given:
-            columns, X, y = svmlight.read_kernel(file)
-            X = X[:, columns]
+            columns, X, y = svmlight.read_kernel(file, dense=False)
+            X = arrays.picked(X, columns)
         else:
             X, y = svmlight.read_problem(file)
         classes, index = np.unique(y, return_inverse=True)

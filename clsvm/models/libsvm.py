@@ -22,6 +22,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
 from clsvm.models.model import KernelModel
 from clsvm.models.svmlight import HIGHEST, WORD, T, diagnose, load, shown
+from clsvm.system import explained
 from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
@@ -162,7 +163,7 @@ def load_model(path: PathLike) -> KernelModel:
 
     Raises OSError, and ValueError with the line: a damaged file.
     """
-    with open(path, "rb") as stream:
+    with explained(f"reading {path}"), files.bounded(open(path, "rb"), path, "a model") as stream:
         header = _Header(path, stream)
         task = header.word("svm_type")
         if task not in of_libsvm():
@@ -310,6 +311,8 @@ def _support_vectors(
         else:
             coef, rest = _split(stream, count)
             vectors, _ = load(rest, None, lowest)
+    except files.NotTextError:
+        raise
     except (ValueError, OverflowError) as error:
         words = diagnose(header.path, None, str(error), header.end, "coefficient", count, lowest)
         raise ValueError(words) from None

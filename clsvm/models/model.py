@@ -91,9 +91,9 @@ class KernelModel:
         """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two
         classes or none with one problem, else (n, problems) or (n, pairs).
 
-        Of a precomputed kernel X is K (n, columns), and the host adds up. Raises ValueError where X has another number
-        of features, or negative values and the kernel function is not for them, or memory_limit is too small for one
-        tile.
+        Of a precomputed kernel X is K (n, columns), dense or CSR, and the host adds up. Raises ValueError where X has
+        another number of features, or negative values and the kernel function is not for them, or memory_limit is too
+        small for one tile.
         """
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
@@ -127,13 +127,13 @@ class KernelModel:
         """:meth:`Support.responses` where kernel values are given, each row's by itself."""
         columns = self.support_vectors
         ends = np.cumsum(self.n_support) if self.of_pairs else [len(columns)]
-        if K.ndim != 2 or sp.issparse(K) or K.shape[1] <= columns.max(initial=-1):
+        if K.ndim != 2 or K.shape[1] <= columns.max(initial=-1):
             needed = columns.max(initial=-1) + 1
-            raise ValueError(f"X must be kernel values, dense, {needed} columns or more; got {K.shape}")
-        out = np.zeros((len(ends) * len(self.dual_coef), len(K)))
+            raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
+        out = np.zeros((len(ends) * len(self.dual_coef), K.shape[0]))
         step = max(1, HOST // max(1, len(columns)))
-        for start in range(0, len(K), step):
-            values = np.ascontiguousarray(K[start : start + step, columns], np.float64)
+        for start in range(0, K.shape[0], step):
+            values = arrays.picked(K[start : start + step], columns)
             parts = (
                 (values[:, first:end] * coefficients[first:end]).sum(axis=1)
                 for first, end in pairwise((0, *ends))

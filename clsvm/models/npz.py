@@ -44,6 +44,7 @@ from clsvm.kernels import Kernel
 from clsvm.models import libsvm
 from clsvm.models.libsvm import estimates_of
 from clsvm.models.model import KernelModel
+from clsvm.system import explained
 from clsvm.tasks import CLASSES, TASKS
 
 FORMAT, VERSION = "clsvm model", 1
@@ -84,7 +85,7 @@ def load_model(path: PathLike) -> KernelModel:
     The model of one of our files predicts bit for bit what the saved one did. Support vectors of LIBSVM's come as CSR,
     see :func:`clsvm.libsvm.load_model`. Raises ValueError for anything wrong inside, and OSError.
     """
-    with open(path, "rb") as stream:
+    with explained(f"reading {path}"), open(path, "rb") as stream:
         start = stream.read(len(_ARCHIVE))
         content = start + stream.read() if start == _ARCHIVE else b""
     if not content:

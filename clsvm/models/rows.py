@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from clsvm.files import PathLike
 from clsvm.models import svmlight
+from clsvm.system import explained
 
 _NAMES = "X", "X_train"  # the rows in an archive of several arrays
 _SCIPY = {"format", "shape", "data"}  # what scipy.sparse.save_npz writes, beside the indices
@@ -28,7 +29,8 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
     if suffix not in (".npy", ".npz"):
         return svmlight.read_problem(path, n_features)[0]
     try:
-        X = _archived(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
+        with explained(f"reading {path}"):
+            X = _archived(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
     except _DAMAGE as error:
         raise ValueError(f"{path}: got {str(error)[:300]}, expected numbers as NumPy or SciPy write them") from None
     if X.ndim != 2 or X.dtype.kind not in "biuf":

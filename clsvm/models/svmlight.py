@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from clsvm.files import PathLike
+from clsvm import arrays
+from clsvm.files import NotTextError, PathLike, bounded
 from clsvm.models.model import KernelModel
+from clsvm.system import available, explained
 
 T = TypeVar("T", int, float)
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
-_NUMPY = b"\x93NUMPY", b"PK\x03\x04"  # how a .npy begins, and a .npz
 WORD = re.compile(rb"\S+")
 HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
 
@@ -52,9 +53,11 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
 def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """A data file whose first column is ``lowest``."""
-    with _open(path) as stream:
+    with explained(f"reading {path}"), _open(path) as stream:
         try:
             return load(stream, n_features, lowest)
+        except NotTextError:
+            raise
         except (ValueError, OverflowError, *_DAMAGE) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -63,22 +66,30 @@ def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[spar
 
 
 def read_kernel(
-    path: PathLike, numbered: bool = True
-) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    path: PathLike, numbered: bool = True, dense: bool = True
+) -> tuple[NDArray[np.intp], Any, NDArray[np.float64]]:
     """Read a data file of kernel values: lines ``label 0:serial 1:K(x, x_1) 2:K(x, x_2) ...`` (LIBSVM's -t 4).
 
-    Returns the columns (n,) that belong to the rows, serial - 1; K (n, columns) float64; y (n,) float64. What a row
-    does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also for a serial number that is no
-    column, unless the rows are not ``numbered``: those of a test may have any.
+    Returns the columns (n,) that belong to the rows, serial - 1; K (n, columns) float64, CSR unless it is to be
+    ``dense``; y (n,) float64. What a row does not say is 0. Raises OSError and ValueError as :func:`read_problem`, also
+    for a serial number that is no column, unless the rows are not ``numbered``: those of a test may have any. Raises
+    ValueError for a dense K that is larger than the free memory.
     """
     X, y = _read(path, None, 0)
-    K = X.toarray()
-    serials, width = K[:, 0], K.shape[1] - 1
+    serials, width = arrays.picked(X, np.zeros(1, np.intp))[:, 0], X.shape[1] - 1
     wrong = np.flatnonzero(~((serials >= 1) & (serials == np.rint(serials)) & (serials <= max(width, 1))))
     if len(wrong) and numbered:
         expected = f"a row that begins with 0:serial, a whole number from 1 to {width}, the number of kernel values"
         raise ValueError(f"{path}, line {_line(path, int(wrong[0]))}: got 0:{serials[wrong[0]]:g}, expected {expected}")
-    return serials.astype(np.intp) - 1, K[:, 1:], y
+    K = X[:, 1:]
+    free = available()
+    if dense and free is not None and 8 * K.shape[0] * width > free:
+        row = int(np.searchsorted(X.indptr, int(X.indices.argmax()), "right")) - 1
+        raise ValueError(
+            f"{path}, line {_line(path, row)}: got index {width}, expected at most {free // (8 * K.shape[0])}: a dense "
+            f"array of {K.shape[0]} rows holds so many kernel values in the {free} bytes that are free"
+        )
+    return serials.astype(np.intp) - 1, K.toarray() if dense else K, y
 
 
 def _line(path: PathLike, row: int) -> int:
@@ -108,7 +119,7 @@ def _widened(X: sparse.csr_matrix, width: int) -> sparse.csr_matrix:
 
 def _open(path: PathLike) -> BinaryIO:
     opener = _OPENERS.get(Path(path).suffix.lower(), open)
-    return cast(BinaryIO, opener(path, "rb"))
+    return bounded(cast(BinaryIO, opener(path, "rb")), path)
 
 
 def load(stream: BinaryIO, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
@@ -141,8 +152,6 @@ def diagnose(
     with _open(path) as stream:
         try:
             for number, line in enumerate(stream, 1):
-                if number == 1 and not skip and line.startswith(_NUMPY):
-                    return f"{path}: got a file of NumPy's or a zip archive, expected svmlight text"
                 if number <= skip:
                     continue
                 if fault := _fault(line, n_features, first, count, lowest):
@@ -171,10 +180,11 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
             continue
         if not (colon and index.isdigit()):
             return f"got {shown(word)}, expected index:value"
-        if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= HIGHEST):
+        highest = HIGHEST - (not lowest)  # (column 0 is one more)
+        if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= highest):
             hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not int(index) else ""
             told = f"columns are numbered from {lowest}{hint}"
-            return f"got index {shown(index)}, expected {lowest} to {HIGHEST} ({told})"
+            return f"got index {shown(index)}, expected {lowest} to {highest} ({told})"
         if int(index) <= last:
             return f"got index {int(index)} after {last}, expected ascending indices, each once"
         if n_features is not None and int(index) > n_features:

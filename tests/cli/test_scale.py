@@ -400,3 +400,10 @@ def test_values_that_overflow(name: str, clsvm: Command, tmp_path: Path) -> None
     assert (code, out) == (1, "")
     assert err.startswith("clsvm: error: data: got ")
     assert message in err
+
+
+def test_ranges_without_end_are_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("1 1:1\n-1 1:2\n")
+    done = command("scale", "-r", "/dev/zero", "data")
+    assert done.code == 1
+    assert "/dev/zero, line 1: got zero bytes in a long line, expected a file of ranges" in done.err

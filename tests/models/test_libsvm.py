@@ -7,6 +7,7 @@ import gzip
 import lzma
 import shutil
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from clsvm import kernels
+from clsvm import files, kernels
 from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel
 
@@ -379,3 +380,39 @@ def test_what_the_format_cannot_hold(tmp_path: Path, change: dict[str, Any], par
     with pytest.raises(ValueError, match=part):
         libsvm.save_model(replace(make_model(kernels.make("linear")), **change), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_without_end_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source of zeros or of one endless line ends with an error, for data, models and compressed files."""
+    with pytest.raises(ValueError, match="line 1: got zero bytes in a long line, expected svmlight text"):
+        svmlight.read_problem("/dev/zero")
+    with pytest.raises(ValueError, match="line 1: got zero bytes in a long line, expected a model"):
+        libsvm.load_model("/dev/zero")
+    monkeypatch.setattr(files, "LONGEST", 1 << 18)
+    path = tmp_path / "rows.gz"
+    for rest, right in ((b"2:1 " * 60000, True), (b"2:1 " * 70000, False)):
+        path.write_bytes(gzip.compress(b"1 1:1\n-1 2:1\n1 " + rest + b"\n"))
+        words = "line 3: got index 2 after 2" if right else "line 3: got more than 262144 bytes without a line break"
+        with pytest.raises(ValueError, match=words):
+            svmlight.read_problem(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("total_sv 2", "total_sv 1000000000000"),
+        ("nr_class 2", "nr_class 1000000000"),
+        ("nr_sv 1 1", "nr_sv 1 99999999"),
+    ],
+)
+def test_counts_of_a_model_take_no_memory(tmp_path: Path, old: str, new: str) -> None:
+    head = "svm_type c_svc\nkernel_type linear\nnr_class 2\ntotal_sv 2\nrho 0\nlabel 1 -1\nnr_sv 1 1\n"
+    text = f"{head}SV\n1 1:1 \n-1 2:1 \n"
+    (tmp_path / "m").write_text(text)
+    assert len(libsvm.load_model(tmp_path / "m").classes) == 2
+    (tmp_path / "m").write_text(text.replace(old, new))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="expected"):
+        libsvm.load_model(tmp_path / "m")
+    assert tracemalloc.get_traced_memory()[1] < 1e7
+    tracemalloc.stop()

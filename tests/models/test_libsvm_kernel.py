@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 
 import clsvm
@@ -114,3 +116,41 @@ def test_bad_models(tmp_path: Path, row: str, words: str) -> None:
     (tmp_path / "m").write_text(f"{head}-0.5 0:1\n{row}\n")
     with pytest.raises(ValueError, match=f"line 10: .*{words}"):
         libsvm.load_model(tmp_path / "m")
+
+
+MODEL = "svm_type c_svc\nkernel_type precomputed\nnr_class 2\ntotal_sv 2\nrho 0.1\nlabel 1 -1\nnr_sv 1 1\nSV\n"
+
+
+def test_high_indices_take_no_memory(command: Command, tmp_path: Path) -> None:
+    """Rows name columns far beyond those of the model; a dense array of them would take gigabytes."""
+    (tmp_path / "m").write_text(f"{MODEL}1 0:1 \n-1 0:2 \n")
+    (tmp_path / "test").write_text("1 0:1 1:1 200000000:0.5\n-1 0:2 1:1 2:3 2147483646:1\n")
+    tracemalloc.start()
+    assert "100% (2/2)" in command("predict", "test", "m").out
+    (tmp_path / "train").write_text("1 0:200000000 3:1 200000000:2\n-1 0:3 3:2 200000000:1\n")
+    assert command("train", "-t", "4", "train", "m2").code == 0
+    assert tracemalloc.get_traced_memory()[1] < 1e8
+    tracemalloc.stop()
+    assert set(libsvm.load_model("m2").support_vectors) == {2, 199999999}
+
+
+def test_a_dense_array_that_memory_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows"
+    path.write_text("1 0:1 1:1\n# none\n-1 0:2 5000:1\n")
+    assert svmlight.read_kernel(path)[1].shape == (2, 5000)
+    monkeypatch.setattr(svmlight, "available", lambda: 32000)
+    with pytest.raises(
+        ValueError, match="rows, line 3: got index 5000, expected at most 2000: a dense array of 2 rows"
+    ):
+        svmlight.read_kernel(path)
+    assert svmlight.read_kernel(path, dense=False)[1].shape == (2, 5000)
+    path.write_text("1 0:1 1:1 2147483647:0.5\n")
+    with pytest.raises(ValueError, match="line 1: got index '2147483647', expected 0 to 2147483646"):
+        svmlight.read_kernel(path, dense=False)
+
+
+def test_sparse_kernel_values_predict_as_dense_ones(device: str) -> None:
+    K, T, y, _ = values(3)
+    model = clsvm.SVC(kernel="precomputed", device=device).fit(K, y).model_
+    T[np.abs(T) < 0.5] = 0
+    np.testing.assert_array_equal(model.decision_function(sparse.csr_matrix(T)), model.decision_function(T))
