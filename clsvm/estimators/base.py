@@ -32,6 +32,7 @@ from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.parameters import PARAMETERS, Parameter
+from clsvm.system import explained
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 _DTYPES = [np.float64, np.float32]
@@ -102,7 +103,8 @@ class KernelEstimator(BaseEstimator):
         arrays.check_files(y, sample_weight)
         learner = object.__new__(type(self))
         learner.__dict__ = self.__dict__.copy()
-        rows = learner._learn(X, y, sample_weight, started)
+        with explained(f"{type(self).__name__}.fit"):
+            rows = learner._learn(X, y, sample_weight, started)
         self.__dict__ = learner.__dict__  # (all that was learnt at once)
         if not self.fit_report_.converged:
             warn(f"{self.fit_report_}{remedy(self.model_.kernel, rows)}", ConvergenceWarning)
@@ -195,7 +197,8 @@ class KernelEstimator(BaseEstimator):
             X = self._evaluated(X, self._rows_of_fit)
         elif sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        return self.model_.decision_function(X, devices.first(self.device), self.memory_limit)
+        with explained(f"decision values of {type(self).__name__}"):
+            return self.model_.decision_function(X, devices.first(self.device), self.memory_limit)
 
     def _kernel(self, X: Any) -> Kernel:
         """The kernel function with its numbers, which the dtype of its values has to hold."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import clsvm
 from clsvm import system
 from clsvm.errors import DeviceError, HostMemoryError
 from clsvm.opencl import memory
@@ -194,6 +195,15 @@ def test_numpys_own_words_stay() -> None:
 def test_a_stream_explains_what_the_host_refused(device: str) -> None:
     with pytest.raises(MemoryError, match="set a smaller memory_limit"), Stream(device):
         raise MemoryError
+
+
+def test_an_estimator_explains_what_the_host_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(clsvm.SVC, "_learn", refuse)
+    with pytest.raises(MemoryError, match=r"out of memory, SVC.fit: .* set a smaller memory_limit"):
+        clsvm.SVC().fit([[0.0], [1.0]], [0, 1])
 
 
 @pytest.mark.parametrize("code", ["MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY"])
