@@ -32,7 +32,7 @@ class DeviceError(ClsvmError):
     """No platform, no usable device, several matches, or a device that ran out of memory."""
 
 
-class HostMemoryError(ClsvmError, MemoryError):
+class HostMemoryError(MemoryError, ClsvmError):  # (in this order, which __new__ of MemoryError needs)
     """The system refused memory to this process: what was asked for, which limit is near, and what to change."""
 
 
