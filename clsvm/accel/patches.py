@@ -3,7 +3,7 @@
 scikit-learn's ``fit`` checks everything, then ``_dense_fit`` or ``_sparse_fit`` gives numbers to LIBSVM and keeps what
 it returns; answers go through four methods likewise. These six are exchanged, and nothing else of an estimator: what
 clsvm finds is put where LIBSVM's result would be, in its signs. Models on the device are kept beside the estimators,
-not in them, so that pickles hold what they always held.
+not in them, so that pickles hold what they always held, and are made of the numbers in them, so that copies agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import numpy as np
 from sklearn.model_selection import GridSearchCV
@@ -38,11 +38,17 @@ _LEARNT = (
     "_probB",
     "fit_status_",
 )  # that both sides name alike
+_CLASSIFIERS = ("c_svc", "nu_svc")
+_CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}  # by LIBSVM's side
 
 
 class _Known(NamedTuple):
-    """A machine on a device, and what it was made of: where an estimator has other numbers by now, it is not its."""
+    """The model of an estimator on a device, a weak reference to the estimator, and the numbers that it was made of.
 
+    Where the estimator has other numbers by now, the model is not its.
+    """
+
+    owner: ref[Any]
     machine: Any
     dual_coef: Any
     intercept: Any
@@ -50,7 +56,7 @@ class _Known(NamedTuple):
     kernel: Any
 
 
-_known: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+_known: dict[int, _Known] = {}  # by the estimator's id: subclasses may be equal to one another, or have no hash
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # why no device can be used; seconds that LIBSVM took
 _busy = threading.local()  # on: while clsvm works, which makes an estimator of scikit-learn's by a fit of its own
 
@@ -67,12 +73,12 @@ def _at_work() -> Iterator[None]:
 def _fit(original: Method) -> Method:
     @functools.wraps(original)
     def fit(self: Any, X: Any, y: Any, sample_weight: Any, solver_type: int, kernel: str, random_seed: int) -> Any:
-        _known.pop(self, None)
+        _known.pop(id(self), None)
         if getattr(_busy, "on", False):
             return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
         with log.call(f"{type(self).__name__}.fit", getattr(X, "shape", ())) as call:
-            classes = number_of_classes(y) if hasattr(self, "classes_") else 1
-            why_not = refused(self, self.kernel) or left_out(self, sample_weight)
+            classes = number_of_classes(y) if self._impl in _CLASSIFIERS else 1
+            why_not = _bypassed(self) or refused(self, self.kernel) or left_out(self, sample_weight)
             width = 0.0 if why_not or kernel == "precomputed" else cells(X)
             theirs = COSTS.of_fit(len(y), width, classes)
             if _ours(call, why_not, theirs, COSTS.least_of_fit(classes)):
@@ -144,33 +150,34 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
         setattr(model, name, getattr(found, name))
     model.dual_coef_, model.intercept_ = found._dual_coef_, found._intercept_
     model._num_iter = np.atleast_1d(np.asarray(ours.n_iter_, np.int32))
-    _known[model] = _Known(ours.model_, *_made_of(model, model.dual_coef_, model.intercept_))
 
 
 def _machine(model: Any) -> Any:
-    """The estimator's machine as a device has it: what was fitted there, or made of what LIBSVM found.
+    """Return the estimator's model as a device has it, made of the numbers that the estimator shows.
+
+    Whoever fitted it, a copy of the estimator has an equal model, and so equal decision values.
 
     Raises ValueError where its coefficients are not those that it shows: LIBSVM reads inner ones, which a caller may
     have changed.
     """
-    now = _made_of(model, model._dual_coef_, model._intercept_)
-    if (known := _known.get(model)) and all(map(_same, known[1:], now)):
+    key, now = id(model), _made_of(model)
+    if (known := _known.get(key)) and known.owner() is model and all(map(_same, known[2:], now)):
         return known.machine
     import clsvm
 
-    turned = -1 if len(getattr(model, "classes_", ())) == 2 else 1
+    turned = -1 if _classes(model) == 2 else 1
     shown = turned * _array(model.dual_coef_), turned * model.intercept_
     if not (np.array_equal(now[0], shown[0]) and np.array_equal(now[1], shown[1])):
         raise ValueError("its inner coefficients are not those that it shows")
     machine = clsvm.from_sklearn(model).model_
-    _known[model] = _Known(machine, *now)
+    _known[key] = _Known(ref(model, lambda _: _known.pop(key, None)), machine, *now)
     return machine
 
 
-def _made_of(model: Any, dual_coef: Any, intercept: Any) -> tuple[Any, ...]:
-    """What LIBSVM reads of an estimator for an answer; the support vectors as they are, the rest as copies."""
+def _made_of(model: Any) -> tuple[Any, ...]:
+    """Return what LIBSVM reads of an estimator for an answer; the support vectors as they are, the rest as copies."""
     kernel = (model.kernel, model._gamma, model.degree, model.coef0)
-    return _array(dual_coef).copy(), intercept.copy(), model.support_vectors_, kernel
+    return _array(model._dual_coef_).copy(), model._intercept_.copy(), model.support_vectors_, kernel
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -181,6 +188,17 @@ def _array(given: Any) -> Any:
     return given.toarray() if hasattr(given, "toarray") else given
 
 
+def _classes(model: Any) -> int:
+    """Return the number of classes of LIBSVM's model; 0 of another task, whatever a subclass calls ``classes_``."""
+    return len(model._n_support) if model._impl in _CLASSIFIERS else 0
+
+
+def _bypassed(model: Any) -> str:
+    """Return which of its inner methods that clsvm does not call an estimator replaces, in words, or ""."""
+    theirs = [name for name in _CALLED if getattr(getattr(model, name), "__func__", None) is not _CALLED[name]]
+    return f"{type(model).__name__} has a {' and a '.join(theirs)} of its own" if theirs else ""
+
+
 def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
     """In a method's place ``answer`` of an estimator and its decision values in LIBSVM's signs, (n, 1 or pairs)."""
     name = original.__name__.removeprefix("_dense_").removeprefix("_sparse_")
@@ -189,13 +207,13 @@ def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
     def answered(self: Any, X: Any) -> Any:
         with log.call(f"{type(self).__name__}.{name}", getattr(X, "shape", ())) as call:
             support = len(self.support_)
-            why_not = PYTHON if callable(self.kernel) else "" if support else "there is no support vector"
+            why_not = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
+            why_not = why_not or ("" if support else "there is no support vector")
             theirs = 0.0 if why_not else COSTS.of_answer(X.shape[0], support, cells(X))
             if _ours(call, why_not, theirs, COSTS.answer):
                 try:
                     values = _machine(self).decision_function(X)
-                    binary = hasattr(self, "classes_") and len(self.classes_) == 2
-                    return answer(self, (-values if binary else values).reshape(X.shape[0], -1))
+                    return answer(self, (-values if _classes(self) == 2 else values).reshape(X.shape[0], -1))
                 except Exception as error:
                     _failed(call, error)
             with _counted():
@@ -206,10 +224,10 @@ def _answer(original: Method, answer: Callable[[Any, Any], Any]) -> Method:
 
 def _predicted(model: Any, values: Any) -> Any:
     """What LIBSVM predicts (n,), float64: the number of a class, a value, or 1 and -1."""
-    if hasattr(model, "classes_"):
+    if k := _classes(model):
         from clsvm.models.model import votes
 
-        return votes(values, len(model.classes_)).argmax(axis=1).astype(np.float64)
+        return votes(values, k).argmax(axis=1).astype(np.float64)
     flat = values[:, 0]
     return np.where(flat > 0, 1.0, -1.0) if model._impl == "one_class" else flat
 

@@ -11,7 +11,7 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import ParameterGrid, check_cv
 
 from clsvm.accel import costs
-from clsvm.accel.names import made
+from clsvm.accel.names import altered, made
 
 SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # that searches of ours vary
 
@@ -20,6 +20,8 @@ def refused(asked: Any, params: dict[str, Any]) -> str:
     """Why the search stays GridSearchCV's own, in words; empty where it need not."""
     if params:
         return f"fit was given {', '.join(sorted(params))}"
+    if words := altered(asked.estimator):
+        return words
     if asked.verbose or asked.n_jobs == 0:
         return "verbose tells of each fit, and n_jobs=0 is an error"
     if not (asked.cv is None or isinstance(asked.cv, int | list | tuple) or hasattr(asked.cv, "split")):
@@ -49,9 +51,9 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
 
 def run(asked: Any, X: Any, y: Any) -> Any:
     """Search as SVCSearchCV, and give GridSearchCV what it would have found."""
-    from clsvm.model_selection import SVCSearchCV
+    from clsvm.accel.strict import Search
 
-    found = SVCSearchCV(
+    found = Search(
         made(asked.estimator),
         asked.param_grid,
         scoring=asked.scoring,

@@ -36,6 +36,17 @@ def symmetric(K: NDArray[Any]) -> NDArray[Any]:
     return (K + K.T) / 2 if worst else K
 
 
+def defined(made: type, base: type) -> set[str]:
+    """Return the names that ``made``, a subclass of ``base``, and its other base classes define, but for those that
+    every subclass gets from Python and scikit-learn."""
+
+    class Bare(base):
+        """Define nothing."""
+
+    between = (one for one in made.__mro__ if one not in base.__mro__)
+    return {name for one in between for name in vars(one)} - vars(Bare).keys()
+
+
 def check_values(kernel: Kernel, X: Any) -> None:
     """A kernel function that is not for such rows: said before the work, from a few of them."""
     kernel.check_domain(X)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import problem
 from clsvm.errors import warn
-from clsvm.estimators import targets
+from clsvm.estimators import margins, targets
 from clsvm.estimators.answers import Answers, Classes
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.constructors import documented, without_probability
@@ -55,13 +55,15 @@ class _Classifier(ClassifierMixin, Machine):
             return X
         if self.warm_start and not same:
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
+        members: list[Member] = []
         if self._way == "crammer_singer":
             problem = posed.crammer_singer(index, bounds, len(classes))
         else:
-            (both,) = self._members(index, 2, bounds)
-            problem = both.problem.among(both.rows, len(index))
+            members = self._members(index, 2, bounds)
+            problem = members[0].problem.among(members[0].rows, len(index))
         start = self._before((problem.problems, problem.n))
         trained = one.solve(rows, problem, kernel, self._options(), start, started)
+        self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
         b, rho = self._scaled(np.stack(trained.b), trained.rho)
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps[:1])
@@ -110,6 +112,7 @@ class _Classifier(ClassifierMixin, Machine):
         if before is not None:
             members = [replace(one, start=before[at]) for one, at in zip(members, places, strict=True)]
         trained = several.train(rows, members, kernel, self._options(), started)
+        self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
         made = [self._scaled(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
         for at, ((b,), _) in zip(places, made, strict=True):
             coefficients[at] = b
@@ -317,12 +320,21 @@ class NuSVC(_Classifier):
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Scaled so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
-        r = (rho[:, 0] - rho[:, 1]) / 2
-        if (r <= self.tol).any():
-            words = f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell"
-            warn(f"{words} them apart: nu={self.nu:g} is too small for these rows and this kernel function")
+        r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
+
+    @staticmethod
+    def _margins(rho: Vector) -> Vector:
+        """Return the margin of each problem, (problems,), from its offsets (problems, 2)."""
+        return np.asarray((rho[:, 0] - rho[:, 1]) / 2)
+
+    def _check_margins(self, rho: Vector, fit: margins.Fit | None = None) -> None:
+        narrow = np.flatnonzero(self._margins(rho) <= self.tol)
+        if len(narrow):
+            words = f"NuSVC found a margin of no more than tol={self.tol:g} between two classes, so that it cannot tell"
+            words += f" them apart: nu={self.nu:g} is too small for these rows and this kernel function"
+            warn(words + (margins.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
 
 
 def _places(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -17,6 +18,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
+from clsvm.tasks import CLASSES, TASKS
 
 _OURS = {
     svm.SVC: classification.SVC,
@@ -44,7 +46,7 @@ def from_sklearn(model: Any, **params: Any) -> Any:
     if model.kernel not in _KERNELS:
         raise ValueError(f"model must have one of the kernels {', '.join(_KERNELS)}, got {model.kernel!r}")
     made: Any = kind()
-    made.set_params(**_shared(model, made) | params)
+    made.set_params(**_shared(model, kind, _THEIRS[kind]) | params)
     if made.dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {made.dtype!r}")
     made.support_ = np.array(model.support_, np.int32)
@@ -56,7 +58,8 @@ def from_sklearn(model: Any, **params: Any) -> Any:
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
         vectors = made.support_vectors_
     made._n_support = np.array(model.n_support_, np.int32)
-    dual_coef, classes = model.dual_coef_, getattr(model, "classes_", np.zeros(0))
+    of_classes = TASKS[made._task].kind == CLASSES
+    dual_coef, classes = model.dual_coef_, model.classes_ if of_classes else np.zeros(0)
     dual_coef = _float64(dual_coef.toarray() if sparse.issparse(dual_coef) else dual_coef)
     made.dual_coef_ = dual_coef.reshape(max(1, len(classes) - 1), len(made.support_))
     made.intercept_ = _float64(model.intercept_)
@@ -102,7 +105,7 @@ def to_sklearn(model: Any) -> Any:
     vectors = _float64(model.support_vectors_)
     made = _fitted_shell(kind, vectors, machine.classes)
     own_kernel = {"kernel": machine.kernel.name, **numbers} if isinstance(model.kernel, Kernel) else {}
-    made.set_params(**_shared(model, made) | own_kernel)
+    made.set_params(**_shared(model, kind, _OURS[kind]) | own_kernel)
     made.support_, made.support_vectors_ = np.array(model.support_, np.int32), vectors
     made._n_support = np.array(machine.n_support if k else np.repeat(machine.n_support, 2), np.int32)
     made._gamma = float(numbers.get("gamma", 1.0))
@@ -126,10 +129,10 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
     raise TypeError(f"model must be {whose}'s {', '.join(own.__name__ for own in table)}, got {model!r}")
 
 
-def _shared(model: Any, other: Any) -> dict[str, Any]:
-    """The parameters of ``model`` that ``other`` has, too."""
-    names = other.get_params(deep=False).keys() - set(_OWN)
-    return {name: value for name, value in model.get_params(deep=False).items() if name in names}
+def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
+    """Return the parameters of ``model`` that both classes have; those that only a user's subclass has are its own."""
+    ours, theirs = (inspect.signature(kind).parameters.keys() for kind in kinds)
+    return {name: getattr(model, name) for name in (ours & theirs) - set(_OWN)}
 
 
 def _copy(model: Any, made: Any) -> None:

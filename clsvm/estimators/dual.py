@@ -16,6 +16,7 @@ from sklearn.utils.validation import (
 from clsvm import problem
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.margins import Fit
 from clsvm.fit import one
 from clsvm.fit.trained import Several
 from clsvm.kernels import Kernel, Precomputed
@@ -125,6 +126,12 @@ class Machine(KernelEstimator):
         """Coefficients, or what is linear in them, (problems, n) and offsets (problems,) of the machine, from those of
         the problem, rho (problems, groups)."""
         return b, rho.mean(axis=1)  # (of two groups the offset is their mean)
+
+    def _check_margins(self, rho: NDArray[np.float64], fit: Fit | None = None) -> None:
+        """Warn where offsets rho (problems, groups) show that solutions mean nothing.
+
+        fit: where a remedy is sought, if that may take time.
+        """
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
         """As the task's problem has the rows: each of them as often as it has coefficients."""

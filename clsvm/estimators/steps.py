@@ -87,6 +87,7 @@ class DualSteps(Steps):
     def scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
         """Coefficients, or what is linear in them, (problems, n) and offsets (problems,) of the machine, from those of
         its problem."""
+        self.machine._check_margins(rho)
         return self.machine._scaled(b, rho)
 
 

@@ -26,6 +26,7 @@ from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
 from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.checks import defined
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
 from clsvm.model_selection.fits import Fits, Recalled, Rows
@@ -140,8 +141,8 @@ class _SearchCV(GridSearchCV):
             warn(words, ConvergenceWarning)
 
     def _by_itself(self) -> bool:
-        """Whether fits of an estimator of ours share nothing: steps come before it, or a user's class has its own
-        ways."""
+        """Return whether fits of an estimator of ours share nothing: steps come before it, or a user's class defines
+        more than a constructor."""
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
             return isinstance(estimator[-1], self._machine)
@@ -149,8 +150,7 @@ class _SearchCV(GridSearchCV):
             return False
         made = type(estimator)
         ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
-        names = ("fit", "predict", "predict_proba", "decision_function", "score", "score_samples")
-        return any(getattr(made, name, None) is not getattr(ours, name, None) for name in names)
+        return made is not ours and bool(defined(made, ours) - {"__init__"})
 
 
 class SVCSearchCV(_SearchCV):

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from clsvm.problem.dual import Constraint, Problem, Vector, filled
 
+_SLACK = 1e-12  # of a sum of weights, for rounding
+
 
 def c_svc(signs: Vector, C: Vector, bias: bool = True) -> Problem:
     """C-SVC (GTSVM, equation 2): signs (problems, n) of +1, -1 or 0 (row not in the problem), C (problems, n)."""
@@ -39,12 +41,27 @@ def nu_svc(signs: Vector, nu: float, weights: Vector) -> Problem:
     """nu-SVC (Schoelkopf et al. 2000, as LIBSVM scales it): signs (n,) +1 or -1, weights (n,); |b| <= weights, the
     coefficients of each class add up to nu / 2 of all weights. Raises ValueError where a class has not that much."""
     box, half = signs * weights, nu * weights.sum() / 2
-    least = min(weights[signs > 0].sum(), weights[signs < 0].sum())
-    if half > least * (1 + 1e-12):
-        raise ValueError(
-            f"specified nu is infeasible: got nu={nu:g}, at most {2 * least / weights.sum():g} for these rows"
-        )
-    return _split(np.minimum(box, 0), np.maximum(box, 0), np.zeros_like(box), half)
+    lo, hi = np.minimum(box, 0), np.maximum(box, 0)
+    if half > min(hi.sum(), -lo.sum()) * (1 + _SLACK):
+        raise ValueError(f"specified nu is infeasible: got nu={nu:g}, at most {largest_nu(lo, hi):g} for these rows")
+    return _split(lo, hi, np.zeros_like(box), half)
+
+
+def largest_nu(lo: Vector, hi: Vector) -> float:
+    """Return the largest nu of nu-SVC for bounds lo and hi (n,), rounded down to six digits, as messages show it."""
+    most = 2 * min(hi.sum(), -lo.sum()) / (hi.sum() - lo.sum())
+    unit = 10.0 ** (np.floor(np.log10(most)) - 5)
+    return float(np.floor(most / unit * (1 + _SLACK)) * unit)
+
+
+def soft_margin(problem: Problem, C: float) -> Problem:
+    """Return the C-SVC problem of the rows and weights of a nu-SVC problem.
+
+    At its solution a, nu-SVC with nu = sum |a| / (C sum of weights) has the solution a / C and the margin 1 / C.
+
+    Source: Chang and Lin 2001, Training nu-Support Vector Classifiers, theorem 5.
+    """
+    return c_svc(np.sign(problem.lo + problem.hi), C * (problem.hi - problem.lo))
 
 
 def nu_svr(y: Vector, C: Vector, nu: float) -> Problem:
