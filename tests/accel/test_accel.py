@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import gc
 import os
 import pickle
 import subprocess
@@ -10,6 +12,8 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +22,11 @@ import pytest
 import scipy.sparse as sp
 from sklearn import svm
 from sklearn.base import clone
-from sklearn.datasets import make_blobs, make_moons
+from sklearn.datasets import make_blobs, make_classification, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
 from sklearn.svm._base import BaseLibSVM
 
 from clsvm import accel
@@ -152,6 +158,195 @@ def test_coefficients_written_in_place_count() -> None:
     after = model.decision_function(X)
     accel.uninstall()
     np.testing.assert_allclose(after, model.decision_function(X), atol=1e-4)
+
+
+WAYS: dict[str, Any] = {
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "attributes": lambda model: vars(made := clone(model)).update(vars(model)) or made,
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("eager")
+def test_copies_answer_with_the_same_bits(name: str, sparse: bool) -> None:
+    """Rows far from 0, so that a copy with another centre of rows would show it."""
+    X, y = rows(name.split()[0], 60)
+    X = sp.csr_matrix(X) if sparse else X + 30
+    pipeline = make_pipeline(MaxAbsScaler(), clone(MODELS[name])).fit(X, y)
+    for model in (clone(MODELS[name]).fit(X, y), pipeline):
+        answer = "predict" if name.endswith("SVR") else "decision_function"
+        expected = getattr(model, answer)(X)
+        for make in WAYS.values():
+            np.testing.assert_array_equal(getattr(make(model), answer)(X), expected)
+    assert {call.who for call in log.calls if not call.name.endswith("fit")} == {log.OURS}
+
+
+def answered(fitted: bytes, X: Any) -> Any:
+    """Return decision values of a pickled estimator, from another process."""
+    patches.COSTS = ALWAYS
+    return pickle.loads(fitted).decision_function(X), {call.who for call in log.calls}
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("eager")
+def test_another_process_answers_with_the_same_bits(device: str) -> None:
+    X, y = rows("SVC", 60)
+    model = svm.SVC().fit(X + 30, y)
+    with ProcessPoolExecutor(1, get_context("spawn"), accel.install) as pool:
+        values, who = pool.submit(answered, pickle.dumps(model), X + 30).result()
+    assert who == {log.OURS}
+    np.testing.assert_array_equal(values, model.decision_function(X + 30))
+
+
+class Compared(svm.SVC):
+    """Is equal to those with the same parameters, and so has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.get_params() == other.get_params()
+
+
+class Alike(Compared):
+    def __hash__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("kind", [Compared, Alike])
+@pytest.mark.usefixtures("eager")
+def test_estimators_that_are_equal_share_nothing(kind: Any) -> None:
+    X, y = make_moons(60, noise=0.2, random_state=0)
+    one, other = kind().fit(X, y), kind().fit(X, 1 - y)
+    for _ in range(2):
+        np.testing.assert_allclose(one.decision_function(X), -other.decision_function(X), atol=0.02)
+    assert len(patches._known) == 2
+    del one, other
+    gc.collect()
+    assert not patches._known
+    assert {call.who for call in log.calls} == {log.OURS}
+
+
+class Flipped:
+    def predict(self, X: Any) -> Any:
+        return 1 - super().predict(X)  # type: ignore[misc]
+
+
+class Mixed(Flipped, svm.SVC):
+    """Predict the other class, by a class in between."""
+
+
+class Turned(svm.SVC):
+    def decision_function(self, X: Any) -> Any:
+        return -super().decision_function(X)
+
+
+class Scored(svm.OneClassSVM):
+    def score(self, X: Any, y: Any = None) -> float:
+        return 0.125
+
+
+class Blind(svm.SVC):
+    """Learn from no rows, by a constructor of its own whose other parameters have the names of clsvm's."""
+
+    def __init__(self, C: float = 1.0, power: int = 0, device: str = "none", bias: bool = False, max_time: float = 0):
+        super().__init__(C=C)
+        self.power, self.device, self.bias, self.max_time = power, device, bias, max_time
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        return super().fit(X * self.power, y, sample_weight)
+
+
+class Cautious(svm.SVC):
+    def set_params(self, **params: Any) -> Any:
+        return super().set_params(**params | {"gamma": 1e-4})
+
+
+class Given(svm.SVC):
+    """Answer for rows twice as large."""
+
+    def _compute_kernel(self, X: Any) -> Any:
+        return super()._compute_kernel(2 * X)
+
+
+class Levels(svm.SVR):
+    """Classify by regression: classes_ are no classes of LIBSVM's."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        self.classes_ = np.unique(y)
+        return super().fit(X, y.astype(float), sample_weight)
+
+    def predict(self, X: Any) -> Any:
+        return (super().predict(X) > 0.5).astype(int)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        return float((self.predict(X) == y).mean())
+
+
+class Cloned(svm.SVC):
+    def __sklearn_clone__(self) -> Any:
+        return Cloned(C=1e-4)
+
+
+def replaced(name: str, value: Any) -> Any:
+    model = svm.SVC()
+    setattr(model, name, value)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "scoring"),
+    [
+        *((kind(), None) for kind in (Mixed, Scored, Blind, Cautious, Given, Levels, Cloned)),
+        (Turned(), "roc_auc"),
+        (replaced("__sklearn_clone__", lambda: svm.SVC(gamma=1e-4)), None),
+        (replaced("score", lambda X, y: 0.5), None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("eager")
+def test_estimators_with_own_methods_are_searched_as_by_scikit_learn(model: Any, scoring: str | None) -> None:
+    X, y = make_moons(90, noise=0.3, random_state=0)
+    grid = {"nu": [0.1, 0.5]} if isinstance(model, svm.OneClassSVM) else {"C": [0.01, 3.0]}
+    found = GridSearchCV(model, grid, cv=2, scoring=scoring).fit(X, y)
+    assert not any("GridSearchCV" in call.name for call in log.calls)
+    accel.uninstall()
+    expected = GridSearchCV(model, grid, cv=2, scoring=scoring).fit(X, y)
+    for one in ("mean_test_score", "params"):
+        np.testing.assert_array_equal(found.cv_results_[one], expected.cv_results_[one])
+    assert (found.predict(X) == expected.predict(X)).mean() > 0.9  # (of one class rows are at the boundary)
+
+
+class Bare(svm.SVC):
+    """Define nothing."""
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_subclass_that_defines_nothing_is_searched_by_clsvm() -> None:
+    X, y = make_moons(60, noise=0.3, random_state=0)
+    found = GridSearchCV(Bare(), {"C": [0.1, 3]}, cv=2).fit(X, y)
+    assert [(call.name, call.who) for call in log.calls] == [("GridSearchCV(Bare).fit", log.OURS)]
+    assert type(found.best_estimator_) is Bare
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_nu_without_a_margin_is_libsvm_s() -> None:
+    """LIBSVM ends before the optimum, which tells nothing, and its model is of use."""
+    X, y = make_classification(300, 6, n_informative=3, flip_y=0.25, class_sep=1.5, random_state=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = svm.NuSVC(nu=0.2, kernel="linear").fit(X, y)
+        search = GridSearchCV(svm.NuSVC(kernel="linear"), {"nu": [0.2, 0.6]}, cv=2).fit(X, y)
+        svm.NuSVC(nu=0.6, kernel="linear").fit(X, y)
+    fits = [(call.who, call.why) for call in log.calls if call.name == "NuSVC.fit"]
+    assert fits[0] == (log.THEIRS, "clsvm failed: nu=0.2 leaves no margin between two classes")
+    assert fits[-1][0] == log.OURS
+    accel.uninstall()
+    theirs = svm.NuSVC(nu=0.2, kernel="linear").fit(X, y)
+    np.testing.assert_array_equal(ours.dual_coef_, theirs.dual_coef_)
+    expected = GridSearchCV(svm.NuSVC(kernel="linear"), {"nu": [0.2, 0.6]}, cv=2).fit(X, y)
+    for one in ("split0_test_score", "split1_test_score"):
+        np.testing.assert_allclose(search.cv_results_[one], expected.cv_results_[one], atol=0.02)
 
 
 @pytest.mark.parametrize(

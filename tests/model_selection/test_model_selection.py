@@ -389,7 +389,14 @@ class Strict(SVC):
         return float(super().score(X, y, sample_weight)) - 1
 
 
-@pytest.mark.parametrize("kind", [Constant, Strict])
+class Inner(SVC):
+    """Have other decision values than those of its fit."""
+
+    def _decision_values(self, X: Any) -> Any:
+        return -super()._decision_values(X)
+
+
+@pytest.mark.parametrize("kind", [Constant, Strict, Inner])
 def test_subclasses_that_answer_by_themselves(device: str, kind: Any) -> None:
     X, y = noisy(60, 3)
     found, expected = (

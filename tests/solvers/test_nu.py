@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from types import SimpleNamespace
 from typing import Any
 from unittest import SkipTest
 
@@ -17,6 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from clsvm import NuSVC, NuSVR
+from clsvm.estimators import margins
 from clsvm.problem import posed
 from tests.conftest import noisy, thrifty
 
@@ -192,3 +195,45 @@ def test_classes_without_a_margin_are_named(device: str, layout: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         NuSVC(nu=0.3, gamma=0.3, layout=layout, device=device).fit(X, X[:, 0] > 0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kernel", ["linear", "rbf", "precomputed", "linear, large rows"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_nu_that_a_warning_names_gives_a_margin(device: str, kernel: str, classes: int, weighted: bool) -> None:
+    """A fit with the nu that is said to be large enough does not warn; one with a nu that is a fifth smaller does."""
+    rng = np.random.default_rng(classes)
+    X = rng.normal(size=(60 * classes, 2)) * (30 if kernel.endswith("large rows") else 1)
+    y = (np.argsort(np.argsort(X[:, 0] + np.std(X) * rng.normal(size=len(X)))) * classes) // len(X)
+    X = X @ X.T if kernel == "precomputed" else X
+    weights = rng.uniform(0.5, 1.5, len(X)) if weighted else None
+    model = NuSVC(nu=0.02, kernel=kernel.partition(",")[0], gamma=0.05, device=device)
+    with pytest.warns(UserWarning, match="nu=0.02 is too small") as said:
+        model.fit(X, y, sample_weight=weights)
+    words = next(str(one.message) for one in said if "too small" in str(one.message))
+    enough, most = (float(re.search(rf"nu=(\S+?){end}", words)[1]) for end in (" is large enough", "$"))  # type: ignore[index]
+    assert 0.02 < enough <= most
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.set_params(nu=enough).fit(X, y, sample_weight=weights).score(X, y) > 1.2 / classes
+        model.set_params(nu=most).fit(X, y, sample_weight=weights)
+    with pytest.warns(UserWarning, match="too small"):
+        model.set_params(nu=0.8 * enough).fit(X, y, sample_weight=weights)
+
+
+def test_where_no_nu_is_found_the_bound_is_named(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = np.ones((60, 2)), np.arange(60) % 3 == 0  # equal rows: no margin at all
+    with pytest.warns(UserWarning, match=r"the sizes of the classes allow at most nu=0\.666666$"):
+        NuSVC(nu=0.3, device=device).fit(X, y)
+    with pytest.raises(ValueError, match=r"got nu=0\.7, at most 0\.666666 for"):
+        NuSVC(nu=0.7, device=device).fit(X, y)
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.warns(UserWarning, match=r"no smaller nu than 0\.666666 gives a margin of more than 0\.01, and"):
+        NuSVC(nu=0.1, kernel="linear", device=device).fit(1e-5 * X, y)
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(margins, "several", SimpleNamespace(train=fails))
+    with pytest.warns(UserWarning, match=r"function; the sizes of the classes allow at most nu=0\.666666$"):
+        NuSVC(nu=0.1, kernel="linear", device=device).fit(X, y)
