@@ -29,6 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 from sklearn.svm._base import BaseLibSVM
 
+import clsvm
 from clsvm import accel
 from clsvm.accel import costs, log, patches
 
@@ -241,17 +242,17 @@ class Turned(svm.SVC):
         return -super().decision_function(X)
 
 
-class Scored(svm.OneClassSVM):
-    def score(self, X: Any, y: Any = None) -> float:
-        return 0.125
+class Wide(svm.OneClassSVM):
+    def predict(self, X: Any) -> Any:
+        return np.ones(len(X), int)
 
 
 class Blind(svm.SVC):
-    """Learn from no rows, by a constructor of its own whose other parameters have the names of clsvm's."""
+    """Learn from no rows, by a parameter of its own."""
 
-    def __init__(self, C: float = 1.0, power: int = 0, device: str = "none", bias: bool = False, max_time: float = 0):
+    def __init__(self, C: float = 1.0, power: int = 0):
         super().__init__(C=C)
-        self.power, self.device, self.bias, self.max_time = power, device, bias, max_time
+        self.power = power
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         return super().fit(X * self.power, y, sample_weight)
@@ -297,8 +298,9 @@ def replaced(name: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("model", "scoring"),
     [
-        *((kind(), None) for kind in (Mixed, Scored, Blind, Cautious, Given, Levels, Cloned)),
+        *((kind(), None) for kind in (Mixed, Blind, Cautious, Given, Levels, Cloned)),
         (Turned(), "roc_auc"),
+        (Wide(), "accuracy"),
         (replaced("__sklearn_clone__", lambda: svm.SVC(gamma=1e-4)), None),
         (replaced("score", lambda X, y: 0.5), None),
     ],
@@ -315,6 +317,23 @@ def test_estimators_with_own_methods_are_searched_as_by_scikit_learn(model: Any,
     for one in ("mean_test_score", "params"):
         np.testing.assert_array_equal(found.cv_results_[one], expected.cv_results_[one])
     assert (found.predict(X) == expected.predict(X)).mean() > 0.9  # (of one class rows are at the boundary)
+
+
+class Own(svm.SVC):
+    """Has parameters of its own, which only by name are clsvm's."""
+
+    def __init__(self, C: float = 1.0, bias: bool = False, device: str = "none", checkpoint: str = "none"):
+        super().__init__(C=C)
+        self.bias, self.device, self.checkpoint = bias, device, checkpoint
+
+
+@pytest.mark.usefixtures("eager")
+def test_parameters_of_a_subclass_are_its_own() -> None:
+    X, y = make_moons(60, noise=0.3, random_state=0)
+    values = [model.fit(X + 1, y).decision_function(X + 1) for model in (Own(), svm.SVC())]
+    np.testing.assert_array_equal(*values)
+    assert {call.who for call in log.calls} == {log.OURS}
+    assert clsvm.from_sklearn(Own().fit(X, y)).get_params() == clsvm.from_sklearn(svm.SVC().fit(X, y)).get_params()
 
 
 class Bare(svm.SVC):
