@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_y
 
 from clsvm.estimators import targets
 
@@ -34,12 +35,15 @@ class Encoding(Protocol):
         """(y (k, n), weights (n,))."""
 
 
-def weights_of(given: Any, n: int) -> Vector:
-    """Weights (n,) of rows, ones by default, negative ones 0."""
-    weights = np.ones(n) if given is None else np.asarray(given, np.float64).reshape(-1)
-    if len(weights) != n or not np.isfinite(weights).all():
-        raise ValueError(f"sample_weight must be finite numbers of {n} rows, got {len(weights)}")
-    return np.maximum(weights, 0)
+def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
+    """Return the labels or numbers ``name`` of all chunks as one array.
+
+    Raises ValueError where some chunks have strings and others have numbers: NumPy would make strings of both.
+    """
+    kinds = {("strings" if one.dtype.kind in "OSTU" else "numbers"): str(one.dtype) for one in parts if one.size}
+    if len(kinds) > 1:
+        raise ValueError(f"chunks of {name} must have one kind of values, got {' and '.join(kinds.values())}")
+    return np.concatenate([one for one in parts if one.size] or parts)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,8 @@ class Numbers:
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
         """Of a chunk. Raises ValueError for targets that are no finite numbers."""
-        y = targets.within(np.asarray(y, np.float64))
-        if not np.isfinite(y).all():
-            raise ValueError("Input y contains NaN or infinity.")
-        w, columns = weights_of(weights, len(y)), y.reshape(len(y), -1)
+        y = targets.within(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
+        w, columns = targets.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])
         means = (w @ columns / total)[None] if total[0] > 0 else np.zeros((1, columns.shape[1]))
         ends = (columns.min(axis=0), columns.max(axis=0)) if len(y) else (means[0], means[0])
@@ -62,7 +64,7 @@ class Numbers:
 
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
         y = np.asarray(y, np.float64)
-        return np.ascontiguousarray(y.reshape(len(y), -1).T), weights_of(weights, len(y))
+        return np.ascontiguousarray(y.reshape(len(y), -1).T), targets.read_weights(weights, y)
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Labels:
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
         """Of a chunk."""
-        y = np.asarray(y).reshape(-1)
+        y = _check_y(y)
         check_classification_targets(y)
-        w = weights_of(weights, len(y))
+        w = targets.read_weights(weights, y)
         keys, index = np.unique(y, return_inverse=True)
         sums, counts = np.bincount(index, w, len(keys)).astype(np.float64), np.bincount(index, minlength=len(keys))
         return Summary(int((w > 0).sum()), keys, sums, counts, np.zeros(0), np.zeros(0))
@@ -89,7 +91,7 @@ class Labels:
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
         """(the encoding, weights (c,) of the classes) by all summaries. table: makes targets (k, c) of places (c,) and
         their number. Raises ValueError for fewer than two classes."""
-        known = np.unique(np.concatenate([one.keys for one in chunks]))
+        known = np.unique(joined([one.keys for one in chunks]))
         if len(known) < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")
         sums, counts = np.zeros(len(known)), np.zeros(len(known))
@@ -101,6 +103,8 @@ class Labels:
             by_class = counts.sum() / (len(known) * counts)
         else:
             by_class = np.asarray(compute_class_weight(class_weight, classes=known, y=known), np.float64)
+        if not sums.any():
+            raise ValueError("Invalid input - all samples have zero or negative weights.")
         left = np.flatnonzero(sums * by_class > 0)
         if len(left) < 2:
             raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
@@ -110,5 +114,5 @@ class Labels:
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
         y = np.asarray(y).reshape(-1)
         places = np.searchsorted(self.classes, y).clip(max=len(self.classes) - 1)
-        w = weights_of(weights, len(y)) * self.by_class[np.searchsorted(self.known, y)]
+        w = targets.read_weights(weights, y) * self.by_class[np.searchsorted(self.known, y)]
         return np.ascontiguousarray(self.table[:, places]), w

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from distributed import Future
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from sklearn.utils.validation import check_random_state
@@ -21,7 +22,21 @@ import clsvm.estimators.falkon as local
 from clsvm.arrays import stacked
 from clsvm.dask import worker
 from clsvm.dask.encoding import Labels, Numbers, Summary
-from clsvm.dask.rows import HEAD, Answering, Moments, gathered, is_dask, named, one_device, split, taken, variance
+from clsvm.dask.rows import (
+    HEAD,
+    Answering,
+    Moments,
+    gathered,
+    here,
+    in_chunks,
+    is_dask,
+    measured,
+    one_device,
+    scored,
+    split,
+    taken,
+    variance,
+)
 from clsvm.dask.side import Chunks, OnWorkers, nbytes
 from clsvm.dask.worker import Terms
 from clsvm.gram.cross import USED
@@ -100,6 +115,7 @@ class OverChunks(Answering, local.Falkon):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         if not is_dask(X):
+            y, sample_weight = here(y=y, sample_weight=sample_weight).values()
             return super()._learn(X, y, sample_weight, started)
         clock, name = nystrom.Clock(started), uuid.uuid4().hex
         if isinstance(self.center_selection, str) and self.center_selection != "uniform":
@@ -108,14 +124,10 @@ class OverChunks(Answering, local.Falkon):
         if y is None:
             raise ValueError("y must be given, in the chunks of X, got None")
         chunks = gathered(X, y, sample_weight)
-        facts = chunks.each(worker.facts, chunks.X)
-        sizes, d = [one.n for one in facts], facts[0].d
-        if len({one.d for one in facts}) > 1 or not sum(sizes):
-            raise ValueError(
-                f"chunks of X must have rows with as many features each, got {[(f.n, f.d) for f in facts]}"
-            )
+        facts = measured(chunks)
+        sizes, d = [one.n for one in facts], max(facts).d
         for words, column in (("y", chunks.y), ("sample_weight", chunks.weights)):
-            own = sizes if column[0] is None else chunks.each(len, column)
+            own = chunks.each(len, column) if isinstance(column[0], Future) else sizes
             if own != sizes:
                 raise ValueError(f"{words} must come in chunks of as many rows as X, {sizes}, got {own}")
         chunks.keep([i for i, n in enumerate(sizes) if n])
@@ -124,11 +136,11 @@ class OverChunks(Answering, local.Falkon):
         random = check_random_state(self.random_state)
         at = int(np.argmax(sizes))
         head = chunks.client.submit(worker.take, chunks.X[at], np.arange(min(HEAD, sizes[at]))).result()[0]
-        self._rows(named(head, X), reset=True)
+        self._rows(worker.named(head, getattr(X, "columns", None)), reset=True)
         kernel = self._kernel(Moments((sum(sizes), d), variance(facts)))
-        self._flat = len(getattr(y, "shape", (0,))) == 1
+        self._flat = np.ndim(y) == 1
         encoding, offset, total, classes = self._encoded(chunks, summaries)
-        centers = self._drawn(chunks, sizes, summaries, random, kernel)
+        centers = self._drawn(chunks, head, sizes, summaries, random, kernel)
         clock.lap("check")
         options = self._options()
         given = kernel, options.layout, options.device, options.memory_limit
@@ -192,12 +204,14 @@ class OverChunks(Answering, local.Falkon):
 
         return float(brentq(slope, low, high))
 
-    def _drawn(self, chunks: Chunks, sizes: list[int], summaries: list[Summary], random: Any, kernel: Any) -> Centers:
+    def _drawn(
+        self, chunks: Chunks, head: Any, sizes: list[int], summaries: list[Summary], random: Any, kernel: Any
+    ) -> Centers:
         """Centres drawn evenly from the rows that weigh something, or those that are given."""
         if self.warm_start:
             raise ValueError("warm_start is not for rows in chunks: give the centres as center_selection")
         if not isinstance(self.center_selection, str):
-            return self._chosen(np.zeros((1, self.n_features_in_)), kernel, np.ones(1), random)
+            return self._chosen(head, kernel, np.ones(head.shape[0]), random)
         ends = np.cumsum([one.there for one in summaries])
         m, words = count(int(ends[-1]), self.n_centers)
         ranks = np.sort(random.choice(int(ends[-1]), m, replace=False))
@@ -222,26 +236,30 @@ class _Classes(OverChunks):
         self.classes_ = encoding.classes
         return encoding, offset, float(weights.sum()), encoding.classes
 
-    def decision_function(self, X: Any) -> Any:
-        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
-        there = is_dask(X)
-        return self._answered("decision_function", X) if there else super().decision_function(X)
-
 
 class FalkonRegressor(OverChunks, local.FalkonRegressor):
     """:class:`clsvm.FalkonRegressor` for rows in chunks."""
+
+    predict = in_chunks(local.FalkonRegressor.predict)
+    score = scored(local.FalkonRegressor.score)
 
 
 class FalkonClassifier(_Classes, local.FalkonClassifier):
     """:class:`clsvm.FalkonClassifier` for rows in chunks."""
 
+    predict = in_chunks(local.FalkonClassifier.predict)
+    decision_function = in_chunks(local.FalkonClassifier.decision_function)
+    score = scored(local.FalkonClassifier.score)
+
 
 class LogisticFalkonClassifier(_Classes, local.LogisticFalkonClassifier):
     """:class:`clsvm.LogisticFalkonClassifier` for rows in chunks."""
 
-    def predict_proba(self, X: Any) -> Any:
-        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
-        return self._answered("predict_proba", X) if is_dask(X) else super().predict_proba(X)
+    predict = in_chunks(local.LogisticFalkonClassifier.predict)
+    predict_proba = in_chunks(local.LogisticFalkonClassifier.predict_proba)
+    predict_log_proba = in_chunks(local.LogisticFalkonClassifier.predict_log_proba)
+    decision_function = in_chunks(local.LogisticFalkonClassifier.decision_function)
+    score = scored(local.LogisticFalkonClassifier.score)
 
 
 @contextmanager

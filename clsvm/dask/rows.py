@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
+import dask
 import numpy as np
-from dask.array import from_array
+import scipy.sparse as sp
+from dask.array import Array, from_array
 from distributed import Client, Future, get_client
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import is_classifier
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
+from clsvm.arrays import stacked
 from clsvm.dask import worker
+from clsvm.dask.encoding import joined
 from clsvm.dask.side import Chunks, nbytes
 from clsvm.opencl.devices import listed
 
@@ -49,11 +57,16 @@ def taken(chunks: Chunks, places: list[NDArray[np.intp]], there: bool = False) -
 
 
 def client_for(words: str) -> Client:
-    """The Dask client that is there. Raises ValueError, which says that ``words`` one, where there is none."""
+    """Return the current Dask client. Raises ValueError, which says that ``words`` one, where there is no open one."""
     try:
-        return get_client()
+        client = get_client()
     except ValueError:
         raise ValueError(f"{words} a Dask client: make one by distributed.Client()") from None
+    if client.status in ("closing", "closed"):
+        raise ValueError(
+            f"{words} an open Dask client, got one that is {client.status}: make one by distributed.Client()"
+        )
+    return client
 
 
 def one_device(device: Any) -> None:
@@ -62,51 +75,99 @@ def one_device(device: Any) -> None:
         raise ValueError(f"rows in chunks take one device a worker, got device={device!r}")
 
 
-def gathered(X: Any, y: Any, weights: Any) -> Chunks:
-    """Chunks of X (n, d), y and weights (or None), kept by the workers. Raises ValueError where there is no client, or
-    where they do not come in the same chunks."""
+def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
+    """Return the chunks of X (n, d), y and weights (or None), which the workers compute and keep.
+
+    Raises ValueError where there is no client, or where the three do not come in the same chunks.
+    """
     client = client_for("rows in chunks need")
-    X, y, weights = (array(one) for one in (X, y, weights))
+    X = chunked(X, "X")
     if X.ndim != 2:
-        raise ValueError(f"X must be (n, d), got {X.ndim} dimensions")
-    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-    columns: list[list[Any]] = [_blocks(client, X)]
-    for name, one in (("y", y), ("sample_weight", weights)):
-        if one is None:
-            columns.append([None] * len(columns[0]))
-            continue
-        one = one if hasattr(one, "chunks") else _like(np.asarray(one), X, name)
-        known = not np.isnan([*X.chunks[0], *one.chunks[0]]).any()
-        if known and sum(one.chunks[0]) != sum(X.chunks[0]):
-            raise ValueError(f"{name} must have as many rows as X, got {sum(one.chunks[0])} and {sum(X.chunks[0])}")
-        one = one.rechunk({0: X.chunks[0]}) if known and one.chunks[0] != X.chunks[0] else one
-        one = one.rechunk({1: -1}) if one.ndim > 1 and one.numblocks[1] > 1 else one
-        columns.append(_blocks(client, one))
-        if len(columns[-1]) != len(columns[0]):
-            raise ValueError(f"{name} must come in the {len(columns[0])} chunks of X, got {len(columns[-1])}")
-    rows = [client.submit(worker.checked, block) for block in columns[0]]
-    return Chunks(client, rows, columns[1], columns[2])
+        raise ValueError(f"X must be rows of features (n, d), got {X.ndim} dimensions")
+    rows = [client.submit(worker.checked, block) for block in _blocks(client, X)]
+    return Chunks(client, rows, _column(client, y, X, "y"), _column(client, weights, X, "sample_weight"))
 
 
-def array(one: Any) -> Any:
-    """One of Dask's arrays of one of its data frames; anything else as it is."""
-    return one.to_dask_array() if hasattr(one, "to_dask_array") else one
+def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
+    """Return the chunks of y or sample_weight, as those of X. A single weight, or None, is that of each chunk."""
+    n, ends = X.npartitions, _sizes(X)
+    if not is_dask(one):
+        if one is None or (name == "sample_weight" and np.ndim(one) == 0):
+            return [one] * n
+        one = worker.values(one, name)
+        if _num_samples(one) != sum(ends) and not np.isnan(ends).any():
+            raise ValueError(f"{name} must have as many rows as X, got {len(one)} and {sum(ends)}")
+        if np.isnan(ends).any():
+            raise ValueError(f"{name} must be one of Dask's collections where the sizes of X's chunks are not known")
+        one = from_array(one, chunks=(ends, *one.shape[1:]))
+    one = chunked(one, name)
+    own = _sizes(one)
+    if not np.isnan([*ends, *own]).any():
+        if sum(own) != sum(ends):
+            raise ValueError(f"{name} must have as many rows as X, got {sum(own)} and {sum(ends)}")
+        one = one.rechunk({0: ends})
+    blocks = _blocks(client, one)
+    if len(blocks) != n:
+        raise ValueError(f"{name} must come in the {n} chunks of X, got {len(blocks)}")
+    return [client.submit(worker.values, block, name) for block in blocks]
 
 
-def _like(values: NDArray[Any], X: Any, name: str) -> Any:
-    """Values that are here, in the chunks of X."""
-    if np.isnan(X.chunks[0]).any():
-        raise ValueError(f"{name} must be one of Dask's collections where the sizes of X's chunks are not known")
-    return from_array(values, chunks=(X.chunks[0], *values.shape[1:]))
+def is_frame(one: Any) -> bool:
+    """Return whether ``one`` is a data frame or series of Dask."""
+    return hasattr(type(one), "to_dask_array")
 
 
-def _blocks(client: Any, array: Any) -> list[Future[Any]]:
-    return list(client.compute([*array.to_delayed().ravel()]))
+def chunked(one: Any, name: str) -> Any:
+    """Return a Dask array, its rows whole in each chunk, or a data frame. Raises TypeError for other collections."""
+    if is_frame(one):
+        return one
+    if not isinstance(one, Array):
+        raise TypeError(f"{name} must be a Dask array, data frame or series, got {type(one).__name__}")
+    if one.ndim == 0:
+        raise ValueError(f"{name} must have a value for each row, got a Dask array without dimensions")
+    return one.rechunk(dict.fromkeys(range(1, one.ndim), -1)) if max(one.numblocks[1:], default=1) > 1 else one
 
 
-def named(head: Any, X: Any) -> Any:
-    """Rows with the names of a data frame's columns."""
-    return worker.named(head, getattr(X, "columns", None))
+def here(**given: Any) -> dict[str, Any]:
+    """Return Dask's collections as NumPy's, SciPy's or pandas', all computed at once, and anything else as it is."""
+    there = {name: chunked(one, name) for name, one in given.items() if is_dask(one)}
+    asked = [one if is_frame(one) else [*one.to_delayed().ravel()] for one in there.values()]
+    found = dict(zip(there, dask.compute(*asked), strict=True))
+    return {name: _whole(found[name], name) if name in found else one for name, one in given.items()}
+
+
+def _whole(found: Any, name: str) -> Any:
+    """Return the chunks of an array as one; a data frame as it is."""
+    if not isinstance(found, list):
+        return found
+    if any(map(sp.issparse, found)):
+        return stacked(found)
+    return joined([worker.values(one, name) for one in found], name)
+
+
+def measured(chunks: Chunks) -> list[worker.Facts]:
+    """Return the facts of each chunk of rows. Raises ValueError where the chunks do not make one matrix."""
+    facts = chunks.each(worker.facts, chunks.X)
+    if not sum(one.n for one in facts):
+        raise ValueError(f"X must have rows, got none in {len(facts)} chunks")
+    filled = [one for one in facts if one.n]
+    if len({one.d for one in filled}) > 1:
+        shapes = [(one.n, one.d) for one in facts]
+        raise ValueError(f"chunks of X must have rows with as many features each, got {shapes}")
+    if len({one.sparse for one in filled}) > 1:
+        kinds = ["sparse" if one.sparse else "dense" for one in facts]
+        raise ValueError(f"chunks of X must be all dense or all sparse, got {kinds}")
+    return facts
+
+
+def _sizes(one: Any) -> tuple[float, ...]:
+    """Return the rows of each chunk, nan where Dask does not know."""
+    return tuple(one.chunks[0]) if isinstance(one, Array) else (np.nan,) * one.npartitions
+
+
+def _blocks(client: Client, one: Any) -> list[Future[Any]]:
+    delayed = one.to_delayed()
+    return list(client.compute([*delayed] if isinstance(delayed, list) else [*delayed.ravel()]))
 
 
 def variance(facts: list[worker.Facts]) -> float:
@@ -117,20 +178,46 @@ def variance(facts: list[worker.Facts]) -> float:
     return float((sum(one.squares for one in facts) + cells @ np.square(means - mean)) / cells.sum())
 
 
+def in_chunks(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an estimator's method that answers for a Dask collection with a Dask array, and else as before."""
+
+    @wraps(method)
+    def answer(self: Any, X: Any) -> Any:
+        return self._answered(method.__name__, X) if is_dask(X) else method(self, X)
+
+    return answer
+
+
+def scored(method: Callable[..., float]) -> Callable[..., float]:
+    """Return an estimator's score, of Dask's collections too.
+
+    The rows stay where they are; predictions, y and sample_weight come here.
+    """
+
+    @wraps(method)
+    def score(self: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        if not any(map(is_dask, (X, y, sample_weight))):
+            return method(self, X, y, sample_weight)
+        found = here(y_true=y, y_pred=self.predict(X), sample_weight=sample_weight)
+        return float((accuracy_score if is_classifier(self) else r2_score)(**found))
+
+    return score
+
+
 class Answering:
     """Methods of a fitted machine for rows in chunks."""
 
     n_features_in_: int
 
     def _answered(self, name: str, X: Any) -> Any:
-        """What a method answers for rows in chunks, as an array of Dask's."""
+        """Return what a method answers for rows in chunks, as a Dask array. Raises ValueError for other features."""
         check_is_fitted(self)
-        columns, X = getattr(X, "columns", None), array(X)
-        like = worker.answer(np.zeros((1, self.n_features_in_)), self, name, columns)
+        X = chunked(X, "X")
+        if X.ndim != 2:
+            raise ValueError(f"X must be rows of features (n, d), got {X.ndim} dimensions")
+        d = self.n_features_in_ if np.isnan(X.shape[1]) else X.shape[1]
+        like = worker.answer(worker.sample(self, d, getattr(X, "columns", None)), self, name)[:0]
+        if is_frame(X):
+            return X.map_partitions(worker.answer, self, name, meta=like)
         shape = {"drop_axis": 1} if like.ndim == 1 else {"chunks": (X.chunks[0], (like.shape[1],))}
-        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        return X.map_blocks(worker.answer, self, name, columns, dtype=like.dtype, meta=like[:0], **shape)
-
-    def predict(self, X: Any) -> Any:
-        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
-        return self._answered("predict", X) if is_dask(X) else super().predict(X)  # type: ignore[misc]
+        return X.map_blocks(worker.answer, self, name, dtype=like.dtype, meta=like, **shape)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import CancelledError
 from typing import Any, Self
 
 import joblib
 from distributed import Client, Future, as_completed
 from sklearn.base import clone
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils.metaestimators import available_if
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
-from clsvm.dask.rows import Answering, client_for, is_dask
+from clsvm.dask.rows import Answering, client_for, here, in_chunks
 from clsvm.dask.side import neighbours, pickled, workers
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, Found
@@ -129,9 +130,10 @@ class _NystromFolds(_Dealt, NystromFolds):
     """Of machines on centres."""
 
 
-def _has(name: str) -> Callable[[Any], bool]:
-    """Whether the best estimator has a method."""
-    return lambda search: hasattr(super(_Here, search), name)
+def _best(name: str) -> Any:
+    """Return the best estimator's method of that name, for Dask's collections too, where that estimator has it."""
+    has = available_if(lambda search: hasattr(super(_Here, search), name))
+    return has(in_chunks(getattr(BaseSearchCV, name)))
 
 
 class _Here(Answering):
@@ -145,31 +147,26 @@ class _Here(Answering):
         Raises what the search without Dask raises, ValueError where there is no Dask client, and DeviceError where
         there is no worker, or where workers are lost again and again.
         """
-        X, y = (one.compute() if is_dask(one) else one for one in (X, y))
-        params = {name: one.compute() if is_dask(one) else one for name, one in params.items()}
+        client_for(NEEDS)
+        X, y, *_ = (found := here(**{"X": X, "y": y} | params)).values()
+        params = {name: found[name] for name in params}
         if self._by_itself():  # type: ignore[attr-defined]
-            client_for(NEEDS)
             with joblib.parallel_config(backend="dask", n_jobs=-1):
                 super().fit(X, y, **params)  # type: ignore[misc]
         else:
             super().fit(X, y, **params)  # type: ignore[misc]
         return self
 
-    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
-    def decision_function(self, X: Any) -> Any:
-        """The best estimator's, of rows X (n, d); of one of Dask's collections an array of Dask's."""
-        there = is_dask(X)
-        return self._answered("decision_function", X) if there else super().decision_function(X)  # type: ignore[misc]
-
-    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Any:
-        """The best estimator's, of rows X (n, d); of one of Dask's collections an array of Dask's."""
-        return self._answered("predict_proba", X) if is_dask(X) else super().predict_proba(X)  # type: ignore[misc]
+    predict = _best("predict")
+    predict_proba = _best("predict_proba")
+    predict_log_proba = _best("predict_log_proba")
+    decision_function = _best("decision_function")
+    score_samples = _best("score_samples")
 
     def score(self, X: Any, y: Any = None, **params: Any) -> float:
         """The best estimator's, of rows X (n, d) and y (n,); Dask's collections are brought together here."""
-        X, y = (one.compute() if is_dask(one) else one for one in (X, y))
-        return float(super().score(X, y, **params))  # type: ignore[misc]
+        found = here(**{"X": X, "y": y} | params)
+        return float(super().score(**found))  # type: ignore[misc]
 
     def _note(self, folds: Any) -> None:
         super()._note(folds)  # type: ignore[misc]

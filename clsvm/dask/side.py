@@ -49,7 +49,10 @@ class Chunks:
 
     def each(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
         """``call`` with an entry of each column, for every chunk, wherever it is."""
-        return list(self.client.gather([self.client.submit(call, *row) for row in zip(*columns, strict=True)]))
+        futures = [self.client.submit(call, *row) for row in zip(*columns, strict=True)]
+        while futures and not self._ended(futures, "ALL_COMPLETED"):
+            self.some()
+        return list(self.client.gather(futures))
 
     def agree(self, terms: Agreed) -> None:
         """Lay the chunks out by these terms from here on."""
@@ -113,7 +116,7 @@ class Chunks:
 
     def _find_homes(self, chunks: list[int]) -> set[int]:
         """Those of some chunks whose worker is gone, which have another one now."""
-        there = self._some() if chunks else []
+        there = self.some() if chunks else []
         lost = {i for i in chunks if self.homes[i] not in there}
         for i in lost:
             self.homes[i] = min(there, key=Counter(self.homes).__getitem__)
@@ -156,9 +159,9 @@ class Chunks:
         self._desks.pop(self.homes[i], None)
         return Lost()
 
-    def _ended(self, futures: list[Future[Any]]) -> list[Future[Any]]:
+    def _ended(self, futures: list[Future[Any]], which: str = "FIRST_COMPLETED") -> list[Future[Any]]:
         try:
-            return list(wait(futures, timeout=PATIENCE, return_when="FIRST_COMPLETED").done)
+            return list(wait(futures, timeout=PATIENCE, return_when=which).done)
         except TimeoutError:
             return []
 
@@ -166,7 +169,7 @@ class Chunks:
         """Addresses of those that are there."""
         return workers(self.client)
 
-    def _some(self) -> list[str]:
+    def some(self) -> list[str]:
         """Addresses of at least one. Raises DeviceError where none is there and none comes."""
         if not self.workers():
             try:
@@ -185,7 +188,7 @@ class Chunks:
         holders = self.client.who_has(self.X)
         counts: Counter[str] = Counter()
         for future in self.X:
-            home = min(holders.get(future.key) or self._some(), key=lambda one: (counts[one], one))
+            home = min(holders.get(future.key) or self.some(), key=lambda one: (counts[one], one))
             counts[home] += 1
             self.homes.append(home)
 

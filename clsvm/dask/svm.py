@@ -18,9 +18,22 @@ from sklearn.utils.validation import _check_y
 
 from clsvm.arrays import Data, stacked
 from clsvm.dask import worker
-from clsvm.dask.rows import HEAD, Answering, array, gathered, is_dask, named, one_device, split, taken, variance
+from clsvm.dask.rows import (
+    HEAD,
+    Answering,
+    gathered,
+    here,
+    in_chunks,
+    is_dask,
+    measured,
+    one_device,
+    scored,
+    split,
+    taken,
+    variance,
+)
 from clsvm.dask.side import Chunks
-from clsvm.estimators import classification, one_class, regression
+from clsvm.estimators import classification, one_class, regression, targets
 from clsvm.fit.sharded import Laid, OneShard
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
@@ -59,13 +72,11 @@ class OnWorkers:
     """Rows X (n, d) in chunks on workers: what a fit takes for X (clsvm.fit.sharded.Elsewhere). Each worker's chunks
     become one shard; some of the rows come here by their numbers."""
 
-    def __init__(self, chunks: Chunks) -> None:
-        facts = chunks.each(worker.facts, chunks.X)
-        sizes, features = [one.n for one in facts], {one.d for one in facts}
-        if len(features) > 1 or not sum(sizes):
-            shapes = [(one.n, one.d) for one in facts]
-            raise ValueError(f"chunks of X must have rows with as many features each, got {shapes}")
-        self.shape, self._variance = (sum(sizes), features.pop()), variance(facts)
+    def __init__(self, chunks: Chunks, columns: Any = None) -> None:
+        self.columns = columns  # of a data frame
+        facts = measured(chunks)
+        sizes = [one.n for one in facts]
+        self.shape, self._variance = (sum(sizes), max(facts).d), variance(facts)
         ends, client = np.cumsum(sizes), chunks.client
         chunks.settle()
         shards: list[Any] = []
@@ -155,52 +166,65 @@ class OverWorkers(Answering):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         if is_dask(X):
-            one_device(self.device)  # type: ignore[attr-defined]
-            if self.checkpoint is not None:
-                raise ValueError(f"checkpoint is for rows in one place, got rows in chunks and {self.checkpoint!r}")
-        if is_dask(sample_weight):
-            sample_weight = np.asarray(array(sample_weight).compute())
+            X, y, sample_weight = self._laid_out(X, y, sample_weight)
+        y, sample_weight = here(y=y, sample_weight=sample_weight).values()
         rows = super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
         if isinstance(rows, OnWorkers):
             self.bytes_sent_ = {"to the workers": rows.shards.sent, "back": rows.shards.received}
         return rows
 
-    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
-        if not is_dask(X):
-            return super()._rows(X, y, reset=reset, **checks)  # type: ignore[misc]
+    def _laid_out(self, X: Any, y: Any, sample_weight: Any) -> tuple[OnWorkers, Any, Any]:
+        """Return the rows on their workers, y and sample_weight. Raises ValueError for what chunks do not support."""
+        one_device(self.device)  # type: ignore[attr-defined]
+        if self.checkpoint is not None:
+            raise ValueError(f"checkpoint is for rows in one place, got rows in chunks and {self.checkpoint!r}")
         if self.kernel == "precomputed" or (callable(self.kernel) and not isinstance(self.kernel, Kernel)):
             raise ValueError(f"rows in chunks take kernel functions of the device, got kernel={self.kernel!r}")
-        alone = isinstance(y, str)
+        chunks = gathered(X)
+        y, sample_weight = (chunks.client.persist(one) if is_dask(one) else one for one in (y, sample_weight))
+        return OnWorkers(chunks, getattr(X, "columns", None)), y, sample_weight
+
+    def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
+        if not isinstance(X, OnWorkers):
+            return super()._rows(X, y, reset=reset, **checks)  # type: ignore[misc]
+        super()._rows(worker.named(X[:HEAD], X.columns), reset=reset)  # type: ignore[misc]
+        if isinstance(y, str):
+            return X
         if y is None:
             raise ValueError("y must be given, got None")
-        chunks = gathered(X, None if alone else y, None)
-        targets = [] if alone else chunks.client.gather(chunks.y)
-        rows = OnWorkers(chunks)
-        super()._rows(named(rows[:HEAD], X), reset=reset)  # type: ignore[misc]
-        if alone:
-            return rows
-        y = _check_y(np.concatenate([np.asarray(one) for one in targets]), y_numeric=checks.get("y_numeric", False))
-        if len(y) != rows.shape[0]:
-            raise ValueError(f"y must have as many rows as X, got {len(y)} and {rows.shape[0]}")
-        return rows, y
-
-    def decision_function(self, X: Any) -> Any:
-        """As of rows X (n, d) in one place; of one of Dask's collections an array of Dask's."""
-        there = is_dask(X)
-        return self._answered("decision_function", X) if there else super().decision_function(X)  # type: ignore[misc]
+        targets.check_missing(y)
+        y = _check_y(y, y_numeric=checks.get("y_numeric", False))
+        if len(y) != X.shape[0]:
+            raise ValueError(f"y must have as many rows as X, got {len(y)} and {X.shape[0]}")
+        return X, y
 
 
 class SVC(OverWorkers, classification.SVC):
     """:class:`clsvm.SVC` for rows in chunks."""
 
+    predict = in_chunks(classification.SVC.predict)
+    decision_function = in_chunks(classification.SVC.decision_function)
+    score = scored(classification.SVC.score)
+
 
 class NuSVC(OverWorkers, classification.NuSVC):
     """:class:`clsvm.NuSVC` for rows in chunks."""
+
+    predict = in_chunks(classification.NuSVC.predict)
+    decision_function = in_chunks(classification.NuSVC.decision_function)
+    score = scored(classification.NuSVC.score)
 
 
 class SVR(OverWorkers, regression.SVR):
     """:class:`clsvm.SVR` for rows in chunks."""
 
+    predict = in_chunks(regression.SVR.predict)
+    score = scored(regression.SVR.score)
+
 
 class OneClassSVM(OverWorkers, one_class.OneClassSVM):
     """:class:`clsvm.OneClassSVM` for rows in chunks."""
+
+    predict = in_chunks(one_class.OneClassSVM.predict)
+    decision_function = in_chunks(one_class.OneClassSVM.decision_function)
+    score_samples = in_chunks(one_class.OneClassSVM.score_samples)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils import check_array
 
@@ -20,6 +21,7 @@ from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.dask.encoding import Encoding
 from clsvm.errors import MemoryLimitError
+from clsvm.estimators import targets
 from clsvm.estimators.checks import check_values, variance
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
@@ -204,20 +206,42 @@ def _ask(name: str, i: int, version: int, past: Past | None, question: str, give
 
 
 class Facts(NamedTuple):
-    """Of the rows of a chunk: how many, their features, and the mean of all cells, with the sum of squares about it."""
+    """A chunk's rows, features and sparsity, with the mean of its n d values and the sum of squares about it."""
 
     n: int
     d: int
+    sparse: bool
     mean: float
     squares: float
 
 
 def checked(X: Any) -> Data:
-    """A chunk as layouts read it. Raises ValueError for what are no finite numbers."""
-    X = check_array(
-        X, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", ensure_min_samples=0, input_name="X"
-    )
-    return arrays.canonical(X)
+    """Return a chunk of rows as layouts read it. Raises ValueError for values that are not finite numbers."""
+    given = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C", "ensure_min_samples": 0}
+    return arrays.canonical(check_array(arrays.checked(typed(X)), **given, input_name="X"))
+
+
+def typed(chunk: Any) -> Any:
+    """Return a chunk, objects in it as a pandas column of their own dtype.
+
+    Dask makes objects of a data frame's nullable columns, where NumPy has no dtype for them.
+    """
+    if getattr(getattr(chunk, "dtype", None), "kind", None) != "O" or chunk.ndim not in (1, 2):
+        return chunk
+    import pandas as pd
+
+    return (pd.Series if chunk.ndim == 1 else pd.DataFrame)(chunk).convert_dtypes()
+
+
+def values(chunk: Any, name: str) -> NDArray[Any]:
+    """Return a chunk of ``name``, labels or numbers, as NumPy's, with the dtype that scikit-learn reads from pandas.
+
+    Raises ValueError for missing labels.
+    """
+    chunk = typed(chunk)
+    targets.check_missing(chunk, name)
+    given = {"ensure_2d": False, "dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
+    return np.asarray(check_array(chunk, **given, input_name=name))
 
 
 def facts(X: Data) -> Facts:
@@ -225,13 +249,13 @@ def facts(X: Data) -> Facts:
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
-    return Facts(n, d, mean, variance(X) * cells if cells else 0.0)
+    return Facts(n, d, sp.issparse(X), mean, variance(X) * cells if cells else 0.0)
 
 
 def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:
     """(rows, places) at some places of a chunk; there: counted among the rows that weigh something."""
     if there and weights is not None:
-        places = np.flatnonzero(np.asarray(weights).reshape(-1) > 0)[places]
+        places = np.flatnonzero(targets.read_weights(weights, X) > 0)[places]
     return X[places], places
 
 
@@ -263,11 +287,18 @@ def named(X: Any, columns: Any) -> Any:
     return pd.DataFrame(X, columns=[*columns])
 
 
-def answer(X: Any, machine: Any, name: str, columns: Any) -> Any:
-    """What a method of a machine answers for a chunk of a data frame with those columns, or of an array; no rows get no
-    answers."""
-    some = X if X.shape[0] else np.zeros((1, X.shape[1]))
-    return in_thread(getattr(machine, name), named(some, columns))[: X.shape[0]]
+def answer(X: Any, machine: Any, name: str) -> Any:
+    """Return what a method of an estimator answers for a chunk of rows, a data frame or an array."""
+    some = typed(X) if X.shape[0] else sample(machine, X.shape[1], getattr(X, "columns", None))
+    return in_thread(getattr(machine, name), some)[: X.shape[0]]
+
+
+def sample(machine: Any, d: int, columns: Any) -> Any:
+    """Return one row of d features that an estimator's methods take: a support vector, or zeros where it keeps none."""
+    rows = getattr(machine, "support_vectors_", None)
+    if not isinstance(rows, np.ndarray) or not len(rows) or rows.shape[1] != d:
+        rows = np.zeros((1, d))
+    return named(rows[:1], columns)
 
 
 def share(device: Any, workers: int) -> int:

@@ -25,6 +25,7 @@ from sklearn.utils.validation import (
 
 from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
+from clsvm.estimators import targets
 from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
 from clsvm.fit import prepare
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
@@ -153,6 +154,8 @@ class KernelEstimator(BaseEstimator):
             raise TypeError(
                 f"Sparse precomputed kernels are not supported: dense data is required, got {type(X).__name__}"
             )
+        if not alone:
+            targets.check_missing(y)
         if self._own:
             arrays.check_files(X)
             check_consistent_length(X, None if alone else y)

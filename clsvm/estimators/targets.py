@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
@@ -23,6 +24,20 @@ class Labels(NamedTuple):
 
     classes: NDArray[Any]
     places: NDArray[np.intp]
+
+
+def check_missing(y: Any, name: str = "y") -> None:
+    """Raise ValueError where objects or strings y have a missing entry: None, NaN or pandas.NA.
+
+    scikit-learn's own check ends with a TypeError for pandas.NA and for None.
+    """
+    values = np.asarray(y) if getattr(getattr(y, "dtype", None), "kind", "O") == "O" else None
+    if values is None or values.dtype.kind not in "OT":
+        return
+    NA = getattr(sys.modules.get("pandas"), "NA", None)
+    for i, one in enumerate(values.ravel().tolist()):
+        if one is None or one is NA or (isinstance(one, float) and one != one):
+            raise ValueError(f"{name} must have a value for each row, got {one} at row {i}: missing values are refused")
 
 
 def classes_of(y: Any) -> Labels:
@@ -49,12 +64,21 @@ def within(y: Vector) -> Vector:
     return y
 
 
-def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
-    """Weights of the rows (n,), ones by default, negative ones 0. Raises ValueError where none is left."""
+def read_weights(sample_weight: Any, X: Any) -> Vector:
+    """Return the weights (n,) of the rows of X: ones by default, 0 for negative ones.
+
+    Raises ValueError for weights that are not n finite numbers or a single one.
+    """
     rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
-    if not (rows > 0).any():
-        raise ValueError(f"{refused} - all samples have zero or negative weights.")
     return np.maximum(rows, 0)
+
+
+def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
+    """Return :func:`read_weights`. Raises ValueError where no row has a positive weight."""
+    rows = read_weights(sample_weight, X)
+    if not rows.any():
+        raise ValueError(f"{refused} - all samples have zero or negative weights.")
+    return rows
 
 
 def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
