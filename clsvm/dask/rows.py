@@ -19,7 +19,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from clsvm.arrays import stacked
 from clsvm.dask import worker
 from clsvm.dask.encoding import joined
-from clsvm.dask.side import Chunks, nbytes
+from clsvm.dask.side import Chunks, nbytes, results
 from clsvm.opencl.devices import listed
 
 Vector = NDArray[np.float64]
@@ -81,9 +81,7 @@ def gathered(X: Any, y: Any = None, weights: Any = None) -> Chunks:
     Raises ValueError where there is no client, or where the three do not come in the same chunks.
     """
     client = client_for("rows in chunks need")
-    X = chunked(X, "X")
-    if X.ndim != 2:
-        raise ValueError(f"X must be rows of features (n, d), got {X.ndim} dimensions")
+    X = rows_of(X)
     rows = [client.submit(worker.checked, block) for block in _blocks(client, X)]
     return Chunks(client, rows, _column(client, y, X, "y"), _column(client, weights, X, "sample_weight"))
 
@@ -94,13 +92,19 @@ def _column(client: Client, one: Any, X: Any, name: str) -> list[Any]:
     if not is_dask(one):
         if one is None or (name == "sample_weight" and np.ndim(one) == 0):
             return [one] * n
-        one = worker.values(one, name)
+        given, one = type(one).__name__, worker.values(one, name)
         if _num_samples(one) != sum(ends) and not np.isnan(ends).any():
             raise ValueError(f"{name} must have as many rows as X, got {len(one)} and {sum(ends)}")
         if np.isnan(ends).any():
-            raise ValueError(f"{name} must be one of Dask's collections where the sizes of X's chunks are not known")
+            raise ValueError(
+                f"{name} must be one of Dask's collections where the sizes of X's chunks are not known, got {given}"
+            )
         one = from_array(one, chunks=(ends, *one.shape[1:]))
     one = chunked(one, name)
+    if name == "sample_weight" and one.ndim != 1:
+        raise ValueError(
+            f"sample_weight must be one number for each row, got a {type(one).__name__} with ndim={one.ndim}"
+        )
     own = _sizes(one)
     if not np.isnan([*ends, *own]).any():
         if sum(own) != sum(ends):
@@ -128,11 +132,25 @@ def chunked(one: Any, name: str) -> Any:
     return one.rechunk(dict.fromkeys(range(1, one.ndim), -1)) if max(one.numblocks[1:], default=1) > 1 else one
 
 
+def rows_of(X: Any) -> Any:
+    """Return :func:`chunked` rows X (n, d). Raises ValueError for another number of dimensions."""
+    X = chunked(X, "X")
+    if X.ndim != 2:
+        raise ValueError(f"X must be rows of features (n, d), got a {type(X).__name__} with ndim={X.ndim}")
+    return X
+
+
 def here(**given: Any) -> dict[str, Any]:
     """Return Dask's collections as NumPy's, SciPy's or pandas', all computed at once, and anything else as it is."""
     there = {name: chunked(one, name) for name, one in given.items() if is_dask(one)}
-    asked = [one if is_frame(one) else [*one.to_delayed().ravel()] for one in there.values()]
-    found = dict(zip(there, dask.compute(*asked), strict=True))
+    asked = [one if is_frame(one) else dask.delayed(list)([*one.to_delayed().ravel()]) for one in there.values()]
+    try:
+        client = get_client()
+    except ValueError:  # Dask's threads do without one
+        came = dask.compute(*asked)
+    else:
+        came = results(client, client.compute(asked))
+    found = dict(zip(there, came, strict=True))
     return {name: _whole(found[name], name) if name in found else one for name, one in given.items()}
 
 
@@ -212,9 +230,7 @@ class Answering:
     def _answered(self, name: str, X: Any) -> Any:
         """Return what a method answers for rows in chunks, as a Dask array. Raises ValueError for other features."""
         check_is_fitted(self)
-        X = chunked(X, "X")
-        if X.ndim != 2:
-            raise ValueError(f"X must be rows of features (n, d), got {X.ndim} dimensions")
+        X = rows_of(X)
         d = self.n_features_in_ if np.isnan(X.shape[1]) else X.shape[1]
         like = worker.answer(worker.sample(self, d, getattr(X, "columns", None)), self, name)[:0]
         if is_frame(X):

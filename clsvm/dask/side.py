@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -49,10 +50,7 @@ class Chunks:
 
     def each(self, call: Callable[..., Any], *columns: list[Any]) -> list[Any]:
         """``call`` with an entry of each column, for every chunk, wherever it is."""
-        futures = [self.client.submit(call, *row) for row in zip(*columns, strict=True)]
-        while futures and not self._ended(futures, "ALL_COMPLETED"):
-            self.some()
-        return list(self.client.gather(futures))
+        return results(self.client, [self.client.submit(call, *row) for row in zip(*columns, strict=True)])
 
     def agree(self, terms: Agreed) -> None:
         """Lay the chunks out by these terms from here on."""
@@ -96,7 +94,7 @@ class Chunks:
         for i in missing:
             waiting[self._laying(i)] = i
         while waiting:
-            for future in self._ended(list(waiting)):
+            for future in ended(list(waiting), "FIRST_COMPLETED"):
                 i = waiting.pop(future)
                 if future.status in ("cancelled", "lost"):
                     waiting[self._laying(i)] = i
@@ -116,7 +114,7 @@ class Chunks:
 
     def _find_homes(self, chunks: list[int]) -> set[int]:
         """Those of some chunks whose worker is gone, which have another one now."""
-        there = self.some() if chunks else []
+        there = some(self.client) if chunks else []
         lost = {i for i in chunks if self.homes[i] not in there}
         for i in lost:
             self.homes[i] = min(there, key=Counter(self.homes).__getitem__)
@@ -159,24 +157,9 @@ class Chunks:
         self._desks.pop(self.homes[i], None)
         return Lost()
 
-    def _ended(self, futures: list[Future[Any]], which: str = "FIRST_COMPLETED") -> list[Future[Any]]:
-        try:
-            return list(wait(futures, timeout=PATIENCE, return_when=which).done)
-        except TimeoutError:
-            return []
-
     def workers(self) -> list[str]:
         """Addresses of those that are there."""
         return workers(self.client)
-
-    def some(self) -> list[str]:
-        """Addresses of at least one. Raises DeviceError where none is there and none comes."""
-        if not self.workers():
-            try:
-                self.client.wait_for_workers(1, timeout=LONG)
-            except TimeoutError:
-                raise DeviceError("Dask has no worker that runs, and none came: start one") from None
-        return self.workers()
 
     def neighbours(self) -> int:
         """The most workers that one machine has."""
@@ -188,7 +171,7 @@ class Chunks:
         holders = self.client.who_has(self.X)
         counts: Counter[str] = Counter()
         for future in self.X:
-            home = min(holders.get(future.key) or self.some(), key=lambda one: (counts[one], one))
+            home = min(holders.get(future.key) or some(self.client), key=lambda one: (counts[one], one))
             counts[home] += 1
             self.homes.append(home)
 
@@ -200,6 +183,37 @@ def _itself(terms: Any) -> Any:
 def workers(client: Client) -> list[str]:
     """Addresses of the workers that are there."""
     return sorted(client.run_on_scheduler(_addresses))
+
+
+def some(client: Client) -> list[str]:
+    """Return the addresses of at least one worker. Raises DeviceError where none is there and none comes."""
+    if not workers(client):
+        try:
+            client.wait_for_workers(1, timeout=LONG)
+        except TimeoutError:
+            raise DeviceError("Dask has no worker that runs, and none came: start one") from None
+    return workers(client)
+
+
+def ended(futures: list[Future[Any]], which: str) -> list[Future[Any]]:
+    """Return the futures that have ended, as soon as the first or all have; none after PATIENCE seconds."""
+    try:
+        return list(wait(futures, timeout=PATIENCE, return_when=which).done)
+    except TimeoutError:
+        return []
+
+
+def results(client: Client, futures: list[Future[Any]]) -> list[Any]:
+    """Return the results of futures. Raises DeviceError where no worker comes, and where Dask has lost the chunks."""
+    try:
+        while futures and not ended(futures, "ALL_COMPLETED"):
+            some(client)
+        return list(client.gather(futures))
+    except CancelledError as error:
+        words = (
+            "Dask cannot compute the chunks: a client that is closed had made them persist, or their workers are lost"
+        )
+        raise DeviceError(f"{words} ({error})") from None
 
 
 def neighbours(client: Client) -> int:

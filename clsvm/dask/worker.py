@@ -226,7 +226,7 @@ def typed(chunk: Any) -> Any:
 
     Dask makes objects of a data frame's nullable columns, where NumPy has no dtype for them.
     """
-    if getattr(getattr(chunk, "dtype", None), "kind", None) != "O" or chunk.ndim not in (1, 2):
+    if not isinstance(chunk, np.ndarray) or chunk.dtype.kind != "O" or chunk.ndim not in (1, 2):
         return chunk
     import pandas as pd
 
@@ -238,10 +238,9 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
     Raises ValueError for missing labels.
     """
-    chunk = typed(chunk)
     targets.check_missing(chunk, name)
     given = {"ensure_2d": False, "dtype": None, "ensure_all_finite": False, "ensure_min_samples": 0}
-    return np.asarray(check_array(chunk, **given, input_name=name))
+    return np.asarray(check_array(typed(chunk), **given, input_name=name))
 
 
 def facts(X: Data) -> Facts:

@@ -31,13 +31,14 @@ def check_missing(y: Any, name: str = "y") -> None:
 
     scikit-learn's own check ends with a TypeError for pandas.NA and for None.
     """
-    values = np.asarray(y) if getattr(getattr(y, "dtype", None), "kind", "O") == "O" else None
-    if values is None or values.dtype.kind not in "OT":
+    dtype = getattr(y, "dtype", None)
+    if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OT"):
         return
+    values = np.asarray(y)
     NA = getattr(sys.modules.get("pandas"), "NA", None)
-    for i, one in enumerate(values.ravel().tolist()):
+    for one in values.ravel().tolist() if values.dtype.kind in "OT" else ():
         if one is None or one is NA or (isinstance(one, float) and one != one):
-            raise ValueError(f"{name} must have a value for each row, got {one} at row {i}: missing values are refused")
+            raise ValueError(f"{name} must have a value for each row, got {one}: missing values are refused")
 
 
 def classes_of(y: Any) -> Labels:

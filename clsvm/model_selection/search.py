@@ -25,6 +25,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from clsvm.errors import warn
+from clsvm.estimators import targets
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.checks import defined
 from clsvm.estimators.dual import Machine
@@ -80,6 +81,7 @@ class _SearchCV(GridSearchCV):
         """
         if getattr(self.estimator, "checkpoint", None) is not None:
             raise ValueError("the estimator's checkpoint is of one fit: give checkpoint= to the search instead")
+        targets.check_missing(y)
         if self._by_itself():
             if self.checkpoint is not None:
                 raise ValueError(
