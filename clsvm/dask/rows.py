@@ -147,9 +147,9 @@ def here(**given: Any) -> dict[str, Any]:
     try:
         client = get_client()
     except ValueError:  # Dask's threads do without one
-        came = dask.compute(*asked)
+        came = [one.compute() for one in asked]
     else:
-        came = results(client, client.compute(asked))
+        came = results(client, [client.compute(one) for one in asked])
     found = dict(zip(there, came, strict=True))
     return {name: _whole(found[name], name) if name in found else one for name, one in given.items()}
 

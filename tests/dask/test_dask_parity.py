@@ -1,0 +1,293 @@
+"""Dask's estimators against their twins for rows in one place: methods, labels, weights, scores and errors."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+pd = pytest.importorskip("pandas")
+
+import clsvm  # noqa: E402
+from clsvm import dask as over_dask  # noqa: E402
+from clsvm import model_selection  # noqa: E402
+from clsvm.dask import side  # noqa: E402
+from clsvm.errors import DeviceError  # noqa: E402
+from tests.dask.conftest import DEVICE  # noqa: E402
+
+ESTIMATORS = [name for name in over_dask.__all__ if not name.endswith("SearchCV")]
+CLASSIFIERS = [name for name in ESTIMATORS if name in ("SVC", "FalkonClassifier")]
+ONE_OF_EACH = [*CLASSIFIERS, "SVR", "FalkonRegressor"]
+METHODS = ("predict", "decision_function", "predict_proba", "predict_log_proba", "score_samples")
+X = np.random.default_rng(0).normal(size=(60, 3))
+SIGNS = X[:, 0] > 0
+THREE = SIGNS.astype(int) + (X[:, 1] > 0)
+WORDS = np.where(SIGNS, "yes", "no")
+ROWS = da.from_array(X, chunks=(20, 2))
+FRAME = pd.DataFrame(X, columns=list("abc"))
+TABLE = dd.from_pandas(FRAME, npartitions=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Any]:
+    """Two workers in this process."""
+    workers = {"processes": False, "n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with distributed.Client(**workers) as client:
+        yield client
+
+
+def made(name: str, module: Any = over_dask, **given: Any) -> Any:
+    """Return an unfitted estimator, small where it is a Falkon model."""
+    small = {"n_centers": 20, "random_state": 0, "penalty": 1e-3} if "Falkon" in name else {}
+    return getattr(module, name)(**{"device": DEVICE, "gamma": 0.3} | small | given)
+
+
+def targets(name: str) -> Any:
+    """Return labels or numbers (60,) for an estimator."""
+    return X[:, 0] + 0.1 if name.endswith(("R", "Regressor")) else SIGNS
+
+
+def series(values: Any, **given: Any) -> Any:
+    """Return values (60,) as a Dask series in the partitions of TABLE."""
+    return dd.from_pandas(pd.Series(values, **given), npartitions=3)
+
+
+@pytest.mark.parametrize("name", over_dask.__all__)
+def test_methods_of_the_twin(name: str) -> None:
+    """No public method more or less, and the same parameters of each."""
+    ours = getattr(over_dask, name)
+    twin = getattr(clsvm, name, None) or getattr(model_selection, name)
+    public = {one for one in dir(twin) if not one.startswith("_")}
+    assert public == {one for one in dir(ours) if not one.startswith("_")}
+    for method in public:
+        if callable(getattr(twin, method)):
+            parameters = [list(inspect.signature(getattr(one, method)).parameters) for one in (ours, twin)]
+            assert parameters[0] == parameters[1], method
+
+
+@pytest.mark.parametrize(
+    ("name", "y"),
+    [*[(name, None) for name in ESTIMATORS], ("LogisticFalkonClassifier", THREE)],
+    ids=[*ESTIMATORS, "softmax"],
+)
+def test_answers_and_score(name: str, y: Any) -> None:
+    """Of a data frame with an empty partition, and of arrays of known and unknown sizes: the values of NumPy's rows."""
+    y = targets(name) if y is None else y
+    weights = np.linspace(0.5, 2, 60)
+    table, column = (one.map_partitions(lambda part: part[part.index >= 20]) for one in (TABLE, series(y)))
+    model = made(name).fit(table, column)
+    known = da.from_array(X[20:], chunks=(13, 2))
+    there = [method for method in METHODS if hasattr(model, method)]
+    assert there == [method for method in METHODS if hasattr(made(name, clsvm), method)]
+    scored = (column, None), (column, da.from_array(weights[20:], chunks=7)), (y[20:], weights[20:])
+    for rows, (own, w) in zip((table, table.to_dask_array(), known), scored, strict=True):
+        for method in there:
+            found, want = getattr(model, method)(rows), getattr(model, method)(FRAME[20:])
+            assert isinstance(found, da.Array)
+            assert isinstance(want, np.ndarray)
+            assert (found.dtype, found.ndim) == (want.dtype, want.ndim)
+            np.testing.assert_array_equal(found.compute(), want)
+        if hasattr(model, "score"):
+            want = model.score(FRAME[20:], y[20:], None if w is None else weights[20:])
+            assert model.score(rows, own, sample_weight=w) == pytest.approx(want)
+    if name == "OneClassSVM":
+        assert made(name).fit_predict(table).compute().shape == (40,)
+
+
+LABELS: dict[str, Callable[[], Any]] = {
+    "Int64": lambda: pd.Series(SIGNS.astype(int), dtype="Int64"),
+    "boolean": lambda: pd.Series(SIGNS, dtype="boolean"),
+    "bool[pyarrow]": lambda: pd.Series(SIGNS).astype("bool[pyarrow]"),
+    "double[pyarrow]": lambda: pd.Series(SIGNS.astype(float)).astype("double[pyarrow]"),
+    "string": lambda: pd.Series(WORDS, dtype="string"),
+    "string[pyarrow]": lambda: pd.Series(WORDS).astype(pd.ArrowDtype(pytest.importorskip("pyarrow").string())),
+    "category": lambda: pd.Series(WORDS).astype("category"),
+    "object": lambda: pd.Series(WORDS, dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("dtype", LABELS)
+def test_labels_of_pandas(name: str, dtype: str) -> None:
+    """A column gives the twin's classes and score; a missing label is refused by both."""
+    column = LABELS[dtype]()
+    there = dd.from_pandas(column, npartitions=3)
+    model, alone = made(name).fit(TABLE, there), made(name, clsvm).fit(FRAME, column)
+    np.testing.assert_array_equal(model.classes_, alone.classes_)
+    assert model.classes_.dtype == alone.classes_.dtype
+    assert model.score(TABLE, there) == model.score(FRAME, column) > 0.9
+    missing = column.where(np.arange(60) != 5)
+    for fit, rows, y in (
+        (alone.fit, FRAME, missing),
+        (model.fit, TABLE, dd.from_pandas(missing, npartitions=3)),
+    ):
+        with pytest.raises(ValueError, match=r"y must have a value for each row, got (<NA>|nan)|y contains NaN"):
+            fit(rows, y)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_forms_of_a_nullable_column(name: str) -> None:
+    """Dask's arrays hold objects in place of a nullable column; they give the classes of the column."""
+    column = pd.Series(SIGNS.astype(int), dtype="Int64")
+    there = dd.from_pandas(column, npartitions=3)
+    for y in (column, there.to_frame(), there.to_dask_array(), there.to_dask_array(lengths=True)):
+        model = made(name).fit(ROWS, y)
+        assert model.classes_.tolist() == [0, 1]
+        assert model.score(ROWS, y) > 0.9
+
+
+def test_missing_labels_of_searches() -> None:
+    missing = pd.Series(WORDS, dtype=object).where(np.arange(60) != 5, None)
+    for module, y in ((model_selection, missing), (over_dask, dd.from_pandas(missing, npartitions=3))):
+        search = module.SVCSearchCV(made("SVC", clsvm), {"C": [1.0]}, cv=2)
+        with pytest.raises(ValueError, match="y must have a value for each row, got"):
+            search.fit(FRAME if module is model_selection else TABLE, y)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_weights(name: str) -> None:
+    """Nullable weights, a single one, negative ones and a chunk of zeros give the twin's classes or numbers."""
+    y = targets(name)
+    ramp, zeros = np.arange(60.0) + 1, np.where(np.arange(60) < 20, 0.0, 1.0)
+    for here, there in (
+        (pd.Series(ramp, dtype="Float64"), series(ramp, dtype="Float64")),
+        (ramp, da.from_array(ramp, chunks=7)),
+        (2.0, 2.0),
+        (zeros, zeros),
+        (zeros - 0.5, da.from_array(zeros - 0.5, chunks=20)),
+    ):
+        model = made(name).fit(ROWS, da.from_array(y, chunks=9), there)
+        given = {"center_selection": model.centers_} if "Falkon" in name else {}
+        alone = made(name, clsvm, **given).fit(X, y, here)
+        np.testing.assert_allclose(model.intercept_, alone.intercept_, atol=2e-3)
+
+
+@pytest.mark.parametrize("centres", [sp.csr_matrix, sp.csr_array, np.asarray])
+def test_given_centres_of_sparse_chunks(centres: Any) -> None:
+    """The centres are sparse as the rows are, so that the model predicts the rows that it was fitted to."""
+    cells = np.where(X > 0, X, 0)
+    rows = da.from_array(cells, chunks=(20, 3)).map_blocks(sp.csr_array)
+    model = made("FalkonRegressor", center_selection=centres(cells[:20])).fit(rows, X[:, 0])
+    alone = made("FalkonRegressor", clsvm, center_selection=centres(cells[:20])).fit(sp.csr_array(cells), X[:, 0])
+    assert sp.issparse(model.centers_)
+    np.testing.assert_allclose(model.predict(rows).compute(), alone.predict(sp.csr_array(cells)), atol=1e-3)
+    assert model.score(rows, X[:, 0]) > 0.5
+
+
+def mixed() -> Any:
+    """Return three chunks of rows of which the first is dense."""
+    return da.concatenate(
+        [da.from_array(X[:20], chunks=(20, 3)), da.from_array(X[20:], chunks=(20, 3)).map_blocks(sp.csr_array)]
+    )
+
+
+REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
+    ("y must have as many rows as X, got 59 and 60", ("SVC", "FalkonClassifier"), lambda: (ROWS, SIGNS[:-1])),
+    (
+        "sample_weight must have as many rows as X, got 59 and 60",
+        ("FalkonRegressor",),
+        lambda: (ROWS, X[:, 0], np.ones(59)),
+    ),
+    ("Input sample_weight contains NaN", tuple(ONE_OF_EACH), lambda: (ROWS, SIGNS, np.where(SIGNS, np.nan, 1))),
+    ("Input sample_weight contains inf", tuple(ONE_OF_EACH), lambda: (ROWS, SIGNS, da.full(60, np.inf, chunks=20))),
+    ("all samples have zero or negative weights", tuple(ONE_OF_EACH), lambda: (ROWS, SIGNS, -np.ones(60))),
+    (
+        "sample_weight must be one number for each row, got a DataFrame with ndim=2",
+        ("FalkonClassifier",),
+        lambda: (TABLE, series(SIGNS), series(np.ones(60)).to_frame()),
+    ),
+    (
+        "y should be a 1d array, got an array of shape",
+        tuple(CLASSIFIERS),
+        lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1)),
+    ),
+    (
+        "chunks of y must have one kind of values, got <U1 and",
+        tuple(CLASSIFIERS),
+        lambda: (
+            ROWS,
+            da.concatenate(
+                [
+                    da.from_delayed(dask.delayed(lambda: np.array(["a", "b"] * 10))(), (20,), float),
+                    da.ones(40, chunks=20),
+                ]
+            ),
+        ),
+    ),
+    (
+        "y must be one of Dask's collections where the sizes of X's chunks are not known, got ndarray",
+        ("FalkonClassifier",),
+        lambda: (TABLE, SIGNS),
+    ),
+    (
+        "y must be a Dask array, data frame or series, got Delayed",
+        tuple(CLASSIFIERS),
+        lambda: (ROWS, dask.delayed(SIGNS)),
+    ),
+    ("X must be rows of features (n, d), got a Array with ndim=1", tuple(ONE_OF_EACH), lambda: (ROWS[:, 0], SIGNS)),
+    (
+        "X must have rows, got none in 3 chunks",
+        tuple(ONE_OF_EACH),
+        lambda: (TABLE[TABLE.a > 99], series(SIGNS)[TABLE.a > 99]),
+    ),
+    ("Found array with 0 feature(s)", tuple(ONE_OF_EACH), lambda: (da.zeros((60, 0), chunks=(20, 0)), SIGNS)),
+    (
+        "chunks of X must be all dense or all sparse, got ['dense', 'sparse', 'sparse']",
+        tuple(ONE_OF_EACH),
+        lambda: (mixed(), SIGNS),
+    ),
+    ("Input X contains NaN", tuple(ONE_OF_EACH), lambda: (TABLE.astype("Float64").mask(TABLE.a > 1), series(SIGNS))),
+]
+
+
+@pytest.mark.parametrize(("words", "names", "given"), REFUSED, ids=[words for words, *_ in REFUSED])
+def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[Any, ...]]) -> None:
+    for name in names:
+        with pytest.raises((ValueError, TypeError), match=re.escape(words)):
+            made(name).fit(*given())
+
+
+def test_columns_of_one_and_other_features() -> None:
+    """y of one column gives predictions as the twin's; rows of other features are refused before any is computed."""
+    y = da.from_array(X[:, :1], chunks=(20, 1))
+    model = made("FalkonRegressor").fit(TABLE, y)
+    assert model.predict(ROWS).shape == model.predict(X).shape == (60, 1)
+    with pytest.raises(ValueError, match="X has 2 features, but FalkonRegressor is expecting 3 features"):
+        model.predict(ROWS[:, :2])
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(TABLE[["b", "a", "c"]])
+    assert made("SVC").fit(ROWS, SIGNS[:, None]).predict(ROWS).shape == (60,)
+
+
+def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed client, rows that a closed client had, and a client whose workers do not come."""
+    monkeypatch.setattr(side, "LONG", 0.1)
+    monkeypatch.setattr(side, "PATIENCE", 0.1)
+    model = made("SVC").fit(ROWS, SIGNS)
+    none = {"processes": False, "n_workers": 0, "dashboard_address": ":0"}
+    with distributed.Client(**none, set_as_default=False) as idle:
+        for call in (
+            lambda: made("SVC").fit(ROWS, SIGNS),
+            lambda: made("FalkonClassifier").fit(TABLE, series(SIGNS)),
+            lambda: model.score(ROWS, SIGNS),
+        ):
+            with idle.as_current(), pytest.raises(DeviceError, match="Dask has no worker that runs, and none came"):
+                call()
+        idle.cluster.scale(1)
+        idle.wait_for_workers(1)
+        persisted = idle.persist(da.from_array(X + 1, chunks=(20, 3)))
+        distributed.wait(persisted)
+    with idle.as_current(), pytest.raises(ValueError, match="need an open Dask client, got one that is closed"):
+        made("SVC").fit(ROWS, SIGNS)
+    for name in CLASSIFIERS:
+        with pytest.raises(DeviceError, match="Dask cannot compute the chunks: a client that is closed"):
+            made(name).fit(persisted, SIGNS)
