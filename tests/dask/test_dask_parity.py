@@ -24,9 +24,8 @@ from clsvm.dask import side  # noqa: E402
 from clsvm.errors import DeviceError  # noqa: E402
 from tests.dask.conftest import DEVICE  # noqa: E402
 
-ESTIMATORS = [name for name in over_dask.__all__ if not name.endswith("SearchCV")]
-CLASSIFIERS = [name for name in ESTIMATORS if name in ("SVC", "FalkonClassifier")]
-ONE_OF_EACH = [*CLASSIFIERS, "SVR", "FalkonRegressor"]
+CLASSIFIERS = ("SVC", "FalkonClassifier")
+ONE_OF_EACH = (*CLASSIFIERS, "SVR", "FalkonRegressor")
 METHODS = ("predict", "decision_function", "predict_proba", "predict_log_proba", "score_samples")
 X = np.random.default_rng(0).normal(size=(60, 3))
 SIGNS = X[:, 0] > 0
@@ -76,8 +75,17 @@ def test_methods_of_the_twin(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "y"),
-    [*[(name, None) for name in ESTIMATORS], ("LogisticFalkonClassifier", THREE)],
-    ids=[*ESTIMATORS, "softmax"],
+    [
+        ("SVC", None),
+        ("SVR", None),
+        ("OneClassSVM", None),
+        ("FalkonRegressor", None),
+        ("LogisticFalkonClassifier", THREE),
+        pytest.param("NuSVC", None, marks=pytest.mark.full),
+        pytest.param("FalkonClassifier", None, marks=pytest.mark.full),
+        pytest.param("LogisticFalkonClassifier", None, marks=pytest.mark.full),
+    ],
+    ids=["SVC", "SVR", "OneClassSVM", "FalkonRegressor", "softmax", "NuSVC", "FalkonClassifier", "logistic"],
 )
 def test_answers_and_score(name: str, y: Any) -> None:
     """Of a data frame with an empty partition, and of arrays of known and unknown sizes: the values of NumPy's rows."""
@@ -115,8 +123,17 @@ LABELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
-@pytest.mark.parametrize("dtype", LABELS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *[("SVC", dtype) for dtype in LABELS],
+        *[("FalkonClassifier", dtype) for dtype in ("Int64", "string", "category")],
+        *[
+            pytest.param("FalkonClassifier", dtype, marks=pytest.mark.full)
+            for dtype in sorted(LABELS.keys() - {"Int64", "string", "category"})
+        ],
+    ],
+)
 def test_labels_of_pandas(name: str, dtype: str) -> None:
     """A column gives the twin's classes and score; a missing label is refused by both."""
     column = LABELS[dtype]()
@@ -195,9 +212,13 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
         ("FalkonRegressor",),
         lambda: (ROWS, X[:, 0], np.ones(59)),
     ),
-    ("Input sample_weight contains NaN", tuple(ONE_OF_EACH), lambda: (ROWS, SIGNS, np.where(SIGNS, np.nan, 1))),
-    ("Input sample_weight contains inf", tuple(ONE_OF_EACH), lambda: (ROWS, SIGNS, da.full(60, np.inf, chunks=20))),
-    ("all samples have zero or negative weights", tuple(ONE_OF_EACH), lambda: (ROWS, SIGNS, -np.ones(60))),
+    ("Input sample_weight contains NaN", ("SVC", "FalkonRegressor"), lambda: (ROWS, SIGNS, np.where(SIGNS, np.nan, 1))),
+    (
+        "Input sample_weight contains inf",
+        ("SVC", "FalkonRegressor"),
+        lambda: (ROWS, SIGNS, da.full(60, np.inf, chunks=20)),
+    ),
+    ("all samples have zero or negative weights", ("SVC", "FalkonClassifier"), lambda: (ROWS, SIGNS, -np.ones(60))),
     (
         "sample_weight must be one number for each row, got a DataFrame with ndim=2",
         ("FalkonClassifier",),
@@ -205,12 +226,12 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
     ),
     (
         "y should be a 1d array, got an array of shape",
-        tuple(CLASSIFIERS),
+        CLASSIFIERS,
         lambda: (ROWS, np.stack([SIGNS, SIGNS], axis=1)),
     ),
     (
         "chunks of y must have one kind of values, got <U1 and",
-        tuple(CLASSIFIERS),
+        CLASSIFIERS,
         lambda: (
             ROWS,
             da.concatenate(
@@ -228,22 +249,30 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
     ),
     (
         "y must be a Dask array, data frame or series, got Delayed",
-        tuple(CLASSIFIERS),
+        CLASSIFIERS,
         lambda: (ROWS, dask.delayed(SIGNS)),
     ),
-    ("X must be rows of features (n, d), got a Array with ndim=1", tuple(ONE_OF_EACH), lambda: (ROWS[:, 0], SIGNS)),
+    (
+        "X must be rows of features (n, d), got a Array with ndim=1",
+        ("SVC", "FalkonRegressor"),
+        lambda: (ROWS[:, 0], SIGNS),
+    ),
     (
         "X must have rows, got none in 3 chunks",
-        tuple(ONE_OF_EACH),
+        ("SVC", "FalkonRegressor"),
         lambda: (TABLE[TABLE.a > 99], series(SIGNS)[TABLE.a > 99]),
     ),
-    ("Found array with 0 feature(s)", tuple(ONE_OF_EACH), lambda: (da.zeros((60, 0), chunks=(20, 0)), SIGNS)),
+    ("Found array with 0 feature(s)", ("SVC", "FalkonRegressor"), lambda: (da.zeros((60, 0), chunks=(20, 0)), SIGNS)),
     (
         "chunks of X must be all dense or all sparse, got ['dense', 'sparse', 'sparse']",
-        tuple(ONE_OF_EACH),
+        ("SVC", "FalkonRegressor"),
         lambda: (mixed(), SIGNS),
     ),
-    ("Input X contains NaN", tuple(ONE_OF_EACH), lambda: (TABLE.astype("Float64").mask(TABLE.a > 1), series(SIGNS))),
+    (
+        "Input X contains NaN",
+        ("SVC", "FalkonRegressor"),
+        lambda: (TABLE.astype("Float64").mask(TABLE.a > 1), series(SIGNS)),
+    ),
 ]
 
 
