@@ -12,6 +12,7 @@ from sklearn.model_selection import ParameterGrid, check_cv
 
 from clsvm.accel import costs
 from clsvm.accel.names import altered, made
+from clsvm.estimators.callbacks import registered
 
 SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # that searches of ours vary
 
@@ -22,6 +23,8 @@ def refused(asked: Any, params: dict[str, Any]) -> str:
         return f"fit was given {', '.join(sorted(params))}"
     if words := altered(asked.estimator):
         return words
+    if registered(asked, asked.estimator):
+        return "callbacks are to hear of each fit"
     if asked.verbose or asked.n_jobs == 0:
         return "verbose tells of each fit, and n_jobs=0 is an error"
     if not (asked.cv is None or isinstance(asked.cv, int | list | tuple) or hasattr(asked.cv, "split")):

@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
 from clsvm.estimators import targets
+from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, registered, with_callbacks
 from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
 from clsvm.fit import prepare
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
@@ -40,7 +41,7 @@ _DTYPES = [np.float64, np.float32]
 KernelLike = str | Kernel | Callable[[Any, Any], Any]
 
 
-class KernelEstimator(BaseEstimator):
+class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     """An estimator of a function of a kernel, under scikit-learn's contract: what it knows of its problem is left to
     subclasses, which set what they learn in :meth:`_learn`."""
 
@@ -58,6 +59,7 @@ class KernelEstimator(BaseEstimator):
     model_: KernelModel
     fit_report_: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # of what the constructor takes
+    _told: FitTask | None  # what calls registered callbacks while a fit runs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -91,6 +93,7 @@ class KernelEstimator(BaseEstimator):
             state = {**state, "device": _by_name(given)}
         return state
 
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, and y (n,), labels or, of a regression, numbers; sample_weight (n,)
         scales C.
@@ -102,11 +105,16 @@ class KernelEstimator(BaseEstimator):
         started = perf_counter()
         self._check_numbers()
         arrays.check_files(y, sample_weight)
+        told = FitTask(self, X, y, sample_weight, self._most_steps) if registered(self) else None
         learner = object.__new__(type(self))
         learner.__dict__ = self.__dict__.copy()
+        learner._told = told
         with explained(f"{type(self).__name__}.fit"):
             rows = learner._learn(X, y, sample_weight, started)
+        del learner._told
         self.__dict__ = learner.__dict__  # (all that was learnt at once)
+        if told:
+            told.end()
         if not self.fit_report_.converged:
             warn(f"{self.fit_report_}{remedy(self.model_.kernel, rows)}", ConvergenceWarning)
         return self
@@ -135,6 +143,11 @@ class KernelEstimator(BaseEstimator):
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
         return {name: getattr(self, name) for name in known if hasattr(self, name)}
+
+    @property
+    def _most_steps(self) -> int:
+        """Return the largest number of steps that callbacks hear of; 0 where the fit is one task for them."""
+        return 0
 
     @property
     def _given(self) -> bool:

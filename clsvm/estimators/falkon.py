@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -16,8 +18,10 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from clsvm.estimators import targets
 from clsvm.estimators.answers import Answers, Classes, Probable
 from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.callbacks import FitTask
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.constructors import documented
+from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
 from clsvm.models.model import KernelModel
@@ -110,28 +114,62 @@ class Falkon(KernelEstimator):
         check_values(kernel, X)
         task = self._problem(posed)
         centers, start = self._centers(X, kernel, posed.weights, random, len(posed.y))
-        trained = nystrom.train(X, task, kernel, centers, self._options(), start, random, started)
+        options = self._options()
+        if self._told:
+            learnt = partial(self._after_step, centers, task.offset, posed.classes, kernel)
+            options = replace(options, callback=_telling(self._told, learnt, options.callback))
+        trained = nystrom.train(X, task, kernel, centers, options, start, random, started)
         self._set_learnt(trained, centers, task.offset, posed.classes, kernel)
 
     def _set_learnt(
         self, trained: nystrom.Trained, centers: Centers, offset: Vector, classes: NDArray[Any], kernel: Kernel
     ) -> None:
         """Set the attributes of a fit."""
-        self.fit_report_ = trained.report
+        report = self.fit_report_ = trained.report
+        self._set_machine(trained.alpha, report.steps, trained.plan, report.dtype, centers, offset, classes, kernel)
+
+    def _after_step(
+        self,
+        centers: Centers,
+        offset: Vector,
+        classes: NDArray[Any],
+        kernel: Kernel,
+        step: int,
+        coefficients: Vector,
+    ) -> dict[str, Any]:
+        """Return the attributes of a machine that was fitted until a step, with its coefficients (m, k)."""
+        reached = object.__new__(type(self))
+        reached.__dict__ = self.__dict__.copy()
+        alpha = np.ascontiguousarray(coefficients.T)
+        reached._set_machine(alpha, step, None, self.dtype, centers, offset, classes, kernel)
+        return dict(vars(reached))
+
+    def _set_machine(
+        self,
+        alpha: Vector,
+        steps: int,
+        plan: Plan | None,
+        dtype: str,
+        centers: Centers,
+        offset: Vector,
+        classes: NDArray[Any],
+        kernel: Kernel,
+    ) -> None:
+        """Set the attributes that predictions need, and the number of steps, for coefficients alpha (k, m)."""
         self.centers_, self.center_indices_ = centers.rows, centers.places
-        self.dual_coef_, self.intercept_ = trained.alpha, offset
-        self.n_iter_ = trained.report.steps
+        self.dual_coef_, self.intercept_ = alpha, offset
+        self.n_iter_ = steps
         count = np.zeros(max(1, len(classes)), np.int32)
         count[0] = centers.rows.shape[0]  # (centres are of no class)
         self.model_ = KernelModel(
             kernel=kernel,
             support_vectors=centers.rows,
-            dual_coef=trained.alpha,
+            dual_coef=alpha,
             intercept=offset,
             classes=classes,
             n_support=count,
-            plan=trained.plan,
-            dtype=trained.report.dtype,
+            plan=plan,
+            dtype=dtype,
             task=self._task,
             **self._estimates(len(offset)),
         )
@@ -166,6 +204,10 @@ class Falkon(KernelEstimator):
         given = weights, random, kernel, float(self.penalty), devices.first(self.device), self.memory_limit
         return choose(X, how, self.n_centers, *given)
 
+    @property
+    def _most_steps(self) -> int:
+        return int(self.max_iter)
+
     def _check_numbers(self) -> None:
         if self._given or self._own:
             raise ValueError(f"kernel must be a name or a Kernel, got {self.kernel!r}: centres need a function of rows")
@@ -176,6 +218,18 @@ class Falkon(KernelEstimator):
     def support_vectors_(self) -> Any:
         """The centres (m, d)."""
         return self.centers_
+
+
+def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], given: _Callback) -> Callable[..., None]:
+    """Return a solver's callback that ends a step for scikit-learn's callbacks, after ``given`` was called."""
+    told.step()
+
+    def stepped(step: int, coefficients: Vector, seconds: float) -> None:
+        if given:
+            given(step, coefficients, seconds)
+        told.step(partial(learnt, step, coefficients))
+
+    return stepped
 
 
 def _equal(A: Any, B: Any) -> bool:

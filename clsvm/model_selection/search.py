@@ -27,6 +27,7 @@ from sklearn.utils.validation import _num_samples
 from clsvm.errors import warn
 from clsvm.estimators import targets
 from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import defined
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
@@ -35,6 +36,10 @@ from clsvm.model_selection.folds import Folds
 from clsvm.model_selection.nystrom import NystromFolds
 
 Vector = NDArray[np.float64]
+_HEARD = (
+    "fits that could share their work are done one by one: callbacks are to hear of each; verbose=True shows progress "
+    "without that"
+)
 
 
 class _SearchCV(GridSearchCV):
@@ -86,8 +91,12 @@ class _SearchCV(GridSearchCV):
             if self.checkpoint is not None:
                 raise ValueError(
                     "checkpoint is kept of folds alone: expected an estimator without steps before it and with clsvm's "
-                    f"own methods, got {type(self.estimator).__name__}"
+                    f"own methods, and no callbacks, got {type(self.estimator).__name__}"
+                    + " and callbacks"
+                    * registered(self, self.estimator)
                 )
+            if registered(self, self.estimator):
+                warn(_HEARD, RuntimeWarning)
             return super().fit(X, y, **params)
         if not isinstance(self.estimator, self._machine):
             raise TypeError(f"estimator must be {self._words}, or a Pipeline that ends in one, got {self.estimator!r}")
@@ -143,13 +152,15 @@ class _SearchCV(GridSearchCV):
             warn(words, ConvergenceWarning)
 
     def _by_itself(self) -> bool:
-        """Return whether fits of an estimator of ours share nothing: steps come before it, or a user's class defines
-        more than a constructor."""
+        """Return whether fits of an estimator of ours share nothing: steps come before it, a user's class defines more
+        than a constructor, or callbacks are to hear of every fit."""
         estimator = self.estimator
         if isinstance(estimator, Pipeline):
             return isinstance(estimator[-1], self._machine)
         if not isinstance(estimator, self._machine):
             return False
+        if registered(self, estimator):
+            return True
         made = type(estimator)
         ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
         return made is not ours and bool(defined(made, ours) - {"__init__"})
@@ -164,7 +175,8 @@ class SVCSearchCV(_SearchCV):
         these are fitted one by one. NuSVR's problem is over the rows twice, so its K takes four times the memory.
         OneClassSVM needs ``scoring``; y may be left out.
         Or a Pipeline that ends in one of them: its steps make other rows of each fold, so nothing is shared, and the
-        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint
+        search is GridSearchCV's own, with its n_jobs, pre_dispatch and verbose, and without a checkpoint.
+        The search is GridSearchCV's own, too, where a scikit-learn callback is set on it or on the estimator
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose : GridSearchCV's. scoring's functions are
         given numbers of rows in place of X, which the estimator's methods take; verbose shows a progress bar, or lines
         where stderr is no terminal
@@ -192,7 +204,9 @@ class FalkonSearchCV(_SearchCV):
         does not hold it once a step, for all folds, and penalties go on from one another, from the largest down. More
         than two classes by softmax are a fold after the other, over the same K.
         Or a Pipeline that ends in one of them: then the search is GridSearchCV's own, with its n_jobs, pre_dispatch and
-        verbose, and without a checkpoint
+        verbose, and without a checkpoint.
+        The search is GridSearchCV's own, too, where a scikit-learn callback is set on it or on the estimator: every
+        fold then has its own centres
     param_grid, scoring, refit, cv, error_score, return_train_score, verbose, n_jobs, pre_dispatch, checkpoint : as
         :class:`SVCSearchCV` has them
 

@@ -1,0 +1,71 @@
+"""Calls of scikit-learn's callbacks during a fit, where the installed release has callbacks (1.9 and later)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+try:
+    from sklearn.callback import CallbackSupportMixin
+    from sklearn.callback import with_callbacks as _torn_down
+except ImportError:  # (set_callbacks is then absent, as it is from scikit-learn's own estimators)
+    _torn_down = None
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stand in for the mixin of a release without callbacks."""
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+__all__ = ["CallbackSupportMixin", "FitTask", "registered", "with_callbacks"]
+
+
+def with_callbacks(fit: Method) -> Method:
+    """Return a ``fit`` that tears its callbacks down when it ends, also by an error."""
+    return fit if _torn_down is None else _torn_down(fit)
+
+
+def registered(*estimators: Any) -> bool:
+    """Return whether a callback is registered on one of the estimators."""
+    return any(getattr(one, "_skl_callbacks", None) for one in estimators)
+
+
+class FitTask:
+    """Call the hooks of an estimator's callbacks: at the start of a fit, after each of its steps, and at its end.
+
+    Parameters
+    ----------
+    estimator : estimator instance
+        The estimator whose ``fit`` runs. Every hook gets this instance.
+    X, y, sample_weight : array-like
+        The training data as the user gave them, so that feature names are kept.
+    most : int
+        The largest number of steps; 0 for a fit that is a single task.
+    """
+
+    def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> None:
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
+        self._step: Any = None
+        # Steps need one subtask more: the next one begins before it is known that the last one is done.
+        self._fit = estimator._init_callback_context(max_subtasks=most + 1 if most else 0)
+        self._fit.call_on_fit_task_begin(**self._given)
+
+    def step(self, learnt: Callable[[], dict[str, Any]] | None = None) -> None:
+        """End the running step, if there is one, and begin the next.
+
+        Parameters
+        ----------
+        learnt : function, optional
+            Returns the attributes of an estimator that was fitted up to here. It runs only where a callback wants a
+            fitted estimator.
+        """
+        if self._step is not None:
+            self._step.call_on_fit_task_end(**self._given, reconstruction_attributes=learnt)
+        self._step = self._fit.subcontext(task_name="step")
+        self._step.call_on_fit_task_begin(**self._given, reconstruction_attributes=learnt)
+
+    def end(self) -> None:
+        """End the step that was begun and did not run, then the fit."""
+        if self._step is not None:
+            self._step.call_on_fit_task_end(estimator=self._given["estimator"])
+        self._fit.call_on_fit_task_end(**self._given, reconstruction_attributes={})
