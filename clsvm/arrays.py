@@ -15,8 +15,8 @@ _MANY = 1 << 17  # columns up to which it does not matter how many are empty
 SEARCHED = 8  # columns with a centre up to which each is looked for by itself
 
 
-def checked(X: Any) -> Any:
-    """X as CSR whose parts fit together; itself where it is dense.
+def checked(X: Any, name: str = "X") -> Any:
+    """X as CSR whose parts fit together; itself where it is dense. name: what errors call it.
 
     SciPy's constructors and its own conversions look at next to nothing of the parts, and whoever reads them reads
     wherever they point. Raises ValueError that names what is wrong, also of a file that X is mapped from.
@@ -25,9 +25,9 @@ def checked(X: Any) -> Any:
     if not sp.issparse(X):
         return X
     if X.format in _CHECKS:
-        _CHECKS[X.format](X)
+        _CHECKS[X.format](X, name)
     X = X.tocsr()
-    _check(X)
+    _check(X, name)
     return X
 
 
@@ -58,52 +58,51 @@ def check_file(file: mmap.mmap, size: int) -> None:
         raise ValueError(f"a file that is read in place, by a map, had {size} bytes and now has {file.size()}")
 
 
-def _check(X: Any) -> None:
+def _check(X: Any, name: str) -> None:
     """Raise ValueError where the parts of a CSR, CSC or BSR matrix (n, d) do not fit together."""
     if X.ndim != 2:
-        raise ValueError(f"X must be rows of features, got a sparse array of the shape {X.shape}")
+        raise ValueError(f"{name} must be rows of features, got a sparse array of the shape {X.shape}")
     height, width = X.blocksize if X.format == "bsr" else (1, 1)
     lines, places = X.shape[0] // height, X.shape[1] // width
     if X.format == "csc":
         lines, places = places, lines
     indptr, entries = X.indptr, len(X.data)
-    for name, part in (("indices", X.indices), ("indptr", indptr)):
+    for part_name, part in (("indices", X.indices), ("indptr", indptr)):
         if getattr(part, "dtype", None) not in (np.int32, np.int64):
             got = getattr(part, "dtype", type(part).__name__)
-            raise ValueError(f"X is malformed: its {name} are of the type {got}, expected int32 or int64")
+            raise ValueError(f"{name} is malformed: its {part_name} are of the type {got}, expected int32 or int64")
     if len(X.indices) != entries:
-        raise ValueError(f"X is malformed: it has {len(X.indices)} indices, expected {entries} as in data")
+        raise ValueError(f"{name} is malformed: it has {len(X.indices)} indices, expected {entries} as in data")
     if len(indptr) != lines + 1 or indptr[0] != 0:
         got = f"{len(indptr)} numbers from {indptr[0] if len(indptr) else 'none'} on"
-        raise ValueError(f"X is malformed: indptr has {got}, expected {lines + 1} from 0 on")
+        raise ValueError(f"{name} is malformed: indptr has {got}, expected {lines + 1} from 0 on")
     falls = (indptr[1:] < indptr[:-1]).nonzero()[0]
     if falls.size:
         at = int(falls[0])
-        raise ValueError(f"X is malformed: indptr falls from {indptr[at]} to {indptr[at + 1]} at {at + 1}")
+        raise ValueError(f"{name} is malformed: indptr falls from {indptr[at]} to {indptr[at + 1]} at {at + 1}")
     if indptr[-1] > entries:
-        raise ValueError(f"X is malformed: indptr ends at {indptr[-1]}, expected at most the {entries} of data")
+        raise ValueError(f"{name} is malformed: indptr ends at {indptr[-1]}, expected at most the {entries} of data")
     used = X.indices[: indptr[-1]]
     if used.size and (used.min() < 0 or used.max() >= places):
-        raise ValueError(
-            f"X is malformed: its indices are {used.min()} to {used.max()}, expected 0 to {places - 1} ({X.format})"
-        )
+        found = f"{used.min()} to {used.max()}"
+        raise ValueError(f"{name} is malformed: its indices are {found}, expected 0 to {places - 1} ({X.format})")
 
 
-def _check_coordinates(X: Any) -> None:
+def _check_coordinates(X: Any, name: str) -> None:
     """The same of the places of a COO matrix."""
-    for name, places, most in zip(("rows", "columns"), _coordinates(X), X.shape, strict=False):
+    for part, places, most in zip(("rows", "columns"), _coordinates(X), X.shape, strict=False):
         if len(places) != len(X.data):
-            raise ValueError(f"X is malformed: it has {len(places)} {name}, expected {len(X.data)} as in data")
+            raise ValueError(f"{name} is malformed: it has {len(places)} {part}, expected {len(X.data)} as in data")
         if len(places) and (places.min() < 0 or places.max() >= most):
             found = f"{places.min()} to {places.max()}"
-            raise ValueError(f"X is malformed: its {name} are {found}, expected 0 to {most - 1} (coo)")
+            raise ValueError(f"{name} is malformed: its {part} are {found}, expected 0 to {most - 1} (coo)")
 
 
-def _check_lists(X: Any) -> None:
+def _check_lists(X: Any, name: str) -> None:
     """The same of a LIL matrix."""
     for i, (places, values) in enumerate(zip(X.rows, X.data, strict=True)):
         if len(places) != len(values):
-            raise ValueError(f"X is malformed: row {i} has {len(values)} values for {len(places)} columns (lil)")
+            raise ValueError(f"{name} is malformed: row {i} has {len(values)} values for {len(places)} columns (lil)")
 
 
 def _coordinates(X: Any) -> tuple[Any, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _NOT_THE_CALLER = ("clsvm", "importlib")  # (the package may warn while it is imported)
 
@@ -17,6 +19,18 @@ def warn(words: str, category: type[Warning] = UserWarning) -> None:
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     module = frame.f_globals.get("__name__")
     warnings.warn_explicit(words, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
+
+
+@contextmanager
+def naming(parameter: str) -> Iterator[None]:
+    """Raise a TypeError or ValueError of a check inside with the parameter's name in front, unless it is named."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if parameter in str(error):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{parameter}: {error}") from None
 
 
 def install(extra: str) -> str:
@@ -54,15 +68,26 @@ class MemoryLimitError(ValueError):
 
 
 class RowTooLargeError(ValueError):
-    """The squared norm of a row is too large for the dtype of kernel values."""
+    """The squared norm of a row is too large for the dtype of kernel values. where: the array, if it is not X."""
 
-    def __init__(self, row: int, dtype: str) -> None:
+    def __init__(self, row: int, dtype: str, where: str = "") -> None:
         advice = " or take dtype='float64'" * (dtype == "float32")
-        super().__init__(f"the squared norm of row {row} is too large for {dtype}: scale X{advice}")
-        self.row, self.dtype = row, dtype
+        of = f" of {where}" if where else ""
+        too = " and them" if where else ""
+        super().__init__(f"the squared norm of row {row}{of} is too large for {dtype}: scale X{too}{advice}")
+        self.row, self.dtype, self.where = row, dtype, where
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RowTooLargeError, (self.row, self.dtype)
+        return RowTooLargeError, (self.row, self.dtype, self.where)
+
+
+@contextmanager
+def rows_of(where: str) -> Iterator[None]:
+    """Raise a RowTooLargeError from inside with the name of the array that the row is of."""
+    try:
+        yield
+    except RowTooLargeError as error:
+        raise RowTooLargeError(error.row, error.dtype, where) from None
 
 
 class CheckpointError(ClsvmError, ValueError):

@@ -37,7 +37,7 @@ from clsvm.parameters import PARAMETERS, Parameter
 from clsvm.system import explained
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
-_DTYPES = [np.float64, np.float32]
+DTYPES = [np.float64, np.float32]
 KernelLike = str | Kernel | Callable[[Any, Any], Any]
 
 
@@ -175,7 +175,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             return X if alone else (X, column_or_1d(y, warn=True))
         sparse = False if self._given else "csr"
         X = arrays.checked(X)
-        checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=_DTYPES, order="C", **checks)
+        checked = validate_data(self, X, y, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", **checks)
         return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:

@@ -12,12 +12,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_is_fitted, check_random_state
+from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, check_random_state
 
+from clsvm import arrays
+from clsvm.errors import naming
 from clsvm.estimators import targets
 from clsvm.estimators.answers import Answers, Classes, Probable
-from clsvm.estimators.base import KernelEstimator
+from clsvm.estimators.base import DTYPES, KernelEstimator
 from clsvm.estimators.callbacks import FitTask
 from clsvm.estimators.checks import check_values
 from clsvm.estimators.constructors import documented
@@ -195,14 +196,25 @@ class Falkon(KernelEstimator):
     def _chosen(self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState) -> Centers:
         how = self.center_selection
         if not isinstance(how, str):
-            how = self._rows(how)
-            if how.shape[1] != X.shape[1]:
-                raise ValueError(f"center_selection has {how.shape[1]} features, expected the {X.shape[1]} of X")
+            how = self._given_centers(how, X.shape[1], kernel)
             if sp.issparse(how) != sp.issparse(X):
                 how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
-            kernel.check_domain(how)
         given = weights, random, kernel, float(self.penalty), devices.first(self.device), self.memory_limit
         return choose(X, how, self.n_centers, *given)
+
+    def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
+        """Return the rows of center_selection as the layouts read rows. Raises ValueError or TypeError, which name
+        center_selection, where they are no rows of d features that the kernel function takes."""
+        checks = {"accept_sparse": "csr", "dtype": DTYPES, "order": "C", "input_name": "center_selection"}
+        with naming("center_selection"):
+            names, expected = _get_feature_names(given), getattr(self, "feature_names_in_", None)
+            if names is not None and expected is not None and not np.array_equal(names, expected):
+                raise ValueError(f"the columns must be those of X, {[*expected]}, got {[*names]}")
+            rows = arrays.canonical(check_array(arrays.checked(given, "center_selection"), **checks))
+            if rows.shape[1] != d:
+                raise ValueError(f"it has {rows.shape[1]} features, expected the {d} of X")
+            kernel.check_domain(rows)
+        return rows
 
     @property
     def _most_steps(self) -> int:
@@ -331,7 +343,7 @@ class _Classes(ClassifierMixin, Falkon):
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
         classes, index = targets.classes_of(y)
-        by_class = np.asarray(compute_class_weight(self.class_weight, classes=classes, y=classes[index]), np.float64)
+        by_class = targets.class_weights(self.class_weight, classes, classes[index])
         weights = targets.weights_of(sample_weight, index) * by_class[index]
         left = np.unique(index[weights > 0])
         if len(left) < 2:

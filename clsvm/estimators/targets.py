@@ -13,6 +13,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
+from clsvm.errors import naming
+
 Vector = NDArray[np.float64]
 _MOST = 1e100  # of the sum of all bounds: its square, times kernel values, is a number
 # Weights that are all 0 have the words of weights_of, whichever release of scikit-learn is installed.
@@ -71,6 +73,12 @@ def read_weights(sample_weight: Any, X: Any) -> Vector:
     Raises ValueError for weights that are not n finite numbers or a single one.
     """
     rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
+def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
+    """Weights of the rows (n,), ones by default, negative ones 0. Raises ValueError where none is left."""
+    with naming("sample_weight"):
+        rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
+    if not (rows > 0).any():
+        raise ValueError(f"{refused} - all samples have zero or negative weights.")
     return np.maximum(rows, 0)
 
 
@@ -94,6 +102,20 @@ def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
     return bounds
 
 
+def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> Vector:
+    """Return the weight (k,) of each of the classes, by class_weight and the labels y (n,).
+
+    Raises ValueError or TypeError for a class_weight that is no dict, 'balanced' or None, and for a weight that is
+    negative or not finite. Weights of classes that are not in y play no part, as in scikit-learn.
+    """
+    with naming("class_weight"):
+        weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
+    for label, weight in zip(classes.tolist(), weights.tolist(), strict=True):
+        if not 0 <= weight < np.inf:
+            raise ValueError(f"class_weight must be >= 0 and finite, got {weight:g} for class {label!r}")
+    return weights
+
+
 @dataclass(frozen=True)
 class Boxes:
     """classes (k,) sorted, those that weigh something; weights (k,) of them; index (n,) of each row's class, -1 where
@@ -109,9 +131,7 @@ def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str 
     """The classes of labels y (n,) and their rows' bounds. Rows that weigh nothing are no rows, and a class of such
     rows alone is no class. Raises ValueError where fewer than two classes are left."""
     classes, index = classes_of(y)
-    weights = np.ones(len(classes))
-    if class_weight is not None:
-        weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=classes[index]), np.float64)
+    weights = class_weights(class_weight, classes, classes[index])
     rows = weights_of(sample_weight, index, refused)
     bounds = bounds_of(C, rows, weights[index])
     left = np.unique(index[bounds > 0])

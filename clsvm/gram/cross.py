@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.errors import rows_of
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
@@ -32,6 +33,7 @@ SHARE = 0.7  # of what is left of the budget at most: for rows or for K (what pa
 # cells, beside its row's; what reading one costs, over the profile's cost, which is of rows here and there.
 USED, IN_ORDER = 20.0, 0.7
 PROBE = 4096  # rows that say what a value of K costs
+CENTERS = "the centers (center_selection)"  # what errors call them
 SOME = 64 << 20  # bytes of values that the host is given at a time
 
 
@@ -56,7 +58,9 @@ class Cross:
         self._stream, self._X, self._kernel, self._plan, self.dtype, self.k = stream, X, kernel, plan, dtype, k
         self.n, self.m = X.shape[0], centres.shape[0]
         self.passes = 0
-        source = Gram(stream, layouts.build(stream, centres, layouts.once(plan, centres), dtype), kernel)
+        with rows_of(CENTERS):
+            laid = layouts.build(stream, centres, layouts.once(plan, centres), dtype)
+        source = Gram(stream, laid, kernel)
         self._panel = source.panel(self.m, square=True)
         at, count = stream.upload(source.rows.position), stream.upload(np.array([self.m], np.int32))
         source.gather(self._panel, at, count)

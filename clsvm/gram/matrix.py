@@ -8,15 +8,25 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import check_pairwise_arrays
+from sklearn.utils import check_array
 
 from clsvm import arrays, kernels
 from clsvm.arrays import Data
+from clsvm.errors import naming, rows_of
 from clsvm.gram import layouts
 from clsvm.gram.precision import measures, outside, refuse
 from clsvm.gram.products import Gram
 from clsvm.gram.responses import CHUNK, COPIES, PANEL, buffers_of, row_bytes, whole_tiles
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
+
+_DTYPES = [np.float64, np.float32]
+
+
+def _checked(X: Any, name: str) -> Any:
+    """Return rows as scikit-learn checks them, with their own name in errors."""
+    with naming(name):
+        return check_array(arrays.checked(X, name), accept_sparse="csr", dtype=_DTYPES, input_name=name)
 
 
 def kernel_matrix(
@@ -43,15 +53,15 @@ def kernel_matrix(
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
     if words := kernel.beyond(dtype):
         raise ValueError(f"{words} for {dtype}")
-    X, Y = check_pairwise_arrays(
-        arrays.checked(X), arrays.checked(Y), accept_sparse="csr", dtype=[np.float64, np.float32]
-    )
+    X, Y = _checked(X, "X"), None if Y is None else _checked(Y, "Y")
+    X, Y = check_pairwise_arrays(X, Y, accept_sparse="csr", dtype=_DTYPES, ensure_all_finite=False)
     X, Y = arrays.canonical(X), arrays.canonical(Y)
     if sp.issparse(X) and sp.issparse(Y) and kernel.of_entries and arrays.by_far_empty(X):
         known = arrays.columns(X, Y)
         X, Y = arrays.numbered(X, known), arrays.numbered(Y, known)
-    kernel.check_domain(X)
-    kernel.check_domain(Y)
+    for name, rows in (("X", X), ("Y", Y)):
+        with naming(name):
+            kernel.check_domain(rows)
     out: NDArray[Any] = np.empty((X.shape[0], Y.shape[0]), dtype)
     if not out.size:
         return out
@@ -72,7 +82,8 @@ def kernel_matrix(
             rows = layouts.build(stream, X[start : start + step], plan, dtype, range(start, X.shape[0]))
             gram = Gram(stream, rows, kernel)
             for begin in range(0, Y.shape[0], capacity):
-                right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, range(begin, Y.shape[0]))
+                with rows_of("Y"):
+                    right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, range(begin, Y.shape[0]))
                 source = Gram(stream, right, kernel)
                 panel = source.panel(capacity)
                 K = gram.rows_of(panel, source)

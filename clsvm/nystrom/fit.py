@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.errors import rows_of
 from clsvm.gram import layouts
-from clsvm.gram.cross import Cross
+from clsvm.gram.cross import CENTERS, Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.matrix import kernel_matrix
 from clsvm.kernels import Kernel
@@ -95,9 +96,10 @@ class Found(NamedTuple):
 def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, found: Found) -> Posed:
     """The same where the rows are elsewhere; the preconditioner is made here."""
     first, limit = devices.first(options.device), options.memory_limit
-    K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
+    with rows_of(CENTERS):
+        K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
     if not np.isfinite(K).all():
-        raise ValueError(f"{kernel!r} is not finite for some pairs of centres")
+        raise ValueError(f"{kernel!r} is not finite for some pairs of centers (center_selection)")
     plan, finest, device = found
     least = min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0
     preconditioner = Preconditioner(K, least, options.device, limit)

@@ -172,12 +172,13 @@ def test_one_row_is_one_class() -> None:
         ("random_state", "a", ValueError, "cannot be used to seed"),
         *(("class_weight", v, ValueError, "'class_weight' parameter .* Got") for v in ("even", 3, [1, 2])),
         ("class_weight", {5: 1}, ValueError, r"\[0, 1\], are not in class_weight"),
-        ("class_weight", {0: "a"}, ValueError, "could not convert string to float"),
+        ("class_weight", {0: "a"}, ValueError, "class_weight: could not convert string to float"),
+        ("class_weight", {0: 1e200}, ValueError, r"the sum of C \* class_weight \* sample_weight must be"),
         *(
-            ("class_weight", {0: v}, ValueError, r"the sum of C \* class_weight \* sample_weight must be")
-            for v in (np.nan, np.inf)
+            ("class_weight", {1: v}, ValueError, f"class_weight must be >= 0 and finite, got {v} for class 1")
+            for v in (-1, np.nan, np.inf)
         ),
-        *(("class_weight", {0: v}, ValueError, "with positive weights belong to the same class") for v in (-1, 0)),
+        ("class_weight", {0: 0}, ValueError, "with positive weights belong to the same class"),
     ],
 )
 def test_bad_parameters(name: str, value: Any, error: type[Exception], match: str) -> None:
