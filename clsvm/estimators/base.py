@@ -27,6 +27,7 @@ from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
 from clsvm.estimators import targets
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, registered, with_callbacks
+from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
 from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
 from clsvm.fit import prepare
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
@@ -59,7 +60,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     model_: KernelModel
     fit_report_: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # of what the constructor takes
-    _told: FitTask | None  # what calls registered callbacks while a fit runs
+    _told: FitTask | None = None  # what calls registered callbacks while a fit runs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -93,7 +94,6 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             state = {**state, "device": _by_name(given)}
         return state
 
-    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, and y (n,), labels or, of a regression, numbers; sample_weight (n,)
         scales C.
@@ -105,16 +105,18 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         started = perf_counter()
         self._check_numbers()
         arrays.check_files(y, sample_weight)
-        told = FitTask(self, X, y, sample_weight, self._most_steps) if registered(self) else None
-        learner = object.__new__(type(self))
-        learner.__dict__ = self.__dict__.copy()
-        learner._told = told
-        with explained(f"{type(self).__name__}.fit"):
+        with (
+            explained(f"{type(self).__name__}.fit"),
+            fit_task(self, X, y, sample_weight, self._most_steps) as told,
+        ):
+            learner = object.__new__(type(self))
+            learner.__dict__ = self.__dict__.copy()
+            learner._told = told
             rows = learner._learn(X, y, sample_weight, started)
-        del learner._told
-        self.__dict__ = learner.__dict__  # (all that was learnt at once)
-        if told:
-            told.end()
+            del learner._told
+            self.__dict__ = learner.__dict__  # (all that was learnt at once)
+            if told:
+                told.end()
         if not self.fit_report_.converged:
             warn(f"{self.fit_report_}{remedy(self.model_.kernel, rows)}", ConvergenceWarning)
         return self

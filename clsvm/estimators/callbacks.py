@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 try:
-    from sklearn.callback import CallbackSupportMixin
-    from sklearn.callback import with_callbacks as _torn_down
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
 except ImportError:  # (set_callbacks is then absent, as it is from scikit-learn's own estimators)
-    _torn_down = None
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Stand in for the mixin of a release without callbacks."""
 
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-__all__ = ["CallbackSupportMixin", "FitTask", "registered", "with_callbacks"]
-
-
-def with_callbacks(fit: Method) -> Method:
-    """Return a ``fit`` that tears its callbacks down when it ends, also by an error."""
-    return fit if _torn_down is None else _torn_down(fit)
+__all__ = ["CallbackSupportMixin", "FitTask", "fit_task", "registered"]
 
 
 def registered(*estimators: Any) -> bool:
@@ -69,3 +62,18 @@ class FitTask:
         if self._step is not None:
             self._step.call_on_fit_task_end(estimator=self._given["estimator"])
         self._fit.call_on_fit_task_end(**self._given, reconstruction_attributes={})
+
+
+@contextmanager
+def fit_task(estimator: Any, X: Any, y: Any, sample_weight: Any, most: int) -> Iterator[FitTask | None]:
+    """Yield a :class:`FitTask`, or None where no callback is registered, and tear the callbacks down at the end.
+
+    ``fit`` itself is not decorated by scikit-learn's ``with_callbacks``: warnings would seem to come from there.
+    """
+    if not registered(estimator):
+        yield None
+        return
+    try:
+        yield FitTask(estimator, X, y, sample_weight, most)
+    finally:
+        with_callbacks(lambda _: None)(estimator)

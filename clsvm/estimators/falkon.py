@@ -143,7 +143,7 @@ class Falkon(KernelEstimator):
         reached.__dict__ = self.__dict__.copy()
         alpha = np.ascontiguousarray(coefficients.T)
         reached._set_machine(alpha, step, None, self.dtype, centers, offset, classes, kernel)
-        return dict(vars(reached))
+        return {name: value for name, value in vars(reached).items() if name != "_told"}
 
     def _set_machine(
         self,

@@ -36,10 +36,6 @@ from clsvm.model_selection.folds import Folds
 from clsvm.model_selection.nystrom import NystromFolds
 
 Vector = NDArray[np.float64]
-_HEARD = (
-    "fits that could share their work are done one by one: callbacks are to hear of each; verbose=True shows progress "
-    "without that"
-)
 
 
 class _SearchCV(GridSearchCV):
@@ -90,13 +86,10 @@ class _SearchCV(GridSearchCV):
         if self._by_itself():
             if self.checkpoint is not None:
                 raise ValueError(
-                    "checkpoint is kept of folds alone: expected an estimator without steps before it and with clsvm's "
-                    f"own methods, and no callbacks, got {type(self.estimator).__name__}"
-                    + " and callbacks"
-                    * registered(self, self.estimator)
+                    "checkpoint is kept of folds alone: expected an estimator without steps before it, with clsvm's "
+                    "own methods and without callbacks on it or on the search, got "
+                    f"{type(self.estimator).__name__}{' with callbacks' * registered(self, self.estimator)}"
                 )
-            if registered(self, self.estimator):
-                warn(_HEARD, RuntimeWarning)
             return super().fit(X, y, **params)
         if not isinstance(self.estimator, self._machine):
             raise TypeError(f"estimator must be {self._words}, or a Pipeline that ends in one, got {self.estimator!r}")

@@ -32,6 +32,7 @@ from sklearn.svm._base import BaseLibSVM
 import clsvm
 from clsvm import accel
 from clsvm.accel import costs, log, patches
+from tests.callbacks import Noted
 
 ROOT = Path(__file__).parents[2]
 ALWAYS = costs.Costs(fit=0, answer=0, machine=0, share=0, first=0)  # every call that can go to a device goes there
@@ -449,6 +450,22 @@ def test_search_is_scikit_learn_s() -> None:
     assert type(ours.best_estimator_) is svm.SVC
     assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=0.02)
     assert {name for name in vars(ours) if name.endswith("_")} == {name for name in vars(theirs) if name.endswith("_")}
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_search_with_callbacks_is_left_to_scikit_learn() -> None:
+    """They hear what they hear without clsvm, whose device does the single fits."""
+    pytest.importorskip("sklearn.callback")
+    X, y = rows("SVC", 120)
+    ours, theirs = Noted(), Noted()
+    GridSearchCV(svm.SVC(), {"C": [1, 10]}, cv=2).set_callbacks(ours).fit(X, y)
+    (search,) = (call for call in log.calls if call.name == "GridSearchCV(SVC).fit")
+    assert (search.who, search.why) == (log.THEIRS, "callbacks are to hear of each fit")
+    assert log.OURS in {call.who for call in log.calls}
+    accel.uninstall()
+    GridSearchCV(svm.SVC(), {"C": [1, 10]}, cv=2).set_callbacks(theirs).fit(X, y)
+    assert ours.names == theirs.names
+    assert len(theirs.names) > 2 * 5
 
 
 @pytest.mark.usefixtures("eager")

@@ -156,6 +156,14 @@ def test_bad_input(client: Any) -> None:
         ("warm_start is not for rows in chunks", lambda: machine("FalkonRegressor", warm_start=True).fit(rows, y)),
         ("contains NaN", lambda: machine("FalkonRegressor").fit(rows, y * np.nan)),
         ("contains NaN", lambda: machine("FalkonRegressor").fit(rows * np.nan, y)),
+        (
+            "class_weight must be >= 0 and finite, got -1 for class 0",
+            lambda: machine("FalkonClassifier", class_weight={0: -1, 1: 1}).fit(rows, y > 0),
+        ),
+        (
+            "sample_weight: could not convert string",
+            lambda: machine("FalkonClassifier").fit(rows, y > 0, da.full(len(X), "a", chunks=1000)),
+        ),
         ("got 1 class", lambda: machine("FalkonClassifier").fit(rows, y * 0)),
         ("penalty must be", lambda: machine("FalkonRegressor", penalty=-1).fit(rows, y)),
     ):

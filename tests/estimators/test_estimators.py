@@ -185,6 +185,19 @@ def test_bad_parameters(name: str, value: Any, error: type[Exception], match: st
     message(error, match, *FEW, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("weights", "error", "match"),
+    [
+        (["a"] * len(FEW[1]), ValueError, "sample_weight: could not convert string"),
+        (np.full(len(FEW[1]), 1j), ValueError, "sample_weight: Complex data"),
+        (np.ones((len(FEW[1]), 2)), ValueError, "sample_weight: Sample weights must be 1D"),
+        ({0: 1}, TypeError, "sample_weight: "),
+    ],
+)
+def test_errors_about_weights_name_them(weights: Any, error: type[Exception], match: str) -> None:
+    message(error, match, *FEW, weights)
+
+
 def test_numbers_are_checked_where_they_play_no_part() -> None:
     """As in scikit-learn; only what gamma="scale" computes is left alone."""
     message(ValueError, "gamma must be", *FEW, kernel="linear", gamma=-1)

@@ -21,12 +21,13 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM, plots
+from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, OneClassSVM, plots
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
-from clsvm.model_selection import SVCSearchCV, folds, shown
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds, shown
 from clsvm.problem.posed import c_svc, epsilon_svr
 from clsvm.solvers import certificate
+from tests.callbacks import Noted
 from tests.conftest import noisy
 
 GRID = {"C": [0.3, 1, 10], "gamma": [0.1, 1.0]}
@@ -452,3 +453,36 @@ def test_certified_folds(device: str, monkeypatch: pytest.MonkeyPatch, task: str
         changed = np.count_nonzero(b != before.b)
         assert asked[0][0] >= len(kept)
         assert all(count <= changed for _, count in asked[1:])  # (of nothing, where the first look was enough)
+
+
+@pytest.mark.parametrize("on_search", [True, False])
+@pytest.mark.parametrize(
+    ("search", "estimator", "grid"),
+    [
+        (SVCSearchCV, SVC(), {"C": [1, 10]}),
+        (FalkonSearchCV, FalkonClassifier(n_centers=20, random_state=0), {"penalty": [1e-4, 1e-2]}),
+    ],
+    ids=["SVC", "Falkon"],
+)
+def test_callbacks_hear_of_every_fit(
+    search: Any, estimator: Any, grid: dict[str, Any], on_search: bool, device: str, tmp_path: Path
+) -> None:
+    """As in GridSearchCV, fit by fit, whether they are set on the search or on the estimator."""
+    pytest.importorskip("sklearn.callback")
+    X, y = of_three(90)
+
+    def heard(kind: Any) -> tuple[list[tuple[str, str]], Any]:
+        noted = Noted()
+        made = kind(clone(estimator).set_params(device=device), grid, cv=2)
+        (made if on_search else made.estimator).set_callbacks(noted)
+        made.fit(X, y)
+        return noted.names, made
+
+    names, ours = heard(search)
+    expected, theirs = heard(GridSearchCV)
+    assert {task for _, task in expected} >= ({"search"} if on_search else {"fit"})
+    assert names == expected
+    np.testing.assert_array_equal(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
+    kept = search(clone(estimator), grid, cv=2, checkpoint=tmp_path / "c").set_callbacks(Noted())
+    with pytest.raises(ValueError, match=r"without callbacks .* with callbacks"):
+        kept.fit(X, y)

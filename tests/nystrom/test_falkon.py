@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from scipy.optimize import minimize
@@ -394,6 +396,13 @@ def test_steps_go_on_in_finer_numbers(device: str, monkeypatch: pytest.MonkeyPat
     assert len(solves) == (2 if report.dtype == "float64" else 1)
 
 
+def malformed() -> sp.csr_matrix:
+    """Two rows, of which one has an entry in a column that is not there."""
+    rows = sp.csr_matrix(np.eye(2, 4))
+    rows.indices[1] = 9
+    return rows
+
+
 BAD = (
     ({"penalty": 0.0}, ValueError, "penalty must be > 0"),
     ({"n_centers": 0}, ValueError, "n_centers must be >= 1 or 'auto', got 0"),
@@ -404,7 +413,21 @@ BAD = (
         "center_selection must be 'uniform', 'k-means\\+\\+', 'leverage' or rows",
     ),
     ({"center_selection": None}, TypeError, "center_selection must be .* got None"),
-    ({"center_selection": np.zeros((3, 9))}, ValueError, "X has 9 features, but FalkonRegressor is expecting 4"),
+    ({"center_selection": np.zeros((3, 9))}, ValueError, "center_selection: it has 9 features, expected the 4 of X"),
+    *(
+        ({"center_selection": rows}, ValueError, f"center_selection.*{words}")
+        for rows, words in (
+            (X[0], "Expected 2D array"),
+            (X[:0], "0 sample"),
+            (np.full((2, 4), np.nan), "contains NaN"),
+            (sp.csr_matrix(np.full((2, 4), np.inf)), "contains infinity"),
+            ([["a", "b", "c", "d"]], "could not convert string"),
+            (np.full((2, 4), 1j), "Complex data"),
+            (malformed(), "malformed: its indices are 0 to 9"),
+        )
+    ),
+    ({"center_selection": X[:3] * 1e30}, ValueError, "row 0 of the centers .center_selection. is too large for float"),
+    ({"center_selection": -abs(X[:3]), "kernel": "chi2"}, ValueError, "center_selection: kernel chi2 is for rows"),
     ({"kernel": "sigmoid", "gamma": 1e-4, "coef0": 1.0}, ValueError, "is not positive semi-definite"),
     ({"kernel": "precomputed"}, ValueError, "kernel must be a name or a Kernel"),
     ({"kernel": "sigmoid", "gamma": 3.0, "coef0": -2.0}, ValueError, "is not positive semi-definite"),
@@ -420,6 +443,28 @@ BAD = (
 def test_bad_input_is_refused(device: str, given: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         FalkonRegressor(device=device, **given).fit(X, Y)
+
+
+def test_centers_by_name(device: str) -> None:
+    """Given centers need no names; if they have some, they are those of X."""
+    frame, given = pd.DataFrame(abs(X), columns=[*"abcd"]), {"device": device, "gamma": G}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        named = FalkonRegressor(center_selection=frame[:9], **given).fit(frame, Y)
+        plain = FalkonRegressor(center_selection=abs(X)[:9], **given).fit(frame, Y)
+    np.testing.assert_array_equal(named.dual_coef_, plain.dual_coef_)
+    with pytest.raises(ValueError, match=r"center_selection: the columns must be those of X, \['a', .* got \['d'"):
+        FalkonRegressor(center_selection=frame[[*"dcba"]][:9], **given).fit(frame, Y)
+
+
+@pytest.mark.parametrize("made", [FalkonClassifier, LogisticFalkonClassifier])
+@pytest.mark.parametrize("weight", [-1, np.nan, np.inf])
+def test_class_weights_out_of_range(made: Any, weight: float) -> None:
+    """Of two classes and of three; those of classes that are not there play no part."""
+    for y in (np.arange(len(X)) % 2, np.arange(len(X)) % 3):
+        with pytest.raises(ValueError, match=f"class_weight must be >= 0 and finite, got {weight} for class 0"):
+            made(class_weight={0: weight}).fit(X, y)
+    made(class_weight={0: 1, 1: 2, 7: weight}, n_centers=20, penalty=1e-3).fit(X, np.arange(len(X)) % 2)
 
 
 def test_odd_input(device: str) -> None:
