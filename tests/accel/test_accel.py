@@ -459,9 +459,8 @@ def test_a_search_with_callbacks_is_left_to_scikit_learn() -> None:
     X, y = rows("SVC", 120)
     ours, theirs = Noted(), Noted()
     GridSearchCV(svm.SVC(), {"C": [1, 10]}, cv=2).set_callbacks(ours).fit(X, y)
-    (search,) = (call for call in log.calls if call.name == "GridSearchCV(SVC).fit")
-    assert (search.who, search.why) == (log.THEIRS, "callbacks are to hear of each fit")
-    assert log.OURS in {call.who for call in log.calls}
+    assert {call.name for call in log.calls if call.who == log.OURS} >= {"SVC.fit"}
+    assert "GridSearchCV(SVC).fit" not in {call.name for call in log.calls}
     accel.uninstall()
     GridSearchCV(svm.SVC(), {"C": [1, 10]}, cv=2).set_callbacks(theirs).fit(X, y)
     assert ours.names == theirs.names
