@@ -157,8 +157,8 @@ def test_bad_input(client: Any) -> None:
         ("contains NaN", lambda: machine("FalkonRegressor").fit(rows, y * np.nan)),
         ("contains NaN", lambda: machine("FalkonRegressor").fit(rows * np.nan, y)),
         (
-            "class_weight must be >= 0 and finite, got -1 for class 0",
-            lambda: machine("FalkonClassifier", class_weight={0: -1, 1: 1}).fit(rows, y > 0),
+            "class_weight must be >= 0 and finite, got -1 for class False",
+            lambda: machine("FalkonClassifier", class_weight={False: -1, True: 1}).fit(rows, y > 0),
         ),
         (
             "sample_weight: could not convert string",
