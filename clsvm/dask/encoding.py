@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y
 
-from clsvm.errors import naming
 from clsvm.estimators import targets
 
 Vector = NDArray[np.float64]
@@ -44,13 +43,6 @@ def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
     if len(kinds) > 1:
         raise ValueError(f"chunks of {name} must have one kind of values, got {' and '.join(kinds.values())}")
     return np.concatenate([one for one in parts if one.size] or parts)
-def weights_of(given: Any, n: int) -> Vector:
-    """Weights (n,) of rows, ones by default, negative ones 0."""
-    with naming("sample_weight"):
-        weights = np.ones(n) if given is None else np.asarray(given, np.float64).reshape(-1)
-    if len(weights) != n or not np.isfinite(weights).all():
-        raise ValueError(f"sample_weight must be finite numbers of {n} rows, got {len(weights)}")
-    return np.maximum(weights, 0)
 
 
 @dataclass(frozen=True)
@@ -109,10 +101,9 @@ class Labels:
         if isinstance(class_weight, str) and class_weight == "balanced":
             by_class = counts.sum() / (len(known) * counts)
         else:
-            by_class = np.asarray(compute_class_weight(class_weight, classes=known, y=known), np.float64)
+            by_class = targets.class_weights(class_weight, known, known)
         if not sums.any():
             raise ValueError("Invalid input - all samples have zero or negative weights.")
-            by_class = targets.class_weights(class_weight, known, known)
         left = np.flatnonzero(sums * by_class > 0)
         if len(left) < 2:
             raise ValueError("Invalid input - all samples with positive weights belong to the same class.")

@@ -26,7 +26,6 @@ from sklearn.utils.validation import (
 from clsvm import arrays, kernels, parameters
 from clsvm.errors import warn
 from clsvm.estimators import targets
-from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, registered, with_callbacks
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
 from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
 from clsvm.fit import prepare

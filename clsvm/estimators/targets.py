@@ -72,13 +72,8 @@ def read_weights(sample_weight: Any, X: Any) -> Vector:
 
     Raises ValueError for weights that are not n finite numbers or a single one.
     """
-    rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
-def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Vector:
-    """Weights of the rows (n,), ones by default, negative ones 0. Raises ValueError where none is left."""
     with naming("sample_weight"):
         rows = _check_sample_weight(sample_weight, X, dtype=np.float64, **dict.fromkeys(_ALLOWED, True))
-    if not (rows > 0).any():
-        raise ValueError(f"{refused} - all samples have zero or negative weights.")
     return np.maximum(rows, 0)
 
 
