@@ -161,30 +161,36 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     """The machine of a fitted ``estimator`` with probabilities: its ``model_`` (:class:`KernelModel`) with
     probA and probB, of regression probA alone, of one class prob_density_marks (None where too few rows are on a side).
 
-    X (n, d), y (n,) and sample_weight (n,) are what it was fitted to. But for one class it is fitted five times more,
-    to four fifths of the rows each, with the same parameters and weights; the folds are the same ones every time. As
-    LIBSVM has it, a pair of which a fold's rows have one class alone gets the value 1 or -1 for it.
+    X (n, d) or a list of n rows, y (n,) and sample_weight (n,) are what the estimator was fitted to. Except for one
+    class, the estimator is fitted five times more, to four fifths of the rows each. These fits have its parameters and
+    weights, and the folds are the same each time. A pair may have one class alone in a fold's rows: LIBSVM's value for
+    it is then 1 or -1.
 
     Raises NotFittedError, ValueError where there is no machine for each pair of classes, and what ``fit`` raises; warns
     with ConvergenceWarning where a fold's fit did not converge.
     """
     from sklearn.base import is_classifier, is_regressor
-    from sklearn.utils.validation import check_consistent_length, check_is_fitted
+    from sklearn.utils import column_or_1d, get_tags, indexable
+    from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator, "model_")
     model = estimator.model_
     X = arrays.checked(X)
-    X = X if sparse.issparse(X) else np.asarray(X)
-    if y is not None or is_classifier(estimator) or is_regressor(estimator):
-        check_consistent_length(X, y)
-    if is_regressor(estimator):
-        predicted = np.zeros(len(y))
-        for fold, rows, test in _fits(estimator, X, np.asarray(y), sample_weight):
-            predicted[test] = fold.predict(rows)
-        return replace(model, probA=np.array([laplace(y - predicted)]))
-    if not is_classifier(estimator):
+    if not (is_classifier(estimator) or is_regressor(estimator)):
+        indexable(X, y)  # raises the error for lengths that differ
         return replace(model, prob_density_marks=density_marks(estimator.decision_function(X)))
-    classes, y = estimator.classes_, np.asarray(y)
+    if y is None:
+        raise ValueError("y must be the labels or targets of the rows, got None")
+    if get_tags(estimator).input_tags.pairwise and not sparse.issparse(X):
+        X = np.asarray(X)  # only arrays of kernel values can be split in rows and columns
+    X, y, sample_weight = indexable(X, column_or_1d(y), sample_weight)
+    if is_regressor(estimator):
+        targets = y.astype(np.float64)
+        predicted = np.zeros(len(y))
+        for fold, rows, test in _fits(estimator, X, y, sample_weight):
+            predicted[test] = fold.predict(rows)
+        return replace(model, probA=np.array([laplace(targets - predicted)]))
+    classes = estimator.classes_
     if (unknown := np.setdiff1d(y, classes)).size:
         raise ValueError(f"y has the label {unknown[0]!r}, expected those of the fit: {', '.join(map(repr, classes))}")
     k = len(classes)

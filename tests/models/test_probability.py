@@ -242,6 +242,51 @@ def test_labels_that_the_fit_had_are_asked_for() -> None:
         probability.calibrated(model, X[:100], y)
     with pytest.raises(ValueError, match=r"y has the label .*5.*, expected those of the fit: .*0.*1.*2"):
         probability.calibrated(model, X, y + 5)
+    with pytest.raises(ValueError, match="y must be the labels or targets of the rows, got None"):
+        probability.calibrated(model, X)
+    with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[150, 150, 5\]"):
+        probability.calibrated(model, X, y, [1.0] * 5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["list", "pandas", "polars"])
+def test_rows_of_any_kind(form: str) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = list if form == "list" else pytest.importorskip(form).DataFrame
+    X, y = irises()
+    rows = frame(X)
+    if form == "pandas":
+        rows = pd.DataFrame(X, columns=list("abcd"), index=range(500, 500 + len(X)))
+    weights = pd.Series(np.where(y, 2.0, 1), index=range(9, 9 + len(y)))
+    got = probability.calibrated(SVC().fit(rows, y, weights), rows, y.tolist(), weights)
+    expected = probability.calibrated(SVC().fit(X, y, weights), X, y, weights)
+    np.testing.assert_array_equal(got.probA, expected.probA)
+    got = probability.calibrated(SVR().fit(rows, y), rows, pd.DataFrame(y))
+    np.testing.assert_array_equal(got.probA, probability.calibrated(SVR().fit(X, y), X, y).probA)
+    got = probability.calibrated(OneClassSVM(nu=0.2).fit(rows), rows)
+    expected = probability.calibrated(OneClassSVM(nu=0.2).fit(X), X)
+    np.testing.assert_array_equal(got.prob_density_marks, expected.prob_density_marks)
+    K = frame(X @ X.T)
+    got = probability.calibrated(SVC(kernel="precomputed").fit(K, y), K, y)
+    expected = probability.calibrated(SVC(kernel="precomputed").fit(X @ X.T, y), X @ X.T, y)
+    np.testing.assert_array_equal(got.probA, expected.probA)
+
+
+def test_rows_that_only_the_callers_kernel_reads() -> None:
+    rng = np.random.default_rng(0)
+    ragged = [rng.normal(size=n).tolist() for n in rng.integers(2, 7, 60)]
+    words = ["ab" * len(row) if sum(row) > 0 else "b" * len(row) for row in ragged]
+    y = np.array([sum(row) > 0 for row in ragged])
+
+    def sums(A: Any, B: Any) -> Any:
+        return np.outer([sum(row) for row in A], [sum(row) for row in B])
+
+    def letters(A: Any, B: Any) -> Any:
+        return np.outer([row.count("a") for row in A], [row.count("a") for row in B]) + 1.0
+
+    for rows, kernel in ((ragged, sums), (words, letters)):
+        model = SVC(kernel=kernel).fit(rows, y)
+        assert probability.calibrated(model, rows, y).probA[0] < 0
 
 
 def test_what_cannot_have_them(tmp_path: Path) -> None:
