@@ -1,4 +1,7 @@
-"""Files that appear whole: written beside their place under a name of their own, then moved there."""
+"""Files that appear whole, and folders that only this user can change.
+
+A file is written beside its place under a name of its own, then moved there.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
 if sys.platform != "win32":
     import fcntl
+    import grp
+    import pwd
 
 PathLike = str | os.PathLike[str]
 _BLOCK = 1 << 16  # bytes that are read at a time
@@ -169,3 +175,68 @@ def _replaceable(path: PathLike) -> Path | None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
     special = not stat.S_ISREG(mode) or os.fspath(path).startswith(("/dev/", "/proc/"))
     return None if special else resolved
+
+
+def private_folder(path: PathLike) -> None:
+    """Make a folder and its parents where they are missing, for this user alone. Raises OSError."""
+    target = Path(path)
+    for folder in (*reversed(target.parents), target):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def exposed(path: PathLike) -> str:
+    """Return who else can change what stands at ``path``, in words; "" where only this user and root can.
+
+    Each folder above ``path`` counts, since its owner and its writers can move what it holds. In a folder with the
+    sticky bit only owners move files. On Windows the answer is always "". Raises OSError where ``path`` is missing.
+    """
+    if sys.platform == "win32":
+        return ""
+    given, real = Path(os.path.abspath(path)), Path(os.path.realpath(path))
+    above = {place for one in (given, real) for place in one.parents}
+    for place in sorted({given, real} | above):
+        if words := changed_by_others(place, place in above):
+            return words
+    return ""
+
+
+def changed_by_others(path: Path, above: bool = False) -> str:
+    """Return who else owns or can write to one file or folder, in words; "" where nobody can.
+
+    above: whether the folder only leads to what is asked for.
+    """
+    if sys.platform == "win32":
+        return ""
+    found = path.lstat()
+    if found.st_uid not in (os.geteuid(), 0) and not (above and found.st_uid == _unmapped()):
+        return f"{str(path)!r} belongs to user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or (above and found.st_mode & stat.S_ISVTX):
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return f"all users can write to {str(path)!r}"
+    if found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid, os.geteuid()):
+        return f"group {found.st_gid} can write to {str(path)!r}"
+    return ""
+
+
+@cache
+def _unmapped() -> int | None:
+    """Return the user id that owns all foreign files inside a user namespace; None outside of one."""
+    try:
+        mapped = Path("/proc/self/uid_map").read_text().split()
+        return None if mapped == ["0", "0", str(2**32 - 1)] else int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except OSError:
+        return None
+
+
+@cache
+def _own_group(group: int, user: int) -> bool:
+    """Return whether a group is root's or has this user as its only member, as many systems make one for each user."""
+    if sys.platform == "win32" or not group:
+        return True
+    try:
+        found, name = grp.getgrgid(group), pwd.getpwuid(user).pw_name
+    except KeyError:
+        return False
+    return found.gr_name == name and set(found.gr_mem) <= {name}

@@ -4,33 +4,24 @@ Runs before the first platform query. Where the user has set OCL_ICD_VENDORS not
 more libraries, which only one of the two loaders takes from there, and not that of pyopencl's wheels for Linux.
 Otherwise a folder of .icd files is made in the user's cache (the system's own files copied, then what was found), and
 OCL_ICD_VENDORS names it, so that nothing hides anything.
-
-Caches of compiled programs are a convenience: where their folder cannot be written, or its disk is full, the libraries
-that would stumble over it are told to do without, before they are loaded.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import hashlib
 import os
-import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator
-from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
-from clsvm.errors import warn
+from clsvm import files
+from clsvm.opencl import caches
 
 SETTINGS = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # the loader's: where a user has set one, it stays
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
-_LEAST = 16 << 20  # bytes that a cache's disk must have free: compilers of runtimes end the process where it is full
 _DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
 # Where containers, WSL and ROCm put them, beside the folders that the system's loader looks in
 _FOLDERS = (
@@ -45,7 +36,7 @@ _FOLDERS = (
 def prepare() -> None:
     """Point the loader at all runtimes of this machine, and away from caches that cannot be kept. Idempotent; never
     raises for a missing one."""
-    _prepare_caches()
+    caches.prepare()
     if os.environ.get("OCL_ICD_VENDORS"):
         return
     if sys.platform == "win32":  # the Khronos loader: the registry's drivers stay, these are added
@@ -74,64 +65,13 @@ def prepare() -> None:
         os.environ["OCL_ICD_VENDORS"] = next(iter(extra.values()))
 
 
-def _prepare_caches() -> None:
-    """Where pyopencl's caches or PoCL's cannot be kept, say so once and have them do without."""
-    kept = {"PYOPENCL_NO_CACHE": ("pyopencl", "pytools"), "POCL_CACHE_DIR": ("pocl",)}
-    faults = {
-        setting: fault
-        for setting, names in kept.items()
-        if not os.environ.get(setting) and (fault := next(filter(None, map(_fault, map(user_cache_path, names))), ""))
-    }
-    os.environ.setdefault("PYOPENCL_CACHE_FAILURE_FATAL", "1")  # (unset it is a KeyError there, whatever has failed)
-    if "PYOPENCL_NO_CACHE" in faults:
-        os.environ["PYOPENCL_NO_CACHE"] = "1"
-    if "POCL_CACHE_DIR" in faults and (folder := _spare()):  # (it compiles in there, so it needs one)
-        os.environ["POCL_CACHE_DIR"] = str(folder)
-    if faults:
-        words = "compiled programs are not kept from one process to the next; XDG_CACHE_HOME can name another folder"
-        warn(f"{next(iter(faults.values()))}: {words}")
-
-
-def _fault(folder: Path) -> str:
-    """Why no cache can be kept in a folder, found by making it and a file in it; "" where one can."""
-    if not folder.is_absolute():
-        return f"the cache {str(folder)!r} is in no home folder"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1 << 16))
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return f"the cache {str(folder)!r} cannot be written ({error.strerror})"
-    return "" if free >= _LEAST else f"the cache {str(folder)!r} is on a disk with {free} bytes free"
-
-
-@cache
-def _spare() -> Path | None:
-    """A folder of this process's own for what its cache cannot hold, or None."""
-    for base in (None, "/dev/shm"):
-        try:
-            folder = Path(tempfile.mkdtemp(prefix="clsvm-", dir=base))
-        except OSError:
-            continue
-        atexit.register(_remove, folder, os.getpid())
-        if not _fault(folder):
-            return folder
-    return None
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # and not one forked from it
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _pip_runtimes(*names: str) -> Iterator[Path]:
     """Libraries of that name shipped by the intel-opencl-rt wheel of this environment."""
     try:
-        files = metadata.files("intel-opencl-rt") or []
+        shipped = metadata.files("intel-opencl-rt") or []
     except metadata.PackageNotFoundError:
-        files = []
-    candidates = [Path(str(f.locate())).resolve() for f in files if f.name in names]
+        shipped = []
+    candidates = [Path(str(f.locate())).resolve() for f in shipped if f.name in names]
     candidates += [Path(sysconfig.get_path("data")) / "lib" / name for name in names]
     for path in candidates:
         if os.path.isfile(path):  # (False where it may not be looked at)
@@ -166,12 +106,12 @@ def _loads(library: str) -> bool:
 
 
 def _folder(entries: dict[str, str]) -> Path | None:
-    """A folder holding just these .icd files; its name says its content, so processes share it and none changes it.
-    None where there is no place for one."""
+    """Return a folder that holds just these .icd files, or None where there is no place for one.
+
+    The folder's name tells its content: processes share it, and none changes it.
+    """
     name = f"icd-{hashlib.sha256(repr(sorted(entries.items())).encode()).hexdigest()[:12]}"
-    for base in (user_cache_path("clsvm"), _spare()):
-        if base is None:
-            continue
+    for base in caches.folders():
         try:
             return _written(base / name, entries)
         except OSError:
@@ -180,14 +120,21 @@ def _folder(entries: dict[str, str]) -> Path | None:
 
 
 def _written(folder: Path, entries: dict[str, str]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    """Return the folder once it holds these .icd files and no other. Raises OSError where that cannot be."""
+    files.private_folder(folder)
+    if words := files.exposed(folder):
+        raise PermissionError(words)
+    for present in folder.glob("*.icd"):  # the loader takes all of them
+        if not _right(present, entries.get(present.name)):
+            present.unlink()
     for name, text in entries.items():
-        target = folder / name
-        if not target.is_file() or target.read_text() != text:
-            scratch = folder / f".{name}.{os.getpid()}"
-            try:
-                scratch.write_text(text)
-                os.replace(scratch, target)
-            finally:
-                scratch.unlink(missing_ok=True)
+        if not (folder / name).exists():
+            with files.atomic_write(folder / name) as stream:
+                stream.write(text.encode())
     return folder
+
+
+def _right(path: Path, text: str | None) -> bool:
+    """Return whether a file is this user's own and holds the text."""
+    own = path.is_file() and not path.is_symlink() and not files.changed_by_others(path)
+    return own and path.read_text("utf-8", "replace") == text

@@ -9,6 +9,7 @@ another version is ignored, with one warning.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -60,6 +61,9 @@ def read() -> dict[str, dict[str, Any]]:
 
 @cache
 def _read(where: Path, modified: int) -> dict[str, dict[str, Any]]:
+    if words := files.exposed(where):
+        _ignored(where, words)
+        return {}
     try:
         content = json.loads(where.read_text("utf-8"))
         if content["clsvm"] != VERSION or not all(isinstance(r["profile"], dict) for r in content["devices"].values()):
@@ -102,13 +106,20 @@ def write(name: str, record: dict[str, Any]) -> None:
     """Add a record to the file, which is replaced whole. Raises OSError."""
     check_writable()
     content = {"clsvm": VERSION, "devices": {**read(), name: record}}
+    if path().exists() and files.exposed(path()):
+        path().unlink()  # the new file would keep the mode of the old one
     with files.atomic_write(path()) as stream:
         stream.write(json.dumps(content, indent=1).encode())
 
 
 def check_writable() -> None:
-    """Raise the OSError that :func:`write` would raise; the folder is made where there is none."""
-    path().parent.mkdir(parents=True, exist_ok=True)
+    """Raise the OSError that :func:`write` would raise, or that no file there would be read.
+
+    The folder is made where it is missing.
+    """
+    files.private_folder(path().parent)
+    if words := files.exposed(path().parent):
+        raise PermissionError(errno.EACCES, f"no tuning is read from there, since {words}", str(path()))
     files.check_writable(path())
 
 

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 import clsvm
 from clsvm.errors import BuildError, DeviceError
-from clsvm.opencl import contexts, devices, icd, memory, sources
+from clsvm.opencl import caches, contexts, devices, icd, memory, sources
 from clsvm.opencl.stream import Stream
 from tests.conftest import USABLE, noisy
 
@@ -144,7 +144,7 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(icd, "SYSTEM_VENDORS", system)
     monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([library]))
     monkeypatch.setattr(icd, "_bundled", lambda: iter(()))
-    monkeypatch.setattr(icd, "user_cache_path", lambda *a, **k: cache)
+    monkeypatch.setattr(caches, "user_cache_path", lambda *a, **k: cache)
     driver = f"{icd._FOLDERS[0]}/{icd._DRIVERS[1]}"  # where the loader does not look
     monkeypatch.setattr(icd, "_loads", lambda name: name in (driver, "/my/libthree.so.1", "libone.so.2"))
     icd.prepare()
@@ -314,8 +314,8 @@ def test_another_user_s_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(icd, "SYSTEM_VENDORS", tmp_path / "none")
     monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([Path("/some/libone.so")]))
     monkeypatch.setattr(icd, "_bundled", lambda: iter(()))  # (the environment may be where that user may not look)
-    spare = cache(icd._spare.__wrapped__) if room else lambda: None
-    monkeypatch.setattr(icd, "_spare", spare)
+    spare = cache(caches.spare.__wrapped__) if room else lambda: None
+    monkeypatch.setattr(caches, "spare", spare)
     read, write = os.pipe()
     process = os.fork()
     if not process:
