@@ -78,7 +78,7 @@ def _discovery() -> dict[str, Any]:
     listed = {}
     for file in sorted(Path(folder or icd.SYSTEM_VENDORS).glob("*.icd")):
         listed[file.name] = file.read_text(errors="replace").strip()
-    loads = {name: icd._loads(name) for name in icd._DRIVERS}
+    loads = {name: not icd._load_error(name) for name in icd._DRIVERS}
     return {"OCL_ICD_VENDORS": folder, "icd": listed, "drivers that load": loads}
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from rich.console import Console
+    from rich.table import Table
 
     from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
@@ -276,6 +277,27 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPE, markup=False, highlight=False)
+
+
+def show_table(table: Table) -> None:
+    """Print a table on stdout.
+
+    Where the terminal is too narrow for its rows, print a block of lines "column: cell" for each row instead.
+    """
+    from rich.measure import Measurement
+
+    out = console()
+    if Measurement.get(out, out.options.update(max_width=_PIPE), table).maximum <= out.width:
+        out.print(table)
+        return
+    if table.title:
+        out.print(table.title)
+    titles = [str(column.header) for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for title, cell in zip(titles, row, strict=True):
+            if cell:
+                out.print(f"{title}: {', '.join(str(cell).splitlines())}")
+        out.print()
 
 
 def _memory(text: str | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clsvm.cli.common import Device, apart, console, ending, reporting
+from clsvm.cli.common import Device, apart, console, ending, reporting, show_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,16 +58,17 @@ def describe(
 
 def _print(found: Description) -> None:
     """All figures, in tables."""
-    typer.echo(f"rows             {found.rows}")
-    typer.echo(f"columns          {found.columns}, {found.occurring} of them with an entry")
-    typer.echo(f"entries a row    {found.mean:.4g} on average, {found.longest} at most, {found.entries} in all")
-    typer.echo(f"density          {_percent(found.density)}")
+    out = console()
+    out.print(f"rows             {found.rows}")
+    out.print(f"columns          {found.columns}, {found.occurring} of them with an entry")
+    out.print(f"entries a row    {found.mean:.4g} on average, {found.longest} at most, {found.entries} in all")
+    out.print(f"density          {_percent(found.density)}")
     fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
-    typer.echo(f"clusters hold    {fill}")
-    typer.echo(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
+    out.print(f"clusters hold    {fill}")
+    out.print(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
     for table in (_deciles(found), _splits(found), _layouts(found)):
-        console().print(table)
-    typer.echo(f"auto takes       {found.chosen}: {found.reason}")
+        show_table(table)
+    out.print(f"auto takes       {found.chosen}: {found.reason}")
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -9,6 +9,7 @@ import typer
 from clsvm.cli.common import (
     console,
     reporting,
+    show_table,
 )
 
 
@@ -18,6 +19,7 @@ def devices(ctx: typer.Context) -> None:
         from rich.table import Table
 
         from clsvm.opencl import devices as machine
+        from clsvm.opencl import icd
 
         records = machine.devices()
         if not records:
@@ -31,8 +33,10 @@ def devices(ctx: typer.Context) -> None:
             usable = "yes" if r.usable else f"no: {r.reason}"
             marks = "yes" if r.fp64 else "no", usable, "yes" if r.index == default else ""
             table.add_row(str(r.index), r.platform, r.name, r.driver, *sizes, *marks)
-        console().print(table)
-        typer.echo(rule if any(r.usable for r in records) else f"None of these is usable: {machine.cure()}")
+        show_table(table)
+        for words in icd.unloaded():
+            console().print(words)
+        console().print(rule if any(r.usable for r in records) else f"None of these is usable: {machine.cure()}")
 
 
 def _default() -> tuple[int | None, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from clsvm.cli.common import Device, Element, Param, console, dtype_name, kernel_of, numbers, reporting
+from clsvm.cli.common import Device, Element, Param, dtype_name, kernel_of, numbers, reporting, show_table
 
 if TYPE_CHECKING:
     from clsvm.kernels import Kernel
@@ -45,7 +45,7 @@ def list_(ctx: typer.Context) -> None:
             table.add_column(title, overflow="fold")
         for name, spec in BUILTIN.items():
             table.add_row(name, "\n".join(_parameters(spec)), spec.formula)
-        console().print(table)
+        show_table(table)
 
 
 def _parameters(spec: Spec) -> Iterator[str]:
@@ -261,4 +261,4 @@ def _print(findings: list[Finding]) -> None:
         occupancy = "-" if f.occupancy is None else f"{f.occupancy:.3g}"
         loop = f"{f.multiply_adds:.0%}" if f.multiply_adds else "-", str(f.barriers or "-")
         table.add_row(f.target.name, f.program, f.entry, *words, occupancy, *loop, "; ".join(f.problems))
-    console().print(table)
+    show_table(table)

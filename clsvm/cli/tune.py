@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clsvm.cli.common import Device, console, reporting
+from clsvm.cli.common import Device, reporting, show_table
 
 
 def tune(
@@ -46,7 +46,7 @@ def _show_tuned() -> None:
             table.add_column(title, overflow="fold")
         for field, value in record["profile"].items():
             table.add_row(field, str(value))
-        console().print(table)
+        show_table(table)
 
 
 def _tune(device: str | None, seconds: float) -> None:
@@ -67,7 +67,7 @@ def _tune(device: str | None, seconds: float) -> None:
         figures = [f"{1e3 * one.default:.3g}", f"{1e3 * one.best:.3g}", f"{one.default / one.best:.2f}"]
         choice = str(one.choice) if one.choice else "the default"
         table.add_row(one.family, *(figures if one.searched else "---"), choice if one.searched else "not searched")
-    console().print(table)
+    show_table(table)
     rates = Table()
     for title in ("rate", "time of", "default", "measured"):
         rates.add_column(title, justify="right" if title in ("default", "measured") else "left", overflow="fold")
@@ -75,7 +75,7 @@ def _tune(device: str | None, seconds: float) -> None:
         measured = "not measured" if rate.ratio is None else f"{rate.ratio:g}"
         rates.add_row(rate.field, f"{rate.words}, over a dense cell's", f"{rate.default:g}", measured)
     if found.rates:
-        console().print(rates)
+        show_table(rates)
     if not all(one.searched for one in found.families):
         typer.echo("what is not searched had no time for two candidates: it stays the default")
     if any(rate.ratio is None for rate in found.rates):

@@ -10,11 +10,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.errors import DeviceError, install
-from clsvm.opencl import tuned
-from clsvm.opencl.contexts import build_lock, cached, context_of, forked, lost, quietly_built, quirks
+from clsvm.opencl import icd, trial, tuned
+from clsvm.opencl.contexts import build_lock, context_of, forked, lost, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl
 
@@ -40,15 +39,22 @@ class DeviceInfo:
 
 @cache
 def visible(process: int) -> list[cl.Device]:
-    """pyopencl's devices of every platform, in the order of their indices."""
+    """Return pyopencl's devices of every platform, in the order of their indices, each once.
+
+    A loader lists a platform twice where it meets one library under two names.
+    """
     try:
-        return [device for platform in cl.get_platforms() for device in platform.get_devices()]
+        return list(dict.fromkeys(device for platform in cl.get_platforms() for device in platform.get_devices()))
     except cl.Error:
         return []
 
 
 def devices() -> list[DeviceInfo]:
-    """Every OpenCL device of this machine; usable means that a trial build and run gave the right answer."""
+    """Return every OpenCL device of this machine.
+
+    A device is usable where a small fit in a process of its own had the right result. A fit that passed is remembered
+    until the driver or clsvm changes.
+    """
     return [_info(os.getpid(), index) for index in range(len(visible(os.getpid())))]
 
 
@@ -59,7 +65,7 @@ def _kind(device: cl.Device) -> str:
 @cache
 def _info(process: int, index: int) -> DeviceInfo:
     device = visible(process)[index]
-    reason = _trial(device)
+    reason = _trial(index, device)
     return DeviceInfo(
         index=index,
         platform=device.platform.name.strip(),
@@ -78,44 +84,45 @@ def _fp64(device: cl.Device) -> bool:
     return "cl_khr_fp64" in device.extensions
 
 
-def _trial(device: cl.Device) -> str:
-    """Build and run a small program; the reason it failed, or the empty string."""
+def _trial(index: int, device: cl.Device) -> str:
+    """Return why no fit works on a device, in words; "" where a small one did."""
     try:
-        context = context_of(os.getpid(), device)
-        with build_lock:
-            got = cached(lambda: _tried(context))
+        context_of(os.getpid(), device)
+    except DeviceError as error:
+        return str(error)
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
-        return f"a trial program failed: {str(error).strip().splitlines()[0][:120] if str(error) else type(error)}"
-    expected = np.sqrt(np.arange(64, dtype=np.float32)) + 1
-    return "" if np.allclose(got, expected, atol=1e-5) else "a trial program gave a wrong answer"
-
-
-def _tried(context: cl.Context) -> NDArray[np.float32]:
-    text = "kernel void trial(global float *x) { int i = get_global_id(0); x[i] = sqrt((float)i) + 1; }"
-    queue = cl.CommandQueue(context)
-    program = quietly_built(context, text, ())
-    got = np.zeros(64, np.float32)
-    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, got.nbytes)
-    program.trial(queue, got.shape, None, buffer)
-    cl.enqueue_copy(queue, got, buffer)
-    queue.finish()
-    return got
+        return f"no context could be made: {str(error).strip()[:200] or type(error).__name__}"
+    with build_lock:
+        return trial.failure(index, device)
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
-    """One line a device, for error messages."""
+    """Return a line for each device, for error messages; of all devices with the runtimes that did not load."""
     lines = [f"  {d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
+    lines += [] if info else [f"  {words}" for words in icd.unloaded()]
     return "\n".join(lines) or "  (none)"
 
 
 def no_platform() -> DeviceError:
-    """The error where no platform is found: the user's settings that may hide them all, and what brings one; or that
-    there was one before a fork."""
+    """Return the error where no platform is found: first its cause, then what brings a platform.
+
+    Causes are a fork, a runtime that does not load, and the user's settings, which may hide platforms.
+    """
     if forked():
         return lost("the OpenCL runtime")
+    causes = "".join(f"{words}; " for words in icd.unloaded())
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
     where = f" where {named} says; without it those of the system and of pip count" if named else ""
-    return DeviceError(f"no OpenCL platform was found{where}; {cure()} ('clsvm devices' lists what is visible)")
+    words = f"no OpenCL platform was found{where}; {cure()} ('clsvm devices' lists what is visible)"
+    return DeviceError(f"{causes}{words}")
+
+
+def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
+    """Return the error where no device that ``named`` can mean is usable: first its cause."""
+    causes = "; ".join(dict.fromkeys(info.reason for info in infos))
+    whose = f" that {named!r} names" if named else ""
+    helps = "" if any(info.usable for info in devices()) else f"; {cure()}"
+    return DeviceError(f"{causes}; no OpenCL device{whose} is usable{helps}; there are:\n{describe()}")
 
 
 def cure() -> str:
@@ -123,6 +130,7 @@ def cure() -> str:
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
+_NUMBERED = re.compile(r"\d+|(gpu|cpu)(:\d+)?")  # text that is no part of a name
 _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQueue"
 
 
@@ -149,7 +157,7 @@ def find(spec: Any = None) -> DeviceInfo:
     given = (first(None) or "" if spec is None else spec).strip()
     if isinstance(separated(given), list):
         raise DeviceError(f"expected one device, got several: {given!r}")
-    asked = given.lower()
+    asked = " ".join(given.split()).lower()
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
@@ -164,19 +172,36 @@ def find(spec: Any = None) -> DeviceInfo:
             raise DeviceError(f"{words}:\n{describe(infos)}")
         usable = infos[0] if infos else None
     if usable is None:
-        raise DeviceError(f"no usable OpenCL device; {install('cpu')} brings a CPU runtime:\n{describe()}")
+        raise _unusable(given, [_info(os.getpid(), i) for i in hits])
     return usable
 
 
 def separated(spec: Any) -> Any:
-    """Text with commas as the list of names that it stands for; anything else as it is. Raises DeviceError for a name
-    that is empty: it would be the default device."""
+    """Return the list of names that text with commas stands for, and anything else unchanged.
+
+    A comma inside the name of a visible device separates nothing: pieces that only together are part of such a name
+    stay together. Raises DeviceError for an empty name, which would mean the default device.
+    """
     if not (isinstance(spec, str) and "," in spec):
         return spec
-    names = [one.strip() for one in spec.split(",")]
+    here, pieces = visible(os.getpid()), spec.split(",")
+    names = []
+    while pieces:
+        ends = range(len(pieces), 1, -1)  # the most pieces first
+        joined = next((end for end in ends if _one_name(pieces[:end], here)), 1)
+        names.append(",".join(pieces[:joined]).strip())
+        pieces = pieces[joined:]
     if not all(names):
         raise DeviceError(f"device must have a name on each side of a comma, got {spec!r}")
-    return names
+    return names[0] if len(names) == 1 else names
+
+
+def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
+    """Return whether pieces of text are one device's or platform's name, or part of one, with its commas."""
+    texts = [" ".join(piece.split()).lower() for piece in pieces]
+    if not all(texts) or all(_NUMBERED.fullmatch(text) for text in texts):
+        return False
+    return bool(_matches(" ".join(",".join(pieces).split()).lower(), here))
 
 
 def listed(spec: Any) -> list[Any]:

@@ -20,6 +20,9 @@ from pathlib import Path
 from clsvm import files
 from clsvm.opencl import caches
 
+if sys.platform != "win32":
+    import resource
+
 SETTINGS = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # the loader's: where a user has set one, it stays
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 _DRIVERS = ("libnvidia-opencl.so.1", "libamdocl64.so", "libigdrcl.so")
@@ -46,7 +49,7 @@ def prepare() -> None:
         if found:
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(found)
         return
-    system = _system()
+    system = _entries(SYSTEM_VENDORS)
     listed = " ".join(system.values())
     extra = {}
     for path in (*_pip_runtimes("libintelocl.so"), *_bundled()):
@@ -56,7 +59,7 @@ def prepare() -> None:
     for name in (*_DRIVERS, *named):
         places = (name, *(f"{folder}/{name}" for folder in _FOLDERS))
         library = Path(name).name.split(".so")[0]
-        if library not in listed and (place := next(filter(_loads, places), None)):
+        if library not in listed and (place := next((one for one in places if not _load_error(one)), None)):
             extra[f"clsvm-{library}.icd"] = place
     folder = _folder({**system, **extra}) if extra else None
     if folder:
@@ -89,20 +92,36 @@ def _bundled() -> Iterator[Path]:
                 yield library
 
 
-def _system() -> dict[str, str]:
-    """What the system's .icd files hold, by their names; nothing where they may not be read."""
+def _entries(folder: Path) -> dict[str, str]:
+    """Return what a folder's .icd files hold, by their names; nothing where they may not be read."""
     try:
-        return {path.name: path.read_text().strip() for path in sorted(SYSTEM_VENDORS.glob("*.icd"))}
+        return {path.name: path.read_text().strip() for path in sorted(folder.glob("*.icd"))}
     except OSError:
         return {}
 
 
-def _loads(library: str) -> bool:
+def unloaded() -> list[str]:
+    """Return why runtimes that the loader is pointed at are not there, a line for each library that does not load."""
+    place = Path(os.environ.get("OCL_ICD_VENDORS") or SYSTEM_VENDORS)
+    libraries = _entries(place).values() if place.is_dir() else [str(place)] if place != SYSTEM_VENDORS else []
+    return [f"{one} does not load{_limit()} ({error})" for one in libraries if (error := _load_error(one))]
+
+
+def _limit() -> str:
+    """Return the limit of this process's address space in words, "" where there is none."""
+    if sys.platform == "win32":
+        return ""
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return "" if most == resource.RLIM_INFINITY else f" within an address space of {most >> 10} KiB (ulimit -v)"
+
+
+def _load_error(library: str) -> str:
+    """Return why a library does not load, in the system's words; "" where it does."""
     try:
         ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return str(error).removeprefix(f"{library}: ")
+    return ""
 
 
 def _folder(entries: dict[str, str]) -> Path | None:

@@ -28,7 +28,7 @@ ORDER = [
     ["gram"],
     ["solvers", "linalg", "nystrom", "models"],
     ["fit"],
-    ["tools", "estimators"],
+    ["tools", "estimators", "trial"],
     ["model_selection", "plots"],
     ["dask"],
     ["libsvm", "probability", "expression", "datasets", "__init__"],  # what users import by name

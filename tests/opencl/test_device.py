@@ -100,6 +100,61 @@ def test_a_platform_s_name_comes_before_a_device_s(text: str, expected: list[int
     assert devices._matches(text, here) == expected  # type: ignore[arg-type]
 
 
+MESA = "AMD Radeon RX 6800 (navi21, LLVM 15.0.6, DRM 3.49)"
+PIPE = "llvmpipe (LLVM 15.0.6, 256 bits)"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MESA, MESA),
+        (PIPE.upper(), PIPE.upper()),
+        (f"  {PIPE}:0 ", f"{PIPE}:0"),
+        ("LLVM 15.0.6, DRM", "LLVM 15.0.6, DRM"),
+        (f"{PIPE},{MESA}", [PIPE, MESA]),
+        (f"0, {PIPE} , gpu:1", ["0", PIPE, "gpu:1"]),
+        (f"{PIPE},{PIPE}", [PIPE, PIPE]),
+        ("Maker, Inc.,0", ["Maker, Inc.", "0"]),
+        ("10,12", ["10", "12"]),  # indices, though a device's name holds that
+        ("gpu,cpu", ["gpu", "cpu"]),
+        ("nobody, nowhere", ["nobody", "nowhere"]),
+        ([MESA, PIPE], [MESA, PIPE]),
+    ],
+)
+def test_a_comma_in_a_name_separates_nothing(monkeypatch: pytest.MonkeyPatch, text: Any, expected: Any) -> None:
+    names = [("rusticl", PIPE), ("rusticl", MESA), ("Maker, Inc.", "card 10,12")]
+    here = [Listed(platform, name) for platform, name in names]
+    monkeypatch.setattr(devices, "visible", lambda process: here)
+    assert devices.separated(text) == expected
+    assert devices.listed(text) == (expected if isinstance(expected, list) else [expected])
+    monkeypatch.setenv("CLSVM_DEVICE", text if isinstance(text, str) else ",".join(text))
+    assert devices.listed(None) == devices.listed(text)
+
+
+@pytest.mark.parametrize("text", [",", f"{PIPE},", f"{PIPE},,{PIPE}", f", {PIPE}"])
+def test_a_name_that_is_missing_beside_one_with_a_comma(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    here = [Listed("rusticl", PIPE)]
+    monkeypatch.setattr(devices, "visible", lambda process: here)
+    with pytest.raises(DeviceError, match="a name on each side of a comma"):
+        devices.separated(text)
+
+
+def test_a_fit_on_a_device_whose_name_has_a_comma(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = noisy(60, 3)
+    info = devices.find(device)
+    monkeypatch.setattr(devices, "_names", lambda one: ("rusticl", PIPE.lower()) if one is raw else ("", ""))
+    raw = devices.visible(os.getpid())[info.index]
+    for spec in (PIPE, [PIPE]):
+        assert clsvm.SVC(device=spec).fit(X, y).fit_report_.device == str(info)
+
+
+def test_a_device_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader lists a platform twice where it meets its library under two names."""
+    platforms = devices.cl.get_platforms()
+    monkeypatch.setattr(devices.cl, "get_platforms", lambda: [*platforms, *platforms])
+    assert devices.visible.__wrapped__(0) == devices.visible(os.getpid())
+
+
 class Listed:
     """As much of a pyopencl Device as a search looks at."""
 
@@ -146,7 +201,8 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(icd, "_bundled", lambda: iter(()))
     monkeypatch.setattr(caches, "user_cache_path", lambda *a, **k: cache)
     driver = f"{icd._FOLDERS[0]}/{icd._DRIVERS[1]}"  # where the loader does not look
-    monkeypatch.setattr(icd, "_loads", lambda name: name in (driver, "/my/libthree.so.1", "libone.so.2"))
+    there = driver, "/my/libthree.so.1", "libone.so.2"
+    monkeypatch.setattr(icd, "_load_error", lambda name: "" if name in there else "no such file")
     icd.prepare()
     folder = Path(os.environ["OCL_ICD_VENDORS"])
     entries = {path.read_text().strip() for path in folder.glob("*.icd")}
@@ -154,6 +210,20 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("OCL_ICD_VENDORS", "mine")
     icd.prepare()
     assert os.environ["OCL_ICD_VENDORS"] == "mine"
+
+
+def test_a_runtime_that_does_not_load_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libbroken.so").write_text("no library")
+    (tmp_path / "one.icd").write_text(f"{tmp_path}/libbroken.so\n")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    broken = f"{tmp_path}/libbroken.so does not load"
+    assert str(devices.no_platform()).startswith(f"{broken} (file too short); no OpenCL platform was found")
+    with pytest.raises(DeviceError) as caught:
+        devices.find("nobody's")
+    assert f"\n  {broken} (" in str(caught.value)
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (500_000 << 10, 500_000 << 10))
+    assert str(devices.no_platform()).startswith(f"{broken} within an address space of 500000 KiB (ulimit -v) (file")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +308,7 @@ def test_a_forked_child_trains_or_says_why(device: str) -> None:
     answer = queue.get(timeout=60)
     child.join(timeout=60)
     assert child.exitcode == 0
-    assert answer == dual or "fork" in answer
+    assert answer == dual or answer.startswith(f"{devices.find(device).platform} does not survive a fork")
 
 
 def test_no_platform_after_a_fork_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""A small fit on one device, compared with scikit-learn's: ``python -m clsvm.trial INDEX IDENTITY``.
+
+:mod:`clsvm.opencl.trial` starts this program and reads its output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+from sklearn import svm
+
+from clsvm.errors import BuildError
+from clsvm.estimators.classification import SVC
+from clsvm.gram.matrix import kernel_matrix
+from clsvm.opencl import devices, trial
+
+if sys.platform != "win32":
+    import resource
+
+_ROWS, _FEATURES, _GAMMA = 70, 3, 0.5
+
+
+def fitted(index: int) -> str:
+    """Return why a fit on the device with this index is wrong, in words; "" where it is right.
+
+    Raises what the fit raises.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(_ROWS, _FEATURES))
+    y = X[:, 0] + 0.5 * rng.normal(size=_ROWS) > 0
+    squares = np.square(X[:, None] - X).sum(axis=2)
+    K = kernel_matrix(X, kernel="rbf", gamma=_GAMMA, device=index)
+    if not np.allclose(K, np.exp(-_GAMMA * squares), atol=1e-4):
+        return "a small fit had wrong kernel values"
+    got = SVC(gamma=_GAMMA, device=index).fit(X, y).decision_function(X)
+    if not np.allclose(got, svm.SVC(gamma=_GAMMA).fit(X, y).decision_function(X), atol=0.02):
+        return "a small fit had wrong decision values"
+    return ""
+
+
+def cause(error: Exception) -> str:
+    """Return the line that says why a fit failed: a compiler's first line about an error, else the message's first."""
+    text = error.log if isinstance(error, BuildError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found = next((line for line in lines if "error:" in line), lines[0] if lines else "")
+    return f"a small fit failed: {found[:200] or type(error).__name__}"
+
+
+def main(index: int, identity: list[str]) -> str:
+    """Return the line of output for a device, "" where another device has this index."""
+    device = devices.visible(0)[index] if index < len(devices.visible(0)) else None
+    if device is None or trial.identity(device) != identity:
+        return ""
+    try:
+        words = fitted(index)
+    except Exception as error:  # whatever a broken runtime throws
+        words = cause(error)
+    return f"{trial.FAILED}{words}" if words else trial.PASSED
+
+
+if __name__ == "__main__":
+    if sys.platform != "win32":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a runtime that ends this process leaves no file
+    print(main(int(sys.argv[1]), json.loads(sys.argv[2])), flush=True)
