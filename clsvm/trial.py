@@ -19,7 +19,7 @@ from clsvm.opencl import devices, trial
 if sys.platform != "win32":
     import resource
 
-_ROWS, _FEATURES, _GAMMA = 70, 3, 0.5
+_ROWS, _FEATURES, _GAMMA = 100, 10, 0.1
 
 
 def fitted(index: int) -> str:
