@@ -150,6 +150,7 @@ def _written(folder: Path, entries: dict[str, str]) -> Path:
         if not (folder / name).exists():
             with files.atomic_write(folder / name) as stream:
                 stream.write(text.encode())
+                Path(stream.name).chmod(0o600)  # whatever the umask
     return folder
 
 

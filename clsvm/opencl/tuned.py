@@ -110,6 +110,7 @@ def write(name: str, record: dict[str, Any]) -> None:
         path().unlink()  # the new file would keep the mode of the old one
     with files.atomic_write(path()) as stream:
         stream.write(json.dumps(content, indent=1).encode())
+        Path(stream.name).chmod(0o644)  # whatever the umask: a file that others can write to is not read
 
 
 def check_writable() -> None:

@@ -149,6 +149,19 @@ def test_tuning_of_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
         tuned.check_writable()
 
 
+def test_what_is_written_is_read_again_whatever_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLSVM_TUNED", str(tmp_path / "new" / "tuned.json"))
+    before = os.umask(0)
+    try:
+        made = icd._written(tmp_path / "deep" / "icd", ENTRIES)
+        tuned.write("some device", {"profile": {}})
+    finally:
+        os.umask(before)
+    assert tuned.read() == {"some device": {"profile": {}}}
+    monkeypatch.setattr(files, "atomic_write", None)  # nothing is written again
+    assert content(icd._written(made, ENTRIES)) == ENTRIES
+
+
 def test_nothing_is_left_where_no_cache_can_be_kept(tmp_path: Path) -> None:
     """After SIGTERM as after an end: one folder stays, which all processes share."""
     program = "import clsvm.opencl.runtime, time; print('there', flush=True); time.sleep(60)"
