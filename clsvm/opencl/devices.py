@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ def devices() -> list[DeviceInfo]:
     A device is usable where a small fit in a process of its own had the right result. A fit that passed is remembered
     until the driver or clsvm changes.
     """
-    return [_info(os.getpid(), index) for index in range(len(visible(os.getpid())))]
+    return [_info(os.getpid(), index, tried=True) for index in range(len(visible(os.getpid())))]
 
 
 def _kind(device: cl.Device) -> str:
@@ -63,9 +63,10 @@ def _kind(device: cl.Device) -> str:
 
 
 @cache
-def _info(process: int, index: int) -> DeviceInfo:
+def _info(process: int, index: int, tried: bool) -> DeviceInfo:
+    """Return what is known of a device. tried: whether it counts as usable by a small fit, not by a context alone."""
     device = visible(process)[index]
-    reason = _trial(index, device)
+    reason = _reason(index, device, tried)
     return DeviceInfo(
         index=index,
         platform=device.platform.name.strip(),
@@ -84,8 +85,8 @@ def _fp64(device: cl.Device) -> bool:
     return "cl_khr_fp64" in device.extensions
 
 
-def _trial(index: int, device: cl.Device) -> str:
-    """Return why no fit works on a device, in words; "" where a small one did."""
+def _reason(index: int, device: cl.Device, tried: bool) -> str:
+    """Return why a device is not usable, in words; "" where nothing speaks against it."""
     try:
         context_of(os.getpid(), device)
     except DeviceError as error:
@@ -93,7 +94,7 @@ def _trial(index: int, device: cl.Device) -> str:
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
         return f"no context could be made: {str(error).strip()[:200] or type(error).__name__}"
     with build_lock:
-        return trial.failure(index, device)
+        return trial.failure(index, device) if tried else ""
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
@@ -147,7 +148,7 @@ def find(spec: Any = None) -> DeviceInfo:
     if isinstance(spec, cl.CommandQueue):
         spec = spec.device
     if isinstance(spec, cl.Device):
-        return _info(os.getpid(), here.index(_whole(spec, here)))
+        return _info(os.getpid(), here.index(_whole(spec, here)), tried=False)
     if isinstance(spec, int | np.integer) and not isinstance(spec, bool):
         spec = str(spec)
     if spec is not None and not isinstance(spec, str):
@@ -161,18 +162,19 @@ def find(spec: Any = None) -> DeviceInfo:
     hits = _matches(asked, here)
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
+    info = partial(_info, os.getpid(), tried=len(hits) > 1)  # (a small fit takes seconds: where there is a choice)
     if asked in ("", "gpu", "cpu"):  # several are no ambiguity: the best usable one, tried in this order
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
-        usable = next((info for i in hits if (info := _info(os.getpid(), i)).usable), None)
+        usable = next((one for one in map(info, hits) if one.usable), None)
     else:
-        infos = [info for i in hits if (info := _info(os.getpid(), i)).usable]
+        infos = [one for one in map(info, hits) if one.usable]
         if len(infos) > 1:
             words = f"{len(infos)} OpenCL devices match {given!r}; say more, or 'name:index'"
             raise DeviceError(f"{words}:\n{describe(infos)}")
         usable = infos[0] if infos else None
     if usable is None:
-        raise _unusable(given, [_info(os.getpid(), i) for i in hits])
+        raise _unusable(given, [*map(info, hits)])
     return usable
 
 

@@ -37,10 +37,6 @@ def test_a_fit_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = trial.identity(devices.visible(os.getpid())[index])
     assert program.main(index, known) == trial.PASSED
     assert program.main(index, ["another", *known[1:]]) == program.main(99, known) == ""
-    right = program.kernel_matrix
-    monkeypatch.setattr(program, "kernel_matrix", lambda *a, **k: right(*a, **k) + 0.01)
-    assert program.main(index, known) == "failed: a small fit had wrong kernel values"
-    monkeypatch.setattr(program, "kernel_matrix", right)
     scores = program.SVC.decision_function
     monkeypatch.setattr(program.SVC, "decision_function", lambda self, X: scores(self, X) + 0.1)
     assert program.main(index, known) == "failed: a small fit had wrong decision values"
@@ -58,7 +54,7 @@ def test_a_fit_that_fails_says_its_cause(monkeypatch: pytest.MonkeyPatch, error:
     def fails(*given: Any, **named: Any) -> np.ndarray:
         raise error
 
-    monkeypatch.setattr(program, "kernel_matrix", fails)
+    monkeypatch.setattr(program.SVC, "fit", fails)
     known = trial.identity(devices.visible(os.getpid())[0])
     assert program.main(0, known) == f"failed: a small fit failed: {words}"
 
@@ -75,19 +71,29 @@ def test_a_fit_that_fails_says_its_cause(monkeypatch: pytest.MonkeyPatch, error:
 )  # fmt: skip
 def test_a_runtime_that_ends_the_process_is_not_usable(device: str, written: Written, text: str, words: str) -> None:
     written(text)
-    with pytest.raises(DeviceError) as caught:
-        devices.find(int(device))
-    assert str(caught.value).startswith(f"{words}; no OpenCL device that '{device}' names is usable; pip install")
-    assert f"not usable: {words}" in str(caught.value)
+    info = devices.devices()[int(device)]
+    assert (info.usable, info.reason) == (False, words)
+    assert devices.find(int(device)).usable  # (the one that is named is taken as it is)
     written("print('passed')")  # a failure is not remembered
-    assert devices.find(int(device)).usable
+    assert devices.devices()[int(device)].usable
+
+
+@pytest.mark.skipif(len(devices.devices()) < 2, reason="takes a choice of devices")
+def test_a_choice_of_devices_is_among_usable_ones(written: Written, tmp_path: Path) -> None:
+    written("import sys; print('failed: no luck' if sys.argv[1] == '0' else 'passed')")
+    assert devices.find("cpu").index > 0
+    for mark in tmp_path.glob("fits-*"):
+        mark.unlink()
+    written("print('failed: no luck')")
+    with pytest.raises(DeviceError, match=r"^no luck; no OpenCL device that 'cpu' names is usable; pip install"):
+        devices.find("cpu")
 
 
 def test_a_fit_that_passed_is_remembered(device: str, written: Written) -> None:
     written("print('passed')")
-    assert devices.find(int(device)).usable
+    assert devices.devices()[int(device)].usable
     written("print('failed: it is not asked')")
-    assert devices.find(int(device)).usable
+    assert devices.devices()[int(device)].usable
 
 
 def test_a_process_that_says_nothing_is_not_held_against_a_device(
@@ -95,14 +101,13 @@ def test_a_process_that_says_nothing_is_not_held_against_a_device(
 ) -> None:
     for text in ("raise ImportError", ""):
         written(text)
-        assert devices.find(int(device)).usable
+        assert devices.devices()[int(device)].usable
     written("import time; time.sleep(60)")
     monkeypatch.setattr(trial, "_SECONDS", 0.2)
-    with pytest.raises(DeviceError, match=r"^a small fit did not end within 0\.2 seconds"):
-        devices.find(int(device))
+    assert devices.devices()[int(device)].reason == "a small fit did not end within 0.2 seconds"
 
 
 def test_the_program_makes_no_trial_itself(device: str, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trial.INSIDE, "1")
     written("print('failed: it is not asked')")
-    assert devices.find(int(device)).usable
+    assert devices.devices()[int(device)].usable
