@@ -1,14 +1,15 @@
 """Losses l(f, y) of decision values, as records: estimators name them, the Newton path reads their derivatives.
 
 f and y are (k, n): k outputs of n rows. Classes are signs (1, n) of two, or one row of 0 and 1 for each of several.
-A further loss is a record here. Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A;
+A further loss is a record here. Bounds of the objective (nystrom/newton.py) need l >= 0, l'' <= 1 and |l'''| <= 2 l''.
+Source: Meanti et al. 2020 (Kernel methods through the roof), section 3 and appendix A;
 Marteau-Ferey, Bach, Rudi 2019 (generalised self-concordance).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from scipy.special import expit, logsumexp, softmax
 
 Vector = NDArray[np.float64]
 Function = Callable[[Vector, Vector], Vector]
+TINY = 1e-4  # below which two terms of log cosh's series are exact to float64
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Loss:
     """value: l of each row, (k, n) by output, or (1, n) of a coupled loss. derivative, second: dl/df and d2l/df2
     (k, n); of a coupled loss, whose second derivative is diag(p) - p p', second is p. constant: the f (k,) that is best
     where it is the same for all rows, of y and weights (n,). quadratic: whether ``second`` does not depend on f. words:
-    for documentation."""
+    for documentation. numbers: whether targets are numbers, which have units. scaled: the loss in other units."""
 
     name: str
     words: str
@@ -34,19 +36,63 @@ class Loss:
     constant: Function
     quadratic: bool = False
     coupled: bool = False
+    numbers: bool = False
+    scaled: Callable[[Vector], Loss] | None = None
+
+    def units(self, largest: Vector) -> Vector:
+        """Return the unit (k,) in which each output is solved, a power of 2, for deviations of at most ``largest``.
+
+        A target in its unit is below 2. Targets of a loss that is about linear far out keep a unit of at most 1.
+        """
+        if not self.numbers:
+            return np.ones_like(largest)
+        most = largest if self.quadratic else np.minimum(largest, 1.0)
+        return np.where(largest > 0, np.ldexp(0.5, np.frexp(most)[1]), 1.0)
+
+    def within(self, units: Vector) -> Loss:
+        """Return the loss of f and y in ``units`` (k,), divided by the units' squares."""
+        return self if self.scaled is None else self.scaled(units[:, None])
 
 
-def _log_cosh(f: Vector, y: Vector) -> Vector:
+def _log_cosh(f: Vector, y: Vector, unit: Vector | float = 1.0) -> Vector:
     u = np.abs(f - y)
-    small = np.log1p(2 * np.square(np.sinh(np.minimum(u, 1.0) / 2)))  # (the other way would cancel)
-    return np.where(u < 1, small, u + np.log1p(np.exp(-2 * u)) - np.log(2))
+    v = u * unit
+    tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # (the square of a tiny unit is 0)
+    small = np.log1p(2 * np.square(np.sinh(np.minimum(v, 1.0) / 2)))  # (the other way would cancel)
+    large = np.where(v < 1, small, v + np.log1p(np.exp(-2 * v)) - np.log(2))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.where(v < TINY, tiny, large / unit / unit)
+
+
+def _log_cosh_within(unit: Vector) -> Loss:
+    return replace(
+        LOSSES["log_cosh"],
+        value=lambda f, y: _log_cosh(f, y, unit),
+        derivative=lambda f, y: np.tanh((f - y) * unit) / unit,
+        second=lambda f, y: 1 - np.square(np.tanh((f - y) * unit)),
+    )
+
+
+def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a rising function is 0 between ``low``, where it is at most 0, and ``high``; in any units."""
+    if low == high:
+        return low
+    unit = min(high - low, 1.0)
+    end = (high - low) / unit
+
+    def at(t: float) -> float:
+        return low + t * unit if t < end else high
+
+    return at(float(brentq(lambda t: slope(at(t)) / unit, 0.0, end, maxiter=2000)))
 
 
 def _middle(y: Vector, w: Vector) -> Vector:
-    """Where the sum of w tanh(c - y) is 0, of each output."""
-    ends = y.min(axis=1) - 1e-9, y.max(axis=1) + 1e-9
-    pairs = zip(y, *ends, strict=True)
-    return np.array([brentq(lambda c, one=one: float(w @ np.tanh(c - one)), low, high) for one, low, high in pairs])
+    """Return where the sum of w tanh(c - y) is 0, of each output."""
+    rows = y[:, w > 0]
+    ends = rows.min(axis=1), rows.max(axis=1)
+    pairs = zip(rows, *ends, strict=True)
+    w = w[w > 0]
+    return np.array([crossing(lambda c, one=one: float(w @ np.tanh(c - one)), low, high) for one, low, high in pairs])
 
 
 def _odds(y: Vector, w: Vector) -> Vector:
@@ -67,6 +113,7 @@ _LOSSES = (
         lambda f, y: np.ones_like(f),
         lambda y, w: np.asarray(y @ w / w.sum()),
         quadratic=True,
+        numbers=True,
     ),
     Loss(
         "log_cosh",
@@ -75,6 +122,8 @@ _LOSSES = (
         lambda f, y: np.tanh(f - y),
         lambda f, y: 1 - np.square(np.tanh(f - y)),
         _middle,
+        numbers=True,
+        scaled=_log_cosh_within,
     ),
     Loss(
         "logistic",

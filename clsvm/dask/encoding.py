@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 
 class Summary(NamedTuple):
     """Of a chunk: how many rows weigh something; its labels, or the weighted mean (1, k) of its numbers, and of each
-    the sum of weights and the rows; ends of the numbers (k,)."""
+    the sum of weights and the rows; ends (k,) of the numbers of rows that weigh something."""
 
     there: int
     keys: NDArray[Any]
@@ -58,7 +58,8 @@ class Numbers:
         w, columns = targets.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])
         means = (w @ columns / total)[None] if total[0] > 0 else np.zeros((1, columns.shape[1]))
-        ends = (columns.min(axis=0), columns.max(axis=0)) if len(y) else (means[0], means[0])
+        there = columns[w > 0]
+        ends = (there.min(axis=0), there.max(axis=0)) if len(there) else (means[0], means[0])
         return Summary(int((w > 0).sum()), means, total, np.array([len(y)]), *ends)
 
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:

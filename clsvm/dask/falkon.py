@@ -10,18 +10,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from distributed import Future
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from sklearn.utils.validation import check_random_state
 
 import clsvm.estimators.falkon as local
 from clsvm.arrays import stacked
 from clsvm.dask import worker
-from clsvm.dask.encoding import Labels, Numbers, Summary
+from clsvm.dask.encoding import Encoding, Labels, Numbers, Summary
 from clsvm.dask.rows import (
     HEAD,
     Answering,
@@ -41,13 +40,24 @@ from clsvm.dask.side import Chunks, OnWorkers, nbytes
 from clsvm.dask.worker import Terms
 from clsvm.gram.cross import USED
 from clsvm.gram.matrix import kernel_matrix
-from clsvm.losses import LOSSES
+from clsvm.losses import LOSSES, crossing
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.centers import Centers, count
-from clsvm.nystrom.rows import Task
+from clsvm.nystrom.rows import Task, deviation
 from clsvm.opencl import devices
 
 Vector = NDArray[np.float64]
+
+
+class Encoded(NamedTuple):
+    """The encoding of targets, the offset (k,), the weights' sum, classes (c,), and targets (k, any) among which are
+    the least and the largest of each output."""
+
+    encoding: Encoding
+    offset: Vector
+    total: float
+    classes: NDArray[Any]
+    extremes: Vector
 
 
 class _Products:
@@ -100,7 +110,7 @@ class _OnWorkers(nystrom.Ready):
         samples = [None] * len(self._sizes) if self.sample is None else split(self.sample, np.cumsum(self._sizes))
         terms = self._terms._replace(samples=tuple(samples))
         self._chunks.sent += nbytes(terms.centers)
-        return OnWorkers(self._chunks, terms, sum(self._sizes))
+        return OnWorkers(self._chunks, terms, task, sum(self._sizes))
 
 
 class OverChunks(Answering, local.Falkon):
@@ -139,7 +149,7 @@ class OverChunks(Answering, local.Falkon):
         self._rows(worker.named(head, getattr(X, "columns", None)), reset=True)
         kernel = self._kernel(Moments((sum(sizes), d), variance(facts)))
         self._flat = np.ndim(y) == 1
-        encoding, offset, total, classes = self._encoded(chunks, summaries)
+        encoding, offset, total, classes, extremes = self._encoded(chunks, summaries)
         centers = self._drawn(chunks, head, sizes, summaries, random, kernel)
         clock.lap("check")
         options = self._options()
@@ -158,6 +168,7 @@ class OverChunks(Answering, local.Falkon):
             finest=posed.finest,
             loss=loss.name,
             offset=offset,
+            largest=deviation(extremes, offset),
             penalty=float(self.penalty),
             total=total,
             device=options.device,
@@ -166,7 +177,9 @@ class OverChunks(Answering, local.Falkon):
             chunks=-(-len(sizes) // max(1, len(chunks.workers()))),
             samples=(),
         )
-        task = Task(loss, np.empty((len(offset), 0)), np.array([total]), offset, float(self.penalty))
+        task = Task(
+            loss, np.empty((len(offset), 0)), np.array([total]), offset, float(self.penalty), terms.largest
+        )
 
         def opened(dtype: str) -> Any:
             return _ready(chunks, sizes, posed, terms._replace(dtype=dtype, name=f"{name}-{dtype}"), options)
@@ -176,23 +189,22 @@ class OverChunks(Answering, local.Falkon):
         self.bytes_sent_ = {"to the workers": chunks.sent, "back": chunks.received}
         return centers.rows
 
-    def _encoded(self, chunks: Chunks, summaries: list[Summary]) -> tuple[Any, Vector, float, NDArray[Any]]:
-        """(the encoding of targets, offset (k,), the weights' sum, classes (c,))."""
+    def _encoded(self, chunks: Chunks, summaries: list[Summary]) -> Encoded:
+        """Return what all chunks' targets come to. Raises ValueError where no row weighs anything."""
         weights = np.array([float(one.weights[0]) for one in summaries])
         if not weights.sum() > 0:
             raise ValueError("Invalid input - all samples have zero or negative weights.")
         means = np.concatenate([one.keys for one in summaries])
         k = means.shape[1]
+        filled = [one for one in summaries if one.there]
+        least, most = np.min([one.least for one in filled], axis=0), np.max([one.most for one in filled], axis=0)
         if not self.fit_intercept:
             offset = np.zeros(k)
         elif self._loss(k) == "squared":
             offset = weights @ means / weights.sum()
         else:
-            filled = [one for one in summaries if one.counts[0]]
-            least = np.min([one.least for one in filled], axis=0)
-            most = np.max([one.most for one in filled], axis=0)
-            offset = np.array([self._middle(chunks, c, k, least[c] - 1e-9, most[c] + 1e-9) for c in range(k)])
-        return Numbers(k), offset, float(weights.sum()), np.zeros(0)
+            offset = np.array([self._middle(chunks, c, k, least[c], most[c]) for c in range(k)])
+        return Encoded(Numbers(k), offset, float(weights.sum()), np.zeros(0), np.stack([least, most], axis=1))
 
     def _middle(self, chunks: Chunks, output: int, k: int, low: float, high: float) -> float:
         """Where the loss's derivative, summed over all chunks, is 0."""
@@ -202,7 +214,7 @@ class OverChunks(Answering, local.Falkon):
             given = [encoding] * count, [loss] * count, [output] * count, [at] * count
             return float(sum(chunks.each(worker.slope_at, *given, chunks.y, chunks.weights)))
 
-        return float(brentq(slope, low, high))
+        return crossing(slope, float(low), float(high))
 
     def _drawn(
         self, chunks: Chunks, head: Any, sizes: list[int], summaries: list[Summary], random: Any, kernel: Any
@@ -229,12 +241,12 @@ class _Classes(OverChunks):
     _encoding = Labels
     class_weight: Any
 
-    def _encoded(self, chunks: Chunks, summaries: list[Summary]) -> tuple[Any, Vector, float, NDArray[Any]]:
+    def _encoded(self, chunks: Chunks, summaries: list[Summary]) -> Encoded:
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         loss = LOSSES[self._loss(len(encoding.table))]
         offset = loss.constant(encoding.table, weights) if self.fit_intercept else np.zeros(len(encoding.table))
         self.classes_ = encoding.classes
-        return encoding, offset, float(weights.sum()), encoding.classes
+        return Encoded(encoding, offset, float(weights.sum()), encoding.classes, encoding.table)
 
 
 class FalkonRegressor(OverChunks, local.FalkonRegressor):

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from clsvm.dask import worker
 from clsvm.dask.worker import CHANGES, Agreed, Lost, Past, Terms
 from clsvm.errors import DeviceError
-from clsvm.losses import LOSSES
-from clsvm.nystrom.rows import Several
+from clsvm.nystrom.rows import Several, Task
 
 Vector = NDArray[np.float64]
 LONG = 60.0  # seconds that a worker has to say that it is there
@@ -250,13 +249,12 @@ def _arrays(given: Any) -> Iterator[NDArray[Any]]:
 class OnWorkers(Several):
     """Rows in chunks on workers. What a chunk has to be is kept here, so that a lost one is made again."""
 
-    def __init__(self, chunks: Chunks, values: Terms, n: int) -> None:
+    def __init__(self, chunks: Chunks, values: Terms, task: Task, n: int) -> None:
         self._chunks = chunks
         self._version, self._past = 0, Past()
         chunks.agree(values)
-        self.loss, self.penalty = LOSSES[values.loss], values.penalty
+        self.task, self.units = task.in_units(), task.units
         self.k, self.m, self.n = len(values.offset), values.centers.shape[0], n
-        self._largest = np.maximum.reduce(self._all("largest"))
 
     def _all(self, name: str, *given: Any) -> list[Any]:
         version, past = self._version, self._past

@@ -70,6 +70,7 @@ class Terms(NamedTuple):
     finest: str
     loss: str
     offset: Vector
+    largest: Vector
     penalty: float
     total: float
     device: Any
@@ -85,7 +86,7 @@ class Terms(NamedTuple):
 
     def laid(self, stream: Stream, left: int, i: int, X: Data, y: Any, weights: Any) -> Rows:
         """Chunk i on the device, where ``left`` of them are still to share the memory."""
-        task = Task(LOSSES[self.loss], *self.encoding.encoded(y, weights), self.offset, self.penalty)
+        task = Task(LOSSES[self.loss], *self.encoding.encoded(y, weights), self.offset, self.penalty, self.largest)
         given = stream, X, self.centers, self.kernel, self.plan
         spared = (stream.limit - stream.held) * (left - 1) // left
         stream.limit -= spared

@@ -244,6 +244,11 @@ def _telling(told: FitTask, learnt: Callable[[int, Vector], dict[str, Any]], giv
     return stepped
 
 
+def _scaled(weights: Vector) -> Vector:
+    """Return weights over a power of 2, which changes no fit, so that their sum neither under- nor overflows."""
+    return np.ldexp(weights, -np.frexp(weights.max())[1])
+
+
 def _equal(A: Any, B: Any) -> bool:
     if sp.issparse(A) != sp.issparse(B):
         return False
@@ -321,7 +326,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
         y = targets.within(np.asarray(y, np.float64))
         if not np.isfinite(y).all():
             raise ValueError("Input y contains NaN or infinity.")
-        weights = targets.weights_of(sample_weight, y)
+        weights = _scaled(targets.weights_of(sample_weight, y))
         return Posed(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
 
     def predict(self, X: Any) -> Vector:
@@ -344,7 +349,7 @@ class _Classes(ClassifierMixin, Falkon):
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
         classes, index = targets.classes_of(y)
         by_class = targets.class_weights(self.class_weight, classes, classes[index])
-        weights = targets.weights_of(sample_weight, index) * by_class[index]
+        weights = _scaled(_scaled(targets.weights_of(sample_weight, index)) * _scaled(by_class)[index])
         left = np.unique(index[weights > 0])
         if len(left) < 2:
             raise ValueError("Invalid input - all samples with positive weights belong to the same class.")

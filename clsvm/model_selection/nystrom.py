@@ -110,9 +110,10 @@ class NystromFolds(Fits):
         tasks = [self._of_fold(part.jobs[place]) for place in part.places]
         if len(tasks) == 1:
             return tasks[0]
-        y, offset = (np.concatenate([getattr(task, name) for task in tasks]) for name in ("y", "offset"))
+        names = "y", "offset", "deviation"
+        y, offset, largest = (np.concatenate([getattr(task, name) for task in tasks]) for name in names)
         weights = np.concatenate([np.broadcast_to(task.weights, task.y.shape) for task in tasks])
-        return replace(tasks[0], y=y, weights=weights, offset=offset)
+        return replace(tasks[0], y=y, weights=weights, offset=offset, largest=largest)
 
     def _of_fold(self, job: Job) -> Task:
         """Over all rows, with weights 0 where the fold leaves them out."""

@@ -189,8 +189,8 @@ class Ready:
 
     def decision_values(self, task: Task, found: newton.Found) -> Vector:
         """f (k, n) of every row, by products as the solve's gradients had them."""
-        cross = self._finest if found.exact and self._finest else self._products
-        return cross.forward(found.alpha) + task.offset[:, None]
+        cross, units = self._finest if found.exact and self._finest else self._products, task.units[:, None]
+        return cross.forward(found.alpha / units) * units + task.offset[:, None]
 
 
 class ReadyInPlaces(Ready):

@@ -3,8 +3,9 @@
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
 Given      rows that answer with sums over them (rows.py), and the preconditioner
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| of each output, or of all together where the loss couples
-           them; P = T^-1 A^-1: near the optimum F - F* is about half its square, since there P' (Hessian) P is about I
+           them; P = T^-1 A^-1, for which P' (Hessian) P is near I; and a bound of F - F* (:meth:`_Newton._above`)
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
+Units      all is done in the task's units, for each output its own, and what is found is given in the caller's
 
     f <- K alpha + offset,  g <- P'(K' (w l'(f)) / N + penalty T' u)            until |g| <= tol |g(0)|
     d <- the solution of  P'(K' (w l''(f)) K / N + penalty T'T) P d = -g        conjugate gradients, one pass a step
@@ -44,8 +45,8 @@ STALL = 0.5  # g has to get lower by that factor, or F lower
 
 @dataclass
 class Found:
-    """Where it ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, the sum of their |g|^2 / 2,
-    how, and what it took. exact: whether gradients were of products in float64."""
+    """Where it ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, a bound of F - F*, how, and
+    what it took. exact: whether gradients were of products in float64."""
 
     alpha: Vector
     objective: float
@@ -109,7 +110,9 @@ class _Newton:
         fine: float,
     ) -> None:
         self.rows, self.P, self.tol, self.max_iter = rows, preconditioner, tol, max_iter
-        self.loss, self.penalty = rows.loss, rows.penalty
+        self.loss, self.penalty, self.units = rows.task.loss, rows.task.penalty, rows.units[:, None]
+        self.squares = self._each(np.square(self.units), lambda rows: rows.max(axis=1))
+        self.G, self.curvature = np.empty(0), np.empty(0)
         self.progress, self.callback, self.fine = progress, callback, fine
         self.steps = self.newton_steps = 0
         self.interrupted = False
@@ -127,7 +130,7 @@ class _Newton:
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
         return Found(
-            alpha=self.alpha,
+            alpha=self.alpha * self.units,
             objective=self.objective,
             residual=self.residual,
             bound=self.bound,
@@ -149,6 +152,7 @@ class _Newton:
         goal = np.where(learns, self.tol * self._norms(g), np.inf)  # (elsewhere the offset is all)
         self._hold(self._values(self.u))
         if start is not None and learns.any():
+            start = start / self.units
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
             self.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
             self._refine()
@@ -201,10 +205,13 @@ class _Newton:
 
     def _lost(self) -> float:
         """What rounding of K, by errors of its last bit, may do to f, over the largest target, of the worst output."""
+        return float((self._hidden() / np.maximum(self.rows.task.deviation, 1e-300)).max())
+
+    def _hidden(self) -> Vector:
+        """Return what rounding of K, by errors of its last bit, may do to f of each output (k,)."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
-        sizes = np.sqrt(np.square(self.alpha).sum(axis=1))
-        return float((rounding * sizes / np.maximum(rows.largest(), 1e-300)).max())
+        return np.asarray(rounding * np.sqrt(np.square(self.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
         """What rounding of targets and of f makes of the rows' slope, about, of each output."""
@@ -212,14 +219,17 @@ class _Newton:
 
     def _weigh(self) -> None:
         """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
-        total, at = self.rows.weigh()
+        total, at, least = self.rows.weigh()
         at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # (of centres that are no rows)
+        times = total / at.sum() if at.any() else 1.0
         began = perf_counter()
-        self.P.weigh(at * (total / at.sum()) if at.any() else at, self.penalty)
+        self.P.weigh(at * times, self.penalty)
+        self.curvature = np.minimum(least / times, 1.0) / 2
         self.seconds["preconditioner"] += perf_counter() - began
 
     def _gradient(self, slope: Vector) -> Vector:
-        return self.P.from_u(self.P.from_alpha(slope) + self.penalty * self.u)
+        self.G = self.P.from_alpha(slope) + self.penalty * self.u
+        return self.P.from_u(self.G)
 
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
         """F of each output, with f at the rows or s times along."""
@@ -227,7 +237,7 @@ class _Newton:
         return self.rows.losses(s) + self.penalty / 2 * squares
 
     def _hold(self, values: Vector) -> None:
-        self.values, self.objective = values, float(values.sum())
+        self.values, self.objective = values, float((values * self.squares).sum())
 
     def _hessian(self, d: Vector) -> Vector:
         v = self.P.u(d)
@@ -285,7 +295,7 @@ class _Newton:
         if not np.isfinite(sizes).all():
             raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.rows.dtype}: scale X")
         self.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
-        self.bound = float(np.square(sizes[np.isfinite(goal)]).sum()) / 2
+        self.bound = float((self._above(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
         seen = self.rows.passes * self.rows.n
         point = Point(now, self.steps, self.newton_steps, self.objective, nan, nan, self.residual, seen)
@@ -294,11 +304,43 @@ class _Newton:
             self.progress(point)
         return sizes
 
+    def _above(self, sizes: Vector) -> Vector:
+        """Return a bound of F - F* for each output, or of all together of a coupled loss; sizes: their |g|.
+
+        It is the least of three bounds, and beside it the share of rounding and of the jitter:
+
+            F                     since losses are not negative
+            |G|^2 / (2 penalty)   where G = grad_u F, since the penalty makes F strongly convex in u
+            |g|^2 / (2 c)         where the Hessian H >= c A'A for all v with |v - u| <= r = 2 |g| / c, in A'A's norm:
+                                  F(v) >= F(u) - |g| r + c r^2 / 2 = F(u) on the rim, so that the least F is within
+
+        A'A is penalty I and ``times`` the sum of D b b' over sampled rows b of B, D the outputs' mean. H is penalty I
+        and the sum of an output's own D b b' over all rows, which is ``least`` D or more. So H >= least / times A'A at
+        u, of which ``curvature`` is the half: the other half allows for the rounding of A. Where f changes by at most t
+        on the way from u to v, an own D falls to no less than exp(-2 t) of itself, since |l'''| <= 2 l''. That is a
+        half or more where t <= |b| |v - u|_2 <= reach r / sqrt(penalty) <= log(2) / 2.
+
+        Rounding of K moves each f by at most t. F moves by at most |l'| t + t^2 / 2, since l'' <= 1; so does the least
+        F; and |l'| <= sqrt(2 l), as of any function that is not negative where l'' <= 1.
+        """
+        values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            if not self.loss.quadratic:
+                c = c / 2
+                far = self.P.reach * 2 * sizes / c > np.log(2) / 2 * np.sqrt(self.penalty)
+                c = np.where(far, 0.0, c)
+            curved = np.where(c > 0, np.square(sizes) / (2 * c), np.inf)
+        least = np.minimum(np.minimum(values, np.square(pull) / (2 * self.penalty)), curved)
+        moved = self._hidden() + 4 * EPS * (task.deviation + np.abs(task.offset))
+        t = self._each(moved[:, None], lambda rows: rows.max(axis=1))
+        jitter = self.P.jitter * self._each(self.alpha, lambda rows: np.square(rows).sum(axis=1))
+        return least + 2 * t * np.sqrt(2 * values) + np.square(t) + self.penalty / 2 * jitter
+
     def _tell(self, d: Vector) -> None:
         """Call back after a step of conjugate gradients that has come to d; by an interrupt it ends the solve."""
         if self.callback:
             now = perf_counter() - self.began
             try:
-                self.callback(self.steps, (self.alpha + self.P.alpha(self.P.u(d))).T, now)
+                self.callback(self.steps, ((self.alpha + self.P.alpha(self.P.u(d))) * self.units).T, now)
             except KeyboardInterrupt:
                 self.interrupted = True

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -144,7 +144,8 @@ class Spread:
 
     def side(self, task: Task, sample: NDArray[np.intp] | None) -> Several:
         """The rows' side of a task."""
-        for one in [part.place.ask(part.pose, task, sample, task.total) for part in self.parts]:
+        total, task = task.total, replace(task, largest=task.deviation)  # (once, not for each part)
+        for one in [part.place.ask(part.pose, task, sample, total) for part in self.parts]:
             one.result()
         return Several(self.parts, task, self.m)
 

@@ -55,7 +55,8 @@ class Preconditioner:
 
     least: of the mean of the diagonal, at least added to it. jitter: what was. rank: of K, r; kept (r,): the centres
     that span the others where r < m, else None. condition: the ratio of T's diagonal, squared, which the condition
-    number of K among the centres kept is at least. size: the mean of K's diagonal. device, memory_limit: where the
+    number of K among the centres kept is at least. size: the mean of K's diagonal. reach: the largest |b| of a sampled
+    row b of B. device, memory_limit: where the
     factors are made, as :func:`clsvm.linalg.plan` takes them; the limit may change. Raises ValueError where K is
     indefinite beyond rounding: then the function is no kernel for these centres.
     """
@@ -83,6 +84,7 @@ class Preconditioner:
         self._both, self._of_T = both, both.diagonal().copy()
         self._of_A = self._of_T
         self._B: NDArray[np.floating] | None = self._R
+        self.reach = self._of_diagonal = float(np.sqrt(np.abs(diagonal).max() + self.jitter))
         self.condition = _condition(both)
 
     @property
@@ -125,7 +127,7 @@ class Preconditioner:
         """Take K (s, m) of the sampled rows in place of the centres; None: the centres again. B is in float32, twice as
         fast, where its rounding is small beside the penalties to come, ``penalty`` or more. Raises ValueError where K
         is not finite."""
-        self._B = self._R
+        self._B, self.reach = self._R, self._of_diagonal
         if K is None:
             return
         K = K if self.kept is None else K[:, self.kept]
@@ -137,6 +139,7 @@ class Preconditioner:
             self._B, _ = solve(T, K.T.astype(dtype, copy=False), lower=0, trans=1)  # (m, s)
         if not np.isfinite(self._B).all():
             raise ValueError(f"kernel values of rows and centres are beyond {K.dtype}: scale X")
+        self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
         """Make A of weights D (s,) of the sampled rows, or (m,) of the centres, and a penalty above 0."""

@@ -26,13 +26,33 @@ PARTS, LEAST = 16, 1024  # that rows in several places come in at most; rows of 
 @dataclass(frozen=True)
 class Task:
     """What is minimised: loss, targets y (k, n), weights (n,), offset (k,), penalty. weights (k, n) make outputs tasks
-    of their own, over other rows, say, with one penalty; not of a coupled loss."""
+    of their own, over other rows, say, with one penalty; not of a coupled loss. largest (k,): the largest deviation of
+    a target from the offset over all rows, where these are a part of them."""
 
     loss: Loss
     y: Vector
     weights: Vector
     offset: Vector
     penalty: float
+    largest: Vector | None = None
+
+    @property
+    def deviation(self) -> Vector:
+        """Return the largest deviation of a target from the offset (k,), over rows that weigh something."""
+        if self.largest is not None:
+            return self.largest
+        return deviation(np.where(self.weights > 0, self.y, self.offset[:, None]), self.offset)
+
+    @property
+    def units(self) -> Vector:
+        """Return the unit (k,) of each output, a power of 2, in which its targets are solved."""
+        return self.loss.units(self.deviation)
+
+    def in_units(self) -> Task:
+        """Return the task with targets, offset and loss in its units, so that nothing under- or overflows."""
+        units, largest = self.units, self.deviation
+        y, offset = self.y / units[:, None], self.offset / units
+        return replace(self, loss=self.loss.within(units), y=y, offset=offset, largest=largest / units)
 
     @property
     def total(self) -> Vector:
@@ -40,19 +60,28 @@ class Task:
         return np.asarray(self.weights.sum(axis=-1, keepdims=True))
 
 
+def deviation(y: Vector, offset: Vector) -> Vector:
+    """Return the largest deviation (k,) of targets (k, n) from the offset; what rounding makes of one is no less."""
+    y = np.concatenate([y, offset[:, None]], axis=1)
+    return np.maximum(np.abs(y - offset[:, None]).max(axis=1), np.abs(y).max(axis=1) * NEAR)
+
+
 class Curvature(NamedTuple):
-    """Of the second derivatives D, weighed and over the outputs' mean: their sum, and those of the sampled rows."""
+    """Second derivatives D, weighed. total, sampled: the sum of the outputs' mean, and that mean at the sampled rows.
+    least (k,): of each output, (1,) of a coupled loss, the least of D over that mean at the sampled rows."""
 
     total: float
     sampled: Vector
+    least: Vector
 
 
 class Side(Protocol):
-    """What a solver asks. loss, penalty: of the task. k, m, n: outputs, centres, rows. passes: over the rows, so far.
-    dtype: of products in gradients; refined: whether it was made finer."""
+    """What a solver asks, in the task's units. task: its loss, penalty, offset and largest. units (k,): the task's.
+    k, m, n: outputs, centres, rows. passes: over the rows, so far. dtype: of products in gradients; refined: whether it
+    was made finer."""
 
-    loss: Loss
-    penalty: float
+    task: Task
+    units: Vector
     k: int
     m: int
     n: int
@@ -87,9 +116,6 @@ class Side(Protocol):
     def rounding(self) -> Vector:
         """Sums (k, 1) of what rounding may show in, of each row: derivatives, targets, f."""
 
-    def largest(self) -> Vector:
-        """The largest target of each output (k,), from the offset on."""
-
     def weigh(self) -> Curvature:
         """Take second derivatives at f for :meth:`hessian`."""
 
@@ -109,12 +135,12 @@ class Rows:
         total: Vector | None = None,
         exact: Callable[[], Cross] | None = None,
     ) -> None:
-        self.cross, self.task, self._sample, self._exact = cross, task, sample, exact
-        self.loss, self.penalty = task.loss, task.penalty
+        self.cross, self.task, self._sample, self._exact = cross, task.in_units(), sample, exact
+        self.loss, self.units = self.task.loss, task.units
         self.k, self.m, self.n = cross.k, cross.m, cross.n
         self._of_gradients = cross
         self._shares = task.weights / (task.total if total is None else total)
-        self._offset = task.offset[:, None]
+        self._offset = self.task.offset[:, None]
         self.restart()
 
     def restart(self) -> None:
@@ -161,11 +187,6 @@ class Rows:
         terms = np.abs(self.loss.derivative(f, y)) + np.abs(y) + np.abs(f)
         return np.asarray((self._shares * terms).sum(axis=1, keepdims=True))
 
-    def largest(self) -> Vector:
-        counted = np.where(self.task.weights > 0, self.task.y, self._offset)  # (what weighs nothing has any target)
-        largest = np.abs(counted - self._offset).max(axis=1)
-        return np.maximum(largest, np.abs(counted).max(axis=1) * NEAR)
-
     def weigh(self) -> Curvature:
         loss, shares = self.loss, self._shares
         second = loss.second(self._f, self.task.y)
@@ -174,7 +195,12 @@ class Rows:
         else:
             self.cross.weigh(shares if loss.quadratic else shares * second)
         D = ((second * (1 - second) if loss.coupled else second) * shares).mean(axis=0)
-        return Curvature(float(D.sum()), D[:0] if self._sample is None else D[self._sample])
+        if self._sample is None:
+            return Curvature(float(D.sum()), D[:0], np.zeros(1 if loss.coupled else self.k))
+        own = (second.min(axis=0, keepdims=True) if loss.coupled else second) * shares
+        sampled, own = D[self._sample], own[:, self._sample]
+        over = np.divide(own, sampled, out=np.ones_like(own), where=sampled > 0)
+        return Curvature(float(D.sum()), sampled, over.min(axis=1, initial=1.0))
 
     def hessian(self, V: Vector) -> Vector:
         return self.cross.forward_back(V)
@@ -201,9 +227,8 @@ class Several:
     whichever place has a part, the bits are the same."""
 
     def __init__(self, parts: Sequence[Part], task: Task, m: int) -> None:
-        self._parts, self.loss, self.penalty = parts, task.loss, task.penalty
+        self._parts, self.task, self.units = parts, task.in_units(), task.units
         self.k, self.m, self.n = len(task.offset), m, sum(part.n for part in parts)
-        self._largest = np.maximum.reduce(self._all("largest"))
 
     def _all(self, name: str, *given: Any) -> list[Any]:
         asked = [part.ask(name, *given) for part in self._parts]
@@ -245,12 +270,10 @@ class Several:
     def rounding(self) -> Vector:
         return self._sum("rounding")
 
-    def largest(self) -> Vector:
-        return self._largest
-
     def weigh(self) -> Curvature:
         found = self._all("weigh")
-        return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]))
+        least = np.minimum.reduce([one.least for one in found])
+        return Curvature(sum(one.total for one in found), np.concatenate([one.sampled for one in found]), least)
 
     def hessian(self, V: Vector) -> Vector:
         return self._sum("hessian", V)
@@ -264,7 +287,7 @@ def blocks(n: int) -> list[slice]:
 
 def of_part(task: Task, rows: slice) -> Task:
     """The task's targets and weights of some rows."""
-    return replace(task, y=task.y[:, rows], weights=task.weights[..., rows])
+    return replace(task, y=task.y[:, rows], weights=task.weights[..., rows], largest=task.deviation)
 
 
 def within(places: NDArray[np.intp] | None, rows: slice) -> NDArray[np.intp] | None:
