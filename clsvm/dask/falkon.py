@@ -177,9 +177,7 @@ class OverChunks(Answering, local.Falkon):
             chunks=-(-len(sizes) // max(1, len(chunks.workers()))),
             samples=(),
         )
-        task = Task(
-            loss, np.empty((len(offset), 0)), np.array([total]), offset, float(self.penalty), terms.largest
-        )
+        task = Task(loss, np.empty((len(offset), 0)), np.array([total]), offset, float(self.penalty), terms.largest)
 
         def opened(dtype: str) -> Any:
             return _ready(chunks, sizes, posed, terms._replace(dtype=dtype, name=f"{name}-{dtype}"), options)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.linalg import lapack
 
 from clsvm.errors import BufferSizeError, MemoryLimitError
@@ -17,6 +18,7 @@ from clsvm.linalg.tiles import Shape
 from clsvm.opencl.devices import listed
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
+from clsvm.parameters import Number
 
 Matrix = NDArray[Any]
 UNIT = 128  # tiles are whole ones, where they are chosen
@@ -60,14 +62,10 @@ def plan(
     memory_limit: bytes on each worker's device; None: half of what is free there. tile: rows and columns of a tile;
     None: as many as the memory holds three of, at most an eighth of n. But where every device is a CPU, whose memory is
     the host's, or one lacks the dtype, LAPACK then works on the whole matrix, takes none and knows no memory_limit.
-    Raises ValueError (memory_limit is too small, a device lacks the dtype) or DeviceError.
+    Raises ValueError or TypeError for bad input (memory_limit is too small, a device lacks the dtype), or DeviceError.
     """
-    dtype = np.dtype(dtype).name
-    if n < 1:
-        raise ValueError(f"n must be a number of rows >= 1, got {n}")
-    if tile is not None and (isinstance(tile, bool) or not isinstance(tile, int | np.integer) or tile < 1):
-        raise ValueError(f"tile must be a whole number of rows >= 1, got {tile!r}")
-    tile = None if tile is None else int(tile)
+    n, dtype = _rows("n", n), _real(dtype)
+    tile = None if tile is None else _rows("tile", tile)
     devices = tuple(listed(device))
     rooms = [_room(one, memory_limit, dtype) for one in devices]
     names = [room.name for room in rooms]
@@ -89,6 +87,23 @@ def plan(
     if need(sizes[-1]) > limit:
         raise MemoryLimitError(limit, 0, need(sizes[-1]))
     raise BufferSizeError(f"{names[0]} allows no buffers for tiles of {sizes[-1]} rows")
+
+
+def _rows(name: str, number: Any) -> int:
+    """Return a number of rows. Raises TypeError or ValueError where it is no whole number of at least 1."""
+    Number(least=1, whole=True).check(name, number)
+    return int(number)
+
+
+def _real(dtype: Any) -> str:
+    """Return the name of float32 or float64. Raises TypeError for any other dtype."""
+    try:
+        name = str(np.dtype(dtype).name)
+    except TypeError:
+        name = ""
+    if dtype is None or name not in ("float32", "float64"):
+        raise TypeError(f"dtype must be float32 or float64, got {dtype!r}")
+    return name
 
 
 def usual_tile(n: int) -> int:
@@ -207,14 +222,19 @@ def solve_triangular(
     dtype. The other triangle is not read. Columns of B are shared by the workers, a tile's width each.
 
     device, memory_limit and tile as :func:`plan` says. Raises numpy.linalg.LinAlgError where T is singular, ValueError
-    or TypeError for bad input, DeviceError where the machine fails.
+    or TypeError for bad input, entries that are not finite among it, DeviceError where the machine fails.
     """
-    T = _matrix(T, "T")
-    X = np.array(B, T.dtype, order="C", copy=None if overwrite_b else True)
-    if X.ndim not in (1, 2) or len(X) != len(T):
-        raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {X.shape}")
+    T, given = _matrix(T, "T"), _numbers(B, "B")
+    if given.ndim not in (1, 2) or len(given) != len(T):
+        raise ValueError(f"B must be (n,) or (n, k) with n = {len(T)} rows as T, got shape {given.shape}")
+    X = np.array(given, T.dtype, order="C", copy=None if overwrite_b else True)
+    if not X.flags.writeable:
+        raise ValueError("B is read-only and cannot be overwritten")
     if len(zeros := np.flatnonzero(T.diagonal() == 0)):
         raise np.linalg.LinAlgError(f"T is singular: number {zeros[0]} of its diagonal is 0")
+    for name, entries in (("the diagonal of T", T.diagonal()), ("B", X)):
+        if not np.isfinite(entries).all():
+            raise ValueError(f"{name} must be of finite numbers in {T.dtype}, got NaN or infinity")
     made = plan(len(T), T.dtype, device=device, memory_limit=memory_limit, tile=tile)
     columns, U = X.reshape(len(X), -1), T.T if lower else T
     if not X.size:
@@ -228,16 +248,29 @@ def solve_triangular(
         schedule.solve(Grid(U, made.tile), columns, made.team)
     else:  # U X = B, from its last row on
         schedule.solve(Grid(U[::-1, ::-1].T, made.tile), columns[::-1], made.team)
+    if not np.isfinite(X).all() and not all(np.isfinite(U[i, i:]).all() for i in range(len(U))):
+        raise ValueError("T must be of finite numbers in the triangle that is read, got NaN or infinity")
     return X
 
 
+def _numbers(given: Any, name: str) -> Matrix:
+    """Return an array of real numbers. Raises TypeError for sparse and masked arrays and for other entries."""
+    if sparse.issparse(given) or np.ma.isMaskedArray(given):
+        raise TypeError(f"{name} must be a dense array without a mask, got a {type(given).__name__}")
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # (rows of different lengths)
+        raise ValueError(f"{name} must be an array of real numbers, got {type(given).__name__}: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be of real numbers, got {array.dtype}")
+    return array
+
+
 def _matrix(A: Any, name: str) -> Matrix:
-    """A square matrix of float32 or float64."""
-    A = np.asanyarray(A)
+    """Return a square matrix of float32 or float64."""
+    A = _numbers(A, name)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not len(A):
         raise ValueError(f"{name} must be a square matrix of at least one row, got shape {A.shape}")
-    if A.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must be of real numbers, got {A.dtype}")
     return A if A.dtype in (np.float32, np.float64) else A.astype(np.float64)
 
 

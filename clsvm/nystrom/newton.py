@@ -307,7 +307,7 @@ class _Newton:
     def _above(self, sizes: Vector) -> Vector:
         """Return a bound of F - F* for each output, or of all together of a coupled loss; sizes: their |g|.
 
-        It is the least of three bounds, and beside it the share of rounding and of the jitter:
+        It is the least of three bounds, and beside it what rounding can make of F and of the least F:
 
             F                     since losses are not negative
             |G|^2 / (2 penalty)   where G = grad_u F, since the penalty makes F strongly convex in u
@@ -321,7 +321,8 @@ class _Newton:
         half or more where t <= |b| |v - u|_2 <= reach r / sqrt(penalty) <= log(2) / 2.
 
         Rounding of K moves each f by at most t. F moves by at most |l'| t + t^2 / 2, since l'' <= 1; so does the least
-        F; and |l'| <= sqrt(2 l), as of any function that is not negative where l'' <= 1.
+        F; and |l'| <= sqrt(2 l), as of any function that is not negative where l'' <= 1. T'T is K among the centres up
+        to ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
         """
         values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -333,8 +334,8 @@ class _Newton:
         least = np.minimum(np.minimum(values, np.square(pull) / (2 * self.penalty)), curved)
         moved = self._hidden() + 4 * EPS * (task.deviation + np.abs(task.offset))
         t = self._each(moved[:, None], lambda rows: rows.max(axis=1))
-        jitter = self.P.jitter * self._each(self.alpha, lambda rows: np.square(rows).sum(axis=1))
-        return least + 2 * t * np.sqrt(2 * values) + np.square(t) + self.penalty / 2 * jitter
+        off = self.P.off * self._each(self.alpha, lambda rows: np.square(rows).sum(axis=1))
+        return least + 2 * t * np.sqrt(2 * values) + np.square(t) + self.penalty / 2 * off
 
     def _tell(self, d: Vector) -> None:
         """Call back after a step of conjugate gradients that has come to d; by an interrupt it ends the solve."""

@@ -53,7 +53,8 @@ SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the larges
 class Preconditioner:
     """Of K(C, C) (m, m), symmetric, in float64; its memory becomes the factors'.
 
-    least: of the mean of the diagonal, at least added to it. jitter: what was. rank: of K, r; kept (r,): the centres
+    least: of the mean of the diagonal, at least added to it. jitter: what was. off: by how much T'T may differ from K
+    in any direction, the jitter or the tolerance of pivots. rank: of K, r; kept (r,): the centres
     that span the others where r < m, else None. condition: the ratio of T's diagonal, squared, which the condition
     number of K among the centres kept is at least. size: the mean of K's diagonal. reach: the largest |b| of a sampled
     row b of B. device, memory_limit: where the
@@ -77,6 +78,7 @@ class Preconditioner:
         both = np.asfortranarray(K.T)  # (symmetric: LAPACK's order without a copy)
         np.fill_diagonal(both, diagonal + self.jitter)
         self._R: Vector | None = None
+        self.off = self.jitter
         with _threads(self.m**3 / 3):
             if not self._factored(both, lower=False) or _condition(both) > SINGULAR:
                 np.fill_diagonal(both, diagonal)
@@ -116,7 +118,7 @@ class Preconditioner:
             if rank and np.isfinite(L).all() and left.min() >= -GROWTH * tol and rest <= GROWTH * self.m * tol:
                 self._R = np.empty((rank, self.m), order="F")
                 self._R[:, order] = L.T
-                self.rank, self.kept, self.jitter = int(rank), order[:rank], 0.0
+                self.rank, self.kept, self.jitter, self.off = int(rank), order[:rank], 0.0, tol
                 return np.asfortranarray(L[:rank].T)
             tol *= GROWTH
         words = f"the kernel function is not positive semi-definite on the {self.m} centres: after {rank} pivots of a "

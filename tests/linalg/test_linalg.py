@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.sparse
 from numpy.testing import assert_array_equal
 
 from clsvm import linalg
@@ -217,7 +218,7 @@ def test_bad_input(device: str) -> None:
     for words, call in (
         ("A must be a square matrix of at least one row, got shape (3, 2)", lambda: linalg.cholesky(np.ones((3, 2)))),
         ("U must be a square matrix of at least one row, got shape (0, 0)", lambda: linalg.lauum(np.ones((0, 0)))),
-        ("tile must be a whole number of rows >= 1, got 0", lambda: linalg.cholesky(np.eye(3), tile=0)),
+        ("tile must be >= 1, got 0", lambda: linalg.cholesky(np.eye(3), tile=0)),
         ("B must be (n,) or (n, k) with n = 3", lambda: linalg.solve_triangular(np.eye(3), np.ones(4), **given)),
         ("T is singular: number 1 of its diagonal", lambda: linalg.solve_triangular(np.diag([1.0, 0]), np.ones(2))),
     ):
@@ -227,8 +228,6 @@ def test_bad_input(device: str) -> None:
         linalg.cholesky(np.eye(3) * 1j)
     with pytest.raises(TypeError, match="or a list of at least one of them"):
         linalg.cholesky(np.eye(3), device=[])
-    with pytest.raises(ValueError, match="n must be a number of rows >= 1, got 0"):
-        linalg.plan(0)
     for tile in (None, 1, 2):
         with pytest.raises(np.linalg.LinAlgError, match=r"minor of order [23]"):  # (the tile's last)
             linalg.cholesky(np.diag([1, np.nan, 1]), device=device, tile=tile)
@@ -238,6 +237,56 @@ def test_bad_input(device: str) -> None:
         linalg.cholesky(locked, overwrite_a=True)
     assert linalg.cholesky([[4, 2], [2, 5]], **given).tolist() == [[2, 1], [0, 2]]
     assert linalg.cholesky([[4, 2], [2, 5]], device=device, tile=np.int64(1)).tolist() == [[2, 1], [0, 2]]
+
+
+ONE = np.eye(3)
+WRONG = (
+    (lambda **_: linalg.plan(0), ValueError, "n must be >= 1, got 0"),
+    (lambda **_: linalg.plan(2.5), TypeError, "n must be an integer >= 1, got 2.5"),
+    (lambda **_: linalg.plan(True), TypeError, "n must be an integer >= 1, got True"),
+    (lambda **_: linalg.plan("5"), TypeError, "n must be an integer >= 1, got '5'"),
+    (lambda **_: linalg.plan(5, tile=2.0), TypeError, "tile must be an integer >= 1, got 2.0"),
+    (lambda **_: linalg.plan(5, "int8"), TypeError, "dtype must be float32 or float64, got 'int8'"),
+    (lambda **_: linalg.plan(5, np.float16), TypeError, "dtype must be float32 or float64, got .*float16"),
+    (lambda **_: linalg.plan(5, complex), TypeError, "dtype must be float32 or float64, got .*complex"),
+    (lambda **_: linalg.plan(5, "what"), TypeError, "dtype must be float32 or float64, got 'what'"),
+    (lambda **_: linalg.plan(5, None), TypeError, "dtype must be float32 or float64, got None"),
+    (lambda **g: linalg.lauum(ONE + 0j, **g), TypeError, "U must be of real numbers, got complex128"),
+    (lambda **g: linalg.cholesky(ONE.astype(str), **g), TypeError, "A must be of real numbers, got <U"),
+    (lambda **g: linalg.cholesky(ONE.astype(object), **g), TypeError, "A must be of real numbers, got object"),
+    (lambda **g: linalg.cholesky(scipy.sparse.eye(3), **g), TypeError, "A must be a dense array .*, got a dia_matrix"),
+    (lambda **g: linalg.cholesky(np.ma.array(ONE, mask=ONE), **g), TypeError, "A must be .* got a MaskedArray"),
+    (lambda **g: linalg.cholesky([[1.0, 0.0], [1.0]], **g), ValueError, "A must be an array of real numbers, got list"),
+    (lambda **g: linalg.solve_triangular(ONE + 0j, np.ones(3), **g), TypeError, "T must be of real .* complex128"),
+    (lambda **g: linalg.solve_triangular(ONE, [1 + 2j, 0, 0], **g), TypeError, "B must be of real .* complex128"),
+    (lambda **g: linalg.solve_triangular(ONE, ["1", "2", "3"], **g), TypeError, "B must be of real numbers, got <U1"),
+    (lambda **g: linalg.solve_triangular(ONE, None, **g), TypeError, "B must be of real numbers, got object"),
+    (lambda **g: linalg.solve_triangular(ONE, 1.0, **g), ValueError, r"B must be \(n,\) or .*got shape \(\)"),
+    (lambda **g: linalg.solve_triangular(ONE, [1, np.inf, 0], **g), ValueError, "B must be of finite numbers"),
+    (lambda **g: linalg.solve_triangular(ONE.astype("f"), [1e300, 0, 0], **g), ValueError, "B must be .* in float32"),
+    (lambda **g: linalg.solve_triangular(np.diag([1, np.nan]), [1, 1], **g), ValueError, "the diagonal of T must be"),
+    (
+        lambda **g: linalg.solve_triangular([[1, np.nan], [0, 1]], [1, 1], **g),
+        ValueError,
+        "T must be of finite numbers",
+    ),
+)
+
+
+@pytest.mark.parametrize("tile", [None, 2])
+@pytest.mark.filterwarnings("ignore:overflow", "ignore::PendingDeprecationWarning")
+def test_what_is_no_matrix_of_real_numbers(device: str, tile: int | None) -> None:
+    for call, error, words in WRONG:
+        with pytest.raises(error, match=words):
+            call(device=device, tile=tile)
+    locked = np.ones(3)
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="B is read-only"):
+        linalg.solve_triangular(ONE, locked, overwrite_b=True, device=device, tile=tile)
+    beside = np.array([[1, 2], [np.nan, 4]])  # (the other triangle is not read)
+    assert linalg.solve_triangular(beside, [5, 4], device=device, tile=tile).tolist() == [3, 1]
+    assert linalg.cholesky(np.asmatrix(4 * ONE), device=device, tile=tile).tolist() == (2 * ONE).tolist()
+    assert linalg.plan(np.int32(5), np.dtype("f4"), device=device).tile == 5
 
 
 def test_no_float64_on_the_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
