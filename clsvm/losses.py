@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,8 @@ class Loss:
     """value: l of each row, (k, n) by output, or (1, n) of a coupled loss. derivative, second: dl/df and d2l/df2
     (k, n); of a coupled loss, whose second derivative is diag(p) - p p', second is p. constant: the f (k,) that is best
     where it is the same for all rows, of y and weights (n,). quadratic: whether ``second`` does not depend on f. words:
-    for documentation. numbers: whether targets are numbers, which have units. scaled: the loss in other units."""
+    for documentation. numbers: whether l depends on f - y alone, which has a unit. steepest: the largest sum of |dl/df|
+    over the outputs. scaled: makes the loss for other units."""
 
     name: str
     words: str
@@ -37,6 +39,7 @@ class Loss:
     quadratic: bool = False
     coupled: bool = False
     numbers: bool = False
+    steepest: float | Vector = np.inf
     scaled: Callable[[Vector], Loss] | None = None
 
     def units(self, largest: Vector) -> Vector:
@@ -67,6 +70,7 @@ def _log_cosh(f: Vector, y: Vector, unit: Vector | float = 1.0) -> Vector:
 def _log_cosh_within(unit: Vector) -> Loss:
     return replace(
         LOSSES["log_cosh"],
+        steepest=1 / unit[:, 0],
         value=lambda f, y: _log_cosh(f, y, unit),
         derivative=lambda f, y: np.tanh((f - y) * unit) / unit,
         second=lambda f, y: 1 - np.square(np.tanh((f - y) * unit)),
@@ -90,9 +94,12 @@ def _middle(y: Vector, w: Vector) -> Vector:
     """Return where the sum of w tanh(c - y) is 0, of each output."""
     rows = y[:, w > 0]
     ends = rows.min(axis=1), rows.max(axis=1)
-    pairs = zip(rows, *ends, strict=True)
     w = w[w > 0]
-    return np.array([crossing(lambda c, one=one: float(w @ np.tanh(c - one)), low, high) for one, low, high in pairs])
+
+    def slope(one: Vector, c: float) -> float:
+        return float(w @ np.tanh(c - one))
+
+    return np.array([crossing(partial(slope, one), low, high) for one, low, high in zip(rows, *ends, strict=True)])
 
 
 def _odds(y: Vector, w: Vector) -> Vector:
@@ -123,6 +130,7 @@ _LOSSES = (
         lambda f, y: 1 - np.square(np.tanh(f - y)),
         _middle,
         numbers=True,
+        steepest=1.0,
         scaled=_log_cosh_within,
     ),
     Loss(
@@ -132,6 +140,7 @@ _LOSSES = (
         lambda f, y: -y * expit(-y * f),
         lambda f, y: expit(f) * expit(-f),
         _odds,
+        steepest=1.0,
     ),
     Loss(
         "softmax",
@@ -141,6 +150,7 @@ _LOSSES = (
         lambda f, y: softmax(f, axis=0),
         _shares,
         coupled=True,
+        steepest=2.0,
     ),
 )
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in _LOSSES}

@@ -36,6 +36,7 @@ FINE = {"float32": 1e-3, "float64": 1e-9}  # the same at most: what products in 
 ENOUGH = 1e-4  # of the slope, that a step has to lower F by (Armijo)
 HALVINGS = 30
 LOST = 2e-4  # of the largest target: what rounding of K may do to f before gradients are of values in float64
+LEAST = 1e-300  # times infinity is infinity
 EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # times what rounding makes of a gradient: where it is no more at the start, nothing is to be learnt
 HIDDEN = 1e-3  # what it may do at most where a tolerance is claimed
@@ -320,9 +321,9 @@ class _Newton:
         on the way from u to v, an own D falls to no less than exp(-2 t) of itself, since |l'''| <= 2 l''. That is a
         half or more where t <= |b| |v - u|_2 <= reach r / sqrt(penalty) <= log(2) / 2.
 
-        Rounding of K moves each f by at most t. F moves by at most |l'| t + t^2 / 2, since l'' <= 1; so does the least
-        F; and |l'| <= sqrt(2 l), as of any function that is not negative where l'' <= 1. T'T is K among the centres up
-        to ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
+        Rounding of K moves each f by at most t. That moves F by at most |l'| t + t^2 / 2, since l'' <= 1, and by at
+        most ``steepest`` t; so does it the least F. |l'| <= sqrt(2 l), as of any function that is not negative where
+        l'' <= 1. T'T is K among the centres up to ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
         """
         values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -335,7 +336,8 @@ class _Newton:
         moved = self._hidden() + 4 * EPS * (task.deviation + np.abs(task.offset))
         t = self._each(moved[:, None], lambda rows: rows.max(axis=1))
         off = self.P.off * self._each(self.alpha, lambda rows: np.square(rows).sum(axis=1))
-        return least + 2 * t * np.sqrt(2 * values) + np.square(t) + self.penalty / 2 * off
+        rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)
+        return least + rounding + self.penalty / 2 * off
 
     def _tell(self, d: Vector) -> None:
         """Call back after a step of conjugate gradients that has come to d; by an interrupt it ends the solve."""

@@ -140,12 +140,14 @@ class Rows:
         self.k, self.m, self.n = cross.k, cross.m, cross.n
         self._of_gradients = cross
         self._shares = task.weights / (task.total if total is None else total)
-        self._offset = self.task.offset[:, None]
+        offset = self.task.offset[:, None]
+        self._taken = offset if self.loss.numbers else np.zeros_like(offset)  # (of f and y: small numbers keep digits)
+        self._y, self._offset = self.task.y - self._taken, offset - self._taken
         self.restart()
 
     def restart(self) -> None:
         """f is the offset."""
-        self._f = np.broadcast_to(self._offset, self.task.y.shape).astype(np.float64)
+        self._f = np.broadcast_to(self._offset, self._y.shape).astype(np.float64)
         self._along = np.empty(0)
 
     @property
@@ -177,19 +179,18 @@ class Rows:
 
     def losses(self, s: Vector | None = None) -> Vector:
         f = self._f if s is None else self._f + s * self._along
-        return np.asarray((self._shares * self.loss.value(f, self.task.y)).sum(axis=1))
+        return np.asarray((self._shares * self.loss.value(f, self._y)).sum(axis=1))
 
     def slope(self) -> Vector:
-        return self._of_gradients.back(self._shares * self.loss.derivative(self._f, self.task.y))
+        return self._of_gradients.back(self._shares * self.loss.derivative(self._f, self._y))
 
     def rounding(self) -> Vector:
-        f, y = self._f, self.task.y
-        terms = np.abs(self.loss.derivative(f, y)) + np.abs(y) + np.abs(f)
+        terms = np.abs(self.loss.derivative(self._f, self._y)) + np.abs(self.task.y) + np.abs(self._f + self._taken)
         return np.asarray((self._shares * terms).sum(axis=1, keepdims=True))
 
     def weigh(self) -> Curvature:
         loss, shares = self.loss, self._shares
-        second = loss.second(self._f, self.task.y)
+        second = loss.second(self._f, self._y)
         if loss.coupled:
             self.cross.weigh(shares, second)
         else:
