@@ -79,15 +79,11 @@ def _log_cosh_within(unit: Vector) -> Loss:
 
 def crossing(slope: Callable[[float], float], low: float, high: float) -> float:
     """Return where a rising function is 0 between ``low``, where it is at most 0, and ``high``; in any units."""
-    if low == high:
-        return low
     unit = min(high - low, 1.0)
-    end = (high - low) / unit
-
-    def at(t: float) -> float:
-        return low + t * unit if t < end else high
-
-    return at(float(brentq(lambda t: slope(at(t)) / unit, 0.0, end, maxiter=2000)))
+    if unit == 0:
+        return low
+    near = max(2e-12 * unit, float(np.finfo(np.float64).smallest_subnormal))
+    return float(brentq(lambda c: slope(c) / unit, low, high, xtol=near, maxiter=2000))
 
 
 def _middle(y: Vector, w: Vector) -> Vector:

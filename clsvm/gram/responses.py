@@ -115,6 +115,14 @@ class Support:
         """
         if stream.profile.lacks(self.dtype):
             return _on_host(stream, self.kernel, X, self.vectors, coefficients, self._ends)
+        if stream.profile.wide == "double":
+            return self._summed(stream, X, coefficients)
+        sizes = np.abs(coefficients).max(axis=1, initial=0.0)  # (a pair of float32 holds no 1e-45 and no 1e60)
+        units = np.where(sizes > 0, np.ldexp(0.5, np.frexp(sizes)[1]), 1.0)
+        return self._summed(stream, X, coefficients / units[:, None]) * np.tile(units, self._groups)[:, None]
+
+    def _summed(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+        """Return :meth:`responses` to coefficients that the device's wide numbers hold."""
         problems, n = len(coefficients), X.shape[0]
         if at := self._desk(stream, X, problems):
             return at.responses(stream, X, coefficients)

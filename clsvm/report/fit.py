@@ -126,8 +126,9 @@ class NystromReport(Record):
     objective: (1 / sum w) sum w l(f, y) + (penalty / 2) |f|^2. residual: the gradient's size over that at 0, in
     coordinates in which the Hessian is near the identity (:mod:`clsvm.nystrom.newton`): at most tol where it converged;
     sums in wide numbers of kernel values in ``dtype``.
-    The objective is then above its least by about half the gradient's square, which is bound. Of several outputs the
-    residual is the largest of theirs, and the bound the sum.
+    bound: the objective is above its least, over the span of the centres kept, by no more. It holds whether the fit
+    converged or not, with what rounding in ``dtype`` can hide. Of several outputs the residual is the largest of
+    theirs, and the bound the sum.
     steps: of conjugate gradients, a pass over all rows each. newton_steps: how often the gradient was computed anew.
     passes: over the rows, altogether. centers: how many there are, and why. sample: rows of which the preconditioner is
     made. rank: of K among the centres, by float64: coefficients of the others are 0. condition: at least so large is

@@ -1,0 +1,104 @@
+"""Targets and weights of any size: a fit to scaled ones is the scaled fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clsvm import FalkonRegressor, LogisticFalkonClassifier
+from clsvm.losses import LOSSES, crossing
+
+R = np.random.default_rng(5)
+X = R.normal(size=(300, 4))
+Y = np.sin(X[:, 0]) + 0.1 * R.normal(size=300)
+CLASSES, W = np.digitize(Y, [-0.5, 0.5]), R.random(300)
+CENTRES = X[:40]
+
+
+def machine(device: str, made: Any = FalkonRegressor, **params: Any) -> Any:
+    return made(**{"center_selection": CENTRES, "gamma": 0.3, "penalty": 1e-4, "device": device, **params})
+
+
+@pytest.mark.parametrize("loss", ["squared", "log_cosh"])
+def test_tiny_and_huge_targets(device: str, profile: str, loss: str) -> None:
+    """Of the squared loss at any size; log cosh is half the square of what is tiny."""
+    first = machine(device).fit(X, Y)
+    expected, report = first.predict(X), first.fit_report_
+    for s in (1e-300, 1e-170, 1e-60, 1e-40, 1e-9, *((1e30, 1e90) if loss == "squared" else ())):
+        made = machine(device, loss=loss).fit(X, Y * s)
+        np.testing.assert_allclose(made.predict(X) / s, expected, atol=1e-4, err_msg=str(s))
+        assert made.fit_report_.converged
+        assert made.fit_report_.objective == pytest.approx(report.objective * s * s, rel=1e-6, abs=1e-322)
+        assert made.fit_report_.bound == pytest.approx(report.bound * s * s, rel=0.1, abs=1e-322)
+        assert made.fit_report_.trace[0].primal == pytest.approx(report.trace[0].primal * s * s, rel=1e-6, abs=1e-322)
+
+
+@pytest.mark.parametrize("loss", ["squared", "log_cosh"])
+def test_columns_of_very_different_sizes(device: str, loss: str) -> None:
+    """Each as if it were the only one: tiny, ordinary, constant, huge, far from 0."""
+    columns = Y * 1e-60, Y, np.full(300, 7.25), Y * 1e40, Y + 1e6
+    made = machine(device, loss=loss, tol=1e-7, max_iter=2000).fit(X, np.stack(columns, axis=1))
+    assert made.fit_report_.converged
+    assert made.predict(X)[0, 2] == 7.25
+    for column, found in zip(columns, made.predict(X).T, strict=True):
+        expected = machine(device, loss=loss, tol=1e-7).fit(X, column).predict(X)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(column - column.mean()).max() + 1e-9)
+
+
+@pytest.mark.parametrize("loss", ["squared", "log_cosh"])
+def test_an_intercept_far_above_the_variation(device: str, loss: str) -> None:
+    expected, steps = (made := machine(device, loss=loss).fit(X, Y)).predict(X), made.fit_report_.steps
+    for far in (1e6, -1e9, 1e12):
+        made = machine(device, loss=loss).fit(X, Y + far)
+        np.testing.assert_allclose(made.predict(X) - far, expected, atol=1e-5 + 1e-15 * abs(far))
+        assert made.fit_report_.converged
+        assert made.fit_report_.steps <= steps + 3
+
+
+@pytest.mark.parametrize("made", [FalkonRegressor, LogisticFalkonClassifier])
+def test_tiny_and_huge_weights(device: str, made: Any) -> None:
+    """They count relative to one another."""
+    y = Y if made is FalkonRegressor else CLASSES
+    first = machine(device, made, tol=1e-7).fit(X, y, W)
+    for s in (1e-310, 1e-60, 1e300, 1.7e308):
+        again = machine(device, made, tol=1e-7).fit(X, y, W * s)
+        assert again.fit_report_.converged
+        np.testing.assert_allclose(again.dual_coef_ @ X[:40], first.dual_coef_ @ X[:40], atol=1e-2)
+        assert again.fit_report_.objective == pytest.approx(first.fit_report_.objective, rel=1e-6)
+    if made is LogisticFalkonClassifier:
+        by_class = machine(device, made, tol=1e-7, class_weight=dict.fromkeys(range(3), 1e200)).fit(X, y, W * 1e200)
+        assert by_class.fit_report_.objective == pytest.approx(first.fit_report_.objective, rel=1e-6)
+
+
+def test_what_goes_in_and_comes_out_on_the_way(device: str) -> None:
+    """Coefficients of a callback and of a warm start are the caller's."""
+    seen: list[np.ndarray] = []
+    made = machine(device, warm_start=True, callback=lambda _, coefficients, __: seen.append(coefficients))
+    made.fit(X, Y * 1e-100)
+    np.testing.assert_allclose(seen[-1].T, made.dual_coef_, rtol=1e-6)
+    made.fit(X, Y * 1e-100)
+    assert made.fit_report_.steps == 0
+    made.fit(X, Y * 1e80)
+    np.testing.assert_allclose(made.predict(X) / 1e80, machine(device).fit(X, Y).predict(X), atol=1e-4)
+
+
+def test_losses_in_units() -> None:
+    """l(unit f, unit y) / unit^2, as exactly for a tiny unit as for 1."""
+    loss = LOSSES["log_cosh"]
+    f, y = np.array([[0.3, -1.0, 1.9, 1e-5]]), np.array([[0.1, 1.0, -1.5, 0.0]])
+    for unit in (1.0, 0.25, 2.0**-10, 2.0**-40, 2.0**-600):
+        made = loss.within(np.array([unit]))
+        expected = loss.value(f * unit, y * unit) / unit**2 if unit > 1e-100 else np.square(f - y) / 2
+        np.testing.assert_allclose(made.value(f, y), expected, rtol=1e-14)
+        np.testing.assert_allclose(made.derivative(f, y), loss.derivative(f * unit, y * unit) / unit, rtol=1e-14)
+        np.testing.assert_allclose(made.second(f, y), loss.second(f * unit, y * unit), rtol=1e-14)
+    assert LOSSES["softmax"].units(np.array([5.0])) == 1
+    np.testing.assert_array_equal(loss.units(np.array([0.0, 1e-3, 1.0, 1e9])), [1, 2.0**-10, 1, 1])
+
+
+def test_where_a_rising_function_is_zero() -> None:
+    for low, high, at in ((-1e-40, 3e-40, 1e-40), (-1e60, 1e60, 3.0), (1e6, 1e6 + 1e-3, 1e6 + 2e-4), (2.0, 2.0, 2.0)):
+        found = crossing(lambda c, at=at: c - at, low, high)
+        assert found == pytest.approx(at, rel=1e-9, abs=1e-11 * min(high - low, 1))
