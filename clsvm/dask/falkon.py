@@ -150,6 +150,10 @@ class OverChunks(Answering, local.Falkon):
         kernel = self._kernel(Moments((sum(sizes), d), variance(facts)))
         self._flat = np.ndim(y) == 1
         encoding, offset, total, classes, extremes = self._encoded(chunks, summaries)
+        if not np.isfinite(total):
+            raise ValueError(
+                f"the sum of class_weight * sample_weight must be a finite float64, got {total}: scale them"
+            )
         centers = self._drawn(chunks, head, sizes, summaries, random, kernel)
         clock.lap("check")
         options = self._options()

@@ -181,6 +181,7 @@ class _Newton:
             self.newton_steps += 1
             if self._refine():
                 rows.go(self.alpha)
+                self._hold(self._values(self.u))  # (f is another one)
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
                 self._weigh()

@@ -81,8 +81,8 @@ _OWN = (
     Parameter(
         "tol",
         1e-5,
-        "the residual at which the fit ends: the gradient's size, preconditioned, over that at f = 0; fit_report_.bound "
-        "says how far the objective is from its least then",
+        "the residual at which the fit ends: the gradient's size, preconditioned, over that at f = 0; "
+        "fit_report_.bound says how far the objective is from its least then",
         Number(above=0),
         flag=Flag("--tol", "Stop where the residual is at most this."),
     ),
