@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ from clsvm.dask.side import Chunks, OnWorkers, nbytes
 from clsvm.dask.worker import Terms
 from clsvm.gram.cross import USED
 from clsvm.gram.matrix import kernel_matrix
+from clsvm.kernels.evaluation import Extent
 from clsvm.losses import LOSSES, crossing
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.centers import Centers, count
@@ -159,7 +161,8 @@ class OverChunks(Answering, local.Falkon):
         options = self._options()
         given = kernel, options.layout, options.device, options.memory_limit
         found = nystrom.Found(*chunks.client.submit(worker.choose, chunks.X[at], *given).result())
-        posed = nystrom.posed(kernel, centers, options, float(self.penalty), found)
+        extents = chunks.each(worker.extent, chunks.X, [kernel] * len(sizes), [found.plan] * len(sizes))
+        posed = nystrom.posed(kernel, centers, options, float(self.penalty), found, reduce(Extent.joined, extents))
         clock.lap("preconditioner")
         loss = LOSSES[self._loss(len(offset))]
         terms = Terms(

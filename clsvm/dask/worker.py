@@ -26,7 +26,9 @@ from clsvm.estimators.checks import check_values, variance
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Plan
+from clsvm.gram.precision import measures
 from clsvm.kernels import Kernel
+from clsvm.kernels.evaluation import Extent
 from clsvm.losses import LOSSES
 from clsvm.nystrom.rows import Rows, Task
 from clsvm.opencl.devices import listed
@@ -270,6 +272,11 @@ def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int 
             return plan, stream.profile.finest, str(stream.info)
 
     return in_thread(chosen)
+
+
+def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
+    """Return the extent of a chunk's rows, laid out by a plan."""
+    return measures(kernel, X, plan).extent
 
 
 def slope_at(encoding: Encoding, loss: str, output: int, at: float, y: Any, weights: Any) -> float:

@@ -77,14 +77,14 @@ def outside(kernel: Kernel, rows: Extent, others: Extent, dtype: str, d: int) ->
     return found.outside > LOST * found.largest
 
 
-def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "") -> None:
-    """Raise ValueError where inner values of K between rows and others of d features leave the range of float64."""
-    if outside(kernel, rows, others, "float64", d):
+def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = "", dtype: str = "float64") -> None:
+    """Raise ValueError where inner values of K between rows and others of d features leave the range of ``dtype``."""
+    if outside(kernel, rows, others, dtype, d):
         both = rows.joined(others)
         words = f"squared norms{which} from {both.least:.3g} to {both.largest:.3g}"
         if kernel.spec.element:
             words = f"entries{which} from {both.low:.3g} to {both.high:.3g}"
-        raise ValueError(f"{words} leave the range of float64 inside {kernel!r}: scale X")
+        raise ValueError(f"{words} leave the range of {dtype} inside {kernel!r}: scale X")
 
 
 def terms(X: Data) -> int:

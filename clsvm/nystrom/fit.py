@@ -18,7 +18,9 @@ from clsvm.gram import layouts
 from clsvm.gram.cross import CENTERS, Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.matrix import kernel_matrix
+from clsvm.gram.precision import measures, outside, refuse
 from clsvm.kernels import Kernel
+from clsvm.kernels.evaluation import Extent
 from clsvm.nystrom import newton
 from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.places import Place, Spread, opened
@@ -76,13 +78,14 @@ class Posed:
 
 def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> Posed:
     """What is the same for all tasks over the rows of X (n, d) with these centres and this penalty or more. float64 is
-    first where float32 is too coarse: where K among the centres is ill-conditioned. Raises ValueError where the kernel
-    function is no kernel for these centres."""
+    first where float32 is too coarse: where K among the centres is ill-conditioned, or inner values of K leave its
+    range. Raises ValueError where the kernel function is no kernel for these centres, or float64 does not serve."""
     with Stream(devices.first(options.device), options.memory_limit) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
     there = [devices.find(one) for one in devices.listed(options.device)]
     finest = min(devices.default_profile(info).finest for info in there)
-    return posed(kernel, centers, options, penalty, Found(plan, finest, " and ".join(dict.fromkeys(map(str, there)))))
+    device = " and ".join(dict.fromkeys(map(str, there)))
+    return posed(kernel, centers, options, penalty, Found(plan, finest, device), measures(kernel, X, plan).extent)
 
 
 class Found(NamedTuple):
@@ -93,8 +96,8 @@ class Found(NamedTuple):
     device: str
 
 
-def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, found: Found) -> Posed:
-    """The same where the rows are elsewhere; the preconditioner is made here."""
+def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, found: Found, extent: Extent) -> Posed:
+    """The same where the rows, of this extent, are elsewhere; the preconditioner is made here."""
     first, limit = devices.first(options.device), options.memory_limit
     with rows_of(CENTERS):
         K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
@@ -103,9 +106,11 @@ def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, fo
     plan, finest, device = found
     least = min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0
     preconditioner = Preconditioner(K, least, options.device, limit)
-    dtypes = dict.fromkeys((options.dtype, finest))
-    if preconditioner.condition > COARSE and finest in dtypes:
-        dtypes = dict.fromkeys((finest,))
+    dtypes, d = list(dict.fromkeys((options.dtype, finest))), centers.rows.shape[1]
+    given = kernel, extent, measures(kernel, centers.rows, plan).extent
+    if (preconditioner.condition > COARSE or outside(*given, dtypes[0], d)) and finest in dtypes:
+        dtypes = [finest]
+    refuse(*given, d, dtype=dtypes[0])
     return Posed(kernel, centers, preconditioner, plan, tuple(dtypes), finest, device)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clsvm import FalkonRegressor, LogisticFalkonClassifier
+from clsvm import FalkonRegressor, Kernel, LogisticFalkonClassifier
 from clsvm.losses import LOSSES, crossing
 
 R = np.random.default_rng(5)
@@ -102,3 +102,19 @@ def test_where_a_rising_function_is_zero() -> None:
     for low, high, at in ((-1e-40, 3e-40, 1e-40), (-1e60, 1e60, 3.0), (1e6, 1e6 + 1e-3, 1e6 + 2e-4), (2.0, 2.0, 2.0)):
         found = crossing(lambda c, at=at: c - at, low, high)
         assert found == pytest.approx(at, rel=1e-9, abs=1e-11 * min(high - low, 1))
+
+
+@pytest.mark.parametrize("scale", [3e9, 1e15, 1e-11, 1e-13])
+def test_inner_values_of_a_kernel_function_that_leave_float32s_range(device: str, scale: float) -> None:
+    """The function does not depend on the rows' scale: predictions are those of rows near 1, in float64."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.sin(X[:, 0])
+    kernel = Kernel("(dot / sqrt(xx * yy) + 1) ** 2")
+    given = {"kernel": kernel, "n_centers": 9, "random_state": 0, "device": device}
+    expected = FalkonRegressor(**given).fit(X, y).predict(X)
+    model = FalkonRegressor(**given).fit(X * scale, y)
+    assert model.fit_report_.dtype == "float64"
+    np.testing.assert_allclose(model.predict(X * scale), expected, atol=1e-3)
+    with pytest.raises(ValueError, match="leave the range of float64 inside"):
+        FalkonRegressor(**given).fit(X * 1e-160, y)
