@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+ROW = "{row}"  # in the words of a RowError
 _NOT_THE_CALLER = ("clsvm", "importlib")  # (the package may warn while it is imported)
 
 
@@ -67,18 +68,36 @@ class MemoryLimitError(ValueError):
         return MemoryLimitError, self._given
 
 
-class RowTooLargeError(ValueError):
+class RowError(ValueError):
+    """No value can be computed for a row. words: what is wrong, with ROW in place of its number."""
+
+    def __init__(self, words: str, row: int) -> None:
+        super().__init__(words.replace(ROW, str(row)))
+        self.words, self.row = words, row
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RowError, (self.words, self.row)
+
+    def moved(self, by: int) -> RowError:
+        """Return the error where the rows before were not counted."""
+        return RowError(self.words, self.row + by)
+
+
+class RowTooLargeError(RowError):
     """The squared norm of a row is too large for the dtype of kernel values. where: the array, if it is not X."""
 
     def __init__(self, row: int, dtype: str, where: str = "") -> None:
         advice = " or take dtype='float64'" * (dtype == "float32")
         of = f" of {where}" if where else ""
         too = " and them" if where else ""
-        super().__init__(f"the squared norm of row {row}{of} is too large for {dtype}: scale X{too}{advice}")
-        self.row, self.dtype, self.where = row, dtype, where
+        super().__init__(f"the squared norm of row {ROW}{of} is too large for {dtype}: scale X{too}{advice}", row)
+        self.dtype, self.where = dtype, where
 
     def __reduce__(self) -> tuple[object, ...]:
         return RowTooLargeError, (self.row, self.dtype, self.where)
+
+    def moved(self, by: int) -> RowTooLargeError:
+        return RowTooLargeError(self.row + by, self.dtype, self.where)
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
-from sklearn.utils.multiclass import _ovr_decision_function
 
-from clsvm.models.model import votes
+from clsvm.models import pairwise
 
 Vector = NDArray[np.float64]
 
@@ -55,7 +54,7 @@ class Classes(Answers):
         if values.ndim == 2 and k == 2:
             return np.asarray(values[:, 1] - values[:, 0])
         if self.of_pairs and self.shape == "ovr":
-            return np.asarray(_ovr_decision_function(values < 0, -values, k))
+            return pairwise.against_rest(pairwise.strips(values, k), len(values), k)
         return values
 
     def ties(self) -> bool:
@@ -72,7 +71,10 @@ class Classes(Answers):
     def predict(self, values: Vector) -> NDArray[Any]:
         if not self.by_votes:
             return self.by_value(self.decision_function(values))
-        predicted: NDArray[Any] = self.classes[votes(values, len(self.classes)).argmax(axis=1)]
+        k = len(self.classes)
+        predicted: NDArray[Any] = self.classes[
+            pairwise.votes(pairwise.strips(values, k), len(values), k).argmax(axis=1)
+        ]
         return predicted
 
     def by_value(self, values: Vector) -> NDArray[Any]:

@@ -207,15 +207,20 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError("the kernel function returned values that are not finite")
         return symmetric(K) if X is Y else K
 
-    def _decision_values(self, X: Any) -> NDArray[np.float64]:
+    def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
+        """Return the model's decision values of the rows of X, those of pairs of classes in this shape."""
+        X = self._met(X)
+        return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
+
+    def _met(self, X: Any) -> Any:
+        """Return X as the fitted model takes it. Raises ValueError and NotFittedError."""
         check_is_fitted(self)
         X = self._rows(X)
         if self._own:
             X = self._evaluated(X, self._rows_of_fit)
         elif sp.issparse(X) and not sp.issparse(self.support_vectors_):
             raise ValueError(f"cannot use sparse input in {type(self).__name__!r} trained on dense data")
-        with explained(f"decision values of {type(self).__name__}"):
-            return self.model_.decision_function(X, devices.first(self.device), self.memory_limit)
+        return X
 
     def _kernel(self, X: Any) -> Kernel:
         """The kernel function with its numbers, which the dtype of its values has to hold."""

@@ -20,7 +20,8 @@ from clsvm.estimators.constructors import documented, without_probability
 from clsvm.estimators.dual import Machine
 from clsvm.fit import one, several
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.models.model import pairs
+from clsvm.models.pairwise import pairs
+from clsvm.opencl import devices
 from clsvm.problem import posed
 from clsvm.solvers.member import Member
 
@@ -136,14 +137,16 @@ class _Classifier(ClassifierMixin, Machine):
     def decision_function(self, X: Any) -> Vector:
         """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
         for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
-        return self._fitted_answers.decision_function(self._decision_values(X))
+        answers = self._fitted_answers
+        values = self._decision_values(X, self.decision_function_shape)
+        return values if answers.of_pairs else answers.decision_function(values)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
         break_ties the largest decision value decides between as many pairs."""
         answers = self._fitted_answers
         if answers.by_votes:
-            return answers.predict(self._decision_values(X))
+            return self.model_.predict(self._met(X), devices.first(self.device), self.memory_limit)
         return answers.by_value(self.decision_function(X))
 
     def _coef(self) -> Any:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clsvm import arrays
 from clsvm.arrays import Data
+from clsvm.errors import ROW, RowError
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, underflow
 from clsvm.kernels.evaluation import Extent
@@ -126,10 +127,13 @@ class Reach:
         return out
 
     def check(self, found: Measures, rows: NDArray[np.intp]) -> None:
-        """Raise ValueError for the first of the rows (of these numbers) for which float64 does not serve either."""
+        """Raise RowError for one of the rows, of these numbers, for which float64 does not serve either."""
         refuse(self._kernel, self._span, self._span, self._d, " of support vectors")
         for extent, which in self._beyond(found):
-            refuse(self._kernel, extent, self._span, self._d, f" of row {rows[which[0]]} and support vectors")
+            try:
+                refuse(self._kernel, extent, self._span, self._d, f" of row {ROW} and support vectors")
+            except ValueError as error:
+                raise RowError(str(error), int(rows[which[0]])) from None
 
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Yield the extents of rows beyond the span, in steps of an eighth of an octave, and which rows have them."""

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.errors import BufferSizeError, MemoryLimitError, RowTooLargeError
+from clsvm.errors import ROW, BufferSizeError, MemoryLimitError, RowError, RowTooLargeError
 from clsvm.gram import desk, half, layouts
 from clsvm.gram.desk import Piece
 from clsvm.gram.layouts import LAYOUTS
@@ -37,6 +37,7 @@ PANEL, PASSING = 32 << 20, 4 << 20  # bytes of support vectors that are evaluate
 FEWEST = 512  # passing ones at a time, of wide rows: each piece is laid out by itself
 AMONG = 1.25  # times the rows that are asked for, up to which they are laid out with support vectors among them
 HALVED = 0.6  # share of support vectors from which half of K among all rows is less work than K of these alone
+ALL = slice(None)  # groups
 OWN = 24  # bytes of a row's norm and places
 
 
@@ -106,34 +107,37 @@ class Support:
         stream.free(rows, count, *buffers_of(gram))
         return _Load(panel, parts, sections, own)
 
-    def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+    def responses(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """c = K(X, support) coefficients' with sums in float64: (problems, n) for (problems, m) coefficients; where the
-        support vectors were given ``ends`` of groups, those of each group one after another, (groups * problems, n).
+        support vectors were given ``ends`` of groups, those of each of these ``groups`` one after another,
+        (groups * problems, n).
 
         Nothing of K is stored; rows pass through bounded memory. A row's value depends on neither the other rows of
         the call nor the memory. Raises ValueError where memory_limit does not hold one tile.
         """
+        among = range(self._groups)[groups]
         if stream.profile.lacks(self.dtype):
-            return _on_host(stream, self.kernel, X, self.vectors, coefficients, self._ends)
+            return _on_host(stream, self.kernel, X, *self._of(among, coefficients))
         if stream.profile.wide == "double":
-            return self._summed(stream, X, coefficients)
+            return self._summed(stream, X, coefficients, groups)
         sizes = np.abs(coefficients).max(axis=1, initial=0.0)  # (a pair of float32 holds no 1e-45 and no 1e60)
         units = np.where(sizes > 0, np.ldexp(0.5, np.frexp(sizes)[1]), 1.0)
-        return self._summed(stream, X, coefficients / units[:, None]) * np.tile(units, self._groups)[:, None]
+        return self._summed(stream, X, coefficients / units[:, None], groups) * np.tile(units, len(among))[:, None]
 
-    def _summed(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+    def _summed(self, stream: Stream, X: Data, coefficients: Vector, groups: slice) -> Vector:
         """Return :meth:`responses` to coefficients that the device's wide numbers hold."""
+        among = range(self._groups)[groups]
         problems, n = len(coefficients), X.shape[0]
-        if at := self._desk(stream, X, problems):
+        if len(among) == self._groups and (at := self._desk(stream, X, problems)):
             return at.responses(stream, X, coefficients)
-        out = np.zeros((self._groups * problems, n))
-        row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * self._groups
+        out = np.zeros((len(among) * problems, n))
+        row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * len(among)
         step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
         with stream.recycling():
             for start in range(0, n, step):
                 rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, range(start, n))
                 gram = Gram(stream, rows, self.kernel)
-                sums = self._sums(stream, gram, coefficients)
+                sums = self._sums(stream, gram, coefficients, among)
                 for group, c in enumerate(sums):
                     here = out[group * problems : (group + 1) * problems, start : start + step]
                     here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
@@ -155,18 +159,32 @@ class Support:
         found: desk.Desk = desks[self]
         return found
 
-    def _sums(self, stream: Stream, gram: Gram, coefficients: Vector) -> list[Buffer]:
-        """The sums (problems, n_pad) of each group for some rows, on the device."""
+    def _of(self, groups: range, coefficients: Vector) -> tuple[Data, Vector, Sequence[int]]:
+        """Return the support vectors of these groups, their coefficients and the ends of their groups."""
+        if not self._ends:
+            return self.vectors, coefficients, ()
+        cuts = (0, *self._ends)[groups.start : groups.stop + 1]
+        some = slice(cuts[0], cuts[-1])
+        return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
+
+    def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> list[Buffer]:
+        """The sums (problems, n_pad) of each of some groups for some rows, on the device."""
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        sums = [stream.zeros(8 * problems * n_pad) for _ in range(self._groups)]
+        sums = [stream.zeros(8 * problems * n_pad) for _ in groups]
         for number, pieces in enumerate(self._loads):
+            if not any(piece.group in groups for piece in pieces):
+                continue
             load = self._kept[number] if self._kept else self._gathered(stream, pieces)
             D = stream.buffer(8 * problems * max(part.capacity for part in load.parts))
             for piece, panel, count in zip(pieces, load.parts, load.sections.each, strict=True):
+                if piece.group not in groups:
+                    continue
                 weights = np.zeros((problems, panel.capacity))
                 weights[:, : piece.size] = coefficients[:, piece.which]
                 stream.write_wide(D, weights)  # (once the piece before is done with)
-                gram.accumulate(panel, count, None, Update(problems, n_pad, sums[piece.group], D, panel.capacity))
+                gram.accumulate(
+                    panel, count, None, Update(problems, n_pad, sums[piece.group - groups.start], D, panel.capacity)
+                )
             stream.finish()
             stream.free(D, *(() if self._kept else load.buffers))
         return sums
@@ -179,33 +197,34 @@ class Support:
             return left // 4
         return max(left // 4, int(IN_PLACE * (left - self._load - 8 * problems * self._capacity)))
 
-    def decided(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
+    def decided(self, stream: Stream, X: Data, coefficients: Vector, groups: slice = ALL) -> Vector:
         """:meth:`responses`, of rows beyond the reach of float32 in float64: row by row, whatever the others are.
 
-        Values that are not finite in float32 are evaluated again in float64. Raises ValueError for a row for which
+        Values that are not finite in float32 are evaluated again in float64. Raises RowError for a row for which
         float64 does not serve either.
         """
         assert self.reach
         found = measures(self.kernel, X, self.plan)
         if np.isinf(found.sizes).any():
             raise RowTooLargeError(int(np.argmax(np.isinf(found.sizes))), "float64")
-        double = self.dtype == "float64"
+        double, among = self.dtype == "float64", range(self._groups)[groups]
         near = np.zeros(X.shape[0], bool) if double else self.reach(found)
-        out = np.zeros((self._groups * len(coefficients), X.shape[0]))
+        out = np.zeros((len(among) * len(coefficients), X.shape[0]))
         if near.any():
-            out[:, near] = self.responses(stream, X if near.all() else X[near], coefficients)
+            out[:, near] = self.responses(stream, X if near.all() else X[near], coefficients, groups)
             near &= np.isfinite(out).all(axis=0)
         far = np.flatnonzero(~near)
         if far.size:
             self.reach.check(found.some(far), far)
             rows = X[far] if near.any() else X
-            given = stream, self.kernel, self.plan, rows, self.vectors, coefficients, self._ends
-            out[:, far] = self.responses(stream, rows, coefficients) if double else _in_float64(*given)
+            if double:
+                out[:, far] = self.responses(stream, rows, coefficients, groups)
+            else:
+                out[:, far] = _in_float64(stream, self.kernel, self.plan, rows, *self._of(among, coefficients))
             bad = ~np.isfinite(out).all(axis=0)
             if bad.any():
-                raise ValueError(
-                    f"{self.kernel!r} is not finite for row {int(np.argmax(bad))} and some support vectors"
-                )
+                words = f"{self.kernel!r} is not finite for row {ROW} and some support vectors"
+                raise RowError(words, int(np.argmax(bad)))
         return out
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import combinations, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,41 +14,36 @@ from numpy.typing import NDArray
 
 from clsvm import arrays
 from clsvm.arrays import Data
+from clsvm.errors import RowError
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Reach, measures
-from clsvm.gram.responses import HOST, Support
+from clsvm.gram.responses import ALL, HOST, Support, whole_tiles
 from clsvm.kernels import Kernel, Precomputed
-from clsvm.models import probability
+from clsvm.models import pairwise, probability
+from clsvm.models.pairwise import Strip
 from clsvm.opencl.devices import first
-from clsvm.opencl.memory import DeviceCache
+from clsvm.opencl.memory import DeviceCache, parse_bytes
 from clsvm.opencl.stream import Stream
+from clsvm.system import explained
 from clsvm.tasks import ONE_CLASS, TASKS
 
 Vector = NDArray[np.float64]
 
 
-def pairs(k: int) -> list[tuple[int, int]]:
-    """(0, 1), (0, 2), ..., (1, 2), ...: the pairs of k classes in the order of their problems."""
-    return list(combinations(range(k), 2))
+PIECE, SHARE = 64 << 20, 8  # bytes of values of pairs at a time: at most, and as a share of the memory limit
+COPIES = 4  # numbers for each value of a block: sums of both classes, on the device and here
 
 
-@cache
-def _sides(k: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Of :func:`pairs`: the first classes, the second ones, and (pairs, k) what a pair's first class wins with it: 1,
-    and the second loses: -1."""
-    first, second = np.triu_indices(k, 1)
-    gains = np.zeros((len(first), k), np.float32)
-    at = np.arange(len(first))
-    gains[at, first], gains[at, second] = 1, -1
-    return first, second, gains
+class _Responding(NamedTuple):
+    """Rows that meet the support vectors: how many there are, bytes of the memory limit, and sums of kernel values.
 
+    ``respond`` takes rows, classes of support vectors and rows of dual_coef, and returns (classes * problems, rows).
+    """
 
-def votes(values: Vector, k: int) -> NDArray[np.intp]:
-    """How many pairs each class wins, (n, k), by their decision values (n, pairs)."""
-    _, _, gains = _sides(k)
-    won = (values > 0).astype(np.float32) @ gains  # (whole numbers: exact), less than what it wins by losses
-    return (won + np.arange(k, dtype=np.float32)).astype(np.intp)
+    n: int
+    limit: float
+    respond: Callable[[slice, slice, slice], Vector]
 
 
 @dataclass(frozen=True)
@@ -87,32 +83,91 @@ class KernelModel:
     smaller_first: bool = False
     _kept: DeviceCache = field(default_factory=DeviceCache, init=False, repr=False, compare=False)
 
-    def decision_function(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
-        """sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR: float64, (n,) for two
-        classes or none with one problem, else (n, problems) or (n, pairs).
+    def decision_function(
+        self, X: Data, device: Any = None, memory_limit: int | str | None = None, shape: str = "ovo"
+    ) -> Vector:
+        """Return sum_j dual_coef_pj K(x, sv_j) + intercept_p for the rows of X (n, d), dense or CSR.
+
+        float64, (n,) for two classes or none with one problem, else (n, problems) or (n, pairs); of pairs with
+        shape="ovr" scikit-learn's values (n, k), which are made of these a few rows at a time.
 
         Of a precomputed kernel X is K (n, columns), dense or CSR, and the host adds up. Raises ValueError where X has
         another number of features, or negative values and the kernel function is not for them, or memory_limit is too
         small for one tile.
         """
+        if self.of_pairs and shape == "ovr":
+            k = len(self.classes)
+            return self._reduced(X, device, memory_limit, pairwise.against_rest, (k,), np.float64, 2 * k)
+        if self.of_pairs:
+            count = len(self.intercept)
+            return self._reduced(X, device, memory_limit, pairwise.side_by_side, (count,), np.float64, count)
+        with self._responding(X, device, memory_limit) as at:
+            values: Vector = np.add(at.respond(ALL, ALL, ALL).T, self.intercept, order="C")
+        return values[:, 0] if self._single else values
+
+    def _reduced(
+        self,
+        X: Data,
+        device: Any,
+        memory_limit: int | str | None,
+        reduce: Callable[[Iterator[Strip], int, int], NDArray[Any]],
+        shape: tuple[int, ...],
+        dtype: Any,
+        held: int,
+    ) -> NDArray[Any]:
+        """Return what ``reduce`` makes of strips, n rows and k classes: (n, *shape) in ``dtype``.
+
+        Rows and classes come a few at a time, within a share of the memory limit. held: numbers that ``reduce`` holds
+        for each row.
+        """
+        k = len(self.classes)
+        with self._responding(X, device, memory_limit) as at:
+            out = np.empty((at.n, *shape), dtype)
+            room = min(PIECE, at.limit // SHARE)
+            blocks = pairwise.blocks(k, int(np.sqrt(room // (COPIES * 8 * whole_tiles(1)))))
+            step = int(room // (8 * (COPIES * (blocks[0][0].stop) ** 2 + held)))
+            step = whole_tiles(step) if step >= whole_tiles(1) else max(1, step)
+            for start in range(0, at.n, step):
+                rows = slice(start, min(start + step, at.n))
+                try:
+                    out[rows] = reduce(self._strips(at, rows, blocks), rows.stop - start, k)
+                except RowError as error:
+                    raise error.moved(start) from None
+        return out
+
+    def _strips(self, at: _Responding, rows: slice, blocks: list[tuple[slice, slice]]) -> Iterator[Strip]:
+        """Yield the strips of some rows, block by block."""
+        k = len(self.classes)
+        for own, others in blocks:
+            if own == others and own.stop - own.start == 1:
+                continue
+            first = others.start - (own != others)  # (a class has no coefficients against itself)
+            one = other = at.respond(rows, own, slice(first, others.stop - 1))
+            if own != others:
+                other = at.respond(rows, others, own)
+            yield from pairwise.strips_of_block(own, others, one, other, self.intercept, k)
+
+    @contextmanager
+    def _responding(self, X: Data, device: Any, memory_limit: int | str | None) -> Iterator[_Responding]:
+        """Give sums over the support vectors for rows X, which are checked."""
         X = arrays.canonical(X)
         if isinstance(self.kernel, Precomputed):
-            c = self._given_responses(X)
-        else:
-            d = self.support_vectors.shape[1]
-            if X.ndim != 2 or X.shape[1] != d:
-                raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
-            self.kernel.check_domain(X)
-            with Stream(first(device), memory_limit) as stream:
-                support, X = self._met(stream, self.kernel, X)
-                c = support.decided(stream, X, self.dual_coef)
-        if self.of_pairs:
-            k = len(self.classes)
-            parts = c.reshape(k, k - 1, -1)
-            i, j, _ = _sides(k)
-            c = parts[i, j - 1] + parts[j, i]
-        values: Vector = np.add(c.T, self.intercept, order="C")
-        return values[:, 0] if self._single else values
+            self._check_given(X)
+            limit = parse_bytes(memory_limit) or np.inf
+            with explained("decision values"):
+                yield _Responding(X.shape[0], limit, lambda rows, *some: self._given_responses(X[rows], *some))
+            return
+        d = self.support_vectors.shape[1]
+        if X.ndim != 2 or X.shape[1] != d:
+            raise ValueError(f"X has {X.shape[1] if X.ndim == 2 else X.shape} features, the model expects {d}")
+        self.kernel.check_domain(X)
+        with explained("decision values"), Stream(first(device), memory_limit) as stream:
+            support, X = self._met(stream, self.kernel, X)
+
+            def respond(rows: slice, groups: slice, problems: slice) -> Vector:
+                return support.decided(stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups)
+
+            yield _Responding(X.shape[0], stream.limit, respond)
 
     @property
     def of_pairs(self) -> bool:
@@ -123,25 +178,26 @@ class KernelModel:
     def _single(self) -> bool:
         return len(self.dual_coef) == 1 and len(self.classes) in (0, 2)
 
-    def _given_responses(self, K: Data) -> Vector:
-        """:meth:`Support.responses` where kernel values are given, each row's by itself."""
-        columns = self.support_vectors
-        ends = np.cumsum(self.n_support) if self.of_pairs else [len(columns)]
-        if K.ndim != 2 or K.shape[1] <= columns.max(initial=-1):
-            needed = columns.max(initial=-1) + 1
+    def _check_given(self, K: Data) -> None:
+        """Raise ValueError where K has no column for a support vector."""
+        needed = self.support_vectors.max(initial=-1) + 1
+        if K.ndim != 2 or K.shape[1] < needed:
             raise ValueError(f"X must be kernel values, {needed} columns or more; got {K.shape}")
-        out = np.zeros((len(ends) * len(self.dual_coef), K.shape[0]))
-        step = max(1, HOST // max(1, len(columns)))
-        for start in range(0, K.shape[0], step):
-            values = arrays.picked(K[start : start + step], columns)
-            parts = (
-                (values[:, first:end] * coefficients[first:end]).sum(axis=1)
-                for first, end in pairwise((0, *ends))
-                for coefficients in self.dual_coef
-            )
-            for c, part in zip(out, parts, strict=True):
-                c[start : start + step] = part
-        return out
+
+    def _given_responses(self, K: Data, groups: slice, problems: slice) -> Vector:
+        """Return :meth:`Support.responses` of given kernel values K (n, columns), computed for each row alone."""
+        cuts = np.cumsum([0, *(self.n_support if self.of_pairs else [len(self.support_vectors)])])
+        parts = list(itertools.pairwise(cuts))[groups]
+        coefficients = self.dual_coef[problems]
+        out = np.zeros((len(parts), len(coefficients), K.shape[0]))
+        for c, (begin, end) in zip(out, parts, strict=True):
+            columns = self.support_vectors[begin:end]
+            step = max(1, HOST // max(1, len(columns)))
+            for start in range(0, K.shape[0], step):
+                values = arrays.picked(K[start : start + step], columns)
+                for p, weights in enumerate(coefficients[:, begin:end]):
+                    c[p, start : start + step] = (values * weights).sum(axis=1)
+        return out.reshape(-1, K.shape[0])
 
     def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
         """The support vectors on the device, and X as their layout numbers its columns."""
@@ -178,12 +234,17 @@ class KernelModel:
         """The class of each row: classes[1] where the decision value is positive, or that of the largest one, or of the
         most pairs (of equally many the first). Where there are no classes the decision value itself, of one_class +1
         where it is positive and -1 elsewhere."""
+        if self.of_pairs:
+            k = len(self.classes)
+
+            def most(found: Iterator[Strip], n: int, k: int) -> NDArray[np.intp]:
+                return pairwise.votes(found, n, k).argmax(axis=1)
+
+            return np.asarray(self.classes[self._reduced(X, device, memory_limit, most, (), np.intp, 2 * k)])
         values = self.decision_function(X, device, memory_limit)
         if not len(self.classes):
             return np.where(values > 0, 1, -1) if TASKS[self.task].kind == ONE_CLASS else values
         index = (values > 0).astype(np.intp) if self._single else values.argmax(axis=1)
-        if self.of_pairs:
-            index = votes(values, len(self.classes)).argmax(axis=1)
         predicted: NDArray[Any] = self.classes[index]
         return predicted
 
@@ -203,9 +264,13 @@ class KernelModel:
         if marks is None and (A is None or B is None):
             words = "no probabilities" if A is None else f"the probabilities of {self.task}'s errors alone"
             raise ValueError(f"got a model with {words}, expected one of classes, fitted for probabilities")
+        if k > 2 and A is not None and B is not None:
+
+            def coupled(found: Iterator[Strip], n: int, k: int) -> Vector:
+                return probability.of_pairs(pairwise.side_by_side(found, n, k), A, B, k)
+
+            return self._reduced(X, device, memory_limit, coupled, (k,), np.float64, probability.HELD * k**2)
         values = self.decision_function(X, device, memory_limit)
         if A is None or B is None:
             return probability.of_one_class(values, np.asarray(marks))
-        if k > 2:
-            return probability.of_pairs(values, A, B, k)
         return probability.of_pairs(values[:, None], A, B, k)[:, ::-1]

@@ -32,6 +32,7 @@ FOLDS = 5
 LEAST = 1e-7  # LIBSVM keeps each pair's probability this far from 0 and 1
 _MARKS = 10  # of the decision values of one class
 _CELLS = 1 << 22  # of the matrices that are coupled at a time
+HELD = 8  # numbers that are held for each of these: r, Q and what they are made of
 
 
 # What is fitted

@@ -30,7 +30,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM
 from clsvm.fit import side_by_side, train
-from clsvm.models.model import pairs, votes
+from clsvm.models.pairwise import pairs, strips, votes
 from clsvm.solvers import batch
 from tests import reference
 from tests.conftest import simulated, take_profile
@@ -439,7 +439,7 @@ def test_shapes_of_decision_values_and_ties() -> None:
     broken = ours.predict(grid)
     assert (broken != theirs.predict(grid)).mean() < 2e-3
     np.testing.assert_array_equal(broken, ours.decision_function(grid).argmax(axis=1))
-    most = votes(values, 5)
+    most = votes(strips(values, 5), len(values), 5)
     tied = (most == most.max(axis=1, keepdims=True)).sum(axis=1) > 1
     assert (broken != plain).any()
     assert not (broken != plain)[~tied].any()
