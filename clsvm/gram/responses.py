@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,6 +17,7 @@ from clsvm.errors import ROW, BufferSizeError, MemoryLimitError, RowError, RowTo
 from clsvm.gram import desk, half, layouts
 from clsvm.gram.desk import Piece
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import Panel, Plan
 from clsvm.gram.precision import Reach, measures, terms
 from clsvm.gram.products import Gram, Update
@@ -38,6 +39,8 @@ FEWEST = 512  # passing ones at a time, of wide rows: each piece is laid out by 
 AMONG = 1.25  # times the rows that are asked for, up to which they are laid out with support vectors among them
 HALVED = 0.6  # share of support vectors from which half of K among all rows is less work than K of these alone
 ALL = slice(None)  # groups
+SECTIONS = 16  # pieces from which one launch for all is worth a program of its own
+WEIGHTS = 8 << 20  # bytes of coefficients that are on the device at a time, at most, but for those of one piece
 OWN = 24  # bytes of a row's norm and places
 
 
@@ -130,19 +133,20 @@ class Support:
         problems, n = len(coefficients), X.shape[0]
         if len(among) == self._groups and (at := self._desk(stream, X, problems)):
             return at.responses(stream, X, coefficients)
-        out = np.zeros((len(among) * problems, n))
         row = row_bytes(self.plan, X, np.dtype(self.dtype).itemsize) + OWN + 8 * problems * len(among)
         step = whole_tiles(min(CHUNK, stream.largest, self._room(stream, X, problems)) // row)
+        out = np.empty((len(among) * problems, n)) if n > step else None
         with stream.recycling():
             for start in range(0, n, step):
                 rows = layouts.build(stream, X[start : start + step], self.plan, self.dtype, range(start, n))
                 gram = Gram(stream, rows, self.kernel)
-                sums = self._sums(stream, gram, coefficients, among)
-                for group, c in enumerate(sums):
-                    here = out[group * problems : (group + 1) * problems, start : start + step]
-                    here[:] = stream.read_wide(c, (problems, rows.n_pad))[:, rows.position]
-                stream.free(*sums, *buffers_of(gram))
-        return out
+                found = self._sums(stream, gram, coefficients, among)
+                found = found[:, : rows.n] if LAYOUTS[rows.kind].in_order else found[:, rows.position]
+                stream.free(*buffers_of(gram))
+                if out is None:
+                    return found
+                out[:, start : start + step] = found
+        return np.zeros((len(among) * problems, 0)) if out is None else out
 
     def _desk(self, stream: Stream, X: Data, problems: int) -> desk.Desk | None:
         """This thread's desk for calls of few rows; None where X does not go over one."""
@@ -167,27 +171,54 @@ class Support:
         some = slice(cuts[0], cuts[-1])
         return self.vectors[some], coefficients[:, some], [end - cuts[0] for end in cuts[1:]]
 
-    def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> list[Buffer]:
-        """The sums (problems, n_pad) of each of some groups for some rows, on the device."""
+    def _sums(self, stream: Stream, gram: Gram, coefficients: Vector, groups: range) -> Vector:
+        """Return the sums (groups * problems, n_pad) of some groups for some rows, in the device's order."""
         problems, n_pad = len(coefficients), gram.rows.n_pad
-        sums = [stream.zeros(8 * problems * n_pad) for _ in groups]
+        n = -(-n_pad // _TILE) * _TILE  # (so that the sums of a group begin where a part of a buffer can)
+        sums = stream.zeros(8 * len(groups) * problems * n)
         for number, pieces in enumerate(self._loads):
-            if not any(piece.group in groups for piece in pieces):
+            among = [at for at, piece in enumerate(pieces) if piece.group in groups]
+            if not among:
                 continue
             load = self._kept[number] if self._kept else self._gathered(stream, pieces)
-            D = stream.buffer(8 * problems * max(part.capacity for part in load.parts))
-            for piece, panel, count in zip(pieces, load.parts, load.sections.each, strict=True):
-                if piece.group not in groups:
-                    continue
-                weights = np.zeros((problems, panel.capacity))
-                weights[:, : piece.size] = coefficients[:, piece.which]
-                stream.write_wide(D, weights)  # (once the piece before is done with)
-                gram.accumulate(
-                    panel, count, None, Update(problems, n_pad, sums[piece.group - groups.start], D, panel.capacity)
-                )
+            dense = gram.rows.kind == DENSE.name and not stream.simulated
+            add = self._add_sections if dense and len(among) >= SECTIONS else self._add_pieces
+            for run in _runs(pieces, among, problems):
+                placed = [(pieces[at], load.parts[at], load.sections.each[at]) for at in run]
+                stream.free(*add(stream, gram, load.panel, placed, coefficients, _Sums(sums, n, groups.start)))
             stream.finish()
-            stream.free(D, *(() if self._kept else load.buffers))
-        return sums
+            stream.free(*(() if self._kept else load.buffers))
+        found = stream.read_wide(sums, (len(groups) * problems, n))[:, :n_pad]
+        stream.free(sums)
+        return found
+
+    def _add_pieces(
+        self, stream: Stream, gram: Gram, panel: Panel, placed: Sequence[_Placed], coefficients: Vector, sums: _Sums
+    ) -> tuple[Buffer, ...]:
+        """Add the terms of some pieces to the sums of their groups, a launch each; return the buffers that it took."""
+        D = together(stream, [stream.as_wide(coefficients[:, piece.which]) for piece, _, _ in placed])
+        for (piece, part, count), weights in zip(placed, D.each, strict=True):
+            size = 8 * len(coefficients) * sums.n
+            c = stream.part(sums.buffer, size * (piece.group - sums.first), size)
+            gram.accumulate(part, count, None, Update(len(coefficients), sums.n, c, weights, piece.size))
+        return (D.buffer,)
+
+    def _add_sections(
+        self, stream: Stream, gram: Gram, panel: Panel, placed: Sequence[_Placed], coefficients: Vector, sums: _Sums
+    ) -> tuple[Buffer, ...]:
+        """Do as :meth:`_add_pieces` does, to the same bits, with all pieces in one launch: of dense rows."""
+        pieces = [piece for piece, _, _ in placed]
+        begin, end = pieces[0].at, pieces[-1].at + pieces[-1].size
+        weights = np.zeros((len(coefficients), whole_tiles(end - begin + _TILE - 1)))
+        for piece in pieces:
+            weights[:, piece.at - begin : piece.at - begin + piece.size] = coefficients[:, piece.which]
+        D, capacity = stream.wide(weights), weights.shape[1]
+        places = [np.array([one.size, one.at - begin, one.group - sums.first], np.int32) for one in pieces]
+        numbers = together(stream, places).buffer
+        update = Update(len(coefficients), sums.n, sums.buffer, D, capacity, len(pieces))
+        part = gram.part(panel, begin, capacity, numbers)
+        gram.over_rows("sections", gram.groups, 0, part, numbers, None, update)
+        return D, numbers
 
     def _room(self, stream: Stream, X: Data, problems: int) -> int:
         """Bytes for rows at a time. Where support vectors pass by, every block of rows asks for all of them again, so
@@ -226,6 +257,28 @@ class Support:
                 words = f"{self.kernel!r} is not finite for row {ROW} and some support vectors"
                 raise RowError(words, int(np.argmax(bad)))
         return out
+
+
+_Placed = tuple[Piece, Panel, Buffer]  # a piece, its part of the panel, and its numbers on the device
+
+
+class _Sums(NamedTuple):
+    """Sums (groups * problems, n) on the device, of groups from ``first`` on."""
+
+    buffer: Buffer
+    n: int
+    first: int
+
+
+def _runs(pieces: Sequence[Piece], among: Sequence[int], problems: int) -> Iterator[list[int]]:
+    """Yield the numbers ``among`` of some pieces, those at a time whose coefficients take few bytes."""
+    run: list[int] = []
+    for at in among:
+        if run and 8 * problems * (pieces[at].at + pieces[at].size - pieces[run[0]].at) > WEIGHTS:
+            yield run
+            run = []
+        run.append(at)
+    yield run
 
 
 def _loads(ends: Sequence[int], most: int) -> tuple[int, list[list[Piece]]]:
