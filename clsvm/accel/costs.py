@@ -29,8 +29,9 @@ class Costs:
     ``pair_cell`` say; of answers the numbers are a guess.
 
     pair, pair_cell: of LIBSVM's fit for each pair of rows, and more for each feature of a row. value, value_cell: of
-    its decision values, for each of a row and support vector. fit, answer: what ours takes however small the work is;
-    machine: more of a fit, for each pair of classes. share: of LIBSVM's time that ours takes beyond that. first: what
+    its decision values, for each of a row and support vector. term: of LIBSVM's sums, for each row, support vector and
+    other class. fit, answer: what ours takes however small the work is; machine: more of a fit, for each pair of
+    classes. vote: more of an answer, for each row and pair of classes, whose value comes to the host. share: of LIBSVM's time that ours takes beyond that. first: what
     the first call of a process takes more, its programs being in the cache. half: the share of LIBSVM's time that ours
     has to be expected to stay below.
     """
@@ -39,9 +40,11 @@ class Costs:
     pair_cell: float = 4e-11
     value: float = 1e-8
     value_cell: float = 1e-9
+    term: float = 1e-9
     fit: float = 5e-3
     answer: float = 1e-3
     machine: float = 3e-4
+    vote: float = 8e-9
     share: float = 0.2
     first: float = 0.4
     half: float = 0.5
@@ -55,9 +58,13 @@ class Costs:
         """Seconds that ours takes however few the rows are."""
         return self.fit + self.machine * classes * (classes - 1) / 2
 
-    def of_answer(self, rows: int, support: int, cells: float) -> float:
-        """LIBSVM's seconds of decision values."""
-        return rows * support * (self.value + self.value_cell * cells)
+    def of_answer(self, rows: int, support: int, cells: float, classes: int) -> float:
+        """Return LIBSVM's seconds of decision values: kernel values, and of more than two classes the sums of pairs."""
+        return rows * support * (self.value + self.value_cell * cells + self.term * max(0, classes - 2))
+
+    def least_of_answer(self, rows: int, classes: int) -> float:
+        """Return the seconds that ours takes however few the support vectors are."""
+        return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
         """Whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``.

@@ -209,8 +209,9 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
             support = len(self.support_)
             why_not = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             why_not = why_not or ("" if support else "there is no support vector")
-            theirs = 0.0 if why_not else COSTS.of_answer(X.shape[0], support, cells(X))
-            if _ours(call, why_not, theirs, COSTS.answer):
+            rows, classes = X.shape[0], _classes(self)
+            theirs = 0.0 if why_not else COSTS.of_answer(rows, support, cells(X), classes)
+            if _ours(call, why_not, theirs, COSTS.least_of_answer(rows, classes)):
                 try:
                     return answer(self, _machine(self), X)
                 except Exception as error:
