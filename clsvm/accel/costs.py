@@ -31,9 +31,9 @@ class Costs:
     pair, pair_cell: of LIBSVM's fit for each pair of rows, and more for each feature of a row. value, value_cell: of
     its decision values, for each of a row and support vector. term: of LIBSVM's sums, for each row, support vector and
     other class. fit, answer: what ours takes however small the work is; machine: more of a fit, for each pair of
-    classes. vote: more of an answer, for each row and pair of classes, whose value comes to the host. share: of LIBSVM's time that ours takes beyond that. first: what
-    the first call of a process takes more, its programs being in the cache. half: the share of LIBSVM's time that ours
-    has to be expected to stay below.
+    classes. vote: more of an answer, for each row and pair of classes, whose value comes to the host. share: of
+    LIBSVM's time that ours takes beyond that. first: what the first call of a process takes more, its programs being in
+    the cache. half: the share of LIBSVM's time that ours has to be expected to stay below.
     """
 
     pair: float = 4e-9

@@ -73,7 +73,7 @@ class _Dealt(Fits):
                     continue
                 results, said = came
                 losses = 0
-                self.received += sum(one.values.nbytes for one in results.values() if isinstance(one, Found))
+                self.received += sum(one.nbytes for one in results.values() if isinstance(one, Found))
                 self.found.update(results)
                 for words, category in said:
                     warn(words, category)

@@ -7,7 +7,7 @@ import warnings
 import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from sklearn.utils.validation import _num_samples
 from clsvm import files
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import targets
-from clsvm.estimators.answers import Answers, Probable
+from clsvm.estimators.answers import Answers, Classes, Probable
 from clsvm.estimators.steps import Steps
 from clsvm.model_selection.shown import shown_fits
 from clsvm.opencl.devices import listed
@@ -46,24 +46,35 @@ class Found:
     """What a fit to a fold came to: decision values of ``rows`` (rising numbers), (rows,) or (rows, machines).
 
     offsets: what these lack of sums of kernel values, (machines,); of machines on centres none is kept.
+    predicted: the classes (rows,) by pairs of them, whose values are many; ``values`` are then what decision_function
+    returns, or empty where no scorer asks for them.
     """
 
     values: Vector
     seconds: float
     converged: bool
     offsets: Vector = field(default_factory=lambda: np.zeros(0))
+    predicted: NDArray[Any] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
 
 
 class Recalled(NamedTuple):
-    """How a fit answers, its decision values of some ``rows`` (rising numbers), and their offsets."""
+    """How a fit answers, and what it came to for some ``rows`` (rising numbers)."""
 
     answers: Answers
     rows: Rows
     values: Vector
     offsets: Vector
+    predicted: NDArray[Any] | None
 
     def decision_function(self, numbers: Rows) -> Vector:
         """As the fitted machine's, for the rows of these numbers."""
+        if self.predicted is not None:
+            return np.asarray(self.values[np.searchsorted(self.rows, numbers)])
         return self.answers.decision_function(self.values[np.searchsorted(self.rows, numbers)])
 
     def score_samples(self, numbers: Rows) -> Vector:
@@ -72,6 +83,8 @@ class Recalled(NamedTuple):
 
     def predict(self, numbers: Rows) -> NDArray[Any]:
         """As the fitted machine's, for the rows of these numbers."""
+        if self.predicted is not None:
+            return np.asarray(self.predicted[np.searchsorted(self.rows, numbers)])
         return self.answers.predict(self.values[np.searchsorted(self.rows, numbers)])
 
     def predict_log_proba(self, numbers: Rows) -> Vector:
@@ -105,6 +118,8 @@ class Fits:
     what fits of their machines share."""
 
     steps: type[Steps]
+    valued = True  # whether scorers may ask for decision values
+    whole = False  # whether values of all pairs of classes are kept, as a checkpoint has them
 
     def __init__(
         self,
@@ -162,6 +177,7 @@ class Fits:
     def run(self, checkpoint: Any, shown: bool) -> None:
         """Do what is not done yet; errors of a fit are kept, for scikit-learn to deal with."""
         file = None if checkpoint is None else Path(checkpoint)
+        self.whole = file is not None
         if file is not None:
             asked = self.splits, self.candidates, self.kept
             self._digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
@@ -290,10 +306,22 @@ class Fits:
             machine.fit(X, y, **weights)
             seconds = perf_counter() - began
             steps = self.steps(machine)
-            values = steps.decision_values(_safe_split(machine, self.X, self.y, kept, train)[0])
+            rows = _safe_split(machine, self.X, self.y, kept, train)[0]
+            converged, offsets, by_pairs = machine.fit_report_.converged, steps.offsets(), machine.model_.of_pairs
+            if by_pairs and not self.whole:
+                values = machine.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
+                return Found(values, seconds, converged, offsets, machine.predict(rows))
+            values = steps.decision_values(rows)
         except Exception as error:
             return error
-        return Found(values, seconds, machine.fit_report_.converged, steps.offsets())
+        return Found(values, seconds, converged, offsets)
+
+    def reduced(self, found: Found, answers: Answers) -> Found:
+        """Return what is kept of a fit: of pairs of classes no value for each, unless all are asked for."""
+        if self.whole or not (isinstance(answers, Classes) and answers.of_pairs):
+            return found
+        values = answers.decision_function(found.values) if self.valued else np.zeros((len(found.values), 0))
+        return replace(found, values=values, predicted=answers.predict(found.values))
 
     def recall(self, machine: Any, candidate: int, train: Rows) -> Recalled | None:
         """What a fit of the machine, with the parameters of a candidate, to ``train`` came to; None where those are no
@@ -304,7 +332,7 @@ class Fits:
         found = self.found[candidate, fold]
         if isinstance(found, Exception):
             raise found
-        return Recalled(self.answers(machine, fold), self.kept[fold], found.values, found.offsets)
+        return Recalled(self.answers(machine, fold), self.kept[fold], found.values, found.offsets, found.predicted)
 
     def _read(self, file: Path) -> None:
         try:

@@ -26,6 +26,7 @@ from clsvm.solvers import Solution, batch, certificate
 from clsvm.solvers.member import Member
 
 Vector = NDArray[np.float64]
+STARTS = 256 << 20  # bytes of solutions that are kept, for fits of other folds and of other candidates each
 ROUNDED = 1e-12  # of a coefficient: what scaling it by rounded numbers may do, and much less than any tolerance sees
 
 
@@ -83,14 +84,18 @@ class Folds(Fits):
                     if not solved:
                         apart.append(job)
                         continue
-                    last[job.candidate] = solved
-                    here.append(solved)
+                    room = STARTS // sum(map(_Solved.nbytes, solved))
+                    last.pop(job.candidate, None)
+                    if len(last) < room:
+                        last[job.candidate] = solved
+                    here = [*(here if len(here) < room else []), solved]
                     answered = [one.answered(self.steps(job.machine)) for one in solved]
                     values = np.stack([values[self.kept[fold]] for values, _ in answered], axis=1)
                     values = values[:, 0] if len(solved) == 1 else values
                     offsets = np.array([offset for _, offset in answered])
                     converged = all(one.solution.status.converged for one in solved)
-                    self.found[job.candidate, fold] = Found(values, perf_counter() - began, converged, offsets)
+                    found = Found(values, perf_counter() - began, converged, offsets)
+                    self.found[job.candidate, fold] = self.reduced(found, self.answers(job.machine, fold))
                     yield
 
     def _members(self, job: Job) -> list[Member]:
@@ -141,6 +146,10 @@ class _Solved(NamedTuple):
 
     problem: Problem
     solution: Solution
+
+    def nbytes(self) -> int:
+        """Return the bytes of its arrays: lo, hi and q; b and f."""
+        return 5 * self.problem.q.nbytes
 
     def far(self, problem: Problem) -> tuple[float, float]:
         """How far ``problem`` is from this one: by the width of its bounds, then by that of its tube."""

@@ -118,7 +118,7 @@ class _SearchCV(GridSearchCV):
             error_score=self.error_score,
             return_train_score=self.return_train_score,
         )
-        inner.work = partial(folds.run, self.checkpoint, bool(self.verbose))
+        inner.folds, inner.work = folds, partial(folds.run, self.checkpoint, bool(self.verbose))
         inner.candidates = folds.candidates
         inner.fit(numbers[:, None], y, **params)
         for name, value in vars(inner).items():
@@ -218,16 +218,28 @@ class _Recalled(GridSearchCV):
     Candidates go by their numbers, since scikit-learn hands over copies of their values.
     """
 
+    folds: Fits
     work: Callable[[], None]
     candidates: Sequence[Mapping[str, Any]]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
+        if self.scoring is None:  # (then an estimator's score, by its predictions)
+            self.folds.valued = False
+        else:
+            self.folds.valued = _reads_values(check_scoring(self.estimator, scoring=self.scoring))
         self.work()
         evaluate_candidates([{"candidate": number} for number in range(len(self.candidates))])
 
     def _format_results(self, candidate_params: Any, *rest: Any, **options: Any) -> Any:
         named = [self.candidates[one["candidate"]] for one in candidate_params]
         return super()._format_results(named, *rest, **options)
+
+
+def _reads_values(scorer: Any) -> bool:
+    """Return whether a scorer, or one of several, may ask for more than predictions."""
+    if several := getattr(scorer, "_scorers", None):
+        return any(map(_reads_values, several.values()))
+    return getattr(scorer, "_response_method", None) != "predict"
 
 
 class _Fold(BaseEstimator):
