@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,10 +80,10 @@ def predict(
             labels, lines = _probable(fitted, X, device, memory_limit)
         else:
             labels = _in_pieces(lambda rows: fitted.predict(rows, device=device, memory_limit=memory_limit), X)
-            lines = [f"{label:.17g}" if values else _label(label) for label in labels.tolist()]
+            lines = (f"{label:.17g}" if values else _label(label) for label in labels.tolist())
         if output is not None:
             with files.atomic_write(output) as stream:
-                stream.write("".join(f"{line}\n" for line in lines).encode())
+                stream.writelines(f"{line}\n".encode() for line in lines)
         if not quiet and fitted.has_probabilities and (values or not probability):
             said = "Model supports probability estimates, but disabled in prediction."  # as svm-predict says it
             typer.echo(errors(fitted) if probability else said)
@@ -115,7 +116,7 @@ def _in_pieces(predict: Callable[[Any], NDArray[Any]], X: Any) -> NDArray[Any]:
 
 def _probable(
     model: KernelModel, X: Any, device: Any, memory_limit: int | str | None
-) -> tuple[NDArray[Any], list[str]]:
+) -> tuple[NDArray[Any], Iterable[str]]:
     """svm-predict's labels with -b 1, and its lines, in the order of LIBSVM's file: of classes the most probable one of
     each row; of one class the probabilities say how sure it is."""
     import numpy as np
@@ -126,12 +127,12 @@ def _probable(
     if len(model.classes):
         order = libsvm.listing(model)
         found, classes = found[:, order], model.classes[order]
-        labels, lines = classes[found.argmax(axis=1)], [" ".join(["labels", *map(_label, classes.tolist())])]
+        labels, head = classes[found.argmax(axis=1)], " ".join(["labels", *map(_label, classes.tolist())])
     else:
-        labels, lines = model.predict(X, device, memory_limit), ["label normal outlier"]
-    for label, row in zip(labels.tolist(), found.tolist(), strict=True):
-        lines.append(" ".join([_label(label), *(f"{p:g}" for p in row)]))
-    return np.asarray(labels), lines
+        labels, head = model.predict(X, device, memory_limit), "label normal outlier"
+    rows = zip(labels.tolist(), found, strict=True)
+    lines = (" ".join([_label(label), *(f"{p:g}" for p in row.tolist())]) for label, row in rows)
+    return np.asarray(labels), itertools.chain([head], lines)
 
 
 def _label(label: bool | int | float | str) -> str:

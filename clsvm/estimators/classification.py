@@ -83,8 +83,9 @@ class _Classifier(ClassifierMixin, Machine):
     def _members(self, index: NDArray[np.intp], k: int, bounds: Vector) -> list[Member]:
         """The problem of each machine, over the rows of its classes."""
         made = []
+        of_class = [np.flatnonzero(index == i) for i in range(k)]
         for i, j in self._sides(k):
-            rows = np.flatnonzero((index == i) | (index == j) if j is not None else index >= 0)
+            rows = np.flatnonzero(index >= 0) if j is None else np.sort(np.concatenate([of_class[i], of_class[j]]))
             made.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
         return made
 
@@ -108,18 +109,20 @@ class _Classifier(ClassifierMixin, Machine):
         of the fit before; else there is nothing to go on from."""
         k, members = len(self.classes_), self._members(index, len(self.classes_), bounds)
         coefficients = np.zeros((k - 1 if self._way == "ovo" else k, len(index)))
-        places = [_places(side, one.rows, index) for side, one in zip(self._sides(k), members, strict=True)]
+        sides = self._sides(k)
         before = self._before(coefficients.shape) if same else None
         if before is not None:
+            places = (_places(side, one.rows, index) for side, one in zip(sides, members, strict=True))
             members = [replace(one, start=before[at]) for one, at in zip(members, places, strict=True)]
         trained = several.train(rows, members, kernel, self._options(), started)
         self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
-        made = [self._scaled(b[None], rho[None]) for b, rho in zip(trained.b, trained.rho, strict=True)]
-        for at, ((b,), _) in zip(places, made, strict=True):
-            coefficients[at] = b
+        intercept = np.zeros(len(members))
+        for number, (side, member) in enumerate(zip(sides, members, strict=True)):
+            (b,), (rho,) = self._scaled(trained.b[number][None], trained.rho[number][None])
+            coefficients[_places(side, member.rows, index)] = b
+            intercept[number] = 0.0 - rho
         support = _by_class(coefficients.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps)
-        intercept = np.array([0.0 - rho for _, (rho,) in made])
         self._set_learnt(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
 
     def _answers(self, y: Any, sample_weight: Any) -> Answers:

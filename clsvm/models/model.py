@@ -31,7 +31,7 @@ from clsvm.tasks import ONE_CLASS, TASKS
 Vector = NDArray[np.float64]
 
 
-PIECE, SHARE = 64 << 20, 8  # bytes of values of pairs at a time: at most, and as a share of the memory limit
+PIECE, SHARE = 64 << 20, 4  # bytes of values of pairs at a time: at most, and as a share of the memory limit
 COPIES = 4  # numbers for each value of a block: sums of both classes, on the device and here
 
 
@@ -124,9 +124,11 @@ class KernelModel:
         with self._responding(X, device, memory_limit) as at:
             out = np.empty((at.n, *shape), dtype)
             room = min(PIECE, at.limit // SHARE)
-            blocks = pairwise.blocks(k, int(np.sqrt(room // (COPIES * 8 * whole_tiles(1)))))
-            step = int(room // (8 * (COPIES * (blocks[0][0].stop) ** 2 + held)))
-            step = whole_tiles(step) if step >= whole_tiles(1) else max(1, step)
+            tile = whole_tiles(1)
+            most = int(np.sqrt(room // (8 * COPIES * tile)))
+            blocks = pairwise.blocks(k, most if at.n <= tile else min(most, pairwise.CLASSES))
+            step = int(room // (8 * (COPIES * blocks[0][0].stop ** 2 + held)))
+            step = whole_tiles(step) if step >= tile else max(1, step)
             for start in range(0, at.n, step):
                 rows = slice(start, min(start + step, at.n))
                 try:

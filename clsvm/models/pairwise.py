@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
-CLASSES = 96  # classes in a block: kernel values are computed anew for each pair of blocks
+CLASSES = 40  # classes in a block of many rows: more take more memory a row, and fewer take more launches
 
 
 def pairs(k: int) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ def strips(values: Vector, k: int) -> Iterator[Strip]:
 
 def blocks(k: int, most: int) -> list[tuple[slice, slice]]:
     """Return blocks of at most ``most`` classes, each with itself and with every later one, by the first of the two."""
-    size = -(-k // -(-k // max(1, min(most, CLASSES))))
+    size = -(-k // -(-k // max(1, most)))
     cuts = [slice(first, min(first + size, k)) for first in range(0, k, size)]
     return [(one, other) for at, one in enumerate(cuts) for other in cuts[at:]]
 

@@ -171,7 +171,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     with ConvergenceWarning where a fold's fit did not converge.
     """
     from sklearn.base import is_classifier, is_regressor
-    from sklearn.utils import column_or_1d, get_tags, indexable
+    from sklearn.utils import _safe_indexing, column_or_1d, get_tags, indexable
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator, "model_")
@@ -198,18 +198,24 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     i, j = np.triu_indices(k, 1)
     if not (model.of_pairs or len(model.dual_coef) == 1):
         raise ValueError(f"probabilities are of a machine for each pair of classes, got {k} classes in one machine")
-    values = np.zeros((len(y), len(i)))
+    index, place = np.searchsorted(classes, y), np.zeros((k, k - 1), np.intp)
+    place[i, j - 1] = place[j, i] = np.arange(len(i))
+    values = np.zeros((len(y), k - 1))  # of the pairs of each row's own class: no other pair is fitted to the row
+    step = max(1, _CELLS // len(i))
     for fold, rows, test in _fits(estimator, X, y, sample_weight):
         known = np.isin(classes, fold if isinstance(fold, np.ndarray) else fold.classes_)
-        values[test] = known[i].astype(float) - known[j]
-        if known.sum() > 1:
-            found = fold.decision_function(rows)
-            values[np.ix_(test, known[i] & known[j])] = -found[:, None] if known.sum() == 2 else found
-    fitted = []
-    for p in range(len(i)):
-        first = y == classes[i[p]]
-        pair = first | (y == classes[j[p]])
-        fitted.append(platt(values[pair, p], first[pair]))
+        for begin in range(0, len(test), step):
+            some = test[begin : begin + step]
+            whole = np.tile(known[i].astype(float) - known[j], (len(some), 1))
+            if known.sum() > 1:
+                found = fold.decision_function(_safe_indexing(rows, slice(begin, begin + step)))
+                whole[:, known[i] & known[j]] = -found[:, None] if known.sum() == 2 else found
+            values[some] = np.take_along_axis(whole, place[index[some]], axis=1)
+    of_class, fitted = [np.flatnonzero(index == c) for c in range(k)], []
+    for first, second in zip(i.tolist(), j.tolist(), strict=True):
+        pair = np.sort(np.concatenate([of_class[first], of_class[second]]))
+        own = index[pair] == first
+        fitted.append(platt(values[pair, np.where(own, second - 1, first)], own))
     A, B = np.array(fitted).T
     return replace(model, probA=A, probB=-B if k == 2 else B)  # (of two classes the second is the positive one)
 

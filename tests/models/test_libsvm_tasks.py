@@ -17,7 +17,8 @@ from sklearn.datasets import load_digits, load_iris
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels, load_model, save_model
 from clsvm.kernels import Kernel
 from clsvm.models import libsvm, svmlight
-from clsvm.models.model import KernelModel, pairs
+from clsvm.models.model import KernelModel
+from clsvm.models.pairwise import pairs
 from tests.conftest import Command
 from tests.models.test_libsvm import write_text
 

@@ -1,0 +1,124 @@
+"""Machines of many classes: what is made of the values of all pairs, a few rows and classes at a time."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.utils.multiclass import _ovr_decision_function
+
+from clsvm import SVC
+from clsvm.errors import RowTooLargeError
+from clsvm.models import model as models
+from clsvm.models import pairwise
+from clsvm.opencl.stream import Stream
+
+K, ROWS = 60, 4000
+
+
+def of_classes(k: int, per: int, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of k classes, their labels, and n further rows."""
+    rng = np.random.default_rng(seed)
+    centres, y = 3 * rng.normal(size=(k, 6)), np.repeat(np.arange(k), per)
+    T = centres[rng.integers(0, k, n)] + rng.normal(size=(n, 6))
+    return centres[y] + rng.normal(size=(len(y), 6)), y, T
+
+
+@pytest.fixture(scope="module")
+def fitted() -> SVC:
+    X, y, _ = of_classes(K, 3, 0)
+    return SVC(gamma=0.05, C=10).fit(X, y)
+
+
+@pytest.mark.parametrize("k", [3, 8])
+@pytest.mark.parametrize("most", [1, 3, 96])
+def test_strips_of_blocks_are_those_of_all_values(k: int, most: int) -> None:
+    """In any blocks, to the last bit, and as scikit-learn counts them; a value of 0 is a vote as well."""
+    rng, n = np.random.default_rng(k), 50
+    values = np.round(rng.normal(size=(n, k * (k - 1) // 2)), 1)
+    parts = np.zeros((k, k - 1, n))
+    for p, (i, j) in enumerate(pairwise.pairs(k)):
+        assert pairwise.first_pair(k, i) + j - i - 1 == p
+        parts[i, j - 1] = values[:, p]
+
+    def strips() -> Any:
+        for own, others in pairwise.blocks(k, most):
+            first = others.start - (own != others)
+            one, other = parts[own, first : others.stop - 1], parts[others, own.start : own.stop]
+            if own == others:
+                other = one
+            if one.size:
+                at = np.zeros(values.shape[1])
+                yield from pairwise.strips_of_block(own, others, one.reshape(-1, n), other.reshape(-1, n), at, k)
+
+    np.testing.assert_array_equal(pairwise.side_by_side(strips(), n, k), values)
+    expected = _ovr_decision_function(values < 0, -values, k)
+    np.testing.assert_array_equal(pairwise.against_rest(strips(), n, k), expected)
+    np.testing.assert_array_equal(pairwise.against_rest(pairwise.strips(values, k), n, k), expected)
+    won = np.zeros((n, k), int)
+    for p, (i, j) in enumerate(pairwise.pairs(k)):
+        won[np.arange(n), np.where(values[:, p] > 0, i, j)] += 1
+    np.testing.assert_array_equal(pairwise.votes(strips(), n, k), won)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_no_value_depends_on_the_pieces(device: str, fitted: SVC, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    T, model = of_classes(K, 3, 200)[2], fitted.model_
+    rows = form(T)
+    expected = model.decision_function(rows, device)
+    ovr, labels = model.decision_function(rows, device, shape="ovr"), model.predict(rows, device)
+    np.testing.assert_array_equal(ovr, _ovr_decision_function(expected < 0, -expected, K))
+    for piece in (1 << 15, 1 << 20):
+        monkeypatch.setattr(models, "PIECE", piece)
+        np.testing.assert_array_equal(model.decision_function(rows, device), expected)
+        np.testing.assert_array_equal(model.decision_function(rows, device, shape="ovr"), ovr)
+        np.testing.assert_array_equal(model.predict(rows, device), labels)
+        np.testing.assert_array_equal(model.decision_function(rows[:5], device), expected[:5])
+
+
+@pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba"])
+def test_memory_of_many_classes(fitted: SVC, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither host nor device holds a value for each row and pair: 57 MB here, twice that on the way."""
+    limit, peaks, T = 16 << 20, [], of_classes(K, 3, ROWS)[2]
+    monkeypatch.setattr(Stream, "__exit__", noted(peaks))
+    pairs = K * (K - 1) // 2
+    model, rows = fitted.model_, T[:400] if method == "predict_proba" else T
+    model = replace(model, probA=-np.ones(pairs), probB=np.zeros(pairs))
+    shape = {"shape": "ovr"} if method == "decision_function" else {}
+
+    def ask(X: np.ndarray) -> np.ndarray:
+        return np.asarray(getattr(model, method)(X, memory_limit=limit, **shape))
+
+    ask(rows[:20])
+    tracemalloc.start()
+    found = ask(rows)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == len(rows)
+    assert most < limit / 2 + 3 * found.nbytes
+    assert 0 < max(peaks) <= limit
+    if method == "predict":
+        assert (fitted.predict(T[:500]) == found[:500]).all()
+
+
+def noted(peaks: list[int]) -> Any:
+    """Stream.__exit__, which notes what the device held at most."""
+    real = Stream.__exit__
+
+    def leave(self: Stream, *given: Any) -> None:
+        peaks.append(self.peak)
+        real(self, *given)
+
+    return leave
+
+
+def test_a_row_that_is_too_large_is_named(fitted: SVC, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "PIECE", 1 << 15)
+    T = of_classes(K, 3, 100)[2]
+    T[77] = 1e200
+    with pytest.raises(RowTooLargeError, match="row 77 "):
+        fitted.predict(T)
