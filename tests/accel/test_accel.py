@@ -536,6 +536,19 @@ def test_what_loading_takes_is_paid_once_libsvm_took_as_long() -> None:
     assert not made.pays(0.3, 0.1, 9.0)  # what ours takes at least stays
 
 
+def test_pairs_of_classes_count_in_an_answer() -> None:
+    """A value for each row and pair comes to the host: of few support vectors a class LIBSVM is as fast."""
+    made = costs.Costs()
+
+    def pays(rows: int, per: int, k: int) -> bool:
+        return made.pays(made.of_answer(rows, per * k, 40, k), made.least_of_answer(rows, k), made.first)
+
+    assert not pays(20000, 3, 100)
+    assert pays(20000, 100, 100)
+    assert pays(20000, 5000, 2)
+    assert made.least_of_answer(20000, 2) == made.answer
+
+
 @pytest.mark.usefixtures("eager")
 def test_no_device_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows("SVC", 60)

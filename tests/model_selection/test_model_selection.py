@@ -16,6 +16,7 @@ from sklearn import svm
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
+from sklearn.metrics import make_scorer
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -162,6 +163,28 @@ def test_groups_and_one_split_of_all_rows(device: str) -> None:
     everything = np.arange(90)
     ours, _ = both(SVC(device=device), {"C": [1, 2]}, X, y, cv=[(everything, everything[:30])])
     assert ours.best_estimator_.fit_report_.converged
+
+
+@pytest.mark.parametrize("most", [0, 10000])
+def test_values_of_pairs_are_not_kept(device: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of a fit predictions stay, and as many values as there are classes where a scorer asks for them."""
+    monkeypatch.setattr(folds.batch, "largest", lambda stream: most)
+    kept: list[int] = []
+    real = folds.Folds.recall
+
+    def recall(self: Any, *given: Any) -> Any:
+        kept.append(max(found.values.size for found in self.found.values()))
+        return real(self, *given)
+
+    monkeypatch.setattr(folds.Folds, "recall", recall)
+    rng = np.random.default_rng(5)
+    y = np.repeat(np.arange(6), 12)
+    X = rng.normal(size=(72, 3)) + y[:, None] % 3
+    both(SVC(device=device), {"C": [1, 10]}, X, y, cv=2, refit=False, scoring=["accuracy", "f1_macro"])
+    assert max(kept) == 0
+    margin = make_scorer(lambda y, values: float(np.abs(values).mean()), response_method="decision_function")
+    both(SVC(device=device), {"C": [1, 10]}, X, y, 1e-2, cv=2, scoring=margin)
+    assert max(kept) == 36 * 6  # of 15 pairs
 
 
 def test_failed_fits(device: str) -> None:

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import _ovr_decision_function
 
 from clsvm import SVC
 from clsvm.errors import RowTooLargeError
+from clsvm.gram import responses
 from clsvm.models import model as models
 from clsvm.models import pairwise
 from clsvm.opencl.stream import Stream
@@ -66,14 +67,16 @@ def test_strips_of_blocks_are_those_of_all_values(k: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_no_value_depends_on_the_pieces(device: str, fitted: SVC, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    T, model = of_classes(K, 3, 200)[2], fitted.model_
-    rows = form(T)
+def test_no_value_depends_on_the_pieces(device: str, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on whether a launch takes one class or all of them."""
+    k, (X, y, T) = 18, of_classes(18, 3, 100)
+    model, rows = SVC(gamma=0.05, C=10).fit(form(X), y).model_, form(T)
     expected = model.decision_function(rows, device)
     ovr, labels = model.decision_function(rows, device, shape="ovr"), model.predict(rows, device)
-    np.testing.assert_array_equal(ovr, _ovr_decision_function(expected < 0, -expected, K))
-    for piece in (1 << 15, 1 << 20):
+    np.testing.assert_array_equal(ovr, _ovr_decision_function(expected < 0, -expected, k))
+    for piece, sections in ((1 << 16, 1), (1 << 17, 99), (1 << 26, 99)):
         monkeypatch.setattr(models, "PIECE", piece)
+        monkeypatch.setattr(responses, "SECTIONS", sections)
         np.testing.assert_array_equal(model.decision_function(rows, device), expected)
         np.testing.assert_array_equal(model.decision_function(rows, device, shape="ovr"), ovr)
         np.testing.assert_array_equal(model.predict(rows, device), labels)
