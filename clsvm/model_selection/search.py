@@ -176,7 +176,8 @@ class SVCSearchCV(_SearchCV):
     n_jobs, pre_dispatch : taken, and without effect:
         the device is the parallel part
     checkpoint : a file to go on from, where it exists, and to write to every few seconds, when interrupted and at the
-        end; one of another search is refused with a CheckpointError
+        end; one of another search is refused with a CheckpointError. With it decision values of all fits stay in
+        memory; without it, of pairs of classes, predictions alone
 
     Fold fits stop at tol by kernel values of ``dtype``: rounding of these values may hide more than a small tol. Where
     it could move a decision value by more than 0.005, a fold fit goes on to a certificate in float64. Where it stalls,
