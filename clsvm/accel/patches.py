@@ -209,7 +209,10 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
             support = len(self.support_)
             why_not = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             why_not = why_not or ("" if support else "there is no support vector")
-            rows, classes = 0 if why_not else X.shape[0], _classes(self)  # (a function of Python's reads rows of any kind)
+            rows, classes = (
+                0 if why_not else X.shape[0],
+                _classes(self),
+            )  # (a function of Python's reads rows of any kind)
             theirs = 0.0 if why_not else COSTS.of_answer(rows, support, cells(X), classes)
             if _ours(call, why_not, theirs, COSTS.least_of_answer(rows, classes)):
                 try:
