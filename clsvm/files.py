@@ -65,33 +65,30 @@ class NotTextError(ValueError):
     """A file holds what can be no line of text; the message names the line, what was got and what was expected."""
 
 
-def bounded(stream: BinaryIO, path: PathLike, kind: str = "svmlight text") -> BinaryIO:
+def bounded(stream: BinaryIO, path: PathLike, kind: str = "svmlight text", begun: bytes = b"") -> BinaryIO:
     """Return ``stream``, which reads the file ``path`` of this ``kind``, as one that refuses what can be no text.
 
     Its reads raise NotTextError for an archive of NumPy's, for zero bytes in a line longer than one block, and for a
     line of more than LONGEST bytes. So memory stays bounded, however long a line is.
+
+    begun: the first bytes of the file, where they have been read from ``stream`` already; they are returned first.
     """
-    return cast(BinaryIO, io.BufferedReader(_Bounded(stream, path, kind), _BLOCK))
+    return cast(BinaryIO, io.BufferedReader(_Bounded(stream, path, kind, begun), _BLOCK))
 
 
 class _Bounded(io.RawIOBase):
     """The source of a bounded stream: counts lines, and the bytes since the last line break."""
 
-    def __init__(self, stream: BinaryIO, path: PathLike, kind: str) -> None:
-        self._stream, self._path, self._kind, self._line, self._length = stream, path, kind, 1, 0
+    def __init__(self, stream: BinaryIO, path: PathLike, kind: str, begun: bytes) -> None:
+        self._stream, self._path, self._kind, self._begun = stream, path, kind, begun
+        self._line, self._length = 1, 0
 
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return self._stream.seekable()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._length = 0
-        return self._stream.seek(offset, whence)
-
     def readinto(self, buffer: Any) -> int:
-        some = self._stream.read(len(buffer))
+        some = self._begun + self._stream.read(len(buffer) - len(self._begun))
+        self._begun = b""
         if self._line == 1 and not self._length and some.startswith(_NUMPY):
             got = "a file of NumPy's or a zip archive"
             raise NotTextError(f"{self._path}: got {got}, expected {self._kind}")

@@ -252,9 +252,10 @@ def _write(ranges: Ranges, path: str) -> None:
 def _read(path: str) -> Ranges:
     """A file of -s or svm-scale; a fault in it is a ValueError with the line."""
     from clsvm import files
+    from clsvm.models.lines import unmarked
 
     with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
-        return _ranges(_Lines(path, stream))
+        return _ranges(_Lines(path, unmarked(stream)))
 
 
 def _ranges(lines: _Lines) -> Ranges:
@@ -309,8 +310,10 @@ class _Lines:
         return repr(b" ".join(self.words)[:40].decode("utf-8", "replace")) if self.words else "the end of the file"
 
     def numbers(self, what: str, count: int) -> list[float]:
+        from clsvm.models.lines import number
+
         try:
-            values = [float(word) for word in self.words]
+            values = [number(word) for word in self.words]
         except ValueError:
             values = []
         if len(values) != count or not all(map(math.isfinite, values)):

@@ -7,8 +7,8 @@ OSError.
 from __future__ import annotations
 
 import io
-import os
 from array import array
+from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -20,6 +20,7 @@ from clsvm import files, kernels
 from clsvm.files import PathLike
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel
+from clsvm.models.lines import Lines, number, unmarked
 from clsvm.models.model import KernelModel
 from clsvm.models.svmlight import HIGHEST, WORD, T, diagnose, load, shown
 from clsvm.system import explained
@@ -164,34 +165,39 @@ def load_model(path: PathLike) -> KernelModel:
     Raises OSError, and ValueError with the line: a damaged file.
     """
     with explained(f"reading {path}"), files.bounded(open(path, "rb"), path, "a model") as stream:
-        header = _Header(path, stream)
-        task = header.word("svm_type")
-        if task not in of_libsvm():
-            header.fault("svm_type", f"svm_type {task}", ", ".join(of_libsvm()))
-        name = header.word("kernel_type")
-        given = name == PRECOMPUTED.name
-        if not (given or name in _KERNELS):
-            known_here = ", ".join(_NAMES.values())
-            header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {known_here}")
-        (k,) = header.numbers("nr_class", int, 1)
-        of_classes = TASKS[task].kind == CLASSES
-        if k < 2 or (k > 2 and not of_classes):
-            header.fault("nr_class", f"{k} classes", "2 or more" if of_classes else f"2, as {task} has it")
-        kernel = PRECOMPUTED if given else _kernel(header, _KERNELS[name])
-        (total,) = header.numbers("total_sv", int, 1)
-        rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
-        labels, counts = _labels(header, k, total) if of_classes else ([], [total])
-        if min(counts) < 0:
-            header.fault("total_sv", f"total_sv {total}", "0 or more")
-        known = estimates_of(task, k)
-        by_class = ("label", "nr_sv")
-        for key in (*by_class, *_PROBABILITIES):
-            if key in header.lines and not (key in known or (labels and key in by_class)):
-                header.fault(key, key, f"none of {task}")
-        estimates = _read_estimates(header, task, known)
-        vectors, coef = _support_vectors(header, stream, total, k - 1, int(not given))
-        if given:
-            vectors = _columns(header, vectors)
+        return read_model(path, stream)
+
+
+def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
+    """Read a model as :func:`load_model` from an open file, whose reads are bounded (:func:`clsvm.files.bounded`)."""
+    header = _Header(path, stream)
+    task = header.word("svm_type")
+    if task not in of_libsvm():
+        header.fault("svm_type", f"svm_type {task}", ", ".join(of_libsvm()))
+    name = header.word("kernel_type")
+    given = name == PRECOMPUTED.name
+    if not (given or name in _KERNELS):
+        known_here = ", ".join(_NAMES.values())
+        header.fault("kernel_type", f"kernel_type {name}", f"a kernel function that is known here: {known_here}")
+    (k,) = header.numbers("nr_class", int, 1)
+    of_classes = TASKS[task].kind == CLASSES
+    if k < 2 or (k > 2 and not of_classes):
+        header.fault("nr_class", f"{k} classes", "2 or more" if of_classes else f"2, as {task} has it")
+    kernel = PRECOMPUTED if given else _kernel(header, _KERNELS[name])
+    (total,) = header.numbers("total_sv", int, 1)
+    rho = np.array(header.numbers("rho", float, k * (k - 1) // 2))
+    labels, counts = _labels(header, k, total) if of_classes else ([], [total])
+    if min(counts) < 0:
+        header.fault("total_sv", f"total_sv {total}", "0 or more")
+    known = estimates_of(task, k)
+    by_class = ("label", "nr_sv")
+    for key in (*by_class, *_PROBABILITIES):
+        if key in header.lines and not (key in known or (labels and key in by_class)):
+            header.fault(key, key, f"none of {task}")
+    estimates = _read_estimates(header, task, known)
+    vectors, coef = _support_vectors(header, stream, total, k - 1, int(not given))
+    if given:
+        vectors = _columns(header, vectors)
     smaller_first = len(labels) == 2 and labels[0] < labels[1]
     if smaller_first:
         coef, rho, estimates = _turned(coef, rho, estimates)
@@ -240,7 +246,7 @@ class _Header:
 
     def __init__(self, path: PathLike, stream: BinaryIO) -> None:
         self.path, self.lines = path, dict[str, tuple[int, bytes]]()
-        for self.end, line in enumerate(stream, 1):
+        for self.end, line in enumerate(unmarked(stream), 1):
             parts = line.split(None, 1)
             key = parts[0].decode("ascii", "replace") if parts else ""
             if parts == [b"SV"]:
@@ -271,8 +277,9 @@ class _Header:
 
     def numbers(self, key: str, kind: type[T], count: int) -> list[T]:
         words = self.words(key, count)
+        read: Callable[[str], Any] = int if kind is int else lambda word: number(word.encode())
         try:
-            values = [kind(word) for word in words]
+            values = [] if any("_" in word for word in words) else [read(word) for word in words]
         except ValueError:
             values = []
         if not values or not all(abs(value) < 1e300 for value in values):
@@ -304,23 +311,23 @@ def _support_vectors(
         if line := stream.readline():
             header.fail(below, f"got {shown(line.rstrip())}, expected the end of the file: total_sv is 0")
         return sparse.csr_matrix((0, 0)), np.zeros((count, 0))
+    lines = Lines(stream, header.end)
     try:
         if count == 1:
-            vectors, first = load(stream, None, lowest)
+            vectors, first = load(lines, None, lowest)
             coef = first[np.newaxis]
         else:
-            coef, rest = _split(stream, count)
-            vectors, _ = load(rest, None, lowest)
+            coef, rest = _split(lines, count)
+            vectors, _ = load(Lines(rest), None, lowest)
     except files.NotTextError:
         raise
     except (ValueError, OverflowError) as error:
-        words = diagnose(header.path, None, str(error), header.end, "coefficient", count, lowest)
+        words = diagnose(header.path, None, str(error), lines.at(), header.end, "coefficient", count, lowest)
         raise ValueError(words) from None
     if coef.shape[1] != total:
         said = f"{total}, which total_sv says in line {header.lines['total_sv'][0]}"
         header.fail(below + min(coef.shape[1], total), f"got {coef.shape[1]} support vectors, expected {said}")
-    stream.seek(-1, os.SEEK_END)
-    if stream.read(1) != b"\n":
+    if not lines.complete:
         header.fail(below + total - 1, "got a line with no line break, expected one: the file seems cut short")
     return vectors, coef
 
@@ -339,10 +346,10 @@ def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
     return np.asarray(serials, np.intp) - 1
 
 
-def _split(stream: BinaryIO, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
+def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
     """The coefficients that rows begin with, (count, rows), and the rows with a 0 in their place. Raises ValueError."""
     found, rows, rest = array("d"), 0, io.BytesIO()  # (Python's floats would take 16 times the file)
-    for line in stream:
+    for line in lines:
         words = line.partition(b"#")[0].split(None, count)
         if words:
             if len(words) < count:

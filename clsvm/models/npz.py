@@ -87,9 +87,9 @@ def load_model(path: PathLike) -> KernelModel:
     """
     with explained(f"reading {path}"), open(path, "rb") as stream:
         start = stream.read(len(_ARCHIVE))
-        content = start + stream.read() if start == _ARCHIVE else b""
-    if not content:
-        return libsvm.load_model(path)
+        if start != _ARCHIVE:  # (a pipe cannot be opened again)
+            return libsvm.read_model(path, files.bounded(stream, path, "a model", start))
+        content = start + stream.read()
     try:
         arrays = _members(content)
     except _DAMAGE as error:

@@ -24,6 +24,8 @@ from scipy import sparse
 
 from clsvm import arrays
 from clsvm.files import NotTextError, PathLike, bounded
+from clsvm.models.lines import Lines, plain, unmarked
+from clsvm.models.lines import number as number_of
 from clsvm.models.model import KernelModel
 from clsvm.system import available, explained
 
@@ -42,7 +44,8 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
     Indices ascend from 1 in each row; an index 0 is an error (scikit-learn's load_svmlight_file reads such files;
     svm-train takes it for one more feature, but does not count that where gamma is 1 / number of features). Blank
-    lines, ``# comments`` and svmlight's ``qid:`` are passed over. Returns X, CSR (n, d) of float64 with sorted
+    lines, ``# comments`` and svmlight's ``qid:`` are passed over. White space after a colon, hexadecimal numbers and a
+    byte order mark are read as LIBSVM's programs and editors write them (:mod:`clsvm.models.lines`). Returns X, CSR (n, d) of float64 with sorted
     int32 indices, and y (n,) float64. d is ``n_features``, or the highest index in the file; with ``n_features`` given
     a higher index is an error.
 
@@ -54,15 +57,16 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
     """A data file whose first column is ``lowest``."""
     with explained(f"reading {path}"), _open(path) as stream:
+        lines = Lines(stream)
         try:
-            return load(stream, n_features, lowest)
+            return load(lines, n_features, lowest)
         except NotTextError:
             raise
         except (ValueError, OverflowError, *_DAMAGE) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             cause = str(error)
-    raise ValueError(diagnose(path, n_features, cause, lowest=lowest))
+    raise ValueError(diagnose(path, n_features, cause, lines.at(), lowest=lowest))
 
 
 def read_kernel(
@@ -94,6 +98,8 @@ def read_kernel(
 
 def _line(path: PathLike, row: int) -> int:
     """The number of the line on which a row of a file stands."""
+    if not os.path.isfile(path):  # a pipe cannot be read twice: blank lines do not count
+        return row + 1
     with _open(path) as stream:
         filled = (number for number, line in enumerate(stream, 1) if line.partition(b"#")[0].strip())
         return next(islice(filled, row, None), 0)
@@ -122,11 +128,11 @@ def _open(path: PathLike) -> BinaryIO:
     return bounded(cast(BinaryIO, opener(path, "rb")), path)
 
 
-def load(stream: BinaryIO, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """Rows from here to the end, by scikit-learn's compiled reader. Its errors name no line: see :func:`diagnose`."""
+def load(lines: Lines, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
+    """Read all rows by scikit-learn's compiled reader. Its errors name no line: see :func:`diagnose`."""
     from sklearn.datasets import load_svmlight_file
 
-    X, y = load_svmlight_file(stream, n_features=n_features, zero_based=not lowest)
+    X, y = load_svmlight_file(lines, n_features=n_features, zero_based=not lowest)
     if not (len(y) and np.isfinite(y).all() and np.isfinite(X.data).all() and X.shape[1] <= HIGHEST):
         raise ValueError("no rows, or a number that is not finite, or an index too high")
     small = np.int32 if X.nnz <= HIGHEST else np.int64
@@ -138,20 +144,23 @@ def diagnose(
     path: PathLike,
     n_features: int | None,
     cause: str,
+    at: tuple[int, bytes],
     skip: int = 0,
     first: str = "label",
     count: int = 1,
     lowest: int = 1,
 ) -> str:
-    """The first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
+    """Say the first fault of the file after ``skip`` lines in words: only run once the fast reader has failed.
 
-    A row begins with ``count`` numbers, which are called ``first``."""
+    at: the number of the line at which it failed, and the line. A row begins with ``count`` numbers, which are called
+    ``first``."""
     rows, number = 0, skip
     if not os.path.isfile(path):  # a pipe cannot be read twice
-        return f"{path}: {cause}"
+        fault = _fault(at[1], n_features, first, count, lowest)
+        return f"{path}, line {at[0]}: {fault}" if fault else f"{path}: {cause}"
     with _open(path) as stream:
         try:
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(unmarked(stream), 1):
                 if number <= skip:
                     continue
                 if fault := _fault(line, n_features, first, count, lowest):
@@ -165,7 +174,7 @@ def diagnose(
 
 
 def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: int) -> str | None:
-    words = (match[0] for match in WORD.finditer(line.partition(b"#")[0]))
+    words = (match[0] for match in WORD.finditer(plain(line.partition(b"#")[0])))
     numbers = list(islice(words, count))
     for word in numbers:
         if not _finite(word):
@@ -178,6 +187,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
         index, colon, value = word.partition(b":")
         if position == 0 and index == b"qid" and colon:
             continue
+        index = index.removeprefix(b"+")
         if not (colon and index.isdigit()):
             return f"got {shown(word)}, expected index:value"
         highest = HIGHEST - (not lowest)  # (column 0 is one more)
@@ -197,7 +207,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
 
 def _finite(word: bytes) -> bool:
     try:
-        return bool(np.isfinite(float(word)))
+        return bool(np.isfinite(number_of(word)))
     except ValueError:
         return False
 

@@ -18,7 +18,7 @@ import pytest
 from scipy import sparse
 
 from clsvm import files, kernels
-from clsvm.models import libsvm, svmlight
+from clsvm.models import libsvm, npz, svmlight
 from clsvm.models.model import KernelModel
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -386,8 +386,20 @@ def test_a_line_without_end_is_refused_early(tmp_path: Path, monkeypatch: pytest
     """A source of zeros or of one endless line ends with an error, for data, models and compressed files."""
     with pytest.raises(ValueError, match="line 1: got zero bytes in a long line, expected svmlight text"):
         svmlight.read_problem("/dev/zero")
-    with pytest.raises(ValueError, match="line 1: got zero bytes in a long line, expected a model"):
-        libsvm.load_model("/dev/zero")
+    array, model = tmp_path / "array", tmp_path / "model"
+    with open(array, "wb") as stream:
+        np.save(stream, np.zeros(3))
+    libsvm.save_model(make_model(kernels.make("linear")), model)
+    model.write_bytes(model.read_bytes().removesuffix(b"\n") + b"3:1 " * 100000)
+    for load in (libsvm.load_model, npz.load_model):
+        with pytest.raises(ValueError, match="line 1: got zero bytes in a long line, expected a model"):
+            load("/dev/zero")
+        with pytest.raises(ValueError, match="array: got a file of NumPy's or a zip archive, expected a model"):
+            load(array)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "LONGEST", 1 << 18)
+            with pytest.raises(ValueError, match=r"line \d+: got more than 262144 bytes without a line break"):
+                load(model)
     monkeypatch.setattr(files, "LONGEST", 1 << 18)
     path = tmp_path / "rows.gz"
     for rest, right in ((b"2:1 " * 60000, True), (b"2:1 " * 100000, False)):
