@@ -57,7 +57,7 @@ class LibsvmCommand(TyperCommand):
             elif len(word) > 2 and word[:2] in known:
                 hint = f"expected a flag and its value as two words: {word[:2]} {word[2:]}"
                 raise typer.BadParameter(f"got {word}, {hint}", ctx, param_hint=word[:2])
-            i += 2 if word.startswith("-") and word not in switches and "=" not in word else 1
+            i += 2 if word.startswith("-") and word not in {*switches, "-"} and "=" not in word else 1
         return super().parse_args(ctx, words)
 
 
@@ -100,11 +100,26 @@ def _left(checkpoint: str | None) -> str:
 
 
 def apart(reads: Sequence[str], writes: Sequence[str]) -> None:
-    """Raises ValueError where a file to write is one that is read, or is written twice: one of them would be lost."""
+    """Raise ValueError where a file to write is one that is read, or is written twice, or a pipe is to be read twice.
+
+    Either way something would be lost. Pipes, terminals and /dev/null may be written more than once."""
+    for place, source in enumerate(reads):
+        if not os.path.isfile(source) and os.path.exists(source) and source in reads[:place]:
+            raise ValueError(f"{source} is named twice and can be read once; give one of the two as a file")
     for place, out in enumerate(writes):
+        if os.path.exists(out) and not os.path.isfile(out):
+            continue
         for other in (*reads, *writes[:place]):
             if os.path.realpath(out) == os.path.realpath(other):
                 raise ValueError(f"{out} would be overwritten: it is named twice; give each file its own name")
+
+
+def _standard(stream: str) -> Callable[[str | None], str | None]:
+    """Return a callback that reads "-" as the name of a standard stream."""
+    return lambda name: stream if name == "-" else name
+
+
+READ, WRITTEN = _standard("/dev/stdin"), _standard("/dev/stdout")
 
 
 def warn(text: str) -> None:
@@ -183,6 +198,9 @@ def _flag(one: Parameter, flag: Flag) -> inspect.Parameter:
     option = typer.Option(flag.name, callback=checked, metavar=flag.metavar, help=flag.help)
     hint = Annotated[kind, option]
     return inspect.Parameter(one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=hint)
+
+
+TEXT = "svmlight text; may be .gz, .bz2 or .xz; - is standard input"
 
 
 def ending(suffix: str) -> Callable[[str | None], str | None]:
@@ -314,6 +332,10 @@ def _memory(text: str | None) -> str | None:
 MemoryLimit = Annotated[
     str | None,
     typer.Option("--memory-limit", callback=_memory, help="Device memory to use, such as 2GB. Default: a share of it."),
+]
+ModelOut = Annotated[
+    str | None,
+    typer.Argument(callback=WRITTEN, help="Where the model goes; - is standard output. Default: FILE's name + .model"),
 ]
 Quiet = Annotated[bool, typer.Option("-q", help="Print warnings and errors only.")]
 Weights = Annotated[

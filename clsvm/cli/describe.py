@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clsvm.cli.common import Device, apart, console, ending, reporting, show_table
+from clsvm.cli.common import READ, Device, apart, console, ending, reporting, show_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def describe(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="Rows: svmlight text (may be .gz, .bz2 or .xz), .npy, or .npz.")],
+    file: Annotated[
+        str, typer.Argument(callback=READ, help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz.")
+    ],
     device: Device = None,
     features: Annotated[
         int | None, typer.Option("--features", min=1, help="Number of columns. Default: the highest in svmlight text.")

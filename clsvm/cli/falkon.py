@@ -12,9 +12,12 @@ import typer
 
 from clsvm.cli.common import (
     INTERRUPTED,
+    READ,
+    TEXT,
     Devices,
     Element,
     MemoryLimit,
+    ModelOut,
     Param,
     Quiet,
     apart,
@@ -53,8 +56,8 @@ def _machine(text: str) -> str:
 @flagged(short="", long="seed", table=TABLE)
 def train(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
-    model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
+    file: Annotated[str, typer.Argument(callback=READ, help=f"Training data, {TEXT}.")],
+    model: ModelOut = None,
     machine: Annotated[
         str,
         typer.Option(

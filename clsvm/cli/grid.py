@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from clsvm.cli.common import Devices, MemoryLimit, Quiet, Weights, apart, reporting, require
+from clsvm.cli.common import READ, TEXT, Devices, MemoryLimit, Quiet, Weights, apart, reporting, require
 from clsvm.cli.train import row_weights, splits
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _powers(flag: str, text: str) -> list[float] | None:
 
 def grid(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="Training data of classes, svmlight text; may be .gz, .bz2 or .xz.")],
+    file: Annotated[str, typer.Argument(callback=READ, help=f"Training data of classes, {TEXT}.")],
     log2c: Annotated[
         str, typer.Option("-log2c", metavar="BEGIN,END,STEP", help="Powers of 2 for C; null: 1 alone.")
     ] = "-5,15,2",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from clsvm.cli.common import Device, Element, Param, dtype_name, kernel_of, numbers, reporting, show_table
+from clsvm.cli.common import READ, TEXT, Device, Element, Param, dtype_name, kernel_of, numbers, reporting, show_table
 
 if TYPE_CHECKING:
     from clsvm.kernels import Kernel
@@ -98,7 +98,7 @@ def _shown(kernel: Kernel) -> Iterator[str]:
 )
 def check(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="Rows, svmlight text; may be .gz, .bz2 or .xz.")],
+    file: Annotated[str, typer.Argument(callback=READ, help=f"Rows, {TEXT}.")],
     function: Function = None,
     element: Element = None,
     param: Param = None,

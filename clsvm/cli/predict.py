@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clsvm.cli.common import (
+    READ,
+    TEXT,
+    WRITTEN,
     Device,
     accuracy,
     apart,
@@ -32,9 +35,14 @@ _PIECE = 1 << 11  # rows predicted at a time, or more, where a bar is shown
 
 def predict(
     ctx: typer.Context,
-    test: Annotated[str, typer.Argument(help="Test data, svmlight text; may be .gz, .bz2 or .xz.")],
-    model: Annotated[str, typer.Argument(help="A model of 'clsvm train', clsvm.save_model or svm-train.")],
-    output: Annotated[str | None, typer.Argument(help="Where the predictions go, one a line.")] = None,
+    test: Annotated[str, typer.Argument(callback=READ, help=f"Test data, {TEXT}.")],
+    model: Annotated[
+        str, typer.Argument(callback=READ, help="A model of 'clsvm train', clsvm.save_model or svm-train; or -.")
+    ],
+    output: Annotated[
+        str | None,
+        typer.Argument(callback=WRITTEN, help="Where the predictions go, one a line; - is standard output."),
+    ] = None,
     probability: Annotated[
         int,
         typer.Option(
@@ -54,8 +62,8 @@ def predict(
         from clsvm.models import npz, svmlight
         from clsvm.opencl.devices import find
 
+        apart([test, model], [output] if output is not None else [])
         if output is not None:
-            apart([test, model], [output])
             files.check_writable(output)
         fitted = npz.load_model(model)
         values = TASKS[fitted.task].kind == NUMBERS

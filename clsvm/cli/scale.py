@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from clsvm.cli.common import apart, reporting, require, warn
+from clsvm.cli.common import READ, TEXT, WRITTEN, apart, reporting, require, warn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,18 +45,23 @@ class Ranges(NamedTuple):
 
 def scale(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="Data, svmlight text; may be .gz, .bz2 or .xz.")],
+    file: Annotated[str, typer.Argument(callback=READ, help=f"Data, {TEXT}.")],
     lower: Annotated[float, typer.Option("-l", help="What a feature's minimum becomes.")] = -1.0,
     upper: Annotated[float, typer.Option("-u", help="What a feature's maximum becomes.")] = 1.0,
     target: Annotated[
         tuple[str, str] | None,
         typer.Option("-y", metavar="LOWER UPPER", help="Scale the targets too, to these. Default: they stay."),
     ] = None,
-    save: Annotated[str | None, typer.Option("-s", metavar="RANGES", help="Write minima and maxima there.")] = None,
+    save: Annotated[
+        str | None, typer.Option("-s", metavar="RANGES", callback=WRITTEN, help="Write minima and maxima there.")
+    ] = None,
     restore: Annotated[
         str | None,
         typer.Option(
-            "-r", metavar="RANGES", help="Scale as a file of -s or svm-scale says; its limits replace others."
+            "-r",
+            metavar="RANGES",
+            callback=READ,
+            help="Scale as a file of -s or svm-scale says; its limits replace others.",
         ),
     ] = None,
 ) -> None:
@@ -72,8 +77,8 @@ def scale(
         from clsvm import files
         from clsvm.models import svmlight
 
+        apart([name for name in (file, restore) if name], [save] if save else [])
         if save is not None:
-            apart([file], [save])
             files.check_writable(save)
         restored = None if restore is None else _read(restore)
         X, y = svmlight.read_problem(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clsvm.cli.common import (
+    READ,
+    TEXT,
     Devices,
     Element,
+    ModelOut,
     Param,
     accuracy,
     apart,
@@ -29,7 +32,7 @@ from clsvm.cli.common import (
     write_report,
 )
 from clsvm.parameters import PARAMETERS
-from clsvm.tasks import CLASSES, NUMBERS, ONE_CLASS, TASKS, listed, of_number
+from clsvm.tasks import CLASSES, NUMBERS, listed, of_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,8 +97,8 @@ def _of_rows(by_label: dict[int, float], y: NDArray[Any]) -> NDArray[np.float64]
 @flagged(short="weights", long="coupled")
 def train(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(help="Training data, svmlight text; may be .gz, .bz2 or .xz.")],
-    model: Annotated[str | None, typer.Argument(help="Where the model goes. Default: FILE's name + .model")] = None,
+    file: Annotated[str, typer.Argument(callback=READ, help=f"Training data, {TEXT}.")],
+    model: ModelOut = None,
     svm_type: Annotated[int, typer.Option("-s", help=f"Type: {listed()}.")] = 0,
     name: Annotated[
         str | None,
@@ -189,8 +192,9 @@ def train(
 
         import clsvm
         from clsvm import arrays, files
+        from clsvm.cli import lines
+        from clsvm.models import libsvm, svmlight
         from clsvm.models import probability as probabilities
-        from clsvm.models import svmlight
         from clsvm.report import display
 
         if resume is not None and not Path(resume).is_file():
@@ -237,8 +241,15 @@ def train(
             **{word: value for word, value in asked.items() if PARAMETERS[word].solver},
         )
         warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+
+        def said(fit: Any, rows: Any = slice(None)) -> None:
+            """Print svm-train's lines of a fit to some of the rows."""
+            given_weights = None if weights_of_rows is None else weights_of_rows[rows]
+            for line in lines.svm_train(fit, targets[rows], given_weights) if not quiet else ():
+                typer.echo(line)
+
         if folds is not None:
-            predicted = _held_out(estimator, X, targets, weights_of_rows, folds, bool(probability))
+            predicted = _held_out(estimator, X, targets, weights_of_rows, folds, bool(probability), said)
             if regression:
                 error, correlation = regression_scores(predicted, y)
                 typer.echo(f"Cross Validation Mean squared error = {error:g}")
@@ -254,10 +265,11 @@ def train(
             with warnings.catch_warnings():
                 warnings.simplefilter("default", ConvergenceWarning)  # of the folds
                 with display.labelled("probabilities"):
-                    fitted = probabilities.calibrated(estimator, X, targets, weights_of_rows)
+                    fitted = probabilities.calibrated(estimator, X, targets, weights_of_rows, said)
             if not fitted.has_probabilities:
                 warn("no probabilities: fewer than 5 rows are inside, or outside")
-        fitted = replace(fitted, classes=classes) if of_classes else fitted
+        if of_classes:
+            fitted = libsvm.ordered(replace(fitted, classes=classes), lines.order_of_labels(y))
         if given:  # rows are known by their serial numbers
             fitted = replace(fitted, support_vectors=columns[fitted.support_vectors])
         form = _write(fitted, target)
@@ -268,7 +280,10 @@ def train(
             with files.atomic_write(plot) as stream:
                 figure.savefig(stream, format="png")
         if not quiet:
-            for line in _training_lines(fitted, estimator.fit_report_, len(y), asked["C"], by_label):
+            if regression and fitted.has_probabilities:
+                typer.echo(errors(fitted))
+            said(estimator)
+            for line in _further_lines(fitted, estimator.fit_report_, len(y)):
                 typer.echo(line)
             typer.echo(f"model            {target}: {form}")
             for word, path in (("report", report), ("plot", plot)):
@@ -283,9 +298,10 @@ def _held_out(
     weights: NDArray[np.float64] | None,
     folds: int,
     by_probability: bool,
+    said: Callable[[Any, NDArray[np.intp]], object],
 ) -> NDArray[np.float64]:
     """What a model of the other folds (:func:`clsvm.models.probability.folds`) predicts for each row: of classes the
-    most probable one, where that is asked for."""
+    most probable one, where that is asked for. said: told of each fit, and of the places of its rows."""
     import numpy as np
     from sklearn.base import clone, is_classifier
     from sklearn.utils.metaestimators import _safe_split
@@ -305,12 +321,17 @@ def _held_out(
         name = f"fold {number} of {min(folds, len(y))}"
         with labelled(name):
             fold.fit(rows, labels, sample_weight=part)
+        said(fold, train)
         test_rows = _safe_split(fold, X, y, test, train)[0]
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
         if by_probability and of_classes:
+
+            def told(inner: Any, places: NDArray[np.intp], outer: NDArray[np.intp] = train) -> None:
+                said(inner, outer[places])
+
             with labelled(f"{name}, probabilities"):
-                model = probability.calibrated(fold, rows, labels, part)
+                model = probability.calibrated(fold, rows, labels, part, told)
             found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
             predicted[test] = model.classes[found.argmax(axis=1)]
         else:
@@ -331,34 +352,13 @@ def _write(model: KernelModel, target: str) -> str:
     return "LIBSVM's format"
 
 
-def _training_lines(
-    model: KernelModel, report: FitReport, rows: int, cost: float, weights: dict[int, float]
-) -> Iterator[str]:
-    """svm-train's lines (its objective is the minimised dual, so minus ours), then what it does not say. Of pairs they
-    are the totals alone."""
-    import numpy as np
-
-    task = TASKS[model.task]
-    alpha = np.abs(model.dual_coef).max(axis=0, initial=0)  # (of coupled problems each row's own)
-    yield f"optimization finished, #iter = {report.steps}"
-    if not model.of_pairs:
-        by_class = [weights.get(label, 1.0) for label in model.classes] or [1.0]
-        box = np.repeat(by_class, model.n_support) * (cost if "C" in task.parameters else 1.0)
-        nu = task.scaled
-        if not weights and "C" in task.parameters and not nu:
-            yield f"nu = {alpha.sum() / (cost * rows):f}"
-        yield f"obj = {0.0 - report.dual:f}, rho = {0.0 - float(model.intercept[0]):f}"
-        bounded = "" if nu else f", nBSV = {np.count_nonzero(alpha >= box * (1 - 1e-6))}"
-        yield f"nSV = {len(alpha)}{bounded}"
-    if task.kind == CLASSES:
-        yield f"Total nSV = {len(alpha)}"
-    elif model.has_probabilities and task.kind != ONE_CLASS:
-        yield errors(model)
+def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[str]:
+    """Yield what svm-train does not say of a fit to so many rows."""
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
     yield f"gap              {report.gap:.3g} (relative)"
     yield f"violation        {report.violation:.3g}"
-    yield f"support vectors  {len(alpha)} of {rows} rows"
+    yield f"support vectors  {model.dual_coef.shape[1]} of {rows} rows"
     yield f"seconds          {spent(report)}"
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"

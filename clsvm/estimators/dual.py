@@ -48,6 +48,7 @@ class Machine(KernelEstimator):
     n_iter_: Any
     fit_report_: FitReport
     _task: str  # of clsvm.tasks.TASKS
+    _ends: tuple[NDArray[np.float64], NDArray[np.float64]]
 
     def _options(self) -> Options:
         options = Options.of(self._asked())
@@ -82,6 +83,7 @@ class Machine(KernelEstimator):
     ) -> None:
         """The learnt attributes that every task has. index: each row's class."""
         report = trained.report
+        self._ends = trained.rho, trained.dual  # (of the problems as the solver has them, for svm-train's lines)
         self.support_ = support.astype(np.int32)
         if self._given:
             self.support_vectors_ = np.empty((0, 0))

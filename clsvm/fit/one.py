@@ -26,7 +26,7 @@ def solve(
     if not _whole(X, problem, options):
         trained = train.train(X, problem, kernel, options, start, since)
         solution = trained.solution
-        return Several([*solution.b], solution.rho, solution.steps, trained.report, trained.plan)
+        return Several([*solution.b], solution.rho, solution.dual, solution.steps, trained.report, trained.plan)
     member = Member(np.arange(problem.n), problem, None if start is None else start[0])
     made = several.train(X, [member], kernel, options, since)
     report = replace(made.report, outer_steps=max(int(np.isfinite(made.report.violation)), made.report.outer_steps))

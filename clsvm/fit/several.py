@@ -102,8 +102,9 @@ def _solved(
     b = [found[place].b if place in found else member.beginning for place, member in enumerate(members)]
     none = np.zeros(members[0].problem.groups)
     rho = np.stack([found[place].rho if place in found else none for place in range(len(members))])
+    dual = np.array([found[place].dual if place in found else np.nan for place in range(len(members))])
     steps = np.array([found[place].steps if place in found else 0 for place in range(len(members))], np.int64)
-    return Several(b, rho, steps, record.report(found, len(members), options, since), record.plan)
+    return Several(b, rho, dual, steps, record.report(found, len(members), options, since), record.plan)
 
 
 def _together(members: Sequence[Member], large: list[int], n: int, devices: int) -> list[list[int]]:

@@ -26,8 +26,8 @@ def train(
             start[0, member.rows] = member.start
         problem = member.problem.among(member.rows, X.shape[0])
         one = sharded.train(X, problem, kernel, options.but(max_time=left), start, perf_counter())
-        found.append((one.solution.b[0, member.rows], one.solution.rho, one.solution.steps))
+        found.append((one.solution.b[0, member.rows], one.solution.rho, one.solution.dual, one.solution.steps))
         reports.append(one.report)
-    b, rho, steps = zip(*found, strict=True)
+    b, rho, dual, steps = zip(*found, strict=True)
     report = together(reports, perf_counter() - since)
-    return Several(list(b), np.concatenate(rho), np.concatenate(steps), report, one.plan)
+    return Several(list(b), np.concatenate(rho), np.concatenate(dual), np.concatenate(steps), report, one.plan)

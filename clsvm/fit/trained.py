@@ -27,10 +27,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Several:
-    """Coefficients (m,) of each problem, offsets (problems, groups) and pair steps of each, in order; one report."""
+    """Coefficients (m,) of each problem, offsets (problems, groups), dual objectives (problems,), nan where a problem
+    was not begun, and pair steps of each, in order; one report."""
 
     b: list[Vector]
     rho: Vector
+    dual: Vector
     steps: NDArray[np.int64]
     report: FitReport
     plan: Plan | None

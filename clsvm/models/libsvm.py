@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -66,6 +67,50 @@ def listing(model: KernelModel) -> list[int]:
     unless the file that the model was read from has them in ascending order; more as they are."""
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
+
+
+def ordered(model: KernelModel, classes: NDArray[Any]) -> KernelModel:
+    """Return the model with its classes in another order, as svm-train lists labels in the order of its rows.
+
+    classes: those of the model, in the order in which LIBSVM's file is to list them. A problem for each class, or for
+    all together, stays in the order that it has.
+    """
+    order = np.argsort(model.classes, kind="stable")[np.searchsorted(np.sort(model.classes), classes)]
+    if len(order) == 2:
+        return replace(model, smaller_first=bool(order[0] == 0))
+    if not model.of_pairs:
+        return model
+    k, ends = len(order), np.cumsum(model.n_support)
+    blocks = [np.arange(end - count, end) for end, count in zip(ends, model.n_support, strict=True)]
+    coef = []
+    for place, own in enumerate(order):
+        others = np.flatnonzero(np.arange(k) != place)
+        against = order[others]
+        sides = np.where((others > place) == (against > own), 1.0, -1.0)
+        coef.append(sides[:, None] * model.dual_coef[against - (against > own)][:, blocks[own]] + 0.0)
+    places, signs = turned_pairs(order)
+    vectors = np.concatenate([blocks[own] for own in order])
+    return replace(
+        model,
+        support_vectors=model.support_vectors[vectors],
+        dual_coef=np.concatenate(coef, axis=1),
+        intercept=signs * model.intercept[places],
+        classes=model.classes[order],
+        n_support=model.n_support[order],
+        probA=None if model.probA is None else model.probA[places],
+        probB=None if model.probB is None else signs * model.probB[places],
+    )
+
+
+def turned_pairs(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return the pairs of classes that are in another order, as places among the pairs of ascending classes.
+
+    order: (k,) the class at each place. The second array, (pairs,), has -1 for a pair whose classes change sides.
+    """
+    i, j = np.triu_indices(len(order), 1)
+    first, second = np.minimum(order[i], order[j]), np.maximum(order[i], order[j])
+    places = first * (2 * len(order) - first - 1) // 2 + second - first - 1
+    return places, np.where(order[i] < order[j], 1.0, -1.0)
 
 
 def save_model(model: Any, path: PathLike) -> None:

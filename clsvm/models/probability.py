@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -158,14 +158,20 @@ def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Row
         return list(splitter.split(np.zeros(len(y)), index))
 
 
-def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+def calibrated(
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    watch: Callable[[Any, Rows], object] = lambda fold, rows: None,
+) -> Any:
     """The machine of a fitted ``estimator`` with probabilities: its ``model_`` (:class:`KernelModel`) with
     probA and probB, of regression probA alone, of one class prob_density_marks (None where too few rows are on a side).
 
     X (n, d) or a list of n rows, y (n,) and sample_weight (n,) are what the estimator was fitted to. Except for one
     class, the estimator is fitted five times more, to four fifths of the rows each. These fits have its parameters and
     weights, and the folds are the same each time. A pair may have one class alone in a fold's rows: LIBSVM's value for
-    it is then 1 or -1.
+    it is then 1 or -1. ``watch`` is called with each fold's fitted estimator and the places of its rows.
 
     Raises NotFittedError, ValueError where there is no machine for each pair of classes, and what ``fit`` raises; warns
     with ConvergenceWarning where a fold's fit did not converge.
@@ -188,7 +194,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     if is_regressor(estimator):
         targets = y.astype(np.float64)
         predicted = np.zeros(len(y))
-        for fold, rows, test in _fits(estimator, X, y, sample_weight):
+        for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
             predicted[test] = fold.predict(rows)
         return replace(model, probA=np.array([laplace(targets - predicted)]))
     classes = estimator.classes_
@@ -202,7 +208,7 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     place[i, j - 1] = place[j, i] = np.arange(len(i))
     values = np.zeros((len(y), k - 1))  # of the pairs of each row's own class: no other pair is fitted to the row
     step = max(1, _CELLS // len(i))
-    for fold, rows, test in _fits(estimator, X, y, sample_weight):
+    for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
         known = np.isin(classes, fold if isinstance(fold, np.ndarray) else fold.classes_)
         for begin in range(0, len(test), step):
             some = test[begin : begin + step]
@@ -220,7 +226,9 @@ def calibrated(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None)
     return replace(model, probA=A, probB=-B if k == 2 else B)  # (of two classes the second is the positive one)
 
 
-def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterator[tuple[Any, Any, Rows]]:
+def _fits(
+    estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
+) -> Iterator[tuple[Any, Any, Rows]]:
     """(The estimator fitted to the rows of the other folds, or their only class (1,); this one's rows; where they
     stand). Of kernel values that are given scikit-learn knows which columns belong to the rows."""
     from sklearn.base import clone, is_classifier
@@ -246,6 +254,7 @@ def _fits(estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any) -> Iterat
             raise ValueError(f"fold {number} of {FOLDS} for the probabilities: {error}") from None
         if not fold.fit_report_.converged:
             failed.append(f"fold {number}: {fold.fit_report_.status}")
+        watch(fold, train)
         yield fold, _safe_split(fold, X, y, test, train)[0], test
     if failed:
         words = f"the probabilities are from fits that did not finish ({'; '.join(failed)})"

@@ -44,10 +44,10 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
     Indices ascend from 1 in each row; an index 0 is an error (scikit-learn's load_svmlight_file reads such files;
     svm-train takes it for one more feature, but does not count that where gamma is 1 / number of features). Blank
-    lines, ``# comments`` and svmlight's ``qid:`` are passed over. White space after a colon, hexadecimal numbers and a
-    byte order mark are read as LIBSVM's programs and editors write them (:mod:`clsvm.models.lines`). Returns X, CSR (n, d) of float64 with sorted
-    int32 indices, and y (n,) float64. d is ``n_features``, or the highest index in the file; with ``n_features`` given
-    a higher index is an error.
+    lines, ``# comments`` and svmlight's ``qid:`` are passed over. White space may follow a colon, numbers may be
+    hexadecimal, and the file may begin with a byte order mark (:mod:`clsvm.models.lines`). Returns X, CSR (n, d) of
+    float64 with sorted int32 indices, and y (n,) float64. d is ``n_features``, or the highest index in the file;
+    with ``n_features`` given a higher index is an error.
 
     Raises OSError (cannot be opened) and ValueError (anything wrong inside, with its line).
     """
