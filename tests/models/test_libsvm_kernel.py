@@ -71,7 +71,7 @@ def test_folds_and_probabilities(command: Command, tmp_path: Path) -> None:
     K, T, y, y_test = values(2)
     write(tmp_path / "train", K, y)
     write(tmp_path / "test", T, y_test)
-    said = command("train", "-t", "4", "-v", "4", "train").out
+    said = command("train", "-q", "-t", "4", "-v", "4", "train").out
     assert float(said.split("=")[1].strip(" %\n")) > 80
     assert command("train", "-q", "-t", "4", "-b", "1", "train", "m").code == 0
     command("predict", "-q", "-b", "1", "test", "m", "ours")
