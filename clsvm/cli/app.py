@@ -42,7 +42,7 @@ app.command(
     cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
 )(train.train)
 app.command(
-    cls=LibsvmCommand,
+    cls=grid.GridCommand,
     help="Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last line says which.",
 )(grid.grid)
 app.command(

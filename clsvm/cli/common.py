@@ -54,7 +54,7 @@ class LibsvmCommand(TyperCommand):
                 if i + 1 == len(words):
                     raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
                 words[i : i + 2] = ["-wi", f"{word[2:]}={words[i + 1]}"]
-            elif len(word) > 2 and word[:2] in known:
+            elif len(word) > 2 and word[:2] in known and word not in known:
                 hint = f"expected a flag and its value as two words: {word[:2]} {word[2:]}"
                 raise typer.BadParameter(f"got {word}, {hint}", ctx, param_hint=word[:2])
             i += 2 if word.startswith("-") and word not in {*switches, "-"} and "=" not in word else 1

@@ -45,7 +45,8 @@ from clsvm.cli.common import MemoryLimit, Quiet, Weights, errors
 _KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
 
 
-def _kernel_name(text: str | None) -> str | None:
+def kernel_name(text: str | None) -> str | None:
+    """Return the name of the kernel that -t says by its number or name."""
     from clsvm.kernels.records import BUILTIN
 
     name = _KERNELS.get(text or "", text)
@@ -104,7 +105,7 @@ def train(
         str | None,
         typer.Option(
             "-t",
-            callback=_kernel_name,
+            callback=kernel_name,
             help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial "
             "1:K(x,x1) 2:K(x,x2) ...'), or a name of 'clsvm kernels list'. Default: 2",
         ),

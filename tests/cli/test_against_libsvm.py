@@ -1,4 +1,4 @@
-"""``clsvm train`` and ``predict`` beside LIBSVM's programs: random cases by seed, their lines, labels and predictions."""
+"""``clsvm train`` and ``predict`` beside LIBSVM's programs: random cases by seed."""
 
 from __future__ import annotations
 

@@ -67,7 +67,12 @@ def test_weights(clsvm: Command, device: str) -> None:
         (("-log2g", "1,5,-1"), "a step that leads from 1 to 5"),
         (("-log2c", "0,1,1e-9"), "in less than 10000 values"),
         (("-v", "1"), "2 or more folds"),
-        (("-e", "0"), "above 0"),
+        (("-e", "0"), "must be > 0"),
+        (("-c", "1"), "use -log2c and -log2g"),
+        (("-g", "1"), "use -log2c and -log2g"),
+        (("-s", "3"), "got 3, expected 0: rates are of C-SVC"),
+        (("-b", "1"), "got 1, expected 0: rates are of labels"),
+        (("-log2c", "null", "-log2g", "null"), "expected a range for one of them"),
     ],
 )
 def test_wrong_words(clsvm: Command, words: tuple[str, ...], expected: str) -> None:
@@ -81,3 +86,55 @@ def test_one_label(clsvm: Command, tmp_path: Path) -> None:
     code, _, err = clsvm("grid", "one")
     assert code == 1
     assert "got the label 1 alone" in err
+
+
+SMALL = ("-log2c", "0,2,2", "-log2g", "-1,-3,-2", "-v", "2")
+
+
+def test_what_grid_py_passes_on(clsvm: Command, device: str) -> None:
+    """Of another kernel the rate is that of ``clsvm train -v`` with the same flags."""
+    flags = ("-t", "1", "-d", "2", "-r", "1", "-e", "0.01", "-h", "0", "-m", "50", "-p", "0.1", "-n", "0.3", "-s", "0")
+    asked = ("-log2c", "1,1,1", "-log2g", "-1,-1,1", "-v", "3", "-out", "null")
+    code, out, err = clsvm("grid", *asked, *flags, "-b", "0", "iris", "--device", device)
+    assert (code, err) == (0, "")
+    train = ("-c", "2", "-g", "0.5", "-v", "3")
+    assert f"Accuracy = {out.split()[-1]}%" in clsvm("train", *train, *flags, "iris", "--device", device).out
+    rbf = clsvm("grid", *asked, "iris", "--device", device).out
+    assert rbf.split()[-1] != out.split()[-1]
+
+
+def test_goes_on_from_rates(clsvm: Command, device: str, tmp_path: Path) -> None:
+    """Rates of a file are taken as they are, even wrong ones; the others are computed, and all are written."""
+    assert clsvm("grid", "-q", *SMALL, "iris", "--device", device).code == 0
+    first = (tmp_path / "iris.out").read_text().splitlines()
+    (tmp_path / "iris.out").write_text("\n".join([first[0], "log2c=2.0 log2g=-1.0 rate=99.5", ""]))
+    code, out, err = clsvm("grid", *SMALL, "--device", device, "-resume", "iris")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[:-1]] == ["[resumed]"] * 2 + ["[local]"] * 2
+    assert out.splitlines()[-1] == "4.0 0.5 99.5"
+    after = (tmp_path / "iris.out").read_text().splitlines()
+    assert sorted(after) == sorted([first[0], "log2c=2.0 log2g=-1.0 rate=99.5", first[1], first[3]])
+    (tmp_path / "old").write_text("log2c=1 rate=50\n")
+    code, _, err = clsvm("grid", *SMALL, "-resume", "old", "iris")
+    words = "old, line 1: got 'log2c=1 rate=50', expected 'log2c=number log2g=number rate=number'"
+    assert (code, words in err) == (1, True)
+    assert clsvm("grid", *SMALL, "-resume", "none", "iris").code == 1
+
+
+def test_programs_that_it_does_not_run(clsvm: Command, device: str) -> None:
+    flags = ("-svmtrain", "/none/svm-train", "-gnuplot", "/none/gnuplot", "-out", "null")
+    code, out, err = clsvm("grid", *SMALL, *flags, "iris", "--device", device)
+    assert (code, len(out.splitlines())) == (0, 5)
+    assert [line.split(" has no effect")[0] for line in err.splitlines()] == [
+        "clsvm: warning: -svmtrain /none/svm-train",
+        "clsvm: warning: -gnuplot /none/gnuplot",
+    ]
+
+
+def test_the_picture(clsvm: Command, device: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert clsvm("grid", "-q", *SMALL, "-png", "rates.png", "iris", "--device", device).code == 0
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+    result = clsvm("grid", "-q", *SMALL, "-gnuplot", "null", "-png", "no.png", "iris", "--device", device)
+    assert "-png no.png: no picture" in result.err
+    assert not (tmp_path / "no.png").exists()
