@@ -97,6 +97,7 @@ def test_devices_in_a_narrow_terminal(clsvm: Command, monkeypatch: pytest.Monkey
                    False, False, "a small fit failed: error: unknown target CPU 'generic'", "cpu"),
     ]  # fmt: skip
     monkeypatch.setattr("clsvm.opencl.devices.devices", lambda: records)
+    monkeypatch.delenv("CLSVM_DEVICE", raising=False)
     narrow(monkeypatch, width)
     lines = clsvm("devices").out.splitlines()
     assert max(map(len, lines)) <= width
