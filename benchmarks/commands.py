@@ -219,7 +219,7 @@ _LISTED = (
         _search_arguments,
         _search,
         search.show,
-        lambda result: all(row["apart"] <= 0.002 for row in result["rows"]),
+        search.holds,
     ),
     Command(
         "pairs",

@@ -51,7 +51,7 @@ class Contestant:
 
     solver: str
     form: str
-    """"dense" or "CSR": what it is given."""
+    """What it is given: one of solvers.forms."""
     repeats: int
     seconds: list[float] = field(default_factory=list)
     digests: set[str] = field(default_factory=set)
@@ -63,7 +63,6 @@ class Contestant:
 def fit_set(name: str, options: Options) -> dict[str, Any]:
     """Times and checks of one data set, JSON-ready. Meant for a process of its own, so that cold is cold."""
     problem = load(name, options.data)
-    given = forms(problem.X)
     started = time.perf_counter()
     import clsvm
 
@@ -71,6 +70,7 @@ def fit_set(name: str, options: Options) -> dict[str, Any]:
 
     imported = time.perf_counter() - started
     made = contestants(problem, options)
+    given = rows_of(made, problem.X)
     for turn in range(max(one.repeats for one in made)):
         for one in made:
             if turn < one.repeats:
@@ -78,9 +78,9 @@ def fit_set(name: str, options: Options) -> dict[str, Any]:
     return head(problem, options) | {"import_seconds": imported, "rows": results(made, problem, options)}
 
 
-def forms(X: Any) -> dict[str, Any]:
-    """The rows in each form of a contestant's input."""
-    return {"dense": X.toarray() if sp.issparse(X) else X, "CSR": sp.csr_matrix(X)}
+def rows_of(contestants: list[Contestant], X: Any) -> dict[str, Any]:
+    """Return the rows in each form of the contestants' inputs."""
+    return {form: solvers.formed(X, form) for form in {one.form for one in contestants}}
 
 
 def head(problem: Problem, options: Options) -> dict[str, Any]:
@@ -102,14 +102,12 @@ def head(problem: Problem, options: Options) -> dict[str, Any]:
 
 
 def contestants(problem: Problem, options: Options) -> list[Contestant]:
-    """Ours first, then the peers in the order given; oneDAL with both forms of the input."""
-    native = "CSR" if sp.issparse(problem.X) else "dense"
-    table = {
-        "clsvm": lambda: [Contestant("clsvm", native, options.repeats)],
-        "libsvm": lambda: [Contestant("libsvm", native, options.repeats_libsvm)],
-        "onedal": lambda: [Contestant("onedal", form, options.repeats) for form in ("dense", "CSR")],
-    }
-    return [contestant for name in ("clsvm", *options.peers) for contestant in table[name]()]
+    """Return ours first, then the peers in the order given, each with every form of its input."""
+    return [
+        Contestant(name, form, options.repeats_libsvm if name == "libsvm" else options.repeats)
+        for name in ("clsvm", *options.peers)
+        for form in solvers.forms(name, problem.X)
+    ]
 
 
 def fit(contestant: Contestant, given: Mapping[str, Any], problem: Problem, options: Options) -> None:

@@ -20,7 +20,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from benchmarks import check, solvers
@@ -54,6 +53,8 @@ class Contestant:
     X: Any
     repeats: int
     tol: float = LATE
+    error: str = ""
+    """Why it has no fit that reaches the gap."""
     seconds: list[float] = field(default_factory=list)
     probes: list[dict[str, float]] = field(default_factory=list)
     """tol, gap and seconds of each fit in search of the tolerance."""
@@ -70,7 +71,7 @@ def table3(
     """Binary machines: for each set a row for ours, and one for each peer and form of its input.
 
     seconds is the median of ``repeats`` fits, of a single one where the first took longer than ``slow`` seconds.
-    Rows: set, n, d, C, gamma, solver, form, tol, seconds, all_seconds, primal, dual, gap, n_support, test_error,
+    Rows: set, n, d, C, gamma, solver, form, error, tol, seconds, all_seconds, primal, dual, gap, n_support, test_error,
     probes, paper (seconds by solver, {} for a set that the paper has not).
     """
     return {
@@ -123,21 +124,24 @@ def _race(
         if one.solver == "clsvm":
             _fit(one, problem)  # the first of the process
         else:
-            one.tol = guess = loosest(partial(_probe, one, problem), guess)
-            one.repeats = 1 if one.probes[0]["seconds"] > slow else repeats
+            try:
+                one.tol = guess = loosest(partial(_probe, one, problem), guess)
+            except RuntimeError as error:
+                one.error = str(error)
+            one.repeats = 0 if one.error else 1 if one.probes[0]["seconds"] > slow else repeats
     models: dict[int, Any] = {}
     for turn in range(max(one.repeats for one in contestants)):
         for i, one in enumerate(contestants):
             if turn < one.repeats:
                 models[i], seconds = _fit(one, problem)
                 one.seconds.append(seconds)
-    return [_row(one, models[i], problem) for i, one in enumerate(contestants)]
+    return [_row(one, models.get(i), problem) for i, one in enumerate(contestants)]
 
 
 def _contestants(problem: Problem, device: str | None, peers: Sequence[str], repeats: int) -> list[Contestant]:
-    """Ours first, then the peers in the order given; oneDAL with both forms of the input."""
-    native = "CSR" if sp.issparse(problem.X) else "dense"
-    forms = {"dense": _dense(problem.X), "CSR": sp.csr_matrix(problem.X)}
+    """Return ours first, then the peers in the order given, each with every form of its input."""
+    if unknown := set(peers) - set(PEERS):
+        raise ValueError(f"unknown peers {sorted(unknown)}; there are {', '.join(PEERS)}")
 
     def ours(problem: Problem, tol: float) -> Any:
         return _ours(problem, device, tol=tol)
@@ -145,18 +149,11 @@ def _contestants(problem: Problem, device: str | None, peers: Sequence[str], rep
     def peer(solver: str, problem: Problem, tol: float) -> Any:
         return solvers.made(solver, "SVC", solvers.parameters(problem.C, problem.gamma, tol))
 
-    libsvm, onedal = partial(peer, "libsvm"), partial(peer, "onedal")
-    table: dict[str, list[tuple[Callable[[Problem, float], Any], str]]] = {
-        "clsvm": [(ours, native)],
-        "libsvm": [(libsvm, native)],
-        "onedal": [(onedal, "dense"), (onedal, "CSR")],
-    }
-    if unknown := set(peers) - table.keys():
-        raise ValueError(f"unknown peers {sorted(unknown)}; there are {', '.join(PEERS)}")
+    asked = [(solver, form) for solver in ("clsvm", *peers) for form in solvers.forms(solver, problem.X)]
+    given = {form: solvers.formed(problem.X, form) for _, form in asked}
     return [
-        Contestant(solver, form, make, forms[form], repeats)
-        for solver in ("clsvm", *peers)
-        for make, form in table[solver]
+        Contestant(solver, form, ours if solver == "clsvm" else partial(peer, solver), given[form], repeats)
+        for solver, form in asked
     ]
 
 
@@ -202,10 +199,11 @@ def _fit(one: Contestant, problem: Problem) -> tuple[Any, float]:
 
 
 def _row(one: Contestant, model: Any, problem: Problem) -> dict[str, Any]:
+    head = _head(problem) | {"solver": one.solver, "form": one.form, "error": one.error}
+    if one.error:
+        return head | {"probes": one.probes}
     return {
-        **_head(problem),
-        "solver": one.solver,
-        "form": one.form,
+        **head,
         "tol": one.tol,
         "seconds": median(one.seconds),
         "all_seconds": one.seconds,
@@ -297,7 +295,3 @@ def multiclass_value(model: Any, problem: Problem) -> dict[str, Any]:
         "n_support": len(support),
         "test_error": float(np.mean(model.classes_[decided.argmax(axis=1)] != problem.y_test)),
     }
-
-
-def _dense(X: Any) -> Any:
-    return X.toarray() if sp.issparse(X) else X

@@ -1,5 +1,7 @@
 """A machine for each pair of classes, by clsvm and its peers in turns: seconds, and every solution checked.
 
+A peer has a row for each form of its input.
+
 Order: ours, peer, peer, ours, ... so that whatever else the machine does falls on all alike. The first fit of each is
 its cold one, `seconds` the median of the later ones.
 """
@@ -16,9 +18,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-import clsvm
-from benchmarks import check, sets, tasks, tasks_check
-from benchmarks.search import PEERS
+from benchmarks import check, sets, solvers, table, tasks, tasks_check
 
 
 def run(names: Sequence[str], peers: Sequence[str], folder: Path | None, device: Any, repeats: int) -> dict[str, Any]:
@@ -30,33 +30,39 @@ def _run(name: str, peers: Sequence[str], folder: Path | None, device: Any, repe
     recipe = sets.TASK_SETS[name]
     X, y, X_test, y_test = sets.load_task(name, folder)
     X, X_test = (part.toarray() if hasattr(part, "toarray") else part for part in (X, X_test))
-    makers = {"clsvm": lambda: clsvm.SVC(device=device)} | {peer: PEERS[peer] for peer in peers}
-    seconds: dict[str, list[float]] = {solver: [] for solver in makers}
-    models: dict[str, Any] = {}
+    asked = [(solver, form) for solver in ("clsvm", *peers) for form in solvers.forms(solver, X)]
+    given = {form: solvers.formed(X, form) for _, form in asked}
+    seconds: dict[tuple[str, str], list[float]] = {one: [] for one in asked}
+    models: dict[tuple[str, str], Any] = {}
     for _ in range(repeats):
-        for solver, make in makers.items():
+        for one in asked:
+            solver, form = one
             gc.collect()
-            models[solver] = make().set_params(C=recipe.C, gamma=recipe.gamma)
+            common = solvers.parameters(recipe.C, recipe.gamma) | ({"cache_size": "auto"} if solver == "clsvm" else {})
+            models[one] = solvers.made(solver, "SVC", common, device=device)
             began = perf_counter()
-            models[solver].fit(X, y)
-            seconds[solver].append(perf_counter() - began)
+            models[one].fit(given[form], y)
+            seconds[one].append(perf_counter() - began)
+            solvers.own(solver, models[one])
     rows = []
-    for solver, model in models.items():
+    for one, model in models.items():
         found = tasks_check.of_pairs(model, X, y, recipe.C, recipe.gamma)
-        row: dict[str, Any] = {"solver": solver, "cold": seconds[solver][0], "all_seconds": seconds[solver], **found}
-        row |= {"seconds": statistics.median(seconds[solver][1:] or seconds[solver])}
-        rows.append(row | {"score": float(np.mean(model.predict(X_test) == y_test))})
+        spent, (solver, form) = seconds[one], one
+        row: dict[str, Any] = {"solver": solver, "form": form, "cold": spent[0], "all_seconds": spent, **found}
+        row |= {"seconds": statistics.median(spent[1:] or spent)}
+        rows.append(row | {"score": float(np.mean(model.predict(solvers.formed(X_test, form)) == y_test))})
     best = max(row["dual"] for row in rows)
     for row in rows:
-        row["misses"] = misses(row, best, models["clsvm"].tol)
+        row["misses"] = misses(row, best, solvers.TOL)
+    ours = models[asked[0]]
     return {
         "set": name,
         "n": len(y),
         "d": X.shape[1],
-        "classes": len(models["clsvm"].classes_),
+        "classes": len(ours.classes_),
         "C": recipe.C,
         "gamma": recipe.gamma,
-        "report": str(models["clsvm"].fit_report_),
+        "report": str(ours.fit_report_),
         "rows": rows,
     }
 
@@ -72,15 +78,17 @@ def misses(row: dict[str, Any], best: float, tol: float) -> list[str]:
 
 def show(result: dict[str, Any]) -> Table:
     """The rows of a result, with the ratio of each peer's seconds to ours."""
-    table = Table(title="a machine for each pair of classes; violation and dual recomputed in float64")
+    notes = [note for one in result["sets"] for note in table.passed_over(one["set"], one["rows"])]
+    words = "a machine for each pair of classes; violation and dual recomputed in float64"
+    shown = Table(title=words, caption="\n".join(notes) or None, caption_justify="left")
     for title in ("set", "solver", "cold s", "s", "times ours", "dual", "violation", "score", "misses"):
-        table.add_column(title, justify="left" if title in ("set", "solver", "misses") else "right")
+        shown.add_column(title, justify="left" if title in ("set", "solver", "misses") else "right")
     for one in result["sets"]:
         label = f"{one['set']}, {one['classes']} classes, C = {one['C']:g}, gamma = {one['gamma']:g}"
         warm = one["rows"][0]["seconds"]
-        for row in one["rows"]:
+        for row in table.best_forms(one["rows"]):
             figures = f"{row['cold']:.3g}", f"{row['seconds']:.3g}", f"{row['seconds'] / warm:.1f}"
             checked = f"{row['dual']:.8g}", f"{row['violation']:.2e}", f"{row['score']:.4f}"
-            table.add_row(label, row["solver"], *figures, *checked, "; ".join(row["misses"]))
+            shown.add_row(label, table.named(row), *figures, *checked, "; ".join(row["misses"]))
             label = ""
-    return table
+    return shown

@@ -18,7 +18,7 @@ from sklearn import datasets, svm
 from sklearn.preprocessing import StandardScaler
 
 import clsvm
-from benchmarks import check, tasks_check
+from benchmarks import check, solvers, tasks_check
 from benchmarks.pairs import misses
 from clsvm.opencl import devices
 
@@ -51,6 +51,8 @@ def holds(result: dict[str, Any]) -> bool:
 def _row(name: str, device: Any, repeats: int) -> dict[str, Any]:
     X, y = SETS[name](return_X_y=True)
     X, numbers = StandardScaler().fit_transform(X), name in NUMBERS
+    (form,) = solvers.forms("libsvm", X)
+    X = solvers.formed(X, form)
     makers: dict[str, Callable[[], Any]] = {
         "clsvm": lambda: (clsvm.SVR if numbers else clsvm.SVC)(device=device),
         "scikit-learn": svm.SVR if numbers else svm.SVC,

@@ -1,4 +1,4 @@
-"""SVMs of ours and of the peers, by the names that the command line knows: how one is made, and a timed fit."""
+"""Solvers by the names that the command line knows: how one is made, the forms of its rows, and a timed fit."""
 
 from __future__ import annotations
 
@@ -14,6 +14,41 @@ import scipy.sparse as sp
 
 TOL = 1e-3  # the KKT tolerance of every solver, as a rule
 CACHE_MB = 2000.0  # its kernel cache
+THIN = 0.025  # LIBSVM is faster on CSR rows below about this density, on an array from there on
+SPARSE = 0.5  # the same of oneDAL lies somewhere between these two
+DTYPES = {"libsvm": ("float64",), "onedal": ("float32", "float64"), "nystroem": ("float32", "float64")}
+"""By peer: the numbers that it computes with, others being converted. The first are the faster ones."""
+
+
+def density(X: Any) -> float:
+    """Return the share of entries that are not 0."""
+    count = X.count_nonzero() if sp.issparse(X) else np.count_nonzero(X)
+    return float(count / max(1, X.shape[0] * X.shape[1]))
+
+
+def native(X: Any) -> str:
+    """Return the form that rows have, for example "CSR float64"."""
+    return f"{'CSR' if sp.issparse(X) else 'dense'} {X.dtype}"
+
+
+def forms(solver: str, X: Any) -> tuple[str, ...]:
+    """Return the forms of its rows in which a solver is tried, for example "dense float32".
+
+    A benchmark counts the fastest form whose result is right. Our solver is given the rows as they are.
+    """
+    if solver == "clsvm":
+        return (native(X),)
+    share = density(X)
+    layouts = ["dense"] * (share >= THIN) + ["CSR"] * (share < (SPARSE if solver == "onedal" else THIN))
+    return tuple(f"{layout} {dtype}" for dtype in DTYPES[solver] for layout in layouts)
+
+
+def formed(X: Any, form: str) -> Any:
+    """Return rows in one of the forms, so that a fit has nothing to convert."""
+    layout, dtype = form.split()
+    if layout == "CSR":
+        return sp.csr_matrix(X, dtype=dtype)
+    return np.ascontiguousarray(X.toarray() if sp.issparse(X) else X, dtype)
 
 
 def parameters(C: float, gamma: float, tol: float = TOL, cache_mb: float = CACHE_MB) -> dict[str, Any]:

@@ -43,12 +43,18 @@ def cells(result: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
             notes += said
             rows.append((head, name, *(_numbers(row, ours) if not row["error"] else [""] * (len(HEADER) - 2))))
             head = ""
+        notes += passed_over(one["set"], one["rows"])
     return rows, notes
+
+
+def named(row: dict[str, Any]) -> str:
+    """Return the solver of a row and the form of its input, where the row has one."""
+    return f"{row['solver']} ({row['form']})" if row.get("form") else str(row["solver"])
 
 
 def solver(name: str, row: dict[str, Any]) -> tuple[str, list[str]]:
     """The solver of a row of the set of that name, with * where it does not count, and the notes that say why."""
-    shown = f"{row['solver']} ({row['form']})"
+    shown = named(row)
     missed = [row["error"]] if row["error"] else row["misses"]
     notes = [f"{name}, {shown}: {note}" for note in (*missed, *row.get("notes", []))]
     return shown + "*" * bool(missed), notes
@@ -64,12 +70,28 @@ def best_forms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     chosen: dict[str, dict[str, Any]] = {}
 
     def rank(row: dict[str, Any]) -> tuple[bool, bool, float]:
-        return bool(row["error"]), bool(row.get("misses")), row.get("warm", 0.0)
+        return bool(row.get("error") or row.get("failed")), bool(row.get("misses")), _seconds(row)
 
     for row in rows:
         if row["solver"] not in chosen or rank(row) < rank(chosen[row["solver"]]):
             chosen[row["solver"]] = row
     return list(chosen.values())
+
+
+def passed_over(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Return notes on the set of that name: forms with which a solver is faster, but whose solution does not count."""
+    notes = []
+    for best in best_forms(rows):
+        for row in rows:
+            faster = row["solver"] == best["solver"] and not best.get("misses") and 0 < _seconds(row) < _seconds(best)
+            if faster and row.get("misses"):
+                notes.append(f"{name}, {named(row)}: {_seconds(row):.3g} s, does not count: {'; '.join(row['misses'])}")
+    return notes
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    """Return the seconds by which the forms of a solver's input are compared."""
+    return float(row["warm"] if "warm" in row else row.get("seconds", 0.0))
 
 
 def _numbers(row: dict[str, Any], ours: dict[str, Any] | None) -> list[str]:

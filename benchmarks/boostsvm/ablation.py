@@ -39,7 +39,7 @@ def measure(name: str, options: Options) -> dict[str, Any]:
         rows = race(stream, case, laid, PRODUCTS)
         device, seconds = str(stream.info), _split_seconds(stream.profile, case.X)
     fits = []
-    with contestants(name, options, (), VARIANTS) as made:
+    with contestants(case, options, (), VARIANTS) as made:
         in_turns(made)
         for one in made:
             solution = one.ask("model")

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks import table
 from benchmarks.boostsvm import cases, paper
 from benchmarks.boostsvm.cases import Case
 from benchmarks.boostsvm.machines import TOL, contestants, in_turns, judge, standing
@@ -23,9 +24,12 @@ STANDS_FOR = {"gisette": "epsilon", "news20_bydate": "news20.binary"}  # whose r
 
 
 def measure(name: str, options: Options) -> dict[str, Any]:
-    """A row for each solver: seconds, the standing of its solution and what that misses; and estimates."""
+    """Return a row for each solver and form of its input, and estimates.
+
+    A row has the seconds, the standing of the solution and what that misses.
+    """
     case, rows = options.load(name), []
-    with contestants(name, options, options.peers) as made:
+    with contestants(case, options, options.peers) as made:
         in_turns(made)
         for one in made:
             row, solution = one.row(), one.ask("model")
@@ -75,10 +79,11 @@ def show(result: dict[str, Any]) -> Table:
     rows, notes = [], []
     for one in measured(result):
         ours, head, beside = one["rows"][0].get("seconds"), label(one), _paper(one["set"])
-        for row in one["rows"]:
-            rows.append([head, row["solver"], *_cells(row, ours), beside])
+        for row in table.best_forms(one["rows"]):
+            rows.append([head, table.named(row), *_cells(row, ours), beside])
             head = beside = ""
-            notes += [f"{label(one)}, {row['solver']}: {words}" for words in row.get("misses", [])]
+            notes += [f"{label(one)}, {table.named(row)}: {words}" for words in row.get("misses", [])]
+        notes += table.passed_over(label(one), one["rows"])
         for other in one["estimates"]:
             cells = ["", f"{other['seconds']:.3g}", *[""] * 4]
             rows.append([f"{other['set']} {other['n']}x{other['d']}", "estimate", *cells, _paper(other["set"])])

@@ -26,7 +26,7 @@ FOLDS = 2
 @dataclass
 class Contestant:
     """A solver, or ours in a variant, and what became of its fits. failed: in words, where one failed or took too
-    long. too_long: which of the two."""
+    long. too_long: which of the two. form: of its rows."""
 
     name: str
     repeats: int
@@ -34,6 +34,7 @@ class Contestant:
     seconds: list[float] = field(default_factory=list)
     failed: str = ""
     too_long: bool = False
+    form: str = ""
 
     def ask(self, question: Any) -> Any:
         """The worker's answer; None where there is none, and then ``failed`` says why."""
@@ -47,7 +48,8 @@ class Contestant:
 
     def row(self) -> dict[str, Any]:
         """What a result says about its times: of the first fit, and the median of the later ones."""
-        found: dict[str, Any] = {"solver": self.name, "failed": self.failed, "too_long": self.too_long}
+        found: dict[str, Any] = {"solver": self.name, "form": self.form}
+        found |= {"failed": self.failed, "too_long": self.too_long}
         if not self.seconds:
             return found
         seconds = statistics.median(self.seconds[1:] or self.seconds)
@@ -56,14 +58,22 @@ class Contestant:
 
 @contextmanager
 def contestants(
-    name: str, options: Options, peers: tuple[str, ...], variants: dict[str, Variant] | None = None
+    case: Case, options: Options, peers: tuple[str, ...], variants: dict[str, Variant] | None = None
 ) -> Iterator[list[Contestant]]:
-    """Ours, in each of the variants where these are given, and the peers. LIBSVM, which has nothing to warm up, fits
-    once."""
+    """Yield ours, in each of the variants where these are given, and each peer with every form of its input.
+
+    LIBSVM, which has nothing to warm up, fits once.
+    """
     mine = {"clsvm": AS_THEY_ARE} if variants is None else variants
-    asked = [("clsvm", own, variant, options.repeats) for own, variant in mine.items()]
-    asked += [(peer, peer, AS_THEY_ARE, 1 if peer == "libsvm" else options.repeats) for peer in peers]
-    with at_work(options.limit, solver, [(own, n, (name, options, which, v)) for which, own, v, n in asked]) as made:
+    which = [("clsvm", own, variant) for own, variant in mine.items()] + [(peer, peer, AS_THEY_ARE) for peer in peers]
+    given = [(*one, form) for one in which for form in solvers.forms(one[0], case.X)]
+    asked = [
+        (own, 1 if solver_ == "libsvm" else options.repeats, (case.name, options, solver_, variant, form))
+        for solver_, own, variant, form in given
+    ]
+    with at_work(options.limit, solver, asked) as made:
+        for one, (*_, form) in zip(made, given, strict=True):
+            one.form = form
         yield made
 
 
@@ -90,11 +100,11 @@ def in_turns(made: list[Contestant]) -> None:
                 one.seconds.append(seconds)
 
 
-def solver(name: str, options: Options, which: str, variant: Variant) -> Callable[[Any], Any]:
+def solver(name: str, options: Options, which: str, variant: Variant, form: str) -> Callable[[Any], Any]:
     """What answers "fit" with seconds, "model" with the last fit's solution, and a number of a fold with seconds and
     the score on the rows that were left out."""
     case = options.load(name)
-    X, model = case.X, None
+    X, model = solvers.formed(case.X, form), None
 
     def answer(question: Any) -> Any:
         nonlocal model

@@ -16,6 +16,7 @@ from rich.table import Table
 from sklearn.svm import SVC
 
 import clsvm
+from benchmarks import solvers
 from benchmarks.falkon import FALKON_SETS, TOL, Split, score
 from benchmarks.falkon_studies.network import Network
 from benchmarks.falkon_studies.shared import Options, fitted, named, seconds_of
@@ -92,10 +93,13 @@ def _libsvm(recipe: WideSet, options: Options, X: Any, y: Any, X_test: Any, y_te
     """seconds and error are those of all rows; what was measured on fewer stands beside them."""
     n, some = len(y), min(len(y), options.libsvm_rows)
     machine = SVC(C=recipe.C, gamma=recipe.gamma, cache_size=CACHE_MB)
-    measured = seconds_of(lambda: machine.fit(X[:some], y[:some]))
-    error = score(machine.predict, X_test, y_test, True)
+    (form,) = solvers.forms("libsvm", X)
+    rows = solvers.formed(X[:some], form)
+    measured = seconds_of(lambda: machine.fit(rows, y[:some]))
+    error = score(machine.predict, solvers.formed(X_test, form), y_test, True)
     return {
         "solver": "LIBSVM",
+        "form": form,
         "rows": some,
         "vectors": len(machine.support_vectors_),
         "measured_seconds": measured,

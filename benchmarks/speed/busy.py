@@ -45,8 +45,8 @@ def fit_set(name: str, options: fit.Options) -> dict[str, Any]:
     """A row for each solver and form of its input: what fit.results says of its fits alone and beside the process, and
     how many times as long the latter take."""
     problem = load(name, options.data)
-    given = fit.forms(problem.X)
     alone, beside = fit.contestants(problem, options), fit.contestants(problem, options)
+    given = fit.rows_of(alone, problem.X)
     for _ in range(options.repeats):
         for quiet, disturbed in zip(alone, beside, strict=True):
             fit.fit(quiet, given, problem, options)
@@ -89,6 +89,7 @@ def cells(result: Result) -> tuple[list[tuple[str, ...]], list[str]]:
             notes += missed
             rows.append((label, name, *(_numbers(row) if not row["error"] else [""] * 5), said))
             label = said = ""
+        notes += table.passed_over(one["set"], one["rows"])
     return rows, notes
 
 

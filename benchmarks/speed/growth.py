@@ -74,9 +74,10 @@ def sizes(n: int) -> Iterator[int]:
         yield n
 
 
-def solver(name: str, options: Options, which: str) -> Answer:
+def solver(name: str, options: Options, which: str, form: str) -> Answer:
     """What answers a number of rows with the seconds of a fit, and "solution" with what the last one found."""
     X, y, gamma = problem_of(name, options.data)
+    X = solvers.formed(X, form)
     given, model = solvers.parameters(options.C, gamma), None
 
     def answer(question: Any) -> Any:
@@ -91,22 +92,27 @@ def solver(name: str, options: Options, which: str) -> Answer:
 
 
 def series(name: str, options: Options) -> dict[str, Any]:
-    """points: for each number of rows a row for each solver that had not ended before. exponents: of each solver;
-    common: the same on the numbers of rows that all have."""
+    """points: for each number of rows a row for each solver and form of its input that had not ended before.
+    exponents: of each solver; common: the same on the numbers of rows that all have."""
     problem = problem_of(name, options.data)
     X, y, gamma = problem
-    which, points = ("clsvm", *options.peers), []
-    with at_work(options.limit, solver, [(one, options.repeats, (name, options, one)) for one in which]) as made:
+    which: tuple[str, ...] = ("clsvm", *options.peers)
+    points: list[dict[str, Any]] = []
+    forms = [(one, form) for one in which for form in solvers.forms(one, X)]
+    asked = [(one, options.repeats, (name, options, one, form)) for one, form in forms]
+    with at_work(options.limit, solver, asked) as made:
+        for one, (_, form) in zip(made, forms, strict=True):
+            one.form = form
         for n in sizes(min(options.rows, len(y))):
             if going := [one for one in made if not one.failed]:
                 points.append({"n": n, "rows": _rows(going, n, problem, options)})
-    seconds = {one: seconds_of(points, one) for one in which}
+    seconds = {name: seconds_of(points, name) for name in which}
     shared = set.intersection(*(set(found) for found in seconds.values()))
     head = {"set": name, "n": len(y), "d": X.shape[1], "C": options.C, "gamma": gamma, "tol": solvers.TOL}
     return head | {
         "points": points,
-        "exponents": {one: exponent(found) for one, found in seconds.items()},
-        "common": {one: exponent({n: found[n] for n in shared}) for one, found in seconds.items()},
+        "exponents": {name: exponent(found) for name, found in seconds.items()},
+        "common": {name: exponent({n: found[n] for n in shared}) for name, found in seconds.items()},
     }
 
 
@@ -124,7 +130,8 @@ def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], opti
     kernel, rows, checks = check.kernel("rbf", gamma=gamma), [], []
     for one in going:
         found = one.ask("solution")
-        rows.append({"solver": one.name, "failed": one.failed, "too_long": one.too_long, "misses": []})
+        head: dict[str, Any] = {"solver": one.name, "form": one.form, "failed": one.failed, "too_long": one.too_long}
+        rows.append(head | {"misses": []})
         if found is not None:
             given = check.full_coef(found, n), float(found.intercept_[0])
             checks.append(check.recompute(X[:n], y[:n], options.C, *given, kernel))
@@ -136,8 +143,8 @@ def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], opti
 
 
 def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, float]:
-    """By the number of rows: the seconds of a solver's fits that ended."""
-    rows = ((point["n"], row) for point in points for row in point["rows"])
+    """Return the seconds of a solver's fits that ended, by the number of rows, with the best form of its input."""
+    rows = ((point["n"], row) for point in points for row in table.best_forms(point["rows"]))
     return {n: row["seconds"] for n, row in rows if row["solver"] == solver and not row["failed"]}
 
 
@@ -166,15 +173,16 @@ def cells(result: Result) -> tuple[list[tuple[str, ...]], list[str]]:
     for one in measured:
         head = one["set"], f"{one['C']:g}"
         for point in one["points"]:
-            found = {row["solver"]: row for row in point["rows"]}
+            found = {row["solver"]: row for row in table.best_forms(point["rows"])}
             ours = found.get("clsvm", {}).get("seconds")
             beside = [cell for peer in PEERS for cell in (_seconds(found.get(peer)), _times(found.get(peer), ours))]
             rows.append((*head, str(point["n"]), _seconds(found.get("clsvm")), *beside))
             head = "", ""
             where = f"{one['set']}, C = {one['C']:g}, {point['n']} rows"
-            for name, row in found.items():
+            for row in found.values():
                 failed = [row["failed"]] if row["failed"] and not row["too_long"] else []
-                notes += [f"{where}, {name}: {words}" for words in (*failed, *row["misses"])]
+                notes += [f"{where}, {table.named(row)}: {words}" for words in (*failed, *row["misses"])]
+            notes += table.passed_over(where, point["rows"])
         for words, which in (("exponent", one["exponents"]), ("the same rows", one["common"])):
             beside = [cell for peer in PEERS for cell in (_slope(which.get(peer)), "")]
             rows.append(("", "", words, _slope(which["clsvm"]), *beside))

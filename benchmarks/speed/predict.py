@@ -1,7 +1,7 @@
 """Answers for some thousand rows by models of many support vectors: seconds, whether they are the same, and memory.
 
 Ours is trained once, and scikit-learn's (LIBSVM) is made of it by clsvm.to_sklearn; oneDAL, which takes no models of
-several classes, trains its own, with each form of input, the better of which counts. Solutions are checked in float64.
+several classes, trains its own, with each form of input, the best of which counts. Solutions are checked in float64.
 Each model is then loaded into a fresh process of its own, which does nothing else. These answer in turns: classes
 (predict) and decision values (a column for each pair of classes). How much resident memory an answer needs at most is
 counted meanwhile: the first, which builds programs and moves the model to the device, and the later ones. On a GPU that
@@ -26,7 +26,6 @@ import scipy.sparse as sp
 
 import clsvm
 from benchmarks import command, pairs, sets, solvers, table, tasks_check
-from benchmarks.boostsvm.cases import DENSE
 from benchmarks.boostsvm.limited import Answer
 from benchmarks.boostsvm.machines import Contestant, at_work
 from benchmarks.command import Asked, Command, Parser, Result, add_peers, add_repeats, add_sets
@@ -37,7 +36,6 @@ KNOWN = (*SETS, "pendigits", *(name for name in sets.BUNDLED_TASKS if sets.TASK_
 CALLS = ("predict", "decision_function")
 APART = 1e-4  # of decision values, in float32
 FASTER = 4.0  # times, that oneDAL is to take longer
-MOST_DENSE = 1000  # columns of sparse rows that oneDAL is given as an array, too
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Options:
     tests: int = 10000
     limit: float = 900.0
     solver: str = "clsvm"
-    form: str = "dense"
+    form: str = "dense float64"
     folder: Path = field(default_factory=Path)
 
     @property
@@ -68,41 +66,46 @@ class Options:
 
 
 def load(name: str, folder: Path | None) -> sets.Problem:
-    """All rows of a set of classes, with its labels as they come; MNIST as one of all classes, C = 1."""
+    """Return all rows of a set of classes, with its labels as they come; MNIST as one of all classes, C = 1.
+
+    Sparse rows that are not mostly zeros become an array.
+    """
     if name == "mnist":
         return replace(sets.load_multiclass(name, folder), C=1.0)
     recipe = sets.TASK_SETS[name]
     X, y, X_test, y_test = sets.load_task(name, folder, whole=True)
+    if solvers.density(X) >= solvers.SPARSE:
+        X, X_test = (part.toarray() if sp.issparse(part) else part for part in (X, X_test))
     return sets.Problem(name, X, y, X_test, y_test, recipe.C, recipe.gamma)
-
-
-def native(X: Any) -> str:
-    """The form in which rows are taken: what is mostly zeros as CSR."""
-    return "CSR" if sp.issparse(X) and X.nnz < DENSE * X.shape[0] * X.shape[1] else "dense"
-
-
-def formed(X: Any, form: str) -> Any:
-    """Rows in a form."""
-    return sp.csr_matrix(X) if form == "CSR" else X.toarray() if sp.issparse(X) else X
 
 
 def train(name: str, options: Options) -> dict[str, Any]:
     """Trains a model, or makes LIBSVM's of ours, and writes it to its file: seconds and solution. Of ours also the
     decision values of the tests in float64."""
     if options.solver == "libsvm":
-        ours = pickle.loads(replace(options, solver="clsvm").model.read_bytes())
-        options.model.write_bytes(pickle.dumps(clsvm.to_sklearn(ours)))
+        native = solvers.native(load(name, options.data).X)
+        ours = pickle.loads(replace(options, solver="clsvm", form=native).model.read_bytes())
+        options.model.write_bytes(pickle.dumps(in_form(clsvm.to_sklearn(ours), options.form)))
         return {}
     problem = load(name, options.data)
     given = solvers.parameters(problem.C, problem.gamma) | {"decision_function_shape": "ovo"}
     model = solvers.made(options.solver, "SVC", given, device=options.device)
-    seconds = solvers.fitted(options.solver, model, formed(problem.X, options.form), problem.y)
+    seconds = solvers.fitted(options.solver, model, solvers.formed(problem.X, options.form), problem.y)
     options.model.write_bytes(pickle.dumps(model))
     found = {"seconds": seconds, "solution": solvers.solution(model)}
     if options.solver == "clsvm":
         wide = clsvm.from_sklearn(clsvm.to_sklearn(model), device=options.device, dtype="float64")
         found["decisions"] = wide.decision_function(pickle.loads(options.rows.read_bytes()))
     return found
+
+
+def in_form(model: Any, form: str) -> Any:
+    """Return a fitted SVC of scikit-learn whose vectors are an array where the form says so."""
+    if form.startswith("dense") and sp.issparse(model.support_vectors_):
+        model._sparse = False
+        for name in ("support_vectors_", "dual_coef_", "_dual_coef_"):
+            setattr(model, name, getattr(model, name).toarray())
+    return model
 
 
 def answerer(options: Options) -> Answer:
@@ -128,10 +131,10 @@ def measure(name: str, options: Options) -> dict[str, Any]:
         asked = [
             replace(options, solver=solver, form=form, folder=Path(folder))
             for solver in ("clsvm", *options.peers)
-            for form in _forms(solver, problem.X)
+            for form in solvers.forms(solver, problem.X)
         ]
         for one in asked:
-            one.rows.write_bytes(pickle.dumps(formed(tests, one.form)))
+            one.rows.write_bytes(pickle.dumps(solvers.formed(tests, one.form)))
         trained = [command.in_own_process(train, name, one) for one in asked]
         ready = [one for one, found in zip(asked, trained, strict=True) if "error" not in found]
         given = [(str(one.model), _repeats(one), (one,)) for one in ready]
@@ -145,11 +148,6 @@ def measure(name: str, options: Options) -> dict[str, Any]:
     head = {"set": name, "n": n, "d": d, "classes": len(np.unique(problem.y)), "C": problem.C, "gamma": problem.gamma}
     told = {"tests": tests.shape[0], "all_tests": problem.X_test.shape[0]}
     return head | told | {"tol": solvers.TOL, "rows": rows, "asked": _asked(rows)}
-
-
-def _forms(solver: str, X: Any) -> tuple[str, ...]:
-    form = native(X)
-    return ("dense", "CSR") if solver == "onedal" and form == "CSR" and X.shape[1] <= MOST_DENSE else (form,)
 
 
 def _repeats(one: Options) -> int:
@@ -243,6 +241,7 @@ def cells(result: Result) -> tuple[list[tuple[str, ...]], list[str]]:
             notes += missed
             rows.append((*head, name, *(_numbers(row, ours) if not row["error"] else [""] * 9), said))
             head, said = ("", ""), ""
+        notes += table.passed_over(one["set"], one["rows"])
     return rows, notes
 
 
