@@ -1,4 +1,4 @@
-"""scikit-learn's own tests of its machines, with all that clsvm can do solved by clsvm, in a process of its own."""
+"""scikit-learn's own tests of its SVMs, with all that clsvm can do solved by clsvm, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,28 +16,35 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(not NINE, reason="lists the t
 
 # Each compares two solutions more finely than the tolerance of a fit, 1e-3, says.
 FINER = {
-    "test_precomputed": "coefficients of given kernel values and of rows, to 1e-6",
-    "test_decision_function": "decision values with those of coefficients of float64, to 1e-6",
-    "test_svr_predict": "the same of a regression",
-    "test_svc_clone_with_callable_kernel": "coefficients by LIBSVM, which a function is left to, and by clsvm, to 1e-6",
-    "test_custom_kernel_not_array_input": "a score by LIBSVM and one by clsvm, as equal numbers",
+    "test_svm": {
+        "test_precomputed": "coefficients of given kernel values and of rows, to 1e-6",
+        "test_decision_function": "decision values with those of coefficients of float64, to 1e-6",
+        "test_svr_predict": "the same of a regression",
+        "test_svc_clone_with_callable_kernel": "coefficients by LIBSVM, which a function is left to, and ours, to 1e-6",
+        "test_custom_kernel_not_array_input": "a score by LIBSVM and one by clsvm, as equal numbers",
+    },
+    "test_sparse": {"test_sparse_decision_function": "decision values with those of coefficients of float64, to 1e-7"},
 }
 RUN = """
+import sys
 import pytest
 from clsvm import accel
 from clsvm.accel import costs, log, patches
-patches.COSTS = costs.Costs(pair=1.0, value=1.0, share=0.0, first=0.0)
+costs.COSTS = patches.COSTS = costs.Costs(pair=1.0, value=1.0, share=0.0, first=0.0)
 accel.install()
-pytest.main(["--pyargs", "sklearn.svm.tests.test_svm", "-q", "-p", "no:cacheprovider", "--tb=no", "-W", "ignore"])
+name = f"sklearn.svm.tests.{sys.argv[1]}"
+pytest.main(["--pyargs", name, "-q", "-p", "no:cacheprovider", "--tb=no", "-W", "ignore"])
 print("ours:", sum(call.who == log.OURS for call in log.calls))
 """
 
 
-def test_its_own_suite(device: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", FINER)
+def test_its_own_suite(device: str, tmp_path: Path, module: str) -> None:
     environment = os.environ | {"CLSVM_DEVICE": device, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", RUN, module]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     failed = set(re.findall(r"FAILED \S+::(\w+)", done.stdout))
-    assert failed <= set(FINER), done.stdout[-3000:]
+    assert failed <= set(FINER[module]), done.stdout[-3000:]
     passed, ours = (re.search(words, done.stdout) for words in (r"(\d+) passed", r"ours: (\d+)"))
     assert passed, done.stdout[-3000:]
     assert int(passed[1]) > 100

@@ -252,7 +252,8 @@ def test_table_2(tiny: None, tmp_path: Path, capsys: Any) -> None:
 def test_a_spoilt_solution_misses(tiny: None) -> None:
     for name in ("real-sim", "e2006"):
         case = cases.load(name)
-        answer = machines.solver(name, shared.Options(), "libsvm", variants.AS_THEY_ARE)
+        (form,) = solvers.forms("libsvm", case.X)
+        answer = machines.solver(name, shared.Options(), "libsvm", variants.AS_THEY_ARE, form)
         answer("fit")
         solution = answer("model")
         row = machines.standing(case, solution)
@@ -380,4 +381,4 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
         assert one.ask("now") is None
         assert one.failed.startswith("TypeError")
         assert not one.too_long
-        assert one.row() == {"solver": "one", "failed": one.failed, "too_long": False}
+        assert one.row() == {"solver": "one", "form": "", "failed": one.failed, "too_long": False}

@@ -78,7 +78,7 @@ def test_fits_alone_and_beside_a_busy_process(here: None, device: str, tmp_path:
         assert row["ratio"] == pytest.approx(np.median(row["beside"]["seconds"][1:]) / row["warm"])
         assert row["misses"] == []
     assert one["asked"] is None
-    assert "| breast_cancer 426x30 | clsvm (dense) |" in shown
+    assert "| breast_cancer 426x30 | clsvm (dense float64) |" in shown
 
 
 def fits(ratio: float, missed: str = "", solver: str = "clsvm", warm: float = 1.0) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def test_a_spoilt_solution_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not growth.holds({"sets": [one]})
     text = table.markdown(HEAD | {"sets": [one]}, growth.LAYOUT)
     assert "* |" in text
-    assert "digits8, C = 1, 100 rows, clsvm: KKT" in text
+    assert "digits8, C = 1, 100 rows, clsvm (dense float64): KKT" in text
 
 
 def test_a_fit_in_its_own_process_is_ended(device: str, tmp_path: Path, capsys: Any) -> None:

@@ -104,14 +104,14 @@ def test_sets_of_several_classes() -> None:
 def test_table_3_stops_everyone_at_the_gap() -> None:
     result = json.loads(json.dumps(gtsvm_tables.table3(None, None, ["breast_cancer"], PEERS, repeats=2)))
     rows = {(row["solver"], row["form"]): row for row in result["rows"]}
-    assert next(iter(rows)) == ("clsvm", "dense")
+    assert next(iter(rows)) == ("clsvm", "dense float64")
     assert {solver for solver, _ in rows} == {"clsvm", *PEERS}
     for (solver, _), row in rows.items():
         assert 0 < row["gap"] <= result["gap"] == 0.01
         assert row["test_error"] < 0.1
         assert len(row["all_seconds"]) == 2
         assert min(row["all_seconds"]) <= row["seconds"] <= max(row["all_seconds"])
-        assert row["dual"] == pytest.approx(rows["clsvm", "dense"]["dual"], rel=0.01)
+        assert row["dual"] == pytest.approx(rows["clsvm", "dense float64"]["dual"], rel=0.01)
         if solver != "clsvm":
             assert all(probe["gap"] > 0.01 for probe in row["probes"] if probe["tol"] > row["tol"])
             assert row["tol"] in [probe["tol"] for probe in row["probes"]]

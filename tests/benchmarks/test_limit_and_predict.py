@@ -88,7 +88,9 @@ def test_answers_and_memory_of_processes(device: str, tmp_path: Path, capsys: An
     words = "--sets", "digits", "--peers", "onedal", "--repeats", "2", "--device", device
     code, result, shown = measured(tmp_path, capsys, "predict", *words)
     (one,) = result["sets"]
-    ours, theirs = one["rows"]
+    ours = one["rows"][0]
+    theirs = table.best_forms(one["rows"])[1]
+    assert [row["form"] for row in one["rows"][1:]] == ["dense float32", "dense float64"]
     assert code == (0 if one["asked"] else 1)
     for row in ours, theirs:
         assert row["misses"] == []
@@ -99,7 +101,7 @@ def test_answers_and_memory_of_processes(device: str, tmp_path: Path, capsys: An
             assert row["later"] < 1e9
     assert theirs["apart"] < 1e-2
     assert theirs["train_seconds"] > 0
-    assert "| digits 1347x64 | 450 | clsvm (dense) |" in shown
+    assert "| digits 1347x64 | 450 | clsvm (dense float64) |" in shown
 
 
 def answered(solver: str, predict_seconds: float, values_seconds: float, form: str = "dense") -> dict[str, Any]:
@@ -150,14 +152,15 @@ def test_a_solver_that_fails_has_a_row_that_says_why(here: None, monkeypatch: py
     assert "*" in table.markdown(HEAD | {"tests": 1, "sets": [one]}, predict.LAYOUT)
 
 
-def test_forms_of_the_rows() -> None:
-    few, many = sp.random(50, 40, 0.1, "csr", random_state=0), sp.random(50, 2000, 0.1, "csr", random_state=0)
-    full = sp.csr_matrix(np.ones((5, 4)))
-    assert predict._forms("onedal", few) == ("dense", "CSR")
-    assert predict._forms("clsvm", few) == predict._forms("onedal", many) == ("CSR",)
-    assert predict._forms("onedal", full) == predict._forms("clsvm", np.ones((5, 4))) == ("dense",)
-    assert isinstance(predict.formed(few, "dense"), np.ndarray)
-    assert sp.issparse(predict.formed(np.ones((5, 4)), "CSR"))
+def test_a_model_of_sparse_rows_answers_for_an_array() -> None:
+    X = sp.random(60, 20, 0.1, "csr", random_state=0)
+    model = solvers.made("libsvm", "SVC", {"decision_function_shape": "ovo"}).fit(X, np.arange(60) % 3)
+    expected = model.decision_function(X)
+    assert predict.in_form(model, "CSR float64") is model
+    assert sp.issparse(model.support_vectors_)
+    changed = predict.in_form(model, "dense float64")
+    assert isinstance(changed.support_vectors_, np.ndarray)
+    np.testing.assert_allclose(changed.decision_function(X.toarray()), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="this system does not reset the peak of resident memory")
