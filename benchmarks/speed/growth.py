@@ -143,9 +143,20 @@ def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], opti
 
 
 def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, float]:
-    """Return the seconds of a solver's fits that ended, by the number of rows, with the best form of its input."""
-    rows = ((point["n"], row) for point in points for row in table.best_forms(point["rows"]))
-    return {n: row["seconds"] for n, row in rows if row["solver"] == solver and not row["failed"]}
+    """Return the seconds of a solver's fits that ended, by the number of rows, with one form of its input.
+
+    The form is that of the most fits that count, and among these the fastest for the most rows.
+    """
+    by_form: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for point in points:
+        for row in point["rows"]:
+            if row["solver"] == solver and not row["failed"]:
+                by_form.setdefault(row.get("form", ""), {})[point["n"]] = row
+
+    def rank(fits: Mapping[int, Mapping[str, Any]]) -> tuple[int, float]:
+        return -sum(not row.get("misses") for row in fits.values()), float(fits[max(fits)]["seconds"])
+
+    return {n: row["seconds"] for n, row in min(by_form.values(), key=rank, default={}).items()}
 
 
 def exponent(seconds: Mapping[int, float]) -> dict[str, Any] | None:
@@ -161,8 +172,8 @@ def exponent(seconds: Mapping[int, float]) -> dict[str, Any] | None:
 HEADER = ("set", "C", "rows", "clsvm s", *(cell for peer in PEERS for cell in (f"{peer} s", "times ours")))
 LEGEND = (
     "medians of the fits after the first, where there are several; exponent: least squares of log seconds over log "
-    f"rows, on the {UPPER} largest numbers of rows (which, in brackets), of each solver's and of those that all have; "
-    "dual and KKT violation recomputed in float64; * does not count; notes below"
+    f"rows, on the {UPPER} largest numbers of rows (which, in brackets), of each solver's and of those that all have, "
+    "with one form of its input; dual and KKT violation recomputed in float64; * does not count; notes below"
 )
 
 

@@ -56,7 +56,9 @@ def test_the_fastest_right_form_counts_and_a_faster_wrong_one_is_named() -> None
     assert [one["form"] for one in table.best_forms(rows)] == ["dense float32"]
     assert table.passed_over("s", rows) == []
     points = [{"n": 10, "rows": rows}, {"n": 20, "rows": rows[1:3]}, {"n": 40, "rows": rows[3:]}]
-    assert growth.seconds_of(points, "onedal") == {10: 1.0, 20: 2.0}
+    assert growth.seconds_of(points, "onedal") == {10: 2.0, 20: 2.0}  # one form, of the most fits that count
+    assert growth.seconds_of(points[:1], "onedal") == {10: 1.0}
+    assert growth.seconds_of(points, "libsvm") == {}
 
 
 class Slow(SVC):
