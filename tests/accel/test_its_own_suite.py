@@ -43,8 +43,10 @@ def test_its_own_suite(device: str, tmp_path: Path, module: str) -> None:
     environment = os.environ | {"CLSVM_DEVICE": device, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", RUN, module]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    failed = set(re.findall(r"FAILED \S+::(\w+)", done.stdout))
-    assert failed <= set(FINER[module]), done.stdout[-3000:]
+    failed = re.findall(r"FAILED \S*::(\w+)", done.stdout)
+    count = re.search(r"(\d+) failed", done.stdout)
+    assert len(failed) == (int(count[1]) if count else 0), done.stdout[-3000:]
+    assert set(failed) <= set(FINER[module]), done.stdout[-3000:]
     passed, ours = (re.search(words, done.stdout) for words in (r"(\d+) passed", r"ours: (\d+)"))
     assert passed, done.stdout[-3000:]
     assert int(passed[1]) > 100
