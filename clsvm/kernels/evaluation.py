@@ -1,4 +1,4 @@
-"""Evaluation errors of kernel expressions: an expression computed in the type that runs beside the next wider type.
+"""Evaluation errors of kernel expressions: an expression computed in the type that runs beside long double.
 
 A device computes f(xx, yy, dot) operation by operation, and each inner value has to fit the type: xx * yy of
 dot / sqrt(xx * yy) leaves float32's range long before the quotient does. :func:`evaluated` walks an expression in both
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from clsvm.kernels.expression import Node
 
-_WIDER = {"float32": np.float64, "float64": np.longdouble}  # (a long double may be no wider than a double)
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
 _POINTS = 6  # sizes between the smallest and the largest, both included
 BROKEN = float(np.finfo(np.float32).max)  # the error of a value that is not finite where it should be
@@ -58,10 +57,10 @@ class Evaluation(NamedTuple):
 def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return the value of an expression, its absolute error in ``dtype``, and whether the range of that was left.
 
-    values: arrays of one shape or Python numbers by name, numbers being parameters. The value is in the next wider
-    type. The error is BROKEN where the value is finite and that in ``dtype`` is not, and 0 where neither is.
+    values: arrays of one shape or Python numbers by name, numbers being parameters. The value is in long
+    double. The error is BROKEN where the value is finite and that in ``dtype`` is not, and 0 where neither is.
     """
-    wider, tiny = _WIDER[dtype], np.finfo(dtype).tiny
+    tiny = np.finfo(dtype).tiny
 
     def narrowed(wide: NDArray[Any], value: Any, left: Any) -> tuple[Any, Any, Any]:
         narrow = np.asarray(value, dtype)
@@ -76,7 +75,7 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
         if not node.function:
             value: Any = values[node.name] if node.name else node.number
             is_number = not isinstance(value, np.ndarray)
-            return (value, value, False) if is_number else narrowed(value.astype(wider), value, False)
+            return (value, value, False) if is_number else narrowed(value.astype(np.longdouble), value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
         wide, left = node.applied(wides), reduce(or_, lefts)
         if not isinstance(wide, np.ndarray):  # a function of parameters, which the host computes

@@ -223,6 +223,7 @@ class Kernel:
                     return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & (X != 0).any(axis=1))
                 rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
                 found = np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0])
+                found = found.astype(np.float64, copy=False)  # (of no entries it counts in ints)
                 there = np.bincount(rows, X.data != 0, X.shape[0]) > 0
                 return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & there)
             x, _, empty = arrays.both_dense(X, X)

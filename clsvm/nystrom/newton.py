@@ -154,6 +154,8 @@ class _Newton:
         self._hold(self._values(self.u))
         if start is not None and learns.any():
             start = start / self.units
+            if self.loss.coupled:  # (without curvature along what outputs share, the bound needs that to be 0)
+                start = start - start.mean(axis=0)
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
             self.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
             self._refine()

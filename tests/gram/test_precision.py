@@ -278,6 +278,18 @@ def test_sizes_of_sparse_rows_are_those_of_dense_ones(kernel: Kernel) -> None:
     X = wide_rows(9, 0, 5000)
     for form in (X, X.astype(np.float32)):
         np.testing.assert_allclose(kernel.sizes(form), kernel.sizes(X.toarray()), rtol=1e-6)
+    assert kernel.sizes(sp.csr_matrix((3, 5000))).tolist() == [0.0] * 3
+
+
+def test_sparse_rows_without_an_entry(device: str) -> None:
+    rng = np.random.default_rng(0)
+    X, zeros = sp.random(40, 6, density=0.4, random_state=0, format="csr"), sp.csr_matrix((2, 6))
+    for kernel in (make("linear"), make("rbf", gamma=1.0)):
+        model = SVC(kernel=kernel, device=device).fit(X, rng.integers(2, size=40))
+        among = model.decision_function(sp.vstack([X, zeros]))
+        np.testing.assert_array_equal(model.decision_function(zeros), among[-2:])
+        K = kernel_matrix(zeros, X, kernel=kernel, device=device)
+        np.testing.assert_allclose(K, kernel(zeros, X), rtol=1e-5)
     assert underflow("float32", 10) == 10 * float(np.finfo(np.float32).tiny)
 
 

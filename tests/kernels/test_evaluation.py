@@ -50,6 +50,15 @@ def test_float64s_range() -> None:
         assert found.largest == pytest.approx(1)
 
 
+@wide
+def test_an_inner_value_beyond_both_types() -> None:
+    kernel = Kernel("dot / ((xx * yy) ** 20) ** (1 / 40)")
+    for dtype in EPS:
+        found = kernel.evaluation(Extent(1e16, 1e15), Extent(1e16, 1e15), dtype, 3)
+        assert found.largest == pytest.approx(1)
+        assert found.outside == pytest.approx(1)
+
+
 @pytest.mark.parametrize("name", BUILTIN)
 def test_evaluation_of_the_built_in_ones_adds_little_to_rounding(name: str) -> None:
     """Fits to ordinary rows keep their bounds, and so their paths."""

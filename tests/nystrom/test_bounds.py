@@ -146,6 +146,20 @@ def test_the_objective_is_that_of_the_finer_products(device: str) -> None:
     check(device, "softmax", 146)
 
 
+def test_the_bound_of_a_start_that_classes_share(device: str) -> None:
+    """No class gets more probable by what is added to all of them."""
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(400, 3)), rng.integers(0, 3, 400)
+    given: dict[str, Any] = {"n_centers": 20, "gamma": 0.4, "penalty": 1e-3, "dtype": "float64", "random_state": 0}
+    machine = LogisticFalkonClassifier(**given, warm_start=True, tol=1e-11, device=device).fit(X, y)
+    machine.dual_coef_ = machine.dual_coef_ + 1e-4 * rng.normal(size=20)
+    report = machine.set_params(tol=0.1).fit(X, y).fit_report_
+    B, u = features(machine, X)
+    targets = (y == np.arange(3)[:, None]).astype(float)
+    above, objective = above_the_least(LOSSES["softmax"], B, u, machine.intercept_, targets, np.ones(400), 1e-3)
+    assert above <= report.bound + 1e-13 * objective
+
+
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("loss", LOSSES)
