@@ -248,10 +248,13 @@ class Support:
         if far.size:
             self.reach.check(found.some(far), far)
             rows = X[far] if near.any() else X
-            if double:
-                out[:, far] = self.responses(stream, rows, coefficients, groups)
-            else:
-                out[:, far] = _in_float64(stream, self.kernel, self.plan, rows, *self._of(among, coefficients))
+            try:
+                if double:
+                    out[:, far] = self.responses(stream, rows, coefficients, groups)
+                else:
+                    out[:, far] = _in_float64(stream, self.kernel, self.plan, rows, *self._of(among, coefficients))
+            except RowError as error:
+                raise error.moved(int(far[error.row]) - error.row) from None
             bad = ~np.isfinite(out).all(axis=0)
             if bad.any():
                 words = f"{self.kernel!r} is not finite for row {ROW} and some support vectors"

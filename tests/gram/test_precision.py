@@ -346,3 +346,13 @@ def test_terms_of_rows() -> None:
     X = np.array([[1.0, 0, 0], [1, 2, 0]])
     assert (precision.terms(X), precision.terms(sp.csr_matrix(X))) == (3, 2)
     assert precision.terms(sp.csr_matrix((0, 3))) == 0
+
+
+def test_rows_too_large_have_the_callers_number(device: str) -> None:
+    """An element-wise sum of theirs is not, so that rows far out are picked before they are laid out."""
+    rng = np.random.default_rng(0)
+    X, T = rng.normal(size=(40, 3)), rng.normal(size=(90, 3))
+    T[70] = 1e200
+    model = SVC(kernel="laplacian", device=device).fit(X, np.arange(40) % 2)
+    with pytest.raises(ValueError, match="row 70 is too large for float64"):
+        model.decision_function(T)
