@@ -54,7 +54,10 @@ def _fit(index: int, device: cl.Device) -> str:
     python = get_executable()
     if getattr(sys, "frozen", False) or not python:  # the program would start itself instead of Python
         return ""
-    here = [str(Path(place).absolute()) for place in sys.path]
+    try:
+        here = [str(Path(place).absolute()) for place in sys.path]
+    except FileNotFoundError:  # the working directory was removed
+        here = [place for place in sys.path if os.path.isabs(place)]
     environment = {name: value for name, value in os.environ.items() if name != "CLSVM_PROFILE"}
     environment |= {INSIDE: "1", "PYTHONPATH": os.pathsep.join(here)}
     command = [os.fsdecode(python), "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]

@@ -111,3 +111,15 @@ def test_the_program_makes_no_trial_itself(device: str, written: Written, monkey
     monkeypatch.setenv(trial.INSIDE, "1")
     written("print('failed: it is not asked')")
     assert devices.devices()[int(device)].usable
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps a working directory")
+def test_a_removed_working_directory_hinders_no_trial(
+    device: str, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written("print('failed: it was asked')")
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.syspath_prepend("")
+    gone.rmdir()
+    assert devices.devices()[int(device)].reason == "it was asked"
