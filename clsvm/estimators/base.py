@@ -226,7 +226,8 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         """The kernel function with its numbers, which the dtype of its values has to hold."""
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
         if words := kernel.beyond(self.dtype):
-            asked = f" (of gamma={self.gamma!r})" if words.startswith("gamma=") and isinstance(self.gamma, str) else ""
+            by_rows = isinstance(self.gamma, str) and kernel is not self.kernel and words.startswith("gamma=")
+            asked = f" (of gamma={self.gamma!r})" if by_rows else ""
             raise ValueError(prepare.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
         return kernel
 

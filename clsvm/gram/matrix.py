@@ -90,6 +90,9 @@ def kernel_matrix(
                 out[start : start + rows.n, begin : begin + right.n] = K.T[rows.position]
                 stream.free(*panel.buffers(), *buffers_of(source))
             stream.free(*buffers_of(gram))
+    if not np.isfinite(out).all():
+        i, j = np.argwhere(~np.isfinite(out))[0]
+        raise ValueError(f"{kernel!r} is {out[i, j]} in {out.dtype} for row {i} of X and row {j} of Y")
     return out
 
 

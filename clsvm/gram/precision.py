@@ -104,26 +104,26 @@ class Reach:
 
     def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
         self._kernel, self._span, self._weight, self._d = kernel, span, weight, d
-        self._floor = underflow("float32", d)
-        self._found: dict[Extent, bool] = {}
-        self.own = self._holds(span)
+        self._found: dict[tuple[str, Extent], bool] = {}
+        self.own = self._holds("float32", span)
 
-    def _holds(self, rows: Extent) -> bool:
-        info, both = np.finfo(np.float32), rows.joined(self._span)
-        eps, (largest, least, *_) = float(info.eps), both
-        if not 4 * largest < float(info.max):  # (|x - y|^2 is up to four times as large)
-            return False
-        error = eps * self._kernel.rounding(largest, eps, least, self._floor)
-        error = max(error, self._kernel.evaluation(rows, self._span, "float32", self._d).error)
-        return error * self._weight <= DECISION_ERROR
+    def _holds(self, dtype: str, rows: Extent) -> bool:
+        """Return whether values in ``dtype`` are fine enough for rows of this extent."""
+        if (dtype, rows) not in self._found:
+            info, both = np.finfo(dtype), rows.joined(self._span)
+            eps, (largest, least, *_) = float(info.eps), both
+            error = eps * self._kernel.rounding(largest, eps, least, underflow(dtype, self._d))
+            error = max(error, self._kernel.evaluation(rows, self._span, dtype, self._d).error)
+            # (|x - y|^2 is up to four times as large)
+            within = 4 * largest < float(info.max) and error * self._weight <= DECISION_ERROR
+            self._found[dtype, rows] = within
+        return self._found[dtype, rows]
 
-    def __call__(self, found: Measures) -> NDArray[np.bool_]:
-        """Return for each row whether float32 serves, by its measures."""
-        out = np.full(len(found.sizes), self.own)
+    def __call__(self, found: Measures, dtype: str = "float32") -> NDArray[np.bool_]:
+        """Return for each row whether ``dtype`` serves, by its measures."""
+        out = np.full(len(found.sizes), self._holds(dtype, self._span))
         for extent, rows in self._beyond(found):
-            if extent not in self._found:
-                self._found[extent] = self._holds(extent)
-            out[rows] = self._found[extent]
+            out[rows] = self._holds(dtype, extent)
         return out
 
     def check(self, found: Measures, rows: NDArray[np.intp]) -> None:

@@ -247,12 +247,17 @@ class Support:
         far = np.flatnonzero(~near)
         if far.size:
             self.reach.check(found.some(far), far)
-            rows = X[far] if near.any() else X
+            given = self.kernel, X[far] if near.any() else X, *self._of(among, coefficients)
+            # The host takes |x - y|^2 by differences, which lose nothing to rows far from one another.
+            spec = self.kernel.spec
+            rough = spec.of_distance and not spec.element and not self.reach(found.some(far), "float64").all()
             try:
-                if double:
-                    out[:, far] = self.responses(stream, rows, coefficients, groups)
+                if rough:
+                    out[:, far] = _on_host(stream, *given)
+                elif double:
+                    out[:, far] = self.responses(stream, given[1], coefficients, groups)
                 else:
-                    out[:, far] = _in_float64(stream, self.kernel, self.plan, rows, *self._of(among, coefficients))
+                    out[:, far] = _in_float64(stream, given[0], self.plan, *given[1:])
             except RowError as error:
                 raise error.moved(int(far[error.row]) - error.row) from None
             bad = ~np.isfinite(out).all(axis=0)

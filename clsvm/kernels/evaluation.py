@@ -101,8 +101,9 @@ def inner_products(rows: Extent, others: Extent) -> dict[str, NDArray[np.longdou
     """Return xx, yy, dot and sqdist that rows and others of these sizes can have, as arrays of one shape."""
     xx, yy = np.ix_(between(rows.least, rows.largest), between(others.least, others.largest))
     xx, yy = (np.broadcast_to(norms[..., None], (_POINTS, _POINTS, len(_COSINES))) for norms in (xx, yy))
-    dot = np.sqrt(xx) * np.sqrt(yy) * _COSINES
-    return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
+    with np.errstate(invalid="ignore"):  # (sizes may be infinite)
+        dot = np.sqrt(xx) * np.sqrt(yy) * _COSINES
+        return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
 def elements(rows: Extent, others: Extent, signs: Sequence[int]) -> dict[str, NDArray[Any]]:
