@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 
 import numpy as np
@@ -58,4 +59,5 @@ def main(index: int, identity: list[str]) -> str:
 if __name__ == "__main__":
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a runtime that ends this process leaves no file
+        signal.alarm(trial.SECONDS)  # nor does one that hangs outlive the process that waits for it by much
     print(main(int(sys.argv[1]), json.loads(sys.argv[2])), flush=True)

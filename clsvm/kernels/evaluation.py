@@ -102,7 +102,7 @@ def inner_products(rows: Extent, others: Extent) -> dict[str, NDArray[np.longdou
     xx, yy = np.ix_(between(rows.least, rows.largest), between(others.least, others.largest))
     xx, yy = (np.broadcast_to(norms[..., None], (_POINTS, _POINTS, len(_COSINES))) for norms in (xx, yy))
     with np.errstate(invalid="ignore"):  # (sizes may be infinite)
-        dot = np.sqrt(xx) * np.sqrt(yy) * _COSINES
+        dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES  # (a row's distance from itself is 0)
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 

@@ -263,7 +263,7 @@ class Kernel:
                 norms = np.concatenate([norms, np.geomspace(least, norms.min(), 5)[:-1]])
             i, j = np.triu_indices(len(norms))  # (K is symmetric)
             xx, yy = norms[i, None], norms[j, None]
-            both = np.sqrt(xx) * np.sqrt(yy)
+            both = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy))  # (a row's distance from itself is 0)
             dot = both * (1 - near)
             value = self.at(xx, yy, dot)
             there = [self.at(xx, yy, dot - many * eps * both - floor)]

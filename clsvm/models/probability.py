@@ -178,11 +178,13 @@ def calibrated(
     """
     from sklearn.base import is_classifier, is_regressor
     from sklearn.utils import _safe_indexing, column_or_1d, get_tags, indexable
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.validation import _check_n_features, check_is_fitted
 
     check_is_fitted(estimator, "model_")
     model = estimator.model_
     X = arrays.checked(X)
+    if hasattr(estimator, "n_features_in_"):
+        _check_n_features(estimator, X, reset=False)
     if not (is_classifier(estimator) or is_regressor(estimator)):
         indexable(X, y)  # raises the error for lengths that differ
         return replace(model, prob_density_marks=density_marks(estimator.decision_function(X)))
@@ -242,7 +244,8 @@ def _fits(
         if is_classifier(estimator) and (y[train] == y[train[0]]).all():
             yield y[train[:1]], None, test
             continue
-        fold = clone(estimator).set_params(**own)
+        fold = clone(estimator)
+        fold.set_params(**{name: value for name, value in own.items() if name in fold.get_params(deep=False)})
         if isinstance(by_class := getattr(fold, "class_weight", None), dict):
             fold.class_weight = {label: by_class[label] for label in by_class.keys() & set(y[train].tolist())}
         weights = None if sample_weight is None else np.asarray(sample_weight)[train]

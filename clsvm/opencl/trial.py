@@ -21,7 +21,7 @@ from clsvm.opencl.runtime import cl
 PROGRAM = "clsvm.trial"  # the module that makes the fit
 INSIDE = "CLSVM_TRIAL"  # the variable that is set in its process, where every device counts as usable
 PASSED, FAILED = "passed", "failed: "  # how its last line of output begins
-_SECONDS = 300
+SECONDS = 90  # that a small fit may take: slow compilers take half of that
 
 
 def failure(index: int, device: cl.Device) -> str:
@@ -63,10 +63,10 @@ def _fit(index: int, device: cl.Device) -> str:
     command = [os.fsdecode(python), "-P", "-W", "ignore", "-m", PROGRAM, str(index), json.dumps(identity(device))]
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"{FAILED}a small fit did not end within {_SECONDS} seconds"
+        return f"{FAILED}a small fit did not end within {SECONDS} seconds"
     except OSError:
         return ""
     lines = done.stdout.decode("utf-8", "replace").splitlines()

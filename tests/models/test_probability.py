@@ -16,10 +16,10 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
-from clsvm import SVC, SVR, NuSVC, OneClassSVM, load_model, save_model
+from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM, load_model, save_model
 from clsvm.models import libsvm, probability
 from clsvm.models.model import KernelModel
-from tests.conftest import Command
+from tests.conftest import Command, noisy
 from tests.models.test_libsvm import write_text
 from tests.models.test_libsvm_tasks import make_model, needs_libsvm, svm_train
 
@@ -542,3 +542,19 @@ def test_regression_says_how_its_errors_are(command: Command, tmp_path: Path) ->
     result = command("train", "-s", "3", "-b", "1", "data", "m")
     (sigma,) = load_model(tmp_path / "m").probA
     assert f"\nz: Laplace distribution e^(-|z|/sigma)/(2sigma),sigma={sigma:g}\n" in result.out
+
+
+def test_rows_of_another_width_are_refused(device: str) -> None:
+    X, y = noisy(60, 3)
+    with pytest.raises(ValueError, match="X has 2 features, but SVC is expecting 3 features as input"):
+        probability.calibrated(SVC(device=device).fit(X, y), X[:, :2], y)
+
+
+def test_probabilities_of_a_falkon_classifier(device: str) -> None:
+    X, y = noisy(200, 3)
+    model = FalkonClassifier(n_centers=20, random_state=0, device=device).fit(X, y)
+    found = probability.calibrated(model, X, y)
+    sure = np.argsort(model.decision_function(X))[[0, -1]]
+    low, high = found.predict_proba(X[sure])[:, 1]
+    assert low < 0.2
+    assert high > 0.8

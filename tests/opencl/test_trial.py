@@ -103,7 +103,7 @@ def test_a_process_that_says_nothing_is_not_held_against_a_device(
         written(text)
         assert devices.devices()[int(device)].usable
     written("import time; time.sleep(60)")
-    monkeypatch.setattr(trial, "_SECONDS", 0.2)
+    monkeypatch.setattr(trial, "SECONDS", 0.2)
     assert devices.devices()[int(device)].reason == "a small fit did not end within 0.2 seconds"
 
 
