@@ -183,7 +183,7 @@ def test_errors_and_warnings_come_here(client: Any) -> None:
     client.run(full)
     regressor = clsvm.FalkonRegressor(n_centers=50, random_state=0, device=DEVICE)
     try:
-        with pytest.warns(RuntimeWarning, match="done one by one: no room for all folds"):
+        with pytest.warns(RuntimeWarning, match="done one by one: out of memory: no room for all folds"):
             over_dask.FalkonSearchCV(regressor, {"penalty": [1e-3, 1e-2]}, cv=3, refit=False).fit(X, NUMBERS)
     finally:
         client.run(again)
