@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the beginning of a file
-_BLOCK = 1 << 20  # bytes that are looked at together
+_BLOCK = 1 << 17  # bytes that are looked at together
 _GAP = re.compile(rb":[ \t]+(?=[^ \t\r\n])")
 _HEXADECIMAL = re.compile(rb"(?<![^\s:])[-+]?0[xX][0-9a-fA-F.]+(?:[pP][-+]?\d+)?(?!\S)")
 

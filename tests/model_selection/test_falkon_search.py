@@ -98,18 +98,18 @@ def test_one_kernel_matrix_for_all(device: str, monkeypatch: pytest.MonkeyPatch)
     assert len(made) == len(GRID["gamma"])
 
 
-def test_centres_are_those_of_the_refit(device: str) -> None:
+def test_centres_are_those_of_the_refit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn from all rows by the same seed, as many as of all rows."""
     drawn: list[Any] = []
     machine = FalkonRegressor(n_centers=50, random_state=3, gamma=0.2, device=device)
     real = type(machine)._chosen
 
-    class Seen(FalkonRegressor):
-        def _chosen(self, *given: Any) -> Any:
-            drawn.append(real(self, *given))
-            return drawn[-1]
+    def chosen(self: FalkonRegressor, *given: Any) -> Any:
+        drawn.append(real(self, *given))
+        return drawn[-1]
 
-    search = FalkonSearchCV(Seen(**machine.get_params()), {"penalty": [1e-3, 1e-4]}, cv=3).fit(X, Y)
+    monkeypatch.setattr(type(machine), "_chosen", chosen)
+    search = FalkonSearchCV(machine, {"penalty": [1e-3, 1e-4]}, cv=3).fit(X, Y)
     assert len(drawn) == 2
     np.testing.assert_array_equal(drawn[0].places, drawn[1].places)
     np.testing.assert_array_equal(search.best_estimator_.center_indices_, drawn[0].places)

@@ -254,7 +254,7 @@ def test_refused_before_the_work(device: str, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(TypeError, match="expected sample_weight or groups, got weights"):
         search.fit(X, y, weights=np.ones(60))
     scaled = make_pipeline(StandardScaler(), SVC(device=device))
-    with pytest.raises(ValueError, match=r"checkpoint .* without steps before it .*, got Pipeline"):
+    with pytest.raises(ValueError, match=r"checkpoint .* without steps before it, .*, got Pipeline"):
         SVCSearchCV(scaled, {"svc__C": [1]}, checkpoint="file").fit(X, y)
     with pytest.raises(TypeError, match=r"support vector machines, or a Pipeline that ends in one, got Pipeline"):
         SVCSearchCV(make_pipeline(StandardScaler(), svm.SVC()), {"svc__C": [1]}).fit(X, y)
