@@ -138,6 +138,8 @@ class Reach:
     def _beyond(self, found: Measures) -> Iterator[tuple[Extent, NDArray[np.intp]]]:
         """Yield the extents of rows beyond the span, in steps of an eighth of an octave, and which rows have them."""
         span, (sizes, high, low) = self._span, found
+        if not len(high) and sizes.max(initial=0.0) <= span.largest and sizes.min(initial=np.inf) >= span.least:
+            return
         steps = [_stepped(sizes, span.largest, np.ceil), _stepped(sizes, span.least, np.floor)]
         if len(high):
             steps += [_stepped(high, span.high, np.ceil), _stepped(low, span.low, np.floor)]

@@ -1,4 +1,4 @@
-"""Evaluation errors of kernel expressions: an expression computed in the type that runs beside long double.
+"""Evaluation errors of kernel expressions: an expression computed in the type that runs beside a wider one.
 
 A device computes f(xx, yy, dot) operation by operation, and each inner value has to fit the type: xx * yy of
 dot / sqrt(xx * yy) leaves float32's range long before the quotient does. :func:`evaluated` walks an expression in both
@@ -7,6 +7,7 @@ types at once, and :func:`inner_products` says at which arguments this shows wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -19,6 +20,7 @@ from clsvm.kernels.expression import Node
 
 _COSINES = np.array([1.0, 1 - 1e-6, 0.9, 0.3, 1e-2, 1e-5, -1e-5, -1e-2, -0.3, -0.9, -1.0])
 _POINTS = 6  # sizes between the smallest and the largest, both included
+_STEPS, _MOST = np.linspace(0, 1, _POINTS), float(np.finfo(np.float64).max)
 BROKEN = float(np.finfo(np.float32).max)  # the error of a value that is not finite where it should be
 
 
@@ -57,8 +59,9 @@ class Evaluation(NamedTuple):
 def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return the value of an expression, its absolute error in ``dtype``, and whether the range of that was left.
 
-    values: arrays of one shape or Python numbers by name, numbers being parameters. The value is in long
-    double. The error is BROKEN where the value is finite and that in ``dtype`` is not, and 0 where neither is.
+    values: arrays in a wider type whose shapes go together, or Python numbers, by name; numbers are parameters. The
+    value is in the wider type. The error is BROKEN where the value is finite and that in ``dtype`` is not, and 0 where
+    neither is.
     """
     tiny = np.finfo(dtype).tiny
 
@@ -68,14 +71,13 @@ def evaluated(tree: Node, values: Mapping[str, Any], dtype: str) -> tuple[NDArra
         if size.min() >= tiny and size.max() < np.inf:
             return wide, narrow, left
         narrow = np.where(size < tiny, narrow.dtype.type(0), narrow)  # (as devices may do)
-        overflowed, vanished = np.isfinite(wide) & ~np.isfinite(narrow), (np.abs(wide) < tiny) & (wide != 0)
-        return wide, narrow, left | overflowed | vanished
+        return wide, narrow, left | ~np.isfinite(narrow) | ((np.abs(wide) < tiny) & (wide != 0))
 
     def walk(node: Node) -> tuple[Any, Any, Any]:
         if not node.function:
             value: Any = values[node.name] if node.name else node.number
             is_number = not isinstance(value, np.ndarray)
-            return (value, value, False) if is_number else narrowed(value.astype(np.longdouble), value, False)
+            return (value, value, False) if is_number else narrowed(value, value, False)
         wides, narrows, lefts = zip(*map(walk, node.args), strict=True)
         wide, left = node.applied(wides), reduce(or_, lefts)
         if not isinstance(wide, np.ndarray):  # a function of parameters, which the host computes
@@ -97,26 +99,28 @@ def summary(wide: NDArray[Any], error: NDArray[Any], left: NDArray[Any]) -> Eval
     return Evaluation(float(finite), min(float(error.max()), BROKEN), min(float(outside), BROKEN), bool(left.any()))
 
 
-def inner_products(rows: Extent, others: Extent) -> dict[str, NDArray[np.longdouble]]:
-    """Return xx, yy, dot and sqdist that rows and others of these sizes can have, as arrays of one shape."""
-    xx, yy = np.ix_(between(rows.least, rows.largest), between(others.least, others.largest))
-    xx, yy = (np.broadcast_to(norms[..., None], (_POINTS, _POINTS, len(_COSINES))) for norms in (xx, yy))
+def inner_products(rows: Extent, others: Extent, wide: type) -> dict[str, NDArray[Any]]:
+    """Return xx, yy, dot and sqdist that rows and others of these sizes can have, in a type."""
+    xx = between(rows.least, rows.largest, wide)[:, None, None]
+    yy = between(others.least, others.largest, wide)[:, None]
     with np.errstate(invalid="ignore"):  # (sizes may be infinite)
         dot = np.where(xx == yy, xx, np.sqrt(xx) * np.sqrt(yy)) * _COSINES  # (a row's distance from itself is 0)
         return {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0)}
 
 
-def elements(rows: Extent, others: Extent, signs: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """Return entries x and y of these signs, or 0, that rows and others can have, as arrays of one shape."""
-    entries = [
-        np.concatenate([[0.0], *(sign * between(one.low, one.high) for sign in signs)]) for one in (rows, others)
-    ]
-    return dict(zip("xy", np.meshgrid(*entries), strict=True))
+def elements(rows: Extent, others: Extent, signs: Sequence[int], wide: type) -> dict[str, NDArray[Any]]:
+    """Return entries x and y of these signs, or 0, that rows and others can have, in a type."""
+    x, y = (
+        np.concatenate([[0.0], *(sign * between(one.low, one.high, wide) for sign in signs)]) for one in (rows, others)
+    )
+    return {"x": x[:, None], "y": y}
 
 
-def between(least: float, largest: float) -> NDArray[np.longdouble]:
-    """Return a few numbers from the smallest to the largest in equal ratios, in long double."""
+def between(least: float, largest: float, wide: type = np.longdouble) -> NDArray[Any]:
+    """Return a few numbers from the smallest to the largest in equal ratios, in a type."""
     if not 0 < least < largest:
-        return np.full(_POINTS, largest, np.longdouble)
-    steps = np.linspace(np.log(least), np.log(largest), _POINTS)
-    return np.array([least, *np.exp(steps[1:-1]), largest], np.longdouble)
+        return np.full(_POINTS, largest, wide)
+    inner = np.exp(math.log(least) * (1 - _STEPS) + math.log(min(largest, _MOST)) * _STEPS)
+    found: NDArray[Any] = inner.astype(wide)
+    found[[0, -1]] = least, largest
+    return found

@@ -288,16 +288,23 @@ class Kernel:
             single = self.evaluation(rows, others, "float32", d)
             if not single.left and single.error <= _DIGITS * single.largest:  # float64 then only has more digits
                 return single._replace(error=single.error * float(np.finfo(np.float64).eps / np.finfo(np.float32).eps))
+        if dtype == "float32":
+            found = self._evaluation(rows, others, dtype, d, np.float64)
+            if not found.left:
+                return found
+        return self._evaluation(rows, others, dtype, d, np.longdouble)
+
+    def _evaluation(self, rows: Extent, others: Extent, dtype: str, d: int, wide: type) -> Evaluation:
+        """Return :meth:`evaluation` beside a wider type, which has to hold every inner value."""
+        expression = self.spec.expression.tree
         if not self.spec.element:
-            return summary(
-                *evaluated(self.spec.expression.tree, {**inner_products(rows, others), **self.params}, dtype)
-            )
-        signed = (1,) if self.spec.nonnegative else (1, -1)
-        terms = summary(*evaluated(self.spec.element.tree, {**elements(rows, others, signed), **self.params}, dtype))
-        sums = between(min(rows.least, others.least) / 2, max(rows.largest, others.largest) / 2)
+            given = {**inner_products(rows, others, wide), **self.params}
+            return summary(*evaluated(expression, given, dtype))
+        given = {**elements(rows, others, (1,) if self.spec.nonnegative else (1, -1), wide), **self.params}
+        terms = summary(*evaluated(self.spec.element.tree, given, dtype))
+        sums = between(min(rows.least, others.least) / 2, max(rows.largest, others.largest) / 2, wide)
         sums = np.concatenate([sums * sign for sign in ((self._sign,) if self._sign else (1, -1))] + [[0.0]])
-        found = evaluated(self.spec.expression.tree, {"s": sums, **self.params}, dtype)
-        whole = summary(*found)
+        whole = summary(*evaluated(expression, {"s": sums, **self.params}, dtype))
         value, least = self.at(s=np.asarray(sums, np.float64)), 8 * float(np.finfo(dtype).eps) * terms.largest
 
         def moved(error: float) -> float:  # by errors of the terms beyond their rounding, for which rounding stands

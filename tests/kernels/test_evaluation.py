@@ -85,7 +85,8 @@ def test_extents() -> None:
     assert between(0.0, 3.0).tolist() == [3.0] * len(between(0.0, 3.0))
     norms = between(1e-300, 1e300)
     assert (norms[0], norms[-1]) == (1e-300, 1e300)
-    given = inner_products(one, other)
-    assert {values.shape for values in given.values()} == {given["dot"].shape}
+    given = inner_products(one, other, np.longdouble)
+    assert {values.dtype for values in given.values()} == {np.dtype(np.longdouble)}
+    assert np.broadcast_shapes(*(values.shape for values in given.values())) == given["dot"].shape
     assert (given["sqdist"] >= 0).all()
     assert (np.abs(given["dot"]) <= np.sqrt(given["xx"] * given["yy"]) * (1 + 1e-12)).all()
