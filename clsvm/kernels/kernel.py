@@ -305,7 +305,9 @@ class Kernel:
         sums = between(min(rows.least, others.least) / 2, max(rows.largest, others.largest) / 2, wide)
         sums = np.concatenate([sums * sign for sign in ((self._sign,) if self._sign else (1, -1))] + [[0.0]])
         whole = summary(*evaluated(expression, {"s": sums, **self.params}, dtype))
-        value, least = self.at(s=np.asarray(sums, np.float64)), 8 * float(np.finfo(dtype).eps) * terms.largest
+        eps = float(np.finfo(dtype).eps)
+        value, least = self.at(s=np.asarray(sums, np.float64)), 8 * eps * terms.largest
+        entries = max(terms.error, self._entry_error(max(rows.high, others.high), eps))
 
         def moved(error: float) -> float:  # by errors of the terms beyond their rounding, for which rounding stands
             if error >= BROKEN or error <= least:
@@ -313,9 +315,16 @@ class Kernel:
             change = [np.abs(self.at(s=np.asarray(sums + sign * d * error, np.float64)) - value) for sign in (1, -1)]
             return min(BROKEN, float(np.nan_to_num(np.maximum(*change), nan=0.0, posinf=BROKEN).max()))
 
-        error, outside = moved(terms.error), moved(terms.outside)
+        error, outside = moved(entries), moved(terms.outside)
         errors = max(whole.error, error), max(whole.outside, outside)
         return Evaluation(whole.largest, *errors, whole.left or terms.left)
+
+    def _entry_error(self, high: float, eps: float) -> float:
+        """Return how much the rounding of an entry of size ``high`` can change a term with entries near or far."""
+        farthest = 1 if self.spec.nonnegative else 2
+        y = high * (1 - farthest * np.concatenate([[0.0], eps ** np.linspace(1, 0, 40)]))
+        change = np.abs(self._element(high * (1 - eps), y) - self._element(high, y))
+        return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
         """The function of these inner products, or sums (s): norms xx and yy, all of shapes that go together."""

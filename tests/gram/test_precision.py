@@ -166,6 +166,16 @@ def test_distances_of_rows_far_from_one_another(device: str, far: float) -> None
     np.testing.assert_allclose(model.decision_function(X), K @ model.dual_coef_[0] + model.intercept_, atol=5e-3)
 
 
+@pytest.mark.parametrize("far", [1e6, 1e8])
+def test_entries_far_from_the_others(device: str, far: float) -> None:
+    """A column's large entry takes digits from the others, which stand less their mean on the device."""
+    X, y = noisy(60, 3)
+    X[0] *= far
+    model = SVC(C=10, kernel=Kernel.elementwise("exp(-(x - y) ** 2)", "s"), device=device).fit(X, y)
+    K = np.exp(-np.square(X[:, None] - model.support_vectors_[None])).sum(axis=2)
+    np.testing.assert_allclose(model.decision_function(X), K @ model.dual_coef_[0] + model.intercept_, atol=5e-3)
+
+
 def test_values_that_a_type_does_not_hold_are_errors(device: str) -> None:
     with pytest.raises(ValueError, match=r"is inf in float32 for row 1 of X and row 0 of Y"):
         kernel_matrix(np.array([[1e-3], [1e13]]), np.array([[1e13]]), "poly", device=device)
