@@ -48,7 +48,7 @@ class DeviceError(ClsvmError):
 
 
 class HostMemoryError(MemoryError, ClsvmError):  # (in this order, which __new__ of MemoryError needs)
-    """The system refused memory to this process: what was asked for, which limit is near, and what to change."""
+    """The system refused memory to this process. The message names the request, the nearest limit and a remedy."""
 
 
 class BufferSizeError(DeviceError):
@@ -69,7 +69,7 @@ class MemoryLimitError(ValueError):
 
 
 class RowError(ValueError):
-    """No value can be computed for a row. words: what is wrong, with ROW in place of its number."""
+    """A row has no computable value. ``words`` is the message, with ROW in place of the row's number."""
 
     def __init__(self, words: str, row: int) -> None:
         super().__init__(words.replace(ROW, str(row)))

@@ -1,4 +1,4 @@
-"""clsvm's estimators as scikit-learn's ask for them: what is of no use is an error here, not a warning."""
+"""Estimators that stand in for scikit-learn's: a solution without use is an error here, not a warning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NuSVC(classification.NuSVC):
 
 
 class _Folds(Folds):
-    """The fits of a search, of which one without a margin ends the search."""
+    """Fits of a search. A fit without a margin ends the search."""
 
     def run(self, checkpoint: Any, shown: bool) -> None:
         super().run(checkpoint, shown)

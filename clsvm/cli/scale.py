@@ -264,7 +264,7 @@ def _read(path: str) -> Ranges:
 
 
 def _ranges(lines: _Lines) -> Ranges:
-    """Return what the lines of a range file say. Raises ValueError with the line."""
+    """Return the ranges that the lines of a range file give. Raises ValueError that names the line."""
     import numpy as np
 
     lines.advance()

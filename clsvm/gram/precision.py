@@ -22,8 +22,11 @@ DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel va
 
 
 class Measures(NamedTuple):
-    """The sizes (n,) of rows by Kernel.sizes; of element-wise kernels their largest and smallest nonzero absolute
-    entries, (n,) each, else none."""
+    """The measures of n rows, from which rounding errors follow.
+
+    sizes: (n,) by Kernel.sizes. high, low: the largest and the smallest nonzero absolute entry of each row, (n,), for
+    element-wise kernels; (0,) for the others.
+    """
 
     sizes: Vector
     high: Vector
@@ -98,8 +101,7 @@ class Reach:
     last bit of K into the third digit of the sum, and a row far out its own last bit.
 
     span: extent of the support vectors. weight: the largest sum of absolute coefficients. d: terms of an inner product.
-    A row's answer is of its own measures alone: of all that are within the span, beyond it of steps of an eighth of an
-    octave.
+    A row's answer depends on its own measures alone. Measures beyond the span are rounded to eighths of an octave.
     """
 
     def __init__(self, kernel: Kernel, span: Extent, weight: float, d: int) -> None:
