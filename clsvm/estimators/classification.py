@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from clsvm.estimators.base import KernelLike
 from clsvm.estimators.constructors import documented, without_probability
 from clsvm.estimators.dual import Machine
 from clsvm.fit import one, several
+from clsvm.fit.trained import Several, joined
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.pairwise import pairs
 from clsvm.opencl import devices
@@ -26,6 +29,9 @@ from clsvm.problem import posed
 from clsvm.solvers.member import Member
 
 Vector = NDArray[np.float64]
+Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
+COEFFICIENTS = 1 << 21  # of the problems of pairs that are made at a time; each takes some hundred bytes
+MACHINES = 1024  # that are made at a time at least: X is laid out once for these
 
 
 class _Classifier(ClassifierMixin, Machine):
@@ -60,7 +66,7 @@ class _Classifier(ClassifierMixin, Machine):
         if self._way == "crammer_singer":
             problem = posed.crammer_singer(index, bounds, len(classes))
         else:
-            members = self._members(index, 2, bounds)
+            members = self._members(index, self._sides(2), bounds)
             problem = members[0].problem.among(members[0].rows, len(index))
         start = self._before((problem.problems, problem.n))
         trained = one.solve(rows, problem, kernel, self._options(), start, started)
@@ -74,17 +80,17 @@ class _Classifier(ClassifierMixin, Machine):
     def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
         return targets.boxes(self._scale, self.class_weight, sample_weight, y, self._refused)
 
-    def _sides(self, k: int) -> list[tuple[int, int | None]]:
+    def _sides(self, k: int) -> list[Side]:
         """The classes on the positive and the negative side of each machine; None: all others."""
         if k == 2:
             return [(1, 0)]
         return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
 
-    def _members(self, index: NDArray[np.intp], k: int, bounds: Vector) -> list[Member]:
-        """The problem of each machine, over the rows of its classes."""
+    def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Member]:
+        """Return the problem of each machine, by its classes, over the rows of these."""
         made = []
-        of_class = [np.flatnonzero(index == i) for i in range(k)]
-        for i, j in self._sides(k):
+        of_class = [np.flatnonzero(index == i) for i in range(index.max() + 1)]
+        for i, j in sides:
             rows = np.flatnonzero(index >= 0) if j is None else np.sort(np.concatenate([of_class[i], of_class[j]]))
             made.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
         return made
@@ -93,7 +99,7 @@ class _Classifier(ClassifierMixin, Machine):
         if self._way == "crammer_singer":
             raise NotImplementedError
         boxes = self._boxes(y, sample_weight)
-        return boxes.classes, self._members(boxes.index, len(boxes.classes), boxes.bounds)
+        return boxes.classes, self._members(boxes.index, self._sides(len(boxes.classes)), boxes.bounds)
 
     def _fit_several(
         self,
@@ -107,23 +113,28 @@ class _Classifier(ClassifierMixin, Machine):
     ) -> None:
         """A machine for each pair of classes, or for each class against the rest. same: whether the classes are those
         of the fit before; else there is nothing to go on from."""
-        k, members = len(self.classes_), self._members(index, len(self.classes_), bounds)
+        k, sides = len(self.classes_), self._sides(len(self.classes_))
         coefficients = np.zeros((k - 1 if self._way == "ovo" else k, len(index)))
-        sides = self._sides(k)
         before = self._before(coefficients.shape) if same else None
-        if before is not None:
-            places = (_places(side, one.rows, index) for side, one in zip(sides, members, strict=True))
-            members = [replace(one, start=before[at]) for one, at in zip(members, places, strict=True)]
-        trained = several.train(rows, members, kernel, self._options(), started)
-        self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
-        intercept = np.zeros(len(members))
-        for number, (side, member) in enumerate(zip(sides, members, strict=True)):
-            (b,), (rho,) = self._scaled(trained.b[number][None], trained.rho[number][None])
-            coefficients[_places(side, member.rows, index)] = b
-            intercept[number] = 0.0 - rho
+        found: list[Several] = []
+        for some in _at_a_time(sides, np.bincount(index[index >= 0], minlength=k), self.checkpoint is not None):
+            members = self._members(index, some, bounds)
+            places = [_places(side, one.rows, index) for side, one in zip(some, members, strict=True)]
+            if before is not None:
+                members = [replace(one, start=before[at]) for one, at in zip(members, places, strict=True)]
+            since, options = perf_counter() if found else started, self._options()
+            if options.max_time is not None:
+                options = options.but(max_time=max(0.0, options.max_time - (since - started)))
+            trained = several.train(rows, members, kernel, options, since)
+            self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
+            for number, at in enumerate(places):
+                coefficients[at] = self._scaled(trained.b[number][None], trained.rho[number][None])[0][0]
+            found.append(replace(trained, b=[]))
+        trained = joined(found, perf_counter() - started)
+        intercept = self._scaled(np.zeros((len(trained.rho), 1)), trained.rho)[1]
         support = _by_class(coefficients.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps)
-        self._set_learnt(X, kernel, trained, support, coefficients[:, support], intercept, self.classes_, index)
+        self._set_learnt(X, kernel, trained, support, coefficients[:, support], 0.0 - intercept, self.classes_, index)
 
     def _answers(self, y: Any, sample_weight: Any) -> Answers:
         classes = self._boxes(y, sample_weight).classes
@@ -343,9 +354,19 @@ class NuSVC(_Classifier):
             warn(words + (margins.possible_nu(fit, narrow, float(self.nu), self._options()) if fit else ""))
 
 
-def _places(
-    side: tuple[int, int | None], rows: NDArray[np.intp], index: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> Iterator[Sequence[Side]]:
+    """Yield the machines whose problems are made and solved together: of some COEFFICIENTS, or all where ``whole``.
+
+    counts: (k,) rows of each class.
+    """
+    rows = np.array([counts.sum() if j is None else counts[i] + counts[j] for i, j in sides])
+    size = max(COEFFICIENTS, MACHINES * int(rows.mean()))
+    part = np.zeros(len(sides), np.intp) if whole else (np.cumsum(rows) - rows) // size
+    for some in np.split(np.arange(len(sides)), np.flatnonzero(np.diff(part)) + 1):
+        yield sides[some[0] : some[-1] + 1]
+
+
+def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Where the coefficients of a machine's rows stand among those of all, (k - 1, n) of pairs, as scikit-learn has
     them: those of a class against another one in that one's row, (k, n) else."""
     i, j = side

@@ -78,6 +78,15 @@ def reported(solution: solvers.Solution, at: At, seconds: dict[str, float], tota
     )
 
 
+def joined(parts: Sequence[Several], seconds: float) -> Several:
+    """Return what several fits, one after another, came to as one: problems in order, one report of ``seconds``."""
+    if len(parts) == 1:
+        return parts[0]
+    rho, dual, steps = (np.concatenate([getattr(one, name) for one in parts]) for name in ("rho", "dual", "steps"))
+    report = together([one.report for one in parts], seconds)
+    return Several([b for one in parts for b in one.b], rho, dual, steps, report, parts[0].plan)
+
+
 def together(reports: Sequence[FitReport], seconds: float) -> FitReport:
     """One report of fits, one after another, that took so many seconds in all."""
     primal, dual = sum(one.primal for one in reports), sum(one.dual for one in reports)

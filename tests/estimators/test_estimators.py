@@ -27,8 +27,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm.errors import DeviceError
+from clsvm.estimators import classification
+from clsvm.fit import several
 from clsvm.model_selection import SVCSearchCV
 from clsvm.opencl import devices
+from clsvm.report import Status
 from tests.conftest import noisy
 
 X, SIGNS = noisy(200, 6)
@@ -846,3 +849,32 @@ def test_a_large_bound_is_kept(size: float, C: float) -> None:
     model = SVC(kernel="linear", C=C).fit(X, [0, 1])
     np.testing.assert_allclose(model.decision_function(X), [-1, 1], atol=1e-3)
     np.testing.assert_allclose(model.dual_coef_, [[-2 / size**2, 2 / size**2]], rtol=1e-3)
+
+
+@pytest.mark.parametrize("model", [SVC, NuSVC])
+def test_pairs_in_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems of pairs that are made some at a time come to the same bits, and to one report of all."""
+    X, _ = noisy(n=240, d=5, seed=4)
+    index = np.arange(240) % 6
+    X[:, 0] += index
+    whole = model(gamma=0.2, tol=1e-4).fit(X, index)
+    monkeypatch.setattr(classification, "MACHINES", 4)
+    monkeypatch.setattr(classification, "COEFFICIENTS", 1)
+    calls, train = [], several.train
+
+    def counted(X: Any, members: Any, *given: Any) -> Any:
+        calls.append(len(members))
+        return train(X, members, *given)
+
+    monkeypatch.setattr(several, "train", counted)
+    parts = model(gamma=0.2, tol=1e-4).fit(X, index)
+    assert calls == [4, 4, 4, 3]
+    for name in ("support_", "dual_coef_", "intercept_", "n_iter_"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+    for name in ("status", "violation", "steps", "dtype"):
+        assert getattr(parts.fit_report_, name) == getattr(whole.fit_report_, name)
+    assert parts.fit_report_.dual == pytest.approx(whole.fit_report_.dual, rel=1e-12)
+    ended = model(gamma=0.2, tol=1e-4, max_time=1e-9)
+    with pytest.warns(ConvergenceWarning):
+        ended.fit(X, index)
+    assert ended.fit_report_.status == Status.MAX_TIME.value
