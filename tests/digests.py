@@ -1,10 +1,11 @@
-"""Coefficients and decision values of some forty fits, to see whether a change of the code changed a number.
+"""Coefficients, decision values and scores of some ninety fits, to see whether a change of the code changed a number.
 
     python -m tests.digests --out before.npz --device Intel            before the change
     python -m tests.digests --against before.npz --device Intel        after it
 
-All tasks, layouts and dtypes, on the profiles of CPUs and GPUs (``--profiles gpu-pair`` on a device whose
-compiler takes it), by the public interface alone. A tuner's file would change sums, so it is left out of sight.
+All tasks, layouts and dtypes, several devices, rows that pass through the device, searches and Nystroem kernel
+machines, on the profiles of CPUs and GPUs (``--profiles gpu-pair`` on a device whose compiler takes it), by the public
+interface alone. A tuner's file would change sums, so it is left out of sight.
 """
 
 from __future__ import annotations
@@ -60,11 +61,17 @@ def labels(X: Rows, classes: int = 2) -> NDArray[Any]:
 def fits(profile: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Name and estimator's fit of each."""
     import clsvm
+    from clsvm import model_selection
 
+    device = os.environ["CLSVM_DEVICE"]
     some: dict[str, Callable[[], Rows]] = {"dense": dense, "clustered": patterned, "csr": text}
 
-    def made(kind: str, X: Rows, y: Any = None, **parameters: Any) -> Callable[[], Any]:
-        return lambda: (getattr(clsvm, kind)(**SIZE, **parameters).fit(X, y), X)
+    def made(kind: str, X: Rows, y: Any = None, weights: Any = None, **parameters: Any) -> Callable[[], Any]:
+        given = {} if weights is None else {"sample_weight": weights}
+        return lambda: (getattr(clsvm, kind)(**{**SIZE, **parameters}).fit(X, y, **given), X)
+
+    def searched(kind: str, estimator: Any, grid: Any, X: Rows, y: Any) -> Callable[[], Any]:
+        return lambda: (getattr(model_selection, kind)(estimator, grid, cv=3).fit(X, y), X)
 
     dtypes = ("float32",) if profile == "gpu-pair" else ("float32", "float64")
     for name, rows in some.items():
@@ -81,7 +88,36 @@ def fits(profile: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "NuSVC", made("NuSVC", X, y, nu=0.4)
     yield "NuSVR", made("NuSVR", X[:1000], t[:1000], nu=0.3, C=5.0)
     yield "OneClassSVM", made("OneClassSVM", X, nu=0.2)
+    yield "SVC one machine a class", made("SVC", X[:1500], labels(X[:1500], 4), C=2.0, multi_class="ovr")
+    yield "SVC weights", made("SVC", X, y, np.linspace(0, 2, len(y)), C=3.0)
+    yield "SVC no bias", made("SVC", X[:1500], y[:1500], bias=False)
+    yield "SVC far too large C", made("SVC", X[:800], y[:800], C=1e5, max_iter=20000)
+    yield "SVC max_iter", made("SVC", X, y, C=100.0, gamma=0.5, max_iter=500)
+    yield "SVC passing", made("SVC", wide := dense(4000, 300), labels(wide), memory_limit="6MB", cache_size=1)
+    yield "SVC two devices", made("SVC", X, y, C=10.0, device=[device, device])
+    yield "SVC pairs, two devices", made("SVC", X[:1500], labels(X[:1500], 6), device=[device, device])
+    yield "SVR csr", made("SVR", some["csr"](), np.asarray(some["csr"]().sum(axis=1)).ravel(), epsilon=0.01)
+    yield "FalkonRegressor", made("FalkonRegressor", X, t, n_centers=200, random_state=0)
+    yield "FalkonClassifier", made("FalkonClassifier", X, labels(X, 3), n_centers=200, random_state=0)
+    yield "LogisticFalkonClassifier", made("LogisticFalkonClassifier", X, y, n_centers=200, random_state=0)
+    if profile != "gpu-pair":
+        forced = {"clustered": patterned, "hybrid": patterned, "inverted": text}
+        for name in list(forced)[: 3 if profile == "cpu" else 2]:
+            for dtype in dtypes:
+                yield f"SVC as {name} {dtype}", made("SVC", Z := forced[name](), labels(Z), layout=name, dtype=dtype)
+        grid = {"C": [0.5, 5.0], "gamma": [0.02, 0.2]}
+        yield "search", searched("SVCSearchCV", clsvm.SVC(**SIZE), grid, X[:900], y[:900])
+        yield "search, pairs", searched("SVCSearchCV", clsvm.SVC(**SIZE), grid, X[:900], labels(X[:900], 4))
     if profile == "cpu":
+        few: dict[str, Any] = {"n_centers": 100, "random_state": 0}
+        Z = some["csr"]()
+        yield "FalkonRegressor, two devices", made("FalkonRegressor", X, t, device=[device, device], **few)
+        yield "FalkonRegressor csr", made("FalkonRegressor", Z, np.asarray(Z.sum(axis=1)).ravel(), **few)
+        yield "FalkonRegressor passing", made("FalkonRegressor", wide, wide[:, 0] ** 2, memory_limit="3MB", **few)
+        yield (
+            "FalkonSearchCV",
+            searched("FalkonSearchCV", clsvm.FalkonRegressor(**few), {"penalty": [1e-6, 1e-3]}, X, t),
+        )
         for kernel in ("linear", "poly", "laplacian", "sigmoid"):
             yield f"SVC {kernel}", made("SVC", X[:1500], y[:1500], kernel=kernel)
         K = np.exp(-((X[:1200, None, :5] - X[None, :1200, :5]) ** 2).sum(axis=2))
@@ -91,8 +127,10 @@ def fits(profile: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def numbers(model: Any, X: Rows) -> Arrays:
-    """What a fit came to."""
-    found = {"dual_coef": model.dual_coef_, "support": model.support_}
+    """Return what a fit came to."""
+    if hasattr(model, "cv_results_"):
+        return {"scores": model.cv_results_["mean_test_score"], "predicted": model.predict(X)}
+    found = {name: getattr(model, name + "_") for name in ("dual_coef", "support") if hasattr(model, name + "_")}
     found |= {"intercept": model.intercept_} if hasattr(model, "intercept_") else {}
     found |= {"decision": model.decision_function(X)} if hasattr(model, "decision_function") else {}
     found |= {"predicted": model.predict(X)}
@@ -141,7 +179,8 @@ def main() -> int:
                 old = {part: before[f"{key}/{part}"] for part in arrays}
                 words = differences(old, arrays) or "same"
                 changed += words != "same"
-            layout = model.fit_report_.layout.split(" (")[0]
+            report = getattr(model, "best_estimator_", model).fit_report_
+            layout = report.layout.split(" (")[0]
             print(f"{key:40} {digest(arrays)} {words}  [{layout}]", flush=True)
             kept |= {f"{key}/{part}": array for part, array in arrays.items()}
     if options.out:
