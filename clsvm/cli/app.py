@@ -2,8 +2,8 @@
 tune; sample; devices.
 
 Results go to stdout; progress (on a terminal), warnings and errors to stderr. Exit codes: 0 done, 1 it failed (data,
-files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. What a
-command says of itself is its decorator's, since ``python -OO`` drops docstrings.
+files, device), 2 the command line is wrong, 130 Ctrl-C. What is slow to import is imported where it is used. The help
+of a command stands in a table here, since ``python -OO`` drops docstrings.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import Annotated
 
 import typer
 
-from clsvm.cli import describe, devices, falkon, grid, kernels, predict, sample, scale, train, tune
-from clsvm.cli.common import (
-    LibsvmCommand,
-)
+from clsvm.cli import describe, devices, falkon, grid, kernels, predict, scale, train
+from clsvm.cli.flags import LibsvmCommand
 
 app = typer.Typer(
     name="clsvm",
@@ -28,32 +26,25 @@ app = typer.Typer(
 )
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(falkon.app, name="falkon")
-app.command(
-    cls=LibsvmCommand, help="Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."
-)(scale.scale)
-app.command(help="Describe the rows of FILE: how their entries are spread, and what each layout of them would cost.")(
-    describe.describe
-)
-app.command(
-    help="Search the tile sizes that are fastest on a device, measure what its layouts of rows cost, and keep both for"
-    " later fits."
-)(tune.tune)
-app.command(
-    cls=LibsvmCommand, help="Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."
-)(train.train)
-app.command(
-    cls=grid.GridCommand,
-    help="Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last line says which.",
-)(grid.grid)
-app.command(
-    cls=LibsvmCommand, help="Predict the labels or values of TEST by MODEL and print the accuracy, or the error."
-)(predict.predict)
-app.command(help="Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text.")(
-    sample.sample
-)
-app.command(help="List the OpenCL devices of this machine, whether each is usable, and which is the default.")(
-    devices.devices
-)
+for _function, _class, _help in (
+    (scale.scale, LibsvmCommand, "Scale each feature of FILE by its minimum and maximum and print the rows as svmlight"
+     " text."),
+    (describe.describe, None, "Describe the rows of FILE: how their entries are spread, and what each layout of them"
+     " would cost."),
+    (devices.tune, None, "Search the tile sizes that are fastest on a device, measure what its layouts of rows cost,"
+     " and keep both for later fits."),
+    (train.train, LibsvmCommand, "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold"
+     " it."),
+    (grid.grid, grid.GridCommand, "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last"
+     " line says which."),
+    (predict.predict, LibsvmCommand, "Predict the labels or values of TEST by MODEL and print the accuracy, or the"
+     " error."),
+    (describe.sample, None, "Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight"
+     " text."),
+    (devices.devices, None, "List the OpenCL devices of this machine, whether each is usable, and which is the"
+     " default."),
+):  # fmt: skip
+    app.command(cls=_class, help=_help)(_function)
 
 
 def _version(asked: bool) -> None:
@@ -75,7 +66,7 @@ def options(
 
 
 def main() -> None:
-    """The console script: runs :data:`app`."""
+    """Run :data:`app`: the console script."""
     from clsvm.errors import HostMemoryError
     from clsvm.system import explained
 

@@ -1,66 +1,55 @@
-"""``clsvm describe``: what a data set is like, and what each layout of its rows would cost."""
+"""``clsvm describe`` and ``clsvm sample``: figures of a data set and its layouts; real data as svmlight files."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clsvm.cli.common import READ, Device, apart, console, ending, reporting, show_table
+from clsvm.cli import common, flags
+from clsvm.cli.flags import Option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from clsvm.tools.describe import Description
 
 
-def describe(
-    ctx: typer.Context,
-    file: Annotated[
-        str, typer.Argument(callback=READ, help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz.")
-    ],
-    device: Device = None,
-    features: Annotated[
-        int | None, typer.Option("--features", min=1, help="Number of columns. Default: the highest in svmlight text.")
-    ] = None,
-    plot: Annotated[
-        str | None,
-        typer.Option("--plot", metavar="FILE.png", callback=ending(".png"), help="Draw density by tenth of columns."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
-) -> None:
-    """``clsvm describe``: see :func:`clsvm.tools.describe.describe`."""
-    with reporting(ctx):
-        import json
+@flags.command(
+    replace(flags.data(""), help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz."),
+    flags.DEVICE,
+    Option("features", "--features", None, "Number of columns. Default: the highest in svmlight text.", int, least=1),
+    replace(flags.PLOT, help="Draw density by tenth of columns."),
+    Option("json", "--json", False, "Print all figures as JSON."),
+)  # fmt: skip
+def describe(asked: Any) -> None:
+    """Run ``clsvm describe``, see :func:`clsvm.tools.describe.describe`."""
+    figure = common.new_figure(asked.plot)
+    common.check_files([asked.file], [asked.plot])
+    from clsvm.models import rows
+    from clsvm.tools import describe as tool
 
-        from clsvm import files
-        from clsvm.models import rows
-        from clsvm.tools import describe as tool
+    X = rows.read_rows(asked.file, asked.features)
+    try:
+        found = tool.describe(X, asked.device)
+    except ValueError as error:
+        raise ValueError(f"{asked.file}: {error}") from None
+    if figure is not None:
+        from clsvm import plots
 
-        if plot is not None:
-            from clsvm import plots
-
-            apart([file], [plot])
-            files.check_writable(plot)
-            figure = plots.figure()
-        X = rows.read_rows(file, features)
-        try:
-            found = tool.describe(X, device)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
-        if plot is not None:
-            plots.deciles(found, figure.subplots())
-            with files.atomic_write(plot) as stream:
-                figure.savefig(stream, format="png")
-        if as_json:
-            typer.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False))
-        else:
-            _print(found)
+        plots.deciles(found, figure.subplots())
+        common.save_figure(figure, asked.plot)
+    if asked.json:
+        typer.echo(common.as_json(found))
+    else:
+        _print(found)
 
 
 def _print(found: Description) -> None:
-    """All figures, in tables."""
-    out = console()
+    """Print all figures."""
+    from clsvm.gram.layouts.survey import WORKING
+
+    out = common.console()
     out.print(f"rows             {found.rows}")
     out.print(f"columns          {found.columns}, {found.occurring} of them with an entry")
     out.print(f"entries a row    {found.mean:.4g} on average, {found.longest} at most, {found.entries} in all")
@@ -68,51 +57,49 @@ def _print(found: Description) -> None:
     fill = "not estimated" if found.cluster_columns is None else f"about {found.cluster_columns:.4g} columns a row"
     out.print(f"clusters hold    {fill}")
     out.print(f"device           {found.device}: {found.speed / 1e9:.3g} * 10^9 dense multiply-adds a second")
-    for table in (_deciles(found), _splits(found), _layouts(found)):
-        show_table(table)
+    tenths = [str(i + 1) for i in range(len(found.deciles))]
+    densities = [("density", *map(_percent, found.deciles))]
+    _table("density by tenth of the columns with an entry, densest first", ["tenth", *tenths], densities)
+    splits = [(split.rule, str(split.dense), _percent(split.share)) for split in found.splits]
+    _table("dense columns by rule of the partition", ["rule", "dense columns", "share of the entries"], splits)
+    layouts = []
+    for one in found.layouts:
+        nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"
+        figures = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
+        layouts.append((one.layout, nbytes, *figures, "yes" if one.layout == found.chosen else ""))
+    _table(
+        f"layouts; ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows",
+        ["layout", "MB on the device", "a value of K in dense cells", "ms", "auto"],
+        layouts,
+    )
     out.print(f"auto takes       {found.chosen}: {found.reason}")
 
 
-def _table(title: str, *columns: str) -> Table:
-    """An empty table whose first column is words and the others are figures."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left", overflow="fold")
-    return table
+def _table(title: str, columns: list[str], rows: list[tuple[str, ...]]) -> None:
+    """Print a table whose first column is words and the others are figures."""
+    table = common.new_table(*columns, right=columns[1:], title=title)
+    for row in rows:
+        table.add_row(*row)
+    common.show_table(table)
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.3g} %"
 
 
-def _deciles(found: Description) -> Table:
-    table = _table(
-        "density by tenth of the columns with an entry, densest first",
-        "tenth",
-        *(str(i + 1) for i in range(len(found.deciles))),
-    )
-    table.add_row("density", *(_percent(density) for density in found.deciles))
-    return table
+@flags.command(
+    Option("name", "", flags.REQUIRED, "breast_cancer, or digits (8 against the rest)."),
+    Option("folder", "--folder", ".", "Where the files go."),
+    Option(
+        "test_size", "--test-size", 0.25, "Share of the rows in the test file.", ok=lambda value: 0 < value < 1,
+        expected="a number between 0 and 1",
+    ),
+    Option("seed", "--seed", 0, "Seed of the split.", least=0),
+)  # fmt: skip
+def sample(asked: Any) -> None:
+    """Run ``clsvm sample``, see :func:`clsvm.datasets.sample`."""
+    from clsvm import datasets
 
-
-def _splits(found: Description) -> Table:
-    table = _table("dense columns by rule of the partition", "rule", "dense columns", "share of the entries")
-    for split in found.splits:
-        table.add_row(split.rule, str(split.dense), _percent(split.share))
-    return table
-
-
-def _layouts(found: Description) -> Table:
-    from clsvm.gram.layouts.survey import WORKING
-
-    table = _table(
-        f"layouts; ms: predicted, of a product with {WORKING} working rows; -: not looked at, of no gain for such rows",
-        *("layout", "MB on the device", "a value of K in dense cells", "ms", "auto"),
-    )
-    for one in found.layouts:
-        nbytes = "-" if one.nbytes is None else f"{one.nbytes / 1e6:.3g}"
-        figures = ("-" if value is None else f"{value:.4g}" for value in (one.cost, one.milliseconds))
-        table.add_row(one.layout, nbytes, *figures, "yes" if one.layout == found.chosen else "")
-    return table
+    flags.one_of("NAME", asked.name, datasets.NAMES)
+    for path in datasets.sample(asked.name, asked.folder, asked.test_size, asked.seed):
+        typer.echo(os.fspath(path))

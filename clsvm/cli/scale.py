@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
-from clsvm.cli.common import READ, TEXT, WRITTEN, apart, reporting, require, warn
+from clsvm.cli import common, flags
+from clsvm.cli.common import warn
+from clsvm.cli.flags import Option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,10 +31,11 @@ _SHOWN = 10  # features that a warning names
 
 
 class Ranges(NamedTuple):
-    """From where to where: all features to ``lower`` ... ``upper``, each from its ``low`` ... ``high``.
+    """The ranges from which and to which values are scaled.
 
-    features: (f,) column numbers from 0, ascending; low, high: (f,). Where they are equal, and in columns that are not
-    listed, nothing is written. target: its lower, upper, low, high, or None: it stays.
+    All features go to ``lower`` ... ``upper``, each from its ``low`` ... ``high``. features: (f,) column numbers from
+    0, ascending; low, high: (f,). Nothing is written of a feature whose low and high are equal, or that is not listed.
+    target: its lower, upper, low, high, or None where targets stay.
     """
 
     lower: float
@@ -42,84 +45,83 @@ class Ranges(NamedTuple):
     high: Floats
     target: tuple[float, float, float, float] | None
 
-
-def scale(
-    ctx: typer.Context,
-    file: Annotated[str, typer.Argument(callback=READ, help=f"Data, {TEXT}.")],
-    lower: Annotated[float, typer.Option("-l", help="What a feature's minimum becomes.")] = -1.0,
-    upper: Annotated[float, typer.Option("-u", help="What a feature's maximum becomes.")] = 1.0,
-    target: Annotated[
-        tuple[str, str] | None,
-        typer.Option("-y", metavar="LOWER UPPER", help="Scale the targets too, to these. Default: they stay."),
-    ] = None,
-    save: Annotated[
-        str | None, typer.Option("-s", metavar="RANGES", callback=WRITTEN, help="Write minima and maxima there.")
-    ] = None,
-    restore: Annotated[
-        str | None,
-        typer.Option(
-            "-r",
-            metavar="RANGES",
-            callback=READ,
-            help="Scale as a file of -s or svm-scale says; its limits replace others.",
-        ),
-    ] = None,
-) -> None:
-    """``clsvm scale``: svm-scale's flags."""
-    require("-l", lower, True, "a finite number")
-    require("-u", upper, upper > lower, f"a number above {lower:g}, the lower limit")
-    limits = None if target is None else _pair(target)
-    if save is not None and restore is not None:
-        raise typer.BadParameter("expected one of -s and -r, got both", param_hint="-s")
-    with reporting(ctx):
-        import numpy as np
-
-        from clsvm import files
-        from clsvm.models import svmlight
-
-        apart([name for name in (file, restore) if name], [save] if save else [])
-        if save is not None:
-            files.check_writable(save)
-        restored = None if restore is None else _read(restore)
-        X, y = svmlight.read_problem(file)
-        features, low, high = _extremes(X)
-        varied = low != high
-        goal = None if limits is None else (*limits, float(y.min()), float(y.max()))
-        ranges = Ranges(lower, upper, features[varied], low[varied], high[varied], goal)
-        if restored is not None:
-            strange = np.setdiff1d(ranges.features, restored.features, assume_unique=True)
-            if len(strange):
-                warn(f"{restore} does not have {_named(strange)} of {file}: left out")
-            ranges = restored if restored.target is not None else restored._replace(target=goal)
-        live = ranges.low != ranges.high
-        ranges = ranges._replace(features=ranges.features[live], low=ranges.low[live], high=ranges.high[live])
-        labels = _labels(file, y, ranges)
-        _check(file, ranges, features, low, high)
-        if save is not None:
-            _write(ranges, save)
-        written = 0
-        for text, values in _rows(X, labels, ranges):
-            _print(text)
-            written += values
-        if written > X.nnz:
-            hint = "" if restore is not None else "; where no value is negative, -l 0 keeps zeros as they are"
-            warn(f"{written} values are not zero, {X.nnz} were in {file}{hint}")
+    def varied(self) -> Ranges:
+        """Return the ranges without features whose low and high are equal."""
+        kept = self.low != self.high
+        return self._replace(features=self.features[kept], low=self.low[kept], high=self.high[kept])
 
 
-def _pair(words: tuple[str, str]) -> tuple[float, float]:
-    """The value of -y."""
+def _limits(words: tuple[str, str] | None) -> tuple[float, float] | None:
+    """Return the two numbers of -y."""
+    if words is None:
+        return None
     try:
         lower, upper = float(words[0]), float(words[1])
     except ValueError:
         got = " ".join(words)
         raise typer.BadParameter(f"got {got!r}, expected two numbers, such as 0 1", param_hint="-y") from None
-    require("-y", lower, True, "two finite numbers")
-    require("-y", upper, upper > lower, f"a second number above {lower:g}, the first")
+    if not math.isfinite(lower):
+        raise typer.BadParameter(f"got {lower:g}, expected two finite numbers", param_hint="-y")
+    _above(lower, upper, "-y", f"a second number above {lower:g}, the first")
     return lower, upper
 
 
+def _above(lower: float, upper: float, flag: str, expected: str) -> None:
+    if not lower < upper < math.inf:
+        raise typer.BadParameter(f"got {upper:g}, expected {expected}", param_hint=flag)
+
+
+@flags.command(
+    flags.data("Data"),
+    Option("lower", "-l", -1.0, "What a feature's minimum becomes.", ok=math.isfinite, expected="a finite number"),
+    Option("upper", "-u", 1.0, "What a feature's maximum becomes."),
+    Option(
+        "target", "-y", None, "Scale the targets too, to these. Default: they stay.", tuple[str, str], "LOWER UPPER",
+        read=_limits,
+    ),
+    Option("save", "-s", None, "Write minima and maxima there.", str, "RANGES", read=flags.to_write),
+    Option(
+        "restore", "-r", None, "Scale as a file of -s or svm-scale says; its limits replace others.", str, "RANGES",
+        read=flags.to_read,
+    ),
+)  # fmt: skip
+def scale(asked: Any) -> None:
+    """Run ``clsvm scale``."""
+    _above(asked.lower, asked.upper, "-u", f"a number above {asked.lower:g}, the lower limit")
+    file, save, restore = asked.file, asked.save, asked.restore
+    if save is not None and restore is not None:
+        raise typer.BadParameter("expected one of -s and -r, got both", param_hint="-s")
+    import numpy as np
+
+    from clsvm.models import svmlight
+
+    common.check_files([file, restore], [save])
+    restored = None if restore is None else _read(restore)
+    X, y = svmlight.read_problem(file)
+    features, low, high = _extremes(X)
+    goal = None if asked.target is None else (*asked.target, float(y.min()), float(y.max()))
+    ranges = Ranges(asked.lower, asked.upper, features, low, high, goal).varied()
+    if restored is not None:
+        strange = np.setdiff1d(ranges.features, restored.features, assume_unique=True)
+        if len(strange):
+            warn(f"{restore} does not have {_named(strange)} of {file}: left out")
+        ranges = restored.varied()
+        ranges = ranges if ranges.target is not None else ranges._replace(target=goal)
+    labels = _labels(file, y, ranges)
+    _check(file, ranges, features, low, high)
+    if save is not None:
+        _write(ranges, save)
+    written = 0
+    for text, values in _rows(X, labels, ranges):
+        _print(text)
+        written += values
+    if written > X.nnz:
+        hint = "" if restore is not None else "; where no value is negative, -l 0 keeps zeros as they are"
+        warn(f"{written} values are not zero, {X.nnz} were in {file}{hint}")
+
+
 def _print(text: bytes) -> None:
-    """All of it: where Python's output is unbuffered, a write may take a part only. Raises OSError naming stdout."""
+    """Write all of it on stdout: an unbuffered write may take a part only. Raises OSError naming stdout."""
     rest = memoryview(text)
     try:
         while rest:
@@ -136,7 +138,7 @@ def _named(columns: NDArray[np.int64]) -> str:
 
 
 def _extremes(X: sparse.csr_matrix) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Columns, ascending, all that have a value in X among them; their minima and maxima, absent values being 0."""
+    """Return columns, ascending, that hold all values of X, and their minima and maxima; absent values are 0."""
     import numpy as np
     from scipy import sparse
 
@@ -152,7 +154,7 @@ def _extremes(X: sparse.csr_matrix) -> tuple[NDArray[np.int64], Floats, Floats]:
 
 
 def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Floats:
-    """Values from low ... high to lower ... upper; exactly these at the ends."""
+    """Return values of low ... high as values of lower ... upper, exactly these at the ends."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -196,44 +198,40 @@ def _check(file: str, ranges: Ranges, features: NDArray[np.int64], low: Floats, 
 
 
 def _rows(X: sparse.csr_matrix, labels: Floats, ranges: Ranges) -> Iterator[tuple[bytes, int]]:
-    """Text of some rows, and how many values are in it; ``low`` and ``high`` of ``ranges`` differ everywhere.
+    """Yield the text of some rows at a time, and the number of values in it; no range may be empty.
 
-    A column where 0 stays 0 is worked on as the sparse one that it is; the others are full.
+    The background of a row is what its zeros become: of most columns 0, which is not written. The row's own values
+    replace it.
     """
     import numpy as np
 
     lower, upper, features = ranges.lower, ranges.upper, ranges.features
     of_zero = _scaled(0.0, ranges.low, ranges.high, lower, upper)
-    is_full = of_zero != 0
-    full = np.flatnonzero(is_full)
-    number = np.cumsum(is_full) - 1  # of a full column among its like
+    full = np.flatnonzero(of_zero)
     listed = np.append(features, -1)  # what searchsorted finds last is nothing
     cells = X.indptr + np.arange(X.shape[0] + 1) * len(full)
     begin = 0
     while begin < X.shape[0]:
         end = max(begin + 1, int(np.searchsorted(cells, cells[begin] + _CELLS, "right")) - 1)
-        part = slice(X.indptr[begin], X.indptr[end])
-        row = np.repeat(np.arange(end - begin), np.diff(X.indptr[begin : end + 1]))
+        part, count = slice(X.indptr[begin], X.indptr[end]), end - begin
+        row = np.repeat(np.arange(count), np.diff(X.indptr[begin : end + 1]))
         column = np.searchsorted(features, X.indices[part])
         known = listed[column] == X.indices[part]
         row, column, values = row[known], column[known], X.data[part][known]
         values = _scaled(values, ranges.low[column], ranges.high[column], lower, upper)
-        inside = is_full[column]
-        dense = np.tile(of_zero[full], (end - begin, 1))
-        dense[row[inside], number[column[inside]]] = values[inside]
-        dense_row, dense_column = np.nonzero(dense)
-        thin = ~inside & (values != 0)
-        row = np.concatenate([row[thin], dense_row])
-        column = np.concatenate([column[thin], full[dense_column]])
-        values = np.concatenate([values[thin], dense[dense_row, dense_column]])
-        order = np.argsort(row * len(features) + column, kind="stable")  # two sorted runs, which it merges
-        ends = np.cumsum(np.bincount(row, minlength=end - begin))
-        yield _text(labels[begin:end], ends, features[column[order]] + 1, values[order]), len(values)
+        background = np.arange(count)[:, None] * len(features) + full
+        places = np.concatenate([row * len(features) + column, background.ravel()])
+        values = np.concatenate([values, np.tile(of_zero[full], count)])
+        places, first = np.unique(places, return_index=True)  # (a stable sort of two sorted runs)
+        values = values[first]
+        row, column = np.divmod(places[values != 0], max(len(features), 1))
+        ends = np.cumsum(np.bincount(row, minlength=count))
+        yield _text(labels[begin:end], ends, features[column] + 1, values[values != 0]), len(row)
         begin = end
 
 
 def _text(labels: Floats, ends: NDArray[np.int64], numbers: NDArray[np.int64], values: Floats) -> bytes:
-    """Lines ``label index:value ...``, in svm-scale's digits; ``ends`` says where each row's values end."""
+    """Return lines ``label index:value ...`` in svm-scale's digits; ``ends`` says where each row's values end."""
     words: list[float] = [0] * (2 * len(values))
     words[::2], words[1::2] = numbers.tolist(), values.tolist()
     lines, begin = [], 0
@@ -255,7 +253,7 @@ def _write(ranges: Ranges, path: str) -> None:
 
 
 def _read(path: str) -> Ranges:
-    """A file of -s or svm-scale; a fault in it is a ValueError with the line."""
+    """Return the ranges of a file of -s or svm-scale. Raises ValueError, with the line, for a fault in it."""
     from clsvm import files
     from clsvm.models.lines import unmarked
 
@@ -264,7 +262,7 @@ def _read(path: str) -> Ranges:
 
 
 def _ranges(lines: _Lines) -> Ranges:
-    """Return the ranges that the lines of a range file give. Raises ValueError that names the line."""
+    """Return the ranges that the lines of a range file give."""
     import numpy as np
 
     lines.advance()

@@ -7,332 +7,228 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from clsvm.cli.common import (
-    READ,
-    TEXT,
-    Devices,
-    Element,
-    ModelOut,
-    Param,
-    accuracy,
-    apart,
-    ending,
-    flagged,
-    kernel_of,
-    numbers,
-    regression_scores,
-    reporting,
-    require,
-    spent,
-    warn,
-    write_report,
-)
+from clsvm.cli import common, flags
+from clsvm.cli.common import warn
+from clsvm.cli.flags import Option
 from clsvm.parameters import PARAMETERS
-from clsvm.tasks import CLASSES, NUMBERS, listed, of_number
+from clsvm.tasks import CLASSES, NUMBERS, Task, listed, of_number
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport
-from clsvm.cli.common import MemoryLimit, Quiet, Weights, errors
 
-_KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
-
-
-def kernel_name(text: str | None) -> str | None:
-    """Return the name of the kernel that -t says by its number or name."""
-    from clsvm.kernels.records import BUILTIN
-
-    name = _KERNELS.get(text or "", text)
-    if name is not None and name not in (*BUILTIN, "precomputed"):
-        expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed, or a name: {', '.join(BUILTIN)}"
-        raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
-    return name
+Said = Callable[..., None]  # prints svm-train's lines of a fit to some rows
 
 
-def _weights(words: list[str]) -> dict[int, float]:
-    """``label=weight`` words -> weights by label; the last one of a label counts."""
-    weights = {}
-    for word in words:
-        label, _, weight = word.partition("=")
-        try:
-            weights[int(label)] = float(weight)
-        except ValueError:
-            raise typer.BadParameter(
-                f"got '-w{label} {weight}', expected an integer label and a weight, such as -w-1 0.5", param_hint="-wi"
-            ) from None
-        require(f"-w{label}", weights[int(label)], weights[int(label)] > 0, "a weight above 0")
-    return weights
+def _task(number: int) -> Task:
+    task = of_number(number)
+    if task is None:
+        raise typer.BadParameter(f"got {number}, expected {listed()}", param_hint="-s")
+    return task
 
 
-def splits(y: NDArray[Any], folds: int, of_classes: bool) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """The folds of -v (:func:`clsvm.models.probability.folds`), with a word where there are fewer."""
-    from clsvm.models import probability
+_CHECKPOINT = "Keep the coefficients there, to go on with --resume FILE."
+OPTIONS = (
+    flags.data("Training data"),
+    flags.MODEL_OUT,
+    Option("task", "-s", 0, f"Type: {listed()}.", read=_task),
+    flags.KERNEL, flags.DEGREE,
+    Option(
+        "gamma", "-g", None, "gamma of the kernel. Default (or 0): 1 / number of features", float,
+        ok=lambda value: value >= 0, expected="0 or more",
+    ),
+    flags.COEF0,
+    Option("function", "--kernel", None, "A kernel of dot, sqdist, xx and yy: 'exp(-gamma * sqdist)'.", str, "EXPR"),
+    flags.ELEMENT, flags.PARAM,
+    *flags.of_estimators(short=True),
+    flags.WEIGHTS, flags.SHRINKING, flags.PROBABILITY, flags.FOLDS, flags.QUIET, flags.DEVICES,
+    *flags.of_estimators(),
+    Option("coupled", "--crammer-singer", False, "Two or more classes in one problem without offsets."),
+    Option("no_bias", "--no-bias", False, "Without an offset: rho is 0."),
+    Option("checkpoint", "--checkpoint", None, _CHECKPOINT, str, "FILE"),
+    Option("resume", "--resume", None, "Go on from a checkpoint of the same data, C and kernel.", str, "FILE"),
+    flags.MEMORY_LIMIT, flags.PLOT, flags.REPORT,
+)  # fmt: skip
 
-    if folds > len(y):
-        warn(f"-v {folds}: there are {len(y)} rows, so {len(y)} folds of one row each")
-    return probability.folds(y, folds, of_classes)
+
+class _Data(NamedTuple):
+    """Training data. y: (n,) as the file has it; targets: (n,) what is fitted. columns: of the file's kernel values."""
+
+    X: Any
+    y: NDArray[np.float64]
+    targets: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    columns: NDArray[np.intp] | None
 
 
-def row_weights(words: list[str], y: NDArray[Any]) -> NDArray[np.float64] | None:
-    """``label=weight`` words -> a weight for each row; None where there is none."""
-    return _of_rows(_weights(words), y)
+@flags.command(*OPTIONS)
+def train(asked: Any) -> None:
+    """Run ``clsvm train``."""
+    _check_conflicts(asked)
+    kernel = _kernel(asked)
+    model_file = asked.model if asked.model is not None else Path(asked.file).name + ".model"
+    if asked.resume is not None and not Path(asked.resume).is_file():
+        raise FileNotFoundError(f"--resume: there is no checkpoint {asked.resume!r}")
+    written = [model_file, asked.plot, asked.report, asked.resume or asked.checkpoint]
+    common.check_files([asked.file], written if asked.folds is None else [])
+    if asked.folds is not None and asked.model is not None:
+        warn(f"-v writes no model: {asked.model} stays as it is")
+    if asked.checkpoint is not None and asked.resume is None and Path(asked.checkpoint).exists():
+        words = f"{asked.checkpoint!r} exists; go on from it with --resume, or delete it"
+        raise FileExistsError(f"--checkpoint: {words}")
+    figure = common.new_figure(asked.plot)
+    rows = _read(asked)
+    estimator = _estimator(asked, kernel, rows.X.shape[1])
+
+    from sklearn.exceptions import ConvergenceWarning
+
+    from clsvm.cli import lines
+
+    warnings.simplefilter("ignore", ConvergenceWarning)  # said below
+
+    def said(fit: Any, places: Any = slice(None)) -> None:
+        weights = None if rows.weights is None else rows.weights[places]
+        for line in lines.svm_train(fit, rows.targets[places], weights) if not asked.quiet else ():
+            typer.echo(line)
+
+    if asked.folds is not None:
+        _cross_validate(asked, estimator, rows, said)
+        return
+    estimator.fit(rows.X, rows.targets, sample_weight=rows.weights)
+    report = estimator.fit_report_
+    if not report.converged:
+        warn(report.status)
+    model = _model(asked, estimator, rows, said)
+    form = _write(model, model_file)
+    common.write_report(report, asked.report)
+    if figure is not None:
+        from clsvm import plots
+
+        plots.convergence(report, figure.subplots())
+        common.save_figure(figure, asked.plot)
+    if asked.quiet:
+        return
+    if asked.task.kind == NUMBERS and model.has_probabilities:
+        typer.echo(common.error_lines(model))
+    said(estimator)
+    for line in _further_lines(model, report, len(rows.y)):
+        typer.echo(line)
+    for word, path in (("model", f"{model_file}: {form}"), ("report", asked.report), ("plot", asked.plot)):
+        if path is not None:
+            typer.echo(f"{word:<17}{path}")
 
 
-def _of_rows(by_label: dict[int, float], y: NDArray[Any]) -> NDArray[np.float64] | None:
-    """The weights of the rows by those of labels, from which those of no row are taken, with a word."""
+def _check_conflicts(asked: Any) -> None:
+    """Raise a usage error for flags that do not go together."""
+    task, number, given = asked.task, asked.task.number, vars(asked)
+    written = [name for name in ("report", "plot", "checkpoint", "resume") if given[name] is not None]
+    without = written if asked.folds is not None else []
+    expression = asked.function is not None or asked.element is not None
+    resumed = asked.resume is not None and asked.checkpoint not in (None, asked.resume)
+    of_pairs = "probabilities are of pairs of classes, not of one machine for all"
+    conflicts = [
+        ("--crammer-singer", asked.coupled and task.estimator != "SVC", f"it is for classes (-s 0), got -s {number}"),
+        ("--no-bias", asked.no_bias and "bias" not in task.parameters, f"a machine of -s {number} has an offset"),
+        ("-b", asked.coupled and asked.probability, of_pairs),
+        *((f"--{name}", True, "it goes without -v, which keeps none of its fits") for name in without),
+        ("--resume", resumed, "what is resumed is the checkpoint: give one of the two"),
+        ("-t", asked.kernel is not None and expression, "a kernel's name goes without --kernel and --element"),
+    ]  # fmt: skip
+    for flag, conflict, words in conflicts:
+        if conflict:
+            raise typer.BadParameter(words, param_hint=flag)
+
+
+def _kernel(asked: Any) -> Kernel | None:
+    """Return the kernel function, None for kernel values."""
+    if asked.kernel == "precomputed":
+        return None
+    expression = asked.function is not None or asked.element is not None
+    name, hint = (asked.function, "--kernel") if expression else (asked.kernel or "rbf", "-t")
+    numbers = {"gamma": asked.gamma or None, "coef0": asked.coef0, "degree": asked.degree}
+    return common.kernel_of(name, asked.element, asked.param, numbers, hint)
+
+
+def _read(asked: Any) -> _Data:
     import numpy as np
 
-    for label in sorted(by_label.keys() - set(y.tolist())):
-        warn(f"no row has the label {label} of -w{label}")
-        del by_label[label]
-    return np.array([by_label.get(label, 1.0) for label in y.tolist()]) if by_label else None
+    of_classes = asked.task.kind == CLASSES
+    X, y, columns = common.training_rows(asked.file, asked.kernel == "precomputed", of_classes, " (or -s 2)")
+    for label in () if of_classes else sorted(asked.weights):
+        warn(f"-w{label} is for classes (-s 0, 1)")
+    weights = common.row_weights(asked.weights if of_classes else {}, y)
+    classes, index = np.unique(y, return_inverse=True)
+    numbered = of_classes and (len(classes) == 2 or asked.coupled) and bool((classes != np.rint(classes)).any())
+    return _Data(X, y, index if numbered else y, weights, columns)  # (labels that SVC would take for values)
 
 
-@flagged(short="weights", long="coupled")
-def train(
-    ctx: typer.Context,
-    file: Annotated[str, typer.Argument(callback=READ, help=f"Training data, {TEXT}.")],
-    model: ModelOut = None,
-    svm_type: Annotated[int, typer.Option("-s", help=f"Type: {listed()}.")] = 0,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "-t",
-            callback=kernel_name,
-            help="Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial "
-            "1:K(x,x1) 2:K(x,x2) ...'), or a name of 'clsvm kernels list'. Default: 2",
-        ),
-    ] = None,
-    degree: Annotated[int | None, typer.Option("-d", help="degree of the kernel. Default: 3")] = None,
-    gamma: Annotated[
-        float | None, typer.Option("-g", help="gamma of the kernel. Default (or 0): 1 / number of features")
-    ] = None,
-    coef0: Annotated[float | None, typer.Option("-r", help="coef0 of the kernel. Default: 0")] = None,
-    function: Annotated[
-        str | None,
-        typer.Option("--kernel", metavar="EXPR", help="A kernel of dot, sqdist, xx and yy: 'exp(-gamma * sqdist)'."),
-    ] = None,
-    element: Element = None,
-    param: Param = None,
-    weights: Weights = None,
-    shrinking: Annotated[int, typer.Option("-h", help="Shrinking, 0 or 1: taken, without effect.")] = 1,
-    probability: Annotated[
-        int, typer.Option("-b", help="1: fit probabilities, too, by five fits more. Those of -s 2 need LIBSVM 3.3.")
-    ] = 0,
-    folds: Annotated[
-        int | None, typer.Option("-v", help="Cross-validation: so many folds, and no model is written.")
-    ] = None,
-    quiet: Quiet = False,
-    device: Devices = None,
-    coupled: Annotated[
-        bool, typer.Option("--crammer-singer", help="Two or more classes in one problem without offsets.")
-    ] = False,
-    no_bias: Annotated[bool, typer.Option("--no-bias", help="Without an offset: rho is 0.")] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", metavar="FILE", help="Keep the coefficients there, to go on with --resume FILE."),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint of the same data, C and kernel."),
-    ] = None,
-    memory_limit: MemoryLimit = None,
-    plot: Annotated[
-        str | None,
-        typer.Option("--plot", metavar="FILE.png", callback=ending(".png"), help="Draw gap and violation over time."),
-    ] = None,
-    report: Annotated[
-        str | None,
-        typer.Option("--report", metavar="FILE.json", callback=ending(".json"), help="Write the fit's report as JSON."),
-    ] = None,
-    **asked: Any,
-) -> None:
-    """``clsvm train``: svm-train's flags, then ours."""
-    task = of_number(svm_type)
-    require("-s", svm_type, task is not None, listed())
-    assert task
-    of_classes, regression = task.kind == CLASSES, task.kind == NUMBERS
-    if coupled and task.estimator != "SVC":
-        raise typer.BadParameter(f"it is for classes (-s 0), got -s {svm_type}", param_hint="--crammer-singer")
-    if no_bias and "bias" not in task.parameters:
-        raise typer.BadParameter(f"a machine of -s {svm_type} has an offset", param_hint="--no-bias")
-    require("-b", probability, probability in (0, 1), "0 or 1")
-    if probability and coupled:
-        raise typer.BadParameter("probabilities are of pairs of classes, not of one machine for all", param_hint="-b")
-    require("-h", shrinking, shrinking in (0, 1), "0 or 1")
-    require("-d", degree, degree is not None and degree >= 0, "0 or more")
-    require("-g", gamma, gamma is not None and gamma >= 0, "0 or more")
-    require("-r", coef0, True, "a finite number")
-    require("-v", folds, folds is not None and folds >= 2, "2 or more folds")
-    outputs = {"--report": report, "--plot": plot, "--checkpoint": checkpoint, "--resume": resume}
-    if stray := [flag for flag, path in outputs.items() if folds is not None and path is not None]:
-        raise typer.BadParameter("it goes without -v, which keeps none of its fits", param_hint=stray[0])
-    if resume is not None and checkpoint not in (None, resume):
-        raise typer.BadParameter("what is resumed is the checkpoint: give one of the two", param_hint="--resume")
-    expression = function is not None or element is not None
-    if name is not None and expression:
-        raise typer.BadParameter("a kernel's name goes without --kernel and --element", param_hint="-t")
-    params = numbers(param)
-    flags = {"gamma": gamma or None, "coef0": coef0, "degree": degree}
-    hint = "--kernel" if expression else "-t"
-    given = name == "precomputed"
-    kernel = None if given else kernel_of(function if expression else name or "rbf", element, params, flags, hint)
-    by_label = _weights(weights or [])
-    target = model if model is not None else Path(file).name + ".model"
+def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
+    """Return the estimator that the flags describe, for rows of so many features."""
+    import clsvm
 
-    with reporting(ctx, resume or checkpoint):
-        import numpy as np
-        from sklearn.exceptions import ConvergenceWarning
-
-        import clsvm
-        from clsvm import arrays, files
-        from clsvm.cli import lines
-        from clsvm.models import libsvm, svmlight
-        from clsvm.models import probability as probabilities
-        from clsvm.report import display
-
-        if resume is not None and not Path(resume).is_file():
-            raise FileNotFoundError(f"--resume: there is no checkpoint {resume!r}")
-        written = [out for out in (target, plot, report, resume or checkpoint) if out] if folds is None else []
-        apart([file], written)
-        for out in written:
-            files.check_writable(out)
-        if folds is not None and model is not None:
-            warn(f"-v writes no model: {model} stays as it is")
-        if checkpoint is not None and resume is None and Path(checkpoint).exists():
-            raise FileExistsError(f"--checkpoint: {checkpoint!r} exists; go on from it with --resume, or delete it")
-        if plot is not None:
-            from clsvm import plots
-
-            figure = plots.figure()
-        X: Any
-        if given:
-            columns, X, y = svmlight.read_kernel(file, dense=False)
-            X = arrays.picked(X, columns)
-        else:
-            X, y = svmlight.read_problem(file)
-        classes, index = np.unique(y, return_inverse=True)
-        if of_classes and len(classes) < 2:
-            raise ValueError(f"{file}: got the label {classes[0]:g} alone, expected two classes or more (or -s 2)")
-        for label in sorted(by_label) if not of_classes else ():
-            warn(f"-w{label} is for classes (-s 0, 1)")
-            del by_label[label]
-        weights_of_rows = _of_rows(by_label, y)
-        numbered = of_classes and (len(classes) == 2 or coupled) and bool((classes != np.rint(classes)).any())
-        targets: NDArray[Any] = index if numbered else y  # (labels that SVC would take for values)
-        if kernel and "gamma" in kernel.params and not gamma and "gamma" not in params:
-            kernel = kernel.set_params(gamma=1.0 / X.shape[1])
-        own = {**asked, "bias": not no_bias}
-        estimator = getattr(clsvm, task.estimator)(**{word: own[word] for word in task.parameters})
-        if coupled:
-            estimator.set_params(multi_class="crammer_singer")
-        estimator.set_params(
-            kernel=kernel or "precomputed",
-            verbose=not quiet and sys.stderr.isatty(),
-            device=device,
-            memory_limit=memory_limit,
-            checkpoint=resume or checkpoint,
-            **{word: value for word, value in asked.items() if PARAMETERS[word].solver},
-        )
-        warnings.simplefilter("ignore", ConvergenceWarning)  # said below
-
-        def said(fit: Any, rows: Any = slice(None)) -> None:
-            """Print svm-train's lines of a fit to some of the rows."""
-            given_weights = None if weights_of_rows is None else weights_of_rows[rows]
-            for line in lines.svm_train(fit, targets[rows], given_weights) if not quiet else ():
-                typer.echo(line)
-
-        if folds is not None:
-            predicted = _held_out(estimator, X, targets, weights_of_rows, folds, bool(probability), said)
-            if regression:
-                error, correlation = regression_scores(predicted, y)
-                typer.echo(f"Cross Validation Mean squared error = {error:g}")
-                typer.echo(f"Cross Validation Squared correlation coefficient = {correlation:g}")
-            else:
-                typer.echo(f"Cross Validation Accuracy = {accuracy(predicted, targets)[0]:g}%")
-            return
-        estimator.fit(X, targets, sample_weight=weights_of_rows)
-        if not estimator.fit_report_.converged:
-            warn(estimator.fit_report_.status)
-        fitted = estimator.model_
-        if probability:
-            with warnings.catch_warnings():
-                warnings.simplefilter("default", ConvergenceWarning)  # of the folds
-                with display.labelled("probabilities"):
-                    fitted = probabilities.calibrated(estimator, X, targets, weights_of_rows, said)
-            if not fitted.has_probabilities:
-                warn("no probabilities: fewer than 5 rows are inside, or outside")
-        if of_classes:
-            fitted = libsvm.ordered(replace(fitted, classes=classes), lines.order_of_labels(y))
-        if given:  # rows are known by their serial numbers
-            fitted = replace(fitted, support_vectors=columns[fitted.support_vectors])
-        form = _write(fitted, target)
-        if report is not None:
-            write_report(estimator.fit_report_, report)
-        if plot is not None:
-            plots.convergence(estimator.fit_report_, figure.subplots())
-            with files.atomic_write(plot) as stream:
-                figure.savefig(stream, format="png")
-        if not quiet:
-            if regression and fitted.has_probabilities:
-                typer.echo(errors(fitted))
-            said(estimator)
-            for line in _further_lines(fitted, estimator.fit_report_, len(y)):
-                typer.echo(line)
-            typer.echo(f"model            {target}: {form}")
-            for word, path in (("report", report), ("plot", plot)):
-                if path is not None:
-                    typer.echo(f"{word:<17}{path}")
+    if kernel and "gamma" in kernel.params and not asked.gamma and "gamma" not in asked.param:
+        kernel = kernel.set_params(gamma=1.0 / features)
+    given = {**vars(asked), "bias": not asked.no_bias}
+    estimator = getattr(clsvm, asked.task.estimator)(**{name: given[name] for name in asked.task.parameters})
+    solver = {name: given[name] for name, one in PARAMETERS.items() if one.solver and name in given}
+    if asked.coupled:
+        solver["multi_class"] = "crammer_singer"
+    solver |= {"checkpoint": asked.resume or asked.checkpoint, "verbose": not asked.quiet and sys.stderr.isatty()}
+    return estimator.set_params(kernel=kernel or "precomputed", **solver)
 
 
-def _held_out(
-    estimator: Any,
-    X: Any,
-    y: NDArray[Any],
-    weights: NDArray[np.float64] | None,
-    folds: int,
-    by_probability: bool,
-    said: Callable[[Any, NDArray[np.intp]], object],
-) -> NDArray[np.float64]:
-    """What a model of the other folds (:func:`clsvm.models.probability.folds`) predicts for each row: of classes the
-    most probable one, where that is asked for. said: told of each fit, and of the places of its rows."""
+def _cross_validate(asked: Any, estimator: Any, rows: _Data, said: Said) -> None:
+    """Print the scores of -v."""
+    predicted = _held_out(asked, estimator, rows, said)
+    if asked.task.kind == NUMBERS:
+        error, correlation = common.regression_scores(predicted, rows.y)
+        typer.echo(f"Cross Validation Mean squared error = {error:g}")
+        typer.echo(f"Cross Validation Squared correlation coefficient = {correlation:g}")
+    else:
+        typer.echo(f"Cross Validation Accuracy = {common.accuracy(predicted, rows.targets)[0]:g}%")
+
+
+def _held_out(asked: Any, estimator: Any, rows: _Data, said: Said) -> NDArray[np.float64]:
+    """Return for each row the prediction of a model of the other folds; with -b 1 the most probable class."""
     import numpy as np
-    from sklearn.base import clone, is_classifier
+    from sklearn.base import clone
     from sklearn.utils.metaestimators import _safe_split
 
     from clsvm.models import probability
     from clsvm.report.display import labelled
 
-    of_classes = is_classifier(estimator) and bool((y != y[0]).any())
+    X, y = rows.X, rows.targets
+    of_classes = asked.task.kind == CLASSES
     predicted = np.zeros(len(y))
-    for number, (train, test) in enumerate(splits(y, folds, of_classes), 1):
+    for number, (train, test) in enumerate(common.folds_of(y, asked.folds, of_classes), 1):
         if of_classes and (y[train] == y[train[0]]).all():
             predicted[test] = y[train[0]]  # one class is left
             continue
-        part = None if weights is None else weights[train]
+        weights = None if rows.weights is None else rows.weights[train]
         fold = clone(estimator)
-        rows, labels = _safe_split(fold, X, y, train)  # (which knows kernel values)
-        name = f"fold {number} of {min(folds, len(y))}"
-        with labelled(name):
-            fold.fit(rows, labels, sample_weight=part)
-        said(fold, train)
+        fold_rows, labels = _safe_split(fold, X, y, train)  # (which knows kernel values)
         test_rows = _safe_split(fold, X, y, test, train)[0]
+        name = f"fold {number} of {min(asked.folds, len(y))}"
+        with labelled(name):
+            fold.fit(fold_rows, labels, sample_weight=weights)
+        said(fold, train)
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
-        if by_probability and of_classes:
+        if asked.probability and of_classes:
 
-            def told(inner: Any, places: NDArray[np.intp], outer: NDArray[np.intp] = train) -> None:
+            def inner_said(inner: Any, places: NDArray[np.intp], outer: NDArray[np.intp] = train) -> None:
                 said(inner, outer[places])
 
             with labelled(f"{name}, probabilities"):
-                model = probability.calibrated(fold, rows, labels, part, told)
+                model = probability.calibrated(fold, fold_rows, labels, weights, inner_said)
             found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
             predicted[test] = model.classes[found.argmax(axis=1)]
         else:
@@ -340,27 +236,51 @@ def _held_out(
     return predicted
 
 
-def _write(model: KernelModel, target: str) -> str:
-    """Write the model in LIBSVM's format where that can hold it, else in ours; which one, in words."""
+def _model(asked: Any, estimator: Any, rows: _Data, said: Said) -> KernelModel:
+    """Return the model to write: with probabilities if asked for, labels and rows as the file has them."""
+    import numpy as np
+    from sklearn.exceptions import ConvergenceWarning
+
+    from clsvm.cli.lines import order_of_labels
+    from clsvm.models import libsvm
+    from clsvm.models import probability as probabilities
+    from clsvm.report.display import labelled
+
+    model: KernelModel = estimator.model_
+    if asked.probability:
+        with warnings.catch_warnings(), labelled("probabilities"):
+            warnings.simplefilter("default", ConvergenceWarning)  # of the folds
+            model = probabilities.calibrated(estimator, rows.X, rows.targets, rows.weights, said)
+        if not model.has_probabilities:
+            warn("no probabilities: fewer than 5 rows are inside, or outside")
+    if asked.task.kind == CLASSES:
+        model = libsvm.ordered(replace(model, classes=np.unique(rows.y)), order_of_labels(rows.y))
+    if rows.columns is not None:  # rows are known by their serial numbers
+        model = replace(model, support_vectors=rows.columns[model.support_vectors])
+    return model
+
+
+def _write(model: KernelModel, file: str) -> str:
+    """Write the model in LIBSVM's format where that can hold it, else in clsvm's; return which one, in words."""
     from clsvm.models import libsvm, npz
 
     try:
         libsvm.check_savable(model)
     except ValueError as reason:
-        npz.save_model(model, target)
+        npz.save_model(model, file)
         return f"clsvm's format ({reason})"
-    libsvm.save_model(model, target)
+    libsvm.save_model(model, file)
     return "LIBSVM's format"
 
 
 def _further_lines(model: KernelModel, report: FitReport, rows: int) -> Iterator[str]:
-    """Yield what svm-train does not say of a fit to so many rows."""
+    """Yield the lines on a fit to so many rows that svm-train does not print."""
     yield ""
     yield f"objective        primal {report.primal:.9g}, dual {report.dual:.9g}"
     yield f"gap              {report.gap:.3g} (relative)"
     yield f"violation        {report.violation:.3g}"
     yield f"support vectors  {model.dual_coef.shape[1]} of {rows} rows"
-    yield f"seconds          {spent(report)}"
+    yield f"seconds          {common.spent(report)}"
     yield f"device           {report.device}"
     yield f"layout           {report.layout}"
     yield f"working set      {report.working_set_size} ({report.selection})"

@@ -1,1 +1,1 @@
-"""What a developer asks of the programs: the fastest tiles, their text, their cross-compiled code."""
+"""Tools for users: describe a data set, tune a device, emit OpenCL text for other hosts."""

@@ -1,4 +1,4 @@
-"""What a data set is like, and what each layout would make of it: the figures by which "auto" chooses, and more."""
+"""Figures of a data set and of its rows in each layout, by which "auto" chooses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ITEMSIZE = 4  # bytes of a float32
 
 @dataclass(frozen=True)
 class Split:
-    """How a rule of the partition splits the columns: how many are dense, and their share of the entries."""
+    """The dense columns by a rule of the partition: how many, and their share of the entries."""
 
     rule: str
     dense: int
@@ -38,8 +38,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a layout would make of the rows: bytes on the device, cost of a value of K in dense cells, milliseconds of a
-    product with WORKING rows, or all. None: the layout does not hold so many columns, or its cost is not estimated."""
+    """The estimates of a layout: bytes on the device, cost of a value of K in dense cells, milliseconds of a product
+    with WORKING rows, or all. None: the layout does not hold so many columns, or its cost is not estimated."""
 
     layout: str
     nbytes: int | None
@@ -49,7 +49,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Description:
-    """Rows (n, d) in figures.
+    """The figures of rows (n, d).
 
     occurring: columns with an entry. entries: values that are not 0; mean and longest: of a row. density: entries over
     n d. deciles: density of each tenth of the columns that occur, densest first (BoostSVM's figure 4); None where it
@@ -74,12 +74,12 @@ class Description:
     speed: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The description in JSON's types."""
+        """Return the description in JSON's types."""
         return asdict(self)
 
 
 def describe(X: Any, device: Any = None) -> Description:
-    """The figures of the rows X (n, d), dense or sparse, for an rbf kernel on ``device`` (as SVC's).
+    """Return the figures of the rows X (n, d), dense or sparse, for an rbf kernel on ``device`` (as SVC's).
 
     Raises ValueError for X that no estimator takes, DeviceError where the device fails.
     """
@@ -113,13 +113,13 @@ def describe(X: Any, device: Any = None) -> Description:
 
 
 def deciles(count: NDArray[np.int64], n: int) -> tuple[float | None, ...]:
-    """The mean density of each tenth of the columns with ``count`` entries in n rows that have any, densest first."""
+    """Return the mean density of each tenth of the columns that have entries, densest first; ``count`` is of n rows."""
     falling = np.sort(count[count > 0])[::-1] / n
     return tuple(float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS))
 
 
 def _lengths(X: arrays.Data) -> NDArray[np.int64]:
-    """The entries of each row that are not 0."""
+    """Return the number of values of each row that are not 0."""
     if not sp.issparse(X):
         return np.count_nonzero(X, axis=1)
     return np.diff(np.concatenate([[0], np.cumsum(X.data != 0)])[X.indptr])
@@ -141,7 +141,7 @@ def _estimate(kind: str, profile: Profile, plan: Plan, X: arrays.Data, speed: fl
 
 
 def _measured(stream: Stream) -> float:
-    """Dense multiply-adds a second, by what a wide product takes beyond a narrow one, of some milliseconds."""
+    """Return the dense multiply-adds a second: the extra time of a wide product over a narrow one gives them."""
     n = rates.ROWS[stream.profile.shape]
     made = [rates.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:

@@ -1,7 +1,7 @@
 """A product with a kernel matrix as OpenCL text for a host of another language: the program and all it takes to run it.
 
-The text is the one that is run here, of :func:`gram.programs.gram`; it compiles with and without its options. Above it
-stands a comment: what is computed, how rows and working vectors lie in memory, arguments, launch sizes, numbers.
+The text is the one that is run here, of :func:`gram.programs.gram`; it compiles with and without its options. A comment
+above it says what is computed, how rows and working vectors lie in memory, the arguments, launch sizes and numbers.
 """
 
 from __future__ import annotations
@@ -42,15 +42,45 @@ _ARGUMENTS = {
     "D": "[problems capacity] weights of the working vectors, 0 from count on",
     "capacity": "values from one row of D to the next, as said above",
 }
+_LATER_ARGUMENTS = {  # of the later kernels of forward and back
+    "K": "K0 of the first kernel",
+    "count": "as in the first",
+    "v": "[problems capacity] weights of the working vectors",
+    "first": "base of the first kernel",
+    "w": "[n_pad] weights of all rows, 0 for padding; or [problems n]",
+    "own": "0 where one w serves all problems, 1 where each has its own",
+    "z": "[problems n] what is taken from t; may be null",
+    "n": "values from one row of z to the next",
+    "out": "[problems capacity] what is there is added to",
+}
+_LATER = {
+    "forth": {
+        "ld": "as there; also from one row of t to the next",
+        "rows": "rows of the tile, a multiple of V",
+        "problems": "rows of v, t and r",
+        "capacity": "as in the first; also from one row of v to the next",
+        "t": "output: [problems ld]",
+    },
+    "residual": {"t": "of the second kernel", "ld": "as there", "r": "output: [problems ld]"},
+    "back": {
+        "ld": "as there; also from one row of r to the next",
+        "rows": "as in the second",
+        "r": "of the third kernel",
+        "problems": "as in the second",
+        "capacity": "as in the first; also from one row of out to the next",
+    },
+}
 
 
 def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, d: int = 0) -> str:
-    """OpenCL text of a product of PRODUCTS over rows in the layout ``kind`` of gram.layouts.LAYOUTS.
+    """Return the OpenCL text of a product of PRODUCTS over rows in the layout ``kind`` of gram.layouts.LAYOUTS.
 
-    dtype: "float32" or "float64", of kernel values. d: number of features, which decides the type of column numbers;
-    up to 65536 they have 16 bits. The values of the numbers stand in the comment alone: others build nothing anew.
-    Raises ValueError for a product, layout or dtype that there is not, or not for this kernel function or profile, and
-    for a layout whose values take several kernels in turn.
+    dtype: "float32" or "float64", of kernel values. d: number of features; up to 65536 column numbers have 16 bits. The
+    values of the kernel function's numbers stand in the comment alone, so other values need no other program.
+
+    Raises:
+        ValueError: There is no such product, layout or dtype, not for this kernel function or profile, or the layout's
+            values take several kernels in turn.
     """
     for got, known in ((product, PRODUCTS), (kind, LAYOUTS), (dtype, ("float32", "float64"))):
         if got not in known:
@@ -68,78 +98,34 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
     head += [*_wrapped(" ".join(made)), ""]
     head += [*_layout(options, product, kind), ""]
     head += [f"{'The first' if back else 'One'} kernel, {variant.entry}. Its arguments, in this order:"]
-    head += [*_arguments(kernel, variant.text, options, product, kind, dtype), ""]
+    words = _words(kernel, product, kind)
+    head += [*_arguments(variant.text, options, "gram", words), ""]
     head += [*_launch(options, kind, profile), ""]
     head += [*_numbers(kernel)]
     text = variant.text
     if back:
-        head += ["", *_back(options, profile)]
+        head += ["", *_later(back.text, options, profile)]
         text += back.text.removeprefix(sources.cl())
     defines = (f"#ifndef {name}\n#define {name} {value}".rstrip() + "\n#endif" for name, value in options.items())
     return "\n".join([*(f"// {line}".rstrip() for line in head), "", *defines, text])
 
 
-def _back(options: dict[str, str], profile: Profile) -> Iterator[str]:
-    """The later kernels of forward and back."""
-    real, wide = "double" if "REAL64" in options else "float", "float2" if "WIDE_PAIR" in options else "double"
-    kernels = {
-        "second": (
-            "forth",
-            (
-                (f"global const {real} *", "K", "K0 of the first kernel"),
-                ("long", "ld", "as there; also from one row of t to the next"),
-                ("int", "rows", "rows of the tile, a multiple of V"),
-                (f"global const {real} *", "v", "[problems capacity] weights of the working vectors"),
-                ("global const int *", "count", "as in the first"),
-                ("int", "problems", "rows of v, t and r"),
-                ("int", "capacity", "as in the first; also from one row of v to the next"),
-                (f"global {wide} *", "t", "output: [problems ld]"),
-            ),
-        ),
-        "third": (
-            "residual",
-            (
-                (f"global const {wide} *", "t", "of the second kernel"),
-                ("long", "ld", "as there"),
-                ("int", "first", "base of the first kernel"),
-                (f"global const {wide} *", "w", "[n_pad] weights of all rows, 0 for padding; or [problems n]"),
-                ("int", "own", "0 where one w serves all problems, 1 where each has its own"),
-                (f"global const {wide} *", "z", "[problems n] what is taken from t; may be null"),
-                ("long", "n", "values from one row of z to the next"),
-                (f"global {real} *", "r", "output: [problems ld]"),
-            ),
-        ),
-        "fourth": (
-            "back",
-            (
-                (f"global const {real} *", "K", "K0 of the first kernel"),
-                ("long", "ld", "as there; also from one row of r to the next"),
-                ("int", "rows", "as in the second"),
-                (f"global const {real} *", "r", "of the third kernel"),
-                ("global const int *", "count", "as in the first"),
-                ("int", "problems", "as in the second"),
-                ("int", "capacity", "as in the first; also from one row of out to the next"),
-                (f"global {wide} *", "out", "[problems capacity] what is there is added to"),
-            ),
-        ),
-    }
-    for place, (name, arguments) in kernels.items():
+def _later(text: str, options: dict[str, str], profile: Profile) -> Iterator[str]:
+    """Yield the lines on the later kernels of forward and back."""
+    for place, (name, words) in zip(("second", "third", "fourth"), _LATER.items(), strict=True):
         yield f"The {place} kernel, {name}. Its arguments, in this order:"
-        for number, (type_, argument, words) in enumerate(arguments):
-            yield f"  {number:2d}.  {type_:22s}  {argument:10s}  {words}"
+        yield from _arguments(text, options, name, _LATER_ARGUMENTS | words, ".")
         if name == "residual":
             yield "Launch: two dimensions, global size (rows, problems); any local size."
-        elif name == "forth" and profile.shape == "vector":
-            each = f"rows / (V * {options['FORTH']})"
-            yield f"Launch: one dimension, global size {each}, rounded up; local size 1."
-        elif name == "forth":
+            continue
+        total, each = ("capacity", options["OWN"]) if name == "back" else ("rows", options["LINE"])
+        if profile.shape == "group":
             items = options["WG"]
-            yield f"Launch: one dimension, global size rows / {options['LINE']} * {items}, local size {items}."
-        elif profile.shape == "vector":
-            yield f"Launch: one dimension, global size capacity / {options['OWN']}, local size 1."
+            yield f"Launch: one dimension, global size {total} / {each} * {items}, local size {items}."
+        elif name == "back":
+            yield f"Launch: one dimension, global size capacity / {each}, local size 1."
         else:
-            items = options["WG"]
-            yield f"Launch: one dimension, global size capacity / {options['OWN']} * {items}, local size {items}."
+            yield f"Launch: one dimension, global size rows / (V * {options['FORTH']}), rounded up; local size 1."
 
 
 def _wrapped(text: str) -> list[str]:
@@ -160,7 +146,7 @@ def _what(kernel: Kernel, product: str, kind: str, dtype: str) -> Iterator[str]:
 
 
 def _layout(options: dict[str, str], product: str, kind: str) -> Iterator[str]:
-    """How rows and working vectors lie in memory."""
+    """Yield how rows and working vectors lie in memory."""
     V = options["V"]
     yield f"Rows go in lane groups of V = {V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,"
     yield "rounded up to a multiple of V; rows of padding are zero, and their output has no meaning."
@@ -169,32 +155,35 @@ def _layout(options: dict[str, str], product: str, kind: str) -> Iterator[str]:
     yield from LAYOUTS[kind].explain(options, product == "tile")
 
 
-def _arguments(
-    kernel: Kernel, text: str, options: dict[str, str], product: str, kind: str, dtype: str
-) -> Iterator[str]:
-    """A line for each argument: its place, type, name and what it is."""
+def _words(kernel: Kernel, product: str, kind: str) -> dict[str, str]:
+    """Return what each argument of the kernel ``gram`` is."""
     own = LAYOUTS[kind].arguments(product == "tile", bool(kernel.spec.element))
     words = _ARGUMENTS | own
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
         words["uu"] = own.get("uu", "[capacity] without effect for element-wise sums, but read")
-    words |= {argument.name: "see below" for argument in kernel.spec.arguments}
+    return words | {argument.name: "see below" for argument in kernel.spec.arguments}
+
+
+def _arguments(text: str, options: dict[str, str], entry: str, words: dict[str, str], mark: str = "") -> Iterator[str]:
+    """Yield a line for each argument of a kernel: its place, type, name and what it is."""
+    real = "double" if "REAL64" in options else "float"
     wide = "float2" if "WIDE_PAIR" in options else "double"
-    real = "double" if dtype == "float64" else "float"
-    names = {"real": real, "wide": wide, "INDEX": options["INDEX"]}
-    for place, (type_, name) in enumerate(signature(text, options)):
+    names = {"real": real, "term": real, "wide": wide, "INDEX": options["INDEX"]}
+    for place, (type_, name) in enumerate(signature(text, options, entry)):
         typed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), type_)
-        yield f"  {place:2d}  {typed:22s}  {name:10s}  {words[name]}"
+        yield f"  {place:2d}{mark}  {typed:22s}  {name:10s}  {words[name]}"
 
 
-def signature(text: str, options: dict[str, str]) -> list[tuple[str, str]]:
-    """(type, name) of each argument of the kernel ``gram`` in ``text``, as the -D ``options`` have it."""
-    found = re.search(r"void gram\((.*?)\)\s*\{", text, re.DOTALL)
+def signature(text: str, options: dict[str, str], entry: str = "gram") -> list[tuple[str, str]]:
+    """Return the type and name of each argument of the kernel ``entry`` in ``text``, as the -D ``options`` have it."""
+    found = re.search(rf"void {entry}\((.*?)\)\s*\{{", text, re.DOTALL)
     assert found
     parameters = found[1]
     for part, there in (("STORE", "STORE" in options), ("UPDATE", "UPDATE" in options), ("KERNEL", True)):
-        (defined, *_) = re.findall(rf"^#define {part}_PARAMETERS(.*)$", text, re.MULTILINE)
-        parameters = parameters.replace(f"{part}_PARAMETERS", defined if there else "")
+        if f"{part}_PARAMETERS" in parameters:
+            (defined, *_) = re.findall(rf"^#define {part}_PARAMETERS(.*)$", text, re.MULTILINE)
+            parameters = parameters.replace(f"{part}_PARAMETERS", defined if there else "")
     parameters = parameters.replace("SLABS_GIVEN", "global real *K0")
     pieces = (" ".join(piece.replace("*restrict", "*").replace("*", " * ").split()) for piece in parameters.split(","))
     split = (piece.rsplit(" ", 1) for piece in pieces)
@@ -202,7 +191,7 @@ def signature(text: str, options: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _launch(options: dict[str, str], kind: str, profile: Profile) -> Iterator[str]:
-    """Sizes of the range, as gram/products.py launches it."""
+    """Yield the sizes of the range, as gram/products.py launches it."""
     number = {name: int(value) for name, value in options.items() if value.isdecimal()}
     if profile.shape == "vector":
         each = number.get("GROUPS", 1)

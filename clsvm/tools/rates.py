@@ -1,9 +1,9 @@
-"""The rates of the layouts' cost model, measured: the time of what a layout stores over that of a dense cell.
+"""The rates of the layouts' cost model, measured: the time of a stored entry or cell over that of a dense cell.
 
-A product over the layout's rows and one over dense rows take turns with the same working vectors. The best time of each
-in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a while,
-but then both products are slow. All rows are made by a seed. What else a layout's cost has is taken off, as the other
-rates say.
+A product over the layout's rows and one over dense rows run interleaved with the same working vectors. The best time of
+each in a few turns gives a ratio, and the median ratio of several such rounds counts: a machine may slow down for a
+while, but then both products are slow. All rows are made by a seed. The other costs of a layout are taken off by the
+other rates.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Rate:
 
 
 def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = False) -> Launch:
-    """K(X, U) for ``working`` of the rows of X as ``plan`` lays them out, of an rbf kernel: stored, or c += K D."""
+    """Return a launch of K(X, U) for ``working`` of the rows of X as ``plan`` lays them out: stored, or c += K D."""
     kernel = make("rbf", gamma=1.0 / X.shape[1])
     rows = layouts.build(stream, X, plan, "float32")
     gram = Gram(stream, rows, kernel)
@@ -82,19 +82,19 @@ def product(stream: Stream, X: Any, plan: Plan, working: int, stored: bool = Fal
 
 
 def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
-    """The product that the others are compared to, over rows of d columns."""
+    """Return the product that the others are compared to, over rows of d columns."""
     X = np.random.default_rng(0).random((n, d), np.float32)
     survey = _survey(stream, X)
     return Work(_launch(stream, X, DENSE), float(n * d), n * (_cost(DENSE, survey) - d))
 
 
 def _csr(stream: Stream, n: int) -> Work:
-    """Few entries in many columns: density falls by a power of a column's rank, as that of words in text does."""
+    """Return the work on few entries in many columns, whose density falls by a power of the rank, as in text."""
     return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
 
 
 def _clustered(stream: Stream, n: int) -> Work:
-    """Rows of a few kinds, each with columns of its own, of which a row has most: clusters hold little but entries."""
+    """Return the work on rows of a few kinds, each with most of its kind's columns: clusters hold few zeros."""
     rng = np.random.default_rng(0)
     own = np.stack([rng.permutation(2 * _WIDTH)[:_WIDTH] for _ in range(_KINDS)])
     X = np.zeros((n, 2 * _WIDTH), np.float32)
@@ -104,15 +104,14 @@ def _clustered(stream: Stream, n: int) -> Work:
 
 
 def _hybrid(stream: Stream, n: int) -> Work:
-    """Whole columns, and a few entries."""
+    """Return the work on whole columns and a few entries."""
     rng = np.random.default_rng(0)
     X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), _text(rng, n, _SPARSE, _BESIDE)], "csr")
     return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
 def _inverted(stream: Stream, n: int) -> Work:
-    """The rows of :func:`_csr`: their entries as they meet those of the working vectors. Raises ValueError where the
-    device has no such layout."""
+    """Return the work on the rows of :func:`_csr` as an inverted index. Raises ValueError where the device has none."""
     if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
     return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
@@ -127,8 +126,8 @@ RATES = (
 
 
 def _work(stream: Stream, X: Any, field: str, layout: Layout, whole: int = 0) -> Work:
-    """Over rows X in a layout, of which the first ``whole`` columns are stored whole: its cost is linear in a rate,
-    or nearly so."""
+    """Return the work over rows X in a layout that stores the first ``whole`` columns whole. Its cost is linear in the
+    rate ``field``, or nearly so."""
     n, survey, costs = X.shape[0], _survey(stream, X), []
     for value in (1.0, 2.0):
         changed: dict[str, Any] = {field: value}
@@ -142,7 +141,7 @@ def _survey(stream: Stream, X: Any) -> Survey:
 
 
 def _cost(layout: Layout, survey: Survey, whole: int = 0) -> float:
-    """Of a value of K, in dense cells."""
+    """Return the cost of a value of K in dense cells."""
     if isinstance(layout, Csr):
         return layout.of_parts(survey, np.arange(len(survey.density)) < whole)
     cost = layout.cost(survey)
@@ -157,7 +156,7 @@ def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
 
 
 def _text(rng: np.random.Generator, n: int, d: int, entries: int) -> sp.csr_matrix:
-    """CSR rows of at most ``entries``; a column's density falls by its rank to the power of 2/3."""
+    """Return CSR rows of at most ``entries``; a column's density falls by its rank to the power of 2/3."""
     columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** 3).astype(np.int32), axis=1)
     values, ends = np.ones(columns.size, np.float32), np.arange(0, columns.size + 1, entries)
     X = sp.csr_matrix((values, columns.ravel(), ends), shape=(n, d))
@@ -166,8 +165,10 @@ def _text(rng: np.random.Generator, n: int, d: int, entries: int) -> sp.csr_matr
 
 
 def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
-    """The rate on the stream's device, in two significant digits, by products over n rows; None where it comes out
-    beyond what the profile takes (profiles.RATES). Raises DeviceError, and ValueError for rows that do not fit."""
+    """Return the rate on the stream's device in two significant digits, by products over n rows.
+
+    None: it is beyond the limits of profiles.RATES. Raises DeviceError, and ValueError for rows that do not fit.
+    """
     n = n or ROWS[stream.profile.shape]
     of_dense, work = dense(stream, n), rate.prepare(stream, n)
     for one in of_dense, work:
@@ -181,7 +182,7 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
 
 
 def best_of(*launches: Launch) -> list[float]:
-    """The best seconds of each of some products, which take turns."""
+    """Return the best seconds of each product; they run interleaved."""
     best = [np.inf] * len(launches)
     for _ in range(_TURNS):
         for i, launch in enumerate(launches):

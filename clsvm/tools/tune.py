@@ -1,11 +1,11 @@
-"""The tuner: runs the library's own products and reductions with other numbers and keeps what is fastest here.
+"""The tuner: time the library's own products and reductions with other numbers of the profile, and keep the fastest.
 
-A family is a part of the work with numbers of its own in the device's profile. They are searched one after the other,
-each with what was found before and an equal share of the time that is left; as many candidates as that has time for are
-built, then take turns until it is over, and the best time of each counts. A candidate replaces the default only where
-it is clearly faster.
+A family is a part of the work with numbers of its own in the device's profile. Families are searched one after the
+other, each with the numbers that were found before and an equal share of the time that is left. As many candidates as
+that share allows are built. They then run interleaved, and the best time of each counts. A candidate replaces the
+default only where it is clearly faster.
 
-What time is left then measures the rates of the layouts' cost model (tools/rates.py) with the numbers that were found.
+The time that is left measures the rates of the layouts' cost model (tools/rates.py) with the numbers that were found.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Family:
-    """A part of the work: name, candidates(profile) (the default first), prepare(stream, n) -> what is timed."""
+    """A part of the work: candidates(profile) yields the default first, prepare(stream, n) returns what is timed."""
 
     name: str
     candidates: Callable[[Profile], Iterator[Profile]]
@@ -49,7 +49,7 @@ class Family:
 
 
 def _tiles(shape: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
-    """Register tiles of a shape class; with ``lanes`` each of them for each number of lanes."""
+    """Return the search of the register tiles of a shape class, with ``lanes`` for each number of lanes."""
 
     def candidates(profile: Profile) -> Iterator[Profile]:
         yield profile
@@ -62,7 +62,7 @@ def _tiles(shape: str, lanes: bool = False) -> Callable[[Profile], Iterator[Prof
 
 
 def _numbers(field: str) -> Callable[[Profile], Iterator[Profile]]:
-    """The values of a field of the profile."""
+    """Return the search of the values of a field of the profile."""
 
     def candidates(profile: Profile) -> Iterator[Profile]:
         yield profile
@@ -73,7 +73,7 @@ def _numbers(field: str) -> Callable[[Profile], Iterator[Profile]]:
 
 
 def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int], Launch]:
-    """c += K(X, U) D for ``working`` vectors; CSR where ``density`` < 1."""
+    """Return what prepares c += K(X, U) D for ``working`` vectors; rows are CSR where ``density`` < 1."""
 
     def prepare(stream: Stream, n: int) -> Launch:
         rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
 
 
 def _update(stream: Stream, n: int) -> Launch:
-    """f += K D from rows of the row cache."""
+    """Return a launch of f += K D from rows of the row cache."""
     n, hits = 8 * n, 64
     kernel = stream.variant(programs.update(stream.profile, "float32"))
     slabs = [stream.zeros(4 * n * hits // SLABS) for _ in range(SLABS)]
@@ -107,7 +107,7 @@ def _update(stream: Stream, n: int) -> Launch:
 
 
 def _selection(stream: Stream, n: int) -> Launch:
-    """A few steps of the solver on narrow rows, where choosing the working set is most of the work."""
+    """Return a short solve on narrow rows, where choosing the working set is most of the work."""
     n = 8 * n
     rng, kernel = np.random.default_rng(0), make("rbf", gamma=1.0)
     X = rng.random((n, 2), np.float32)
@@ -138,9 +138,9 @@ FAMILIES = (
 
 
 @dataclass(frozen=True)
-class Found:
-    """One family's outcome: seconds of the default and of the best, and what the best is; without them there was no
-    time for the default and another candidate."""
+class FamilyResult:
+    """The seconds of a family's default and of its best candidate, and what that changes; nan where there was no time
+    for the default and another candidate."""
 
     family: str
     default: float = np.nan
@@ -153,9 +153,9 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A rate of the cost model: its field of the profile, what it counts in words, its default, and what was measured;
-    None where there was no time for it, or it came out beyond its limits."""
+class RateResult:
+    """A rate of the cost model: its field of the profile, what it counts in words, its default, and its measured value,
+    None where there was no time for it or it came out beyond its limits."""
 
     field: str
     words: str
@@ -163,19 +163,19 @@ class Measured:
     ratio: float | None
 
 
-class Tuned(NamedTuple):
-    """What a run of the tuner found: numbers by family, and rates."""
+class Tuning(NamedTuple):
+    """The results of a run of the tuner."""
 
-    families: list[Found]
-    rates: list[Measured]
+    families: list[FamilyResult]
+    rates: list[RateResult]
 
     @property
     def kept(self) -> bool:
-        """Whether anything was found to be kept."""
+        """Whether there is a result to keep."""
         return any(one.searched for one in self.families) or any(one.ratio is not None for one in self.rates)
 
 
-def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> Tuned:
+def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float], None] | None = None) -> Tuning:
     """Search the device ``spec`` (as devices.find takes it) for about ``seconds`` and write what is found, if any.
 
     The time includes compilers: no candidate and no rate begins when it is over. progress(words, share done) is called
@@ -201,8 +201,8 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
             progress(rate.words, (len(families) + i / len(RATES)) / parts)
         ratio, profile = _measured(spec, rate, profile, end)
         measured.append(ratio)
-    outcome = Tuned(found, measured)
-    if outcome.kept:
+    result = Tuning(found, measured)
+    if result.kept:
         ratios = {rate.field: rate.ratio for rate in measured if rate.ratio is not None}
         searched = [one for one in found if one.searched]
         record = {
@@ -211,11 +211,11 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
             "milliseconds": {f.family: [round(1e3 * f.default, 3), round(1e3 * f.best, 3)] for f in searched},
         }
         tuned.write(tuning_key(info), record)
-    return outcome
+    return result
 
 
-def _measured(spec: Any, rate: Rate, profile: Profile, end: float) -> tuple[Measured, Profile]:
-    """A rate, unless perf_counter() is ``end`` already, and the profile with it."""
+def _measured(spec: Any, rate: Rate, profile: Profile, end: float) -> tuple[RateResult, Profile]:
+    """Measure a rate, unless perf_counter() is ``end`` already; return it, and the profile with it."""
     default, ratio = getattr(profile, rate.field), None
     if perf_counter() < end:
         try:
@@ -224,14 +224,17 @@ def _measured(spec: Any, rate: Rate, profile: Profile, end: float) -> tuple[Meas
         except (ClsvmError, ValueError):  # the device does not take it, as in _search
             pass
     changed: dict[str, Any] = {} if ratio is None else {rate.field: ratio}
-    return Measured(rate.field, rate.words, default, ratio), replace(profile, **changed)
+    return RateResult(rate.field, rate.words, default, ratio), replace(profile, **changed)
 
 
-def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[Found, Profile]:
-    """What is best of a family by perf_counter() == ``end``, and the profile with it."""
+def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
+    """Search a family until perf_counter() is ``end``; return what is best, and the profile with it."""
     with ExitStack() as stack:
         timed: list[_Timed] = []
-        for candidate in _distinct(family.candidates(profile)):
+        candidates = list(family.candidates(profile))
+        for i, candidate in enumerate(candidates):
+            if candidate in candidates[:i]:
+                continue
             if perf_counter() + sum(one.rest for one in timed) >= end:
                 break
             try:
@@ -240,25 +243,17 @@ def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> 
             except (ClsvmError, ValueError):  # the device does not take it: too many registers, too large a group
                 continue
         if len(timed) < 2 or timed[0].profile != profile:
-            return Found(family.name), profile
+            return FamilyResult(family.name), profile
         while any(one.runs < _ROUNDS for one in timed) or perf_counter() < end:
             for one in timed:
                 one.run()
     default, best = timed[0], min(timed, key=lambda one: one.best)
     best = best if best.best < _CLEARLY * default.best else default
-    return Found(family.name, default.best, best.best, _difference(profile, best.profile)), best.profile
-
-
-def _distinct(candidates: Iterator[Profile]) -> list[Profile]:
-    found: list[Profile] = []
-    for candidate in candidates:
-        if candidate not in found:
-            found.append(candidate)
-    return found
+    return FamilyResult(family.name, default.best, best.best, _difference(profile, best.profile)), best.profile
 
 
 class _Timed:
-    """A candidate, its work, and the best time of its runs after a first one, which builds and touches."""
+    """A candidate, its work, and the best time of its runs after a first one, which builds and touches memory."""
 
     def __init__(self, profile: Profile, launch: Launch) -> None:
         self.profile, self._launch, self.runs, self.best = profile, launch, 0, np.inf
@@ -273,12 +268,12 @@ class _Timed:
 
     @property
     def rest(self) -> float:
-        """Seconds that the runs will take which it must have yet."""
+        """The seconds of the runs that it must still have."""
         return max(0, _ROUNDS - self.runs) * self.best
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:
-    """The numbers of ``after`` that are not ``before``'s, as JSON holds them."""
+    """Return the numbers of ``after`` that differ from those of ``before``, as JSON holds them."""
     changed: dict[str, Any] = {
         field: getattr(after, field)
         for field in ("lanes", "panel", "block", "chunks", "group")

@@ -1,5 +1,4 @@
-"""``--device a,b``: the commands that take several devices, and those that say that they take one; tables of devices
-and others in narrow terminals."""
+"""``clsvm devices``; ``--device a,b`` of the commands that take several devices, and of those that take one."""
 
 from __future__ import annotations
 
@@ -8,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import dump_svmlight_file, load_iris
 
 from clsvm import SVC, FalkonClassifier, load_model
 from clsvm.cli import common
 from clsvm.models import svmlight
-from clsvm.opencl.devices import DeviceInfo
+from clsvm.opencl.devices import DeviceInfo, devices, find
 from tests.conftest import Command
+
+SPAM = DeviceInfo(3, "Spam [CL]", "Egg [gpu]", "1.2", 3 * 2**30, 2**29, False, False, "it does not build", "gpu")
 
 
 @pytest.fixture
@@ -81,61 +81,47 @@ def test_a_name_with_a_comma(clsvm: Command, device: str, monkeypatch: pytest.Mo
     assert "no OpenCL device matches 'b'" in clsvm("describe", "iris", "--device", "b").err
 
 
-def narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """Give stdout the width of a terminal."""
-    for place in ("common", "devices", "describe"):
-        made = lambda: Console(width=width, markup=False, highlight=False)  # noqa: E731
-        monkeypatch.setattr(f"clsvm.cli.{place}.console", made)
+def test_devices_and_the_default(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def marked() -> tuple[list[str], str]:
+        result = clsvm("devices")
+        rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.out.splitlines() if "│" in line]
+        assert (result.code, result.err) == (0, "")
+        for row, record in zip(rows, devices(), strict=True):
+            assert (row[0], row[2], row[3]) == (str(record.index), record.name, record.driver)
+        return [row[0] for row in rows if row[-1] == "yes"], result.out
+
+    usable = [record for record in devices() if record.usable][-1]
+    monkeypatch.setenv("CLSVM_DEVICE", str(usable.index))
+    indices, said = marked()
+    assert indices == [str(usable.index)]
+    assert f"The default is what CLSVM_DEVICE says: {str(usable.index)!r}" in said
+    monkeypatch.delenv("CLSVM_DEVICE")
+    indices, said = marked()
+    assert indices == [str(find(None).index)]
+    assert "The default is a usable GPU, else a usable CPU; of several the one with most memory" in said
+    monkeypatch.setenv("CLSVM_DEVICE", "nobody's")
+    indices, said = marked()
+    assert indices == []
+    assert 'The default is what CLSVM_DEVICE says: "nobody\'s", which is none of these' in said
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_devices_in_a_narrow_terminal(clsvm: Command, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    records = [
-        DeviceInfo(0, "Portable Computing Language", "pthread-skylake-avx512-AMD EPYC", "3.1+debian", 2**33, 2**31,
-                   True, True, "", "cpu"),
-        DeviceInfo(1, "rusticl", "llvmpipe (LLVM 15.0.6, 256 bits)", "22.3.6", 2**34, 2**30,
-                   False, False, "a small fit failed: error: unknown target CPU 'generic'", "cpu"),
-    ]  # fmt: skip
-    monkeypatch.setattr("clsvm.opencl.devices.devices", lambda: records)
-    monkeypatch.delenv("CLSVM_DEVICE", raising=False)
-    narrow(monkeypatch, width)
+def test_devices_says_why_one_is_unusable(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clsvm.opencl.devices.devices", lambda: [SPAM])
+    lines = clsvm("devices").out.splitlines()
+    assert lines[-1].startswith("None of these is usable: pip install")
+    cells = [cell.strip() for cell in lines[3].split("│")[1:-1]]
+    assert cells == ["3", "Spam [CL]", "Egg [gpu]", "1.2", "3.0 GiB", "0.5 GiB", "no", "no: it does not build", ""]
+    monkeypatch.setattr("clsvm.opencl.devices.devices", list)
+    result = clsvm("devices")
+    assert (result.code, result.out) == (1, "")
+    assert "pip install '.[cpu]' in the folder" in result.err
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_table_in_a_narrow_terminal(clsvm: Command, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Lines "column: cell" in place of the table."""
+    monkeypatch.setattr("clsvm.opencl.devices.devices", lambda: [SPAM])
+    monkeypatch.setattr(common, "console", lambda: Console(width=width, markup=False, highlight=False))
     lines = clsvm("devices").out.splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) < 26
-    for words in (
-        "index: 0",
-        "device: pthread-skylake-avx512-AMD EPYC",
-        "largest buffer: 2.0 GiB",
-        "usable: yes",
-        "index: 1",
-        "driver: 22.3.6",
-        "fp64: no",
-    ):
-        assert words in lines
-    joined = " ".join(" ".join(lines).split())
-    assert "device: llvmpipe (LLVM 15.0.6, 256 bits) driver" in joined
-    assert "usable: no: a small fit failed: error: unknown target CPU 'generic'" in joined
-    assert "of several the one with most memory" in joined
-
-
-@pytest.mark.parametrize("words", ["kernels list", "describe iris"])
-@pytest.mark.parametrize("width", [40, 80])
-def test_no_table_breaks_words(clsvm: Command, monkeypatch: pytest.MonkeyPatch, width: int, words: str) -> None:
-    whole = clsvm(*words.split()).out
-    narrow(monkeypatch, width)
-    lines = clsvm(*words.split()).out.splitlines()
-    assert max(map(len, lines)) <= width
-    longest = {word for word in whole.split() if 3 < len(word) < 30 and word.isalpha()}
-    assert longest <= {word.strip(",:;()") for line in lines for word in line.split()}
-
-
-def test_a_table_that_fits_stays_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table("name", "note", title="some things")
-    table.add_row("first", "one\ntwo")
-    table.add_row("second", "")
-    narrow(monkeypatch, 20)
-    common.show_table(table)
-    assert "│ first  │ one  │" in capsys.readouterr().out
-    narrow(monkeypatch, 16)
-    common.show_table(table)
-    assert capsys.readouterr().out == "some things\nname: first\nnote: one, two\n\nname: second\n\n"
+    assert {"index: 3", "device: Egg [gpu]", "largest buffer: 0.5 GiB", "usable: no: it does not build"} <= set(lines)

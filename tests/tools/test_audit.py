@@ -1,35 +1,43 @@
-"""What compilers say of kernels for devices that are not here, and how their words are read."""
+"""The cross-compilation of kernels for devices that are not here, how compilers' words are read, and the command."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from clsvm.errors import BuildError, ClsvmError
-from clsvm.gram import programs
-from clsvm.gram.units import UNITS
-from clsvm.kernels.records import BUILTIN
-from clsvm.opencl import sources
+from clsvm.estimators.classification import SVC
+from clsvm.gram import layouts, programs
+from clsvm.gram.products import Gram
+from clsvm.gram.sums import Sums
+from clsvm.kernels import BUILTIN, make
+from clsvm.opencl import devices, sources
 from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.stream import Stream
 from clsvm.solvers.programs import subproblem
-from clsvm.tools import audit
-from clsvm.tools.audit import TARGETS, Finding, Target
-from clsvm.tools.loops import busiest
-from clsvm.tools.registry import of_units
+from tests.conftest import noisy, take_profile
+from tools import audit, compilers, registry
+from tools.compilers import TARGETS, Finding, Target
+from tools.loops import busiest
 
 GFX90A, SM_80 = TARGETS[1], TARGETS[3]
-NAMES = [target.name for target in TARGETS]
+on_every_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+on_both_families = pytest.mark.parametrize("target", [GFX90A, SM_80], ids=lambda target: target.name)
 
 
 @pytest.fixture
-def compilers() -> None:
+def compiled() -> None:
     """Tests that compile are skipped where nothing does."""
-    if words := audit.missing():
+    if words := compilers.missing():
         pytest.skip(words)
 
 
+needs_clang = pytest.mark.usefixtures("compiled")
 TURN = """
 kernel __attribute__((reqd_work_group_size(64, 1, 1))) void turn(global SORT *x) {
   local SORT rows[SIZE];
@@ -48,53 +56,59 @@ kernel void far(global float *x, const int n) {
 """
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
-def test_local_memory_is_what_a_kernel_declares(compilers: None, target: audit.Target) -> None:
+@needs_clang
+@on_every_target
+def test_figures_and_problems_of_small_kernels(target: Target) -> None:
+    """Local memory is what a kernel declares, up to the limit; a private array without registers is scratch."""
     for sort, size in (("float", 4), ("double", 8)):
-        (found,) = audit.compile("turn", TURN, [f"-DSORT={sort}", "-DSIZE=100"], target)
-        assert (found.program, found.entry, found.target) == ("turn", "turn", target)
-        assert (found.local_memory, found.spills, found.scratch, found.problems) == (100 * size, 0, 0, ())
-        assert (found.occupancy is None) == (target.family == "ptx")
+        turn, far = compilers.compile(TURN + FAR, [f"-DSORT={sort}", "-DSIZE=100"], target)
+        assert (turn.entry, turn.target, far.entry) == ("turn", target, "far")
+        assert (turn.local_memory, turn.spills, turn.scratch, turn.problems) == (100 * size, 0, 0, ())
+        assert (turn.occupancy is None) == (target.family == "ptx")
+        assert 4000 <= far.scratch < 4100
+        assert far.problems == (f"{far.scratch} bytes of scratch a work-item",)
+    limit = target.limit // 4
+    (fits,) = compilers.compile(TURN, ["-DSORT=float", f"-DSIZE={limit}"], target)
+    (over,) = compilers.compile(TURN, ["-DSORT=float", f"-DSIZE={limit + 1}"], target)
+    assert fits.problems == ()
+    words = over.problems[:1] if target.family == "ptx" else over.problems  # (ptxas has its own)
+    assert words == (f"{target.limit + 4} bytes of local memory, more than {target.limit}",)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
-def test_a_kernel_of_ours(compilers: None, target: audit.Target) -> None:
-    (found,) = audit.compile("rowcache", sources.cl("solvers/rowcache"), ["-DWG=256"], target)
-    assert (found.entry, found.local_memory) == ("plan", (256 + 16) * 4)
-    assert found.scratch == found.spills == 0
+@needs_clang
+@on_every_target
+def test_kernels_of_ours(target: Target) -> None:
+    """Row planning, and a kernel function with an integer."""
+    (found,) = compilers.compile(sources.cl("solvers/rowcache"), ["-DWG=256"], target)
+    assert (found.entry, found.local_memory, found.scratch, found.spills) == ("plan", (256 + 16) * 4, 0, 0)
+    tile = programs.gram(BUILTIN["poly"], "both", "csr", "float32", PROFILES[target.profile])
+    (found,) = compilers.compile(tile.text, tile.options, target)
+    assert found.problems == ()
 
 
-def test_tiles_multiply_and_steps_do_not_wait(compilers: None) -> None:
+@needs_clang
+def test_tiles_multiply_and_steps_do_not_wait() -> None:
     """Of the main loop of a wide tile 85 % are multiply-adds; a pair step passes five barriers."""
     for target in TARGETS[1:]:
         profile = PROFILES[target.profile]
         tile = programs.gram(BUILTIN["rbf"], "rows", "dense", "float32", profile, shape="wide")
         step = subproblem(profile, "float32", profile.working_set)
-        (found,) = audit.compile(tile.label, tile.text, tile.options, target)
+        (found,) = compilers.compile(tile.text, tile.options, target)
         assert (found.multiply_adds > 0.85, found.spills, found.scratch) == (True, 0, 0)
-        (found,) = audit.compile(step.label, step.text, step.options, target)
+        (found,) = compilers.compile(step.text, step.options, target)
         assert (found.barriers, found.spills, found.scratch) == (5, 0, 0)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
-def test_a_kernel_function_with_an_integer(compilers: None, target: Target) -> None:
-    tile = programs.gram(BUILTIN["poly"], "both", "csr", "float32", PROFILES[target.profile])
-    (found,) = audit.compile(tile.label, tile.text, tile.options, target)
-    assert found.problems == ()
-
-
-@pytest.mark.parametrize("target", [GFX90A, SM_80], ids=["mfma", "tf32"])
-def test_matrix_units(compilers: None, target: Target) -> None:
+@needs_clang
+@on_both_families
+def test_matrix_units(target: Target) -> None:
     """Compilers know the instructions, and registers hold a tile."""
-    (one,) = (one for one in UNITS if one.name == target.units)
-    made = list(of_units(one, [BUILTIN["rbf"], BUILTIN["laplacian"]], PROFILES[target.profile]))
-    labels = [
-        f"rbf {product} dense float32 {one.name}"
-        for product in ("rows", "rows, slabs", "update", "both", "both, slabs")
-    ]
-    assert [variant.label for variant in made] == [f"norms {one.name}", *labels]
+    made = list(registry.of_units(target.units, [BUILTIN["rbf"], BUILTIN["laplacian"]], PROFILES[target.profile]))
+    products = "rows", "rows, slabs", "update", "both", "both, slabs"
+    labels = [f"rbf {product} dense float32 {target.units}" for product in products]
+    assert [variant.label for variant in made] == [f"norms {target.units}", *labels]
     for variant in made:
-        (found,) = audit.compile(variant.label, variant.text, variant.options, target)
+        (found,) = compilers.compile(variant.text, variant.options, target)
         assert found.problems == ()
 
 
@@ -123,87 +137,150 @@ f:
     assert busiest("f:\n  v_fma_f32 v0, v1, v2, v3\n  s_endpgm") == (0, 0)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
-def test_a_private_array_without_registers_is_scratch(compilers: None, target: audit.Target) -> None:
-    turn, far = audit.compile("two", TURN + FAR, ["-DSORT=float", "-DSIZE=64"], target)
-    assert (turn.entry, turn.problems) == ("turn", ())
-    assert far.entry == "far"
-    assert 4000 <= far.scratch < 4100
-    assert far.problems == (f"{far.scratch} bytes of scratch a work-item",)
-
-
-@pytest.mark.parametrize("target", TARGETS, ids=NAMES)
-def test_local_memory_above_the_limit_is_a_problem(compilers: None, target: audit.Target) -> None:
-    limit = target.limit // 4
-    (fits,) = audit.compile("", TURN, ["-DSORT=float", f"-DSIZE={limit}"], target)
-    (over,) = audit.compile("", TURN, ["-DSORT=float", f"-DSIZE={limit + 1}"], target)
-    assert fits.problems == ()
-    words = over.problems[:1] if target.family == "ptx" else over.problems  # (ptxas has its own)
-    assert words == (f"{target.limit + 4} bytes of local memory, more than {target.limit}",)
-
-
-@pytest.mark.parametrize("target", [GFX90A, SM_80], ids=["amd", "ptx"])
-def test_what_clang_refuses_comes_with_its_words(compilers: None, target: audit.Target) -> None:
+@needs_clang
+@on_both_families
+def test_faults_of_a_text(target: Target) -> None:
+    """What clang refuses comes with its words; a function that nobody defines is a problem."""
     with pytest.raises(BuildError) as caught:
-        audit.compile("", "kernel void f(global float *x) {\n  x[0] = nobody;\n}", (), target)
-    error = caught.value
-    assert error.device == target.name
-    assert "undeclared identifier 'nobody'" in error.log
-    assert "   2   x[0] = nobody;" in error.source
-
-
-@pytest.mark.parametrize("target", [GFX90A, SM_80], ids=["amd", "ptx"])
-def test_a_function_that_nobody_defines_is_a_problem(compilers: None, target: audit.Target) -> None:
+        compilers.compile("kernel void f(global float *x) {\n  x[0] = nobody;\n}", (), target)
+    assert caught.value.device == target.name
+    assert "undeclared identifier 'nobody'" in caught.value.log
+    assert "   2   x[0] = nobody;" in caught.value.source
     text = "float other(float); kernel void f(global float *x) { x[0] = other(x[1]); }"
-    (found,) = audit.compile("", text, (), target)
+    (found,) = compilers.compile(text, (), target)
     assert any(words.startswith("calls other,") for words in found.problems)
 
 
-def test_an_audit_keeps_the_order_and_stops_at_what_is_refused(compilers: None) -> None:
-    good, bad = (TURN, ["-DSORT=float", "-DSIZE=64"]), ("kernel", ())
-    found = audit.audit([("a", *good), ("b", *good), ("c", *bad), ("d", *good)], GFX90A)
-    assert [(one.program, one.target) for one in (next(found), next(found))] == [("a", GFX90A), ("b", GFX90A)]
+@needs_clang
+def test_an_audit_keeps_the_order_and_stops_at_what_is_refused() -> None:
+    good, bad = (TURN, ("-DSORT=float", "-DSIZE=64")), ("kernel", ())
+    variants = [sources.Variant(label, *what, "turn") for label, what in zip("abc", (good, good, bad), strict=True)]
+    found = audit.audit([*variants, variants[0]], GFX90A)
+    assert [(label, one.target) for label, one in (next(found), next(found))] == [("a", GFX90A), ("b", GFX90A)]
     with pytest.raises(BuildError, match="gfx90a"):
         next(found)
 
 
-def test_an_audit_compiles_the_same_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def compile_(label: str, text: str, options: tuple[str, ...], target: audit.Target) -> list[Finding]:
-        assert target == GFX90A
-        calls.append((text, options))
-        return [finding(program=label, entry=text, target=target)]
-
-    monkeypatch.setattr(audit, "compile", compile_)
-    programs = [("a", "s", ["-DX"]), ("b", "t", ["-DX"]), ("c", "s", ("-DX",)), ("d", "s", [])]
-    found = [(one.program, one.entry) for one in audit.audit(iter(programs), GFX90A, jobs=3)]
-    assert found == [(label, text) for label, text, _ in programs]
-    assert sorted(calls) == [("s", ()), ("s", ("-DX",)), ("t", ("-DX",))]
+@pytest.mark.parametrize(("name", "said"), [("clang-of-nobody", "no clang-of-nobody was found"), ("false", "false")])
+def test_missing_compilers(name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("CLSVM_CLANG", name)
+    assert said in compilers.missing()
+    assert "libclc" in compilers.missing()
+    with pytest.raises(ClsvmError, match=said):
+        compilers.compile(FAR, (), GFX90A)
+    assert audit.main(["--kernels", "rbf", "--targets", "gfx906"]) == 1
+    assert said in capsys.readouterr().err
 
 
-def test_what_is_missing_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, said in (("clang-of-nobody", "no clang-of-nobody was found"), ("false", "false")):
-        monkeypatch.setenv("CLSVM_CLANG", name)
-        assert said in audit.missing()
-        assert "libclc" in audit.missing()
-        with pytest.raises(ClsvmError, match=said):
-            audit.compile("", FAR, (), GFX90A)
+# The command
+
+
+def test_the_worst_kernel_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    asked: dict[str, Any] = {}
+
+    def found(variants: Any, target: Target, jobs: int) -> Any:
+        assert jobs == 3
+        asked[target.name] = {one.label: one for one in variants}
+        assert len(asked[target.name]) == len(variants) == len({(one.text, one.options) for one in variants})
+        if target.name == "gfx906":
+            yield "other", replace(NONE, target=target, occupancy=4.0)
+            return
+        yield "easy", replace(NONE, target=target, occupancy=8.0)
+        yield "close", replace(NONE, target=target, occupancy=1.5)
+        yield "broken", replace(NONE, target=target, occupancy=2.0, problems=("spills 3 registers",))
+
+    monkeypatch.setattr(compilers, "missing", lambda: "")
+    monkeypatch.setattr(audit, "audit", found)
+    assert audit.main(["--targets", "sm_80,gfx906", "--kernels", "rbf,laplacian", "--jobs", "3"]) == 1
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.findall(r"^│ \S+ │ (\w+) ", out, re.MULTILINE) == ["other", "broken", "close", "easy"]
+    assert "spills 3 registers" in out
+    assert out.splitlines()[-1].endswith("2 targets, 4 kernels: 1 with problems")
+    other, nvidia = asked["gfx906"], asked["sm_80"]
+    assert any("tf32" in label for label in nvidia.keys() - other.keys())
+    depths = [one["rbf rows dense float32 wide"].options for one in (other, nvidia)]  # of each target's profile
+    assert ["-DDEPTH=8" in depths[0], "-DDEPTH=16" in depths[1]] == [True, True]
+    parts = "rbf rows dense float32", "laplacian zero sums", "extremes, count", "extremes, sort", "update", "subproblem"
+    for part in (*parts, "pack", "zero"):
+        assert any(label.startswith(part) for label in other), part
+    assert not any(label.startswith("poly") for label in other)
+
+
+@needs_clang
+def test_an_audit_of_a_real_kernel(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    zero = [one for one in registry.fixed(PROFILES["gpu"]) if one.label == "zero"]
+    monkeypatch.setattr(audit, "programs", lambda target, specs: zero)
+    assert audit.main(["--targets", "gfx906"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(r"^│ gfx906 +│ zero +│ zero ", out, re.MULTILINE)
+    assert out.endswith("1 programs, 1 targets, 1 kernels: 0 with problems\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--targets", "gfx906,spam"], "expected one of gfx906"),
+        (["--kernels", "spam"], "expected one of linear"),
+        (["--jobs", "0"], "expected a number of 1 or more"),
+    ],
+)
+def test_wrong_words(words: list[str], expected: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        audit.main(words)
+    assert end.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
+def test_the_fixed_programs_are_those_that_a_fit_builds(
+    device: str, profile_name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every program of a fit and its predictions is in the list, or has the kernel function in it."""
+    take_profile(profile_name, device, monkeypatch)
+    built: set[tuple[str, tuple[str, ...], str]] = set()
+    kernel = Stream.kernel
+
+    def recorded(stream: Stream, text: str, options: Any, name: str) -> Any:
+        built.add((text, tuple(options), name))
+        return kernel(stream, text, options, name)
+
+    monkeypatch.setattr(Stream, "kernel", recorded)
+    X, y = noisy(300, 6)
+    fitted = SVC(kernel="rbf", device=device, dtype=dtype, working_set_size=64, cache_size=1).fit(X, y)
+    fitted.predict(X)
+    with Stream(device) as stream:  # and of products that a binary fit has no use for
+        rows = layouts.build(stream, X, layouts.choose(stream.profile, X, BUILTIN["rbf"]), dtype)
+        gram = Gram(stream, rows, make("rbf"))
+        panel = gram.panel(4)
+        gram.gather(panel, stream.zeros(16), stream.upload(np.array([4], np.int32)))
+        Sums(gram, panel, 4, 1).forward_back(np.zeros((1, 4)))
+    profile = devices.default_profile(devices.find(device))
+    fixed = [*registry.fixed(profile), subproblem(profile, dtype, fitted.fit_report_.working_set_size)]
+    known = {(v.text, v.options) for v in fixed}
+    assert {name for text, options, name in built if (text, options) not in known} <= {"gram", "forward_back"}
+    expected = {"extremes", "update", "subproblem", "pack", "gather", "zero", "plan", "back"}
+    assert {name for _, _, name in built} >= expected
+    for v in fixed:
+        assert re.search(rf"\bvoid {v.entry}\(", v.text), v.label
 
 
 # Reading what compilers write.
 
 
-def finding(**figures: object) -> Finding:
-    none = Finding("", "f", GFX90A, 20, 20, spills=0, scalar_spills=0, scratch=0, local_memory=0)
-    return replace(none, **figures)  # type: ignore[arg-type]
+NONE = Finding("f", GFX90A, 20, 20)
 
 
 def test_what_counts_as_a_problem() -> None:
-    assert audit.problems(finding(local_memory=GFX90A.limit, registers=256)) == ()
-    assert audit.problems(finding(spills=3)) == ("spills 3 registers",)
-    assert audit.problems(finding(scalar_spills=4)) == ()
-    assert len(audit.problems(finding(spills=1, scalar_spills=1, scratch=1, local_memory=1 << 16))) == 3
+    def problems(**figures: Any) -> tuple[str, ...]:
+        return tuple(compilers.problems(replace(NONE, **figures)))
+
+    assert problems(local_memory=GFX90A.limit, registers=256) == ()
+    assert problems(spills=3) == ("spills 3 registers",)
+    assert len(problems(spills=1, scratch=1, local_memory=1 << 16)) == 3
 
 
 GCN = """
@@ -271,11 +348,11 @@ amdhsa.version:
 
 
 def test_the_assembly_of_amd() -> None:
-    turn, far = audit.parse("both", GCN, GFX90A)
+    turn, far = compilers.parse(GCN, GFX90A)
     # five groups of one wavefront have room in 64 KiB: 5 wavefronts for 4 SIMDs
-    assert turn == Finding("both", "turn", GFX90A, 7, 14, 0, 0, scratch=0, local_memory=12288, occupancy=5 / 4)
-    assert far == Finding("both", "far", GFX90A, 101, 32, 3, 2, scratch=404, local_memory=0, occupancy=4)
-    assert audit.parse("", GCN.replace("12288", "512"), GFX90A)[0].occupancy == 8  # registers are what limits
+    assert turn == Finding("turn", GFX90A, 7, 14, local_memory=12288, occupancy=5 / 4)
+    assert far == Finding("far", GFX90A, 101, 32, 3, scratch=404, occupancy=4)
+    assert compilers.parse(GCN.replace("12288", "512"), GFX90A)[0].occupancy == 8  # registers are what limits
 
 
 PTX = """
@@ -320,21 +397,21 @@ ptxas info    : Used 16 registers, used 1 barriers, 516 bytes smem, 368 bytes cm
 
 
 def test_ptx_and_what_ptxas_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "_toolchain", lambda asked: ("clang", {"ptx": "libclc"}, ""))
-    monkeypatch.setattr(audit, "_run", lambda *given: subprocess.CompletedProcess([], 0, PTX, ""))
-    monkeypatch.setattr(audit, "_ptxas", lambda: None)
-    turn, far = audit.compile("both", FAR, (), SM_80)
-    assert turn == Finding("both", "turn", SM_80, None, None, 0, 0, scratch=0, local_memory=516)
-    assert replace(far, problems=()) == Finding("both", "far", SM_80, None, None, 0, 0, scratch=400, local_memory=0)
+    monkeypatch.setattr(compilers, "_toolchain", lambda asked: ("clang", {"ptx": "libclc"}, ""))
+    monkeypatch.setattr(compilers, "_run", lambda *given: subprocess.CompletedProcess([], 0, PTX, ""))
+    monkeypatch.setattr(compilers, "_ptxas", lambda: None)
+    turn, far = compilers.compile(FAR, (), SM_80)
+    assert turn == Finding("turn", SM_80, local_memory=516)
+    assert replace(far, problems=()) == Finding("far", SM_80, scratch=400)
 
-    monkeypatch.setattr(audit, "_ptxas", lambda: "ptxas")
-    monkeypatch.setattr(audit, "_assemble", lambda *given: (SAID, True))
-    turn, far = audit.compile("both", FAR, (), SM_80)
-    assert turn == Finding("both", "turn", SM_80, 16, None, 0, 0, scratch=0, local_memory=516)
+    monkeypatch.setattr(compilers, "_ptxas", lambda: "ptxas")
+    monkeypatch.setattr(compilers, "_assemble", lambda *given: (SAID, True))
+    turn, far = compilers.compile(FAR, (), SM_80)
+    assert turn == Finding("turn", SM_80, 16, local_memory=516)
     assert (far.registers, far.spills, far.scratch) == (255, 151, 632)
     assert far.problems == ("spills 151 registers", "632 bytes of scratch a work-item")
 
-    monkeypatch.setattr(audit, "_assemble", lambda *given: ("ptxas error   : too much shared data\n", False))
-    turn, far = audit.compile("both", FAR, (), SM_80)
+    monkeypatch.setattr(compilers, "_assemble", lambda *given: ("ptxas error   : too much shared data\n", False))
+    turn, far = compilers.compile(FAR, (), SM_80)
     assert turn.problems == ("ptxas: ptxas error   : too much shared data",)
     assert far.scratch == 400

@@ -1,8 +1,8 @@
-"""What compilers make of OpenCL C for devices that are not here: registers, spills, local memory, occupancy.
+"""Cross-compilers for GPUs that are not here, and the figures that they state of each kernel.
 
-clang and libclc translate a program for AMD's GPUs, whose assembly states what each kernel takes, and into PTX, whose
-registers have no number: NVIDIA's ``ptxas`` says more where there is one, and is never required. Drivers have compilers
-of their own, so figures are a careful guess. Local memory passed as an argument of a kernel is in none of them.
+clang and libclc translate a program for AMD's GPUs, whose assembly states the registers and spills of each kernel, and
+into PTX. NVIDIA's ``ptxas`` adds PTX's registers and spills where it is installed. Drivers have compilers of their own,
+so the figures are estimates. They leave out local memory that is an argument of a kernel.
 """
 
 from __future__ import annotations
@@ -12,29 +12,32 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clsvm.errors import BuildError, ClsvmError
-from clsvm.tools.loops import busiest
+from tools.loops import busiest
 
-LOCAL_LIMIT = 32 << 10  # bytes of local memory a work-group: what OpenCL 1.2 promises, and all that some devices have
-LARGER_LIMIT = 48 << 10  # what every device of NVIDIA's has, and AMD's that have matrix units
+LOCAL_LIMIT = 32 << 10  # bytes of local memory a work-group: the least that OpenCL 1.2 allows a device to have
+LARGER_LIMIT = 48 << 10  # bytes that every device of NVIDIA has, and AMD's that have matrix units
 SIMDS = 4  # of an AMD compute unit (RDNA: of the pair of units that share local memory)
-# A variable in PTX: space, bits of an item, name, items; and what ptxas says of an entry
+# A variable in PTX: its space, the bits of an item, its name, the number of items
 _DECLARED = r"\.(local|shared) +(?:\.align \d+ )?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d+)\])?;"
-_SAID = r"(\d+) (?:bytes )?(registers|stack|spill stores)"
+_PTXAS_FIGURE = r"(\d+) (?:bytes )?(registers|stack|spill stores)"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device to compile for. name: clang's and ptxas's name of it. wavefront: work-items that run in step.
-    family: "amd" or "ptx". local_memory: bytes of a compute unit, for all groups on its SIMDS SIMDs. limit: bytes that
-    a work-group may have. profile: of clsvm.opencl.profiles. units: its matrix units in clsvm.gram.units, or ""."""
+    """A device to compile for.
+
+    name: clang's and ptxas's name of the device. wavefront: work-items that run in step. family: "amd" or "ptx".
+    local_memory: bytes of a compute unit, for all work-groups on its SIMDS SIMDs. limit: bytes of local memory that a
+    work-group may have. profile: the name of its record in clsvm.opencl.profiles. units: the name of its matrix units
+    in clsvm.gram.units, or "".
+    """
 
     name: str
     wavefront: int
@@ -55,54 +58,44 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What one kernel takes on one target; None where the compilers do not tell.
+    """The figures of one kernel on one target; None where the compilers do not state one.
 
-    program: the caller's label. entry: the kernel's name. registers: 32-bit vector registers a work-item.
-    scalar_registers: 32-bit, a wavefront. spills, scalar_spills: 32-bit registers that had no room (scalar ones mostly
-    go to vector registers). scratch: bytes a work-item of private memory outside of registers. local_memory: bytes a
-    work-group. occupancy: wavefronts that a SIMD holds on average, of groups of the size that the kernel requires, else
-    of the largest that the compiler allows for. multiply_adds, barriers: of its busiest loop (clsvm.tools.loops).
-    problems: what is wrong, in words; empty where nothing is.
+    entry: the kernel's name. registers, scalar_registers: 32-bit vector registers a work-item, scalar registers a
+    wavefront. spills: vector registers that had no room. (Scalar registers spill into lanes of vector registers.)
+    scratch: bytes a work-item of private memory outside of registers. local_memory: bytes a work-group. occupancy:
+    wavefronts that a SIMD holds on average, of groups of the size that the kernel requires, else of the largest size
+    that the compiler allows for. multiply_adds, barriers: of its busiest loop (tools.loops). problems: its faults.
     """
 
-    program: str
     entry: str
     target: Target
-    registers: int | None
-    scalar_registers: int | None
-    spills: int
-    scalar_spills: int
-    scratch: int
-    local_memory: int
+    registers: int | None = None
+    scalar_registers: int | None = None
+    spills: int = 0
+    scratch: int = 0
+    local_memory: int = 0
     occupancy: float | None = None
     multiply_adds: float = 0.0
     barriers: int = 0
     problems: tuple[str, ...] = ()
 
 
-def problems(finding: Finding) -> tuple[str, ...]:
-    """What the figures of ``finding`` say is wrong: spilled registers, scratch, local memory above the target's limit.
-
-    Scalar registers spill into lanes of vector registers, not into memory: a figure, not a problem.
-    """
-    spills, scratch, memory = finding.spills, finding.scratch, finding.local_memory
-    words = [f"spills {spills} registers"] * (spills > 0)
-    words += [f"{scratch} bytes of scratch a work-item"] * (scratch > 0)
-    limit = finding.target.limit
-    words += [f"{memory} bytes of local memory, more than {limit}"] * (memory > limit)
-    return tuple(words)
+def problems(finding: Finding) -> Iterator[str]:
+    """Yield the faults that the figures show: spilled registers, scratch, local memory above the target's limit."""
+    memory, limit = finding.local_memory, finding.target.limit
+    if finding.spills:
+        yield f"spills {finding.spills} registers"
+    if finding.scratch:
+        yield f"{finding.scratch} bytes of scratch a work-item"
+    if memory > limit:
+        yield f"{memory} bytes of local memory, more than {limit}"
 
 
-def missing() -> str:
-    """What the audit needs and is not installed, in words; "" where all is there."""
-    return _toolchain(os.environ.get("CLSVM_CLANG", ""))[2]
-
-
-def compile(label: str, text: str, options: Sequence[str], target: Target) -> list[Finding]:  # noqa: A001
-    """Compile ``text`` for ``target``; one finding for each of its kernels, in their order.
+def compile(text: str, options: Sequence[str], target: Target) -> list[Finding]:  # noqa: A001
+    """Compile ``text`` for ``target`` and return a finding for each of its kernels, in their order.
 
     Raises:
-        BuildError: clang refuses the text. (What ptxas refuses is a problem of the findings.)
+        BuildError: clang refuses the text. (A refusal of ptxas is a problem of the findings.)
         ClsvmError: clang or libclc is missing, see :func:`missing`.
     """
     clang, libraries, words = _toolchain(os.environ.get("CLSVM_CLANG", ""))
@@ -111,45 +104,26 @@ def compile(label: str, text: str, options: Sequence[str], target: Target) -> li
     done = _run(_command(clang, libraries[target.family], target, options), text)
     if done.returncode:
         raise BuildError(target.name, done.stderr, text)
-    undefined = [f"calls {name}, which libclc lacks: the figures do not hold" for name in _undefined(done.stdout)]
-    findings, refused = parse(label, done.stdout, target), []
-    if target.family == "ptx" and (assembler := _ptxas()) and not undefined:
+    faults = [f"calls {name}, which libclc lacks: the figures do not hold" for name in _undefined(done.stdout)]
+    findings = parse(done.stdout, target)
+    if target.family == "ptx" and (assembler := _ptxas()) and not faults:
         log, ok = _assemble(assembler, done.stdout, target)
-        findings, refused = _with_ptxas(findings, log), [] if ok else [f"ptxas: {log.strip()}"]
-    return [replace(found, problems=(*problems(found), *undefined, *refused)) for found in findings]
+        findings, faults = _with_ptxas(findings, log), [] if ok else [f"ptxas: {log.strip()}"]
+    return [replace(found, problems=(*problems(found), *faults)) for found in findings]
 
 
-def audit(programs: Iterable[tuple[str, str, Sequence[str]]], target: Target, jobs: int = 2) -> Iterator[Finding]:
-    """Findings of every program (label, text, options) on a target, in this order, ``jobs`` compilers at a time.
-
-    A program that stands twice under different labels is compiled once. Raises as :func:`compile` does, in its place
-    in the order.
-    """
-    with ThreadPoolExecutor(jobs) as pool:
-        made: dict[tuple[str, tuple[str, ...]], Future[list[Finding]]] = {}
-        order = []
-        for label, text, options in programs:
-            key = text, tuple(options)
-            if key not in made:
-                made[key] = pool.submit(compile, label, *key, target)
-            order.append((label, made[key]))
-        try:
-            for label, future in order:
-                yield from (replace(found, program=label) for found in future.result())
-        finally:
-            pool.shutdown(cancel_futures=True)
+# Assembly
 
 
-def parse(label: str, assembly: str, target: Target) -> list[Finding]:
-    """The findings that clang's ``assembly`` states itself; their problems are left empty."""
-    return (_parse_amd if target.family == "amd" else _parse_ptx)(label, assembly, target)
+def parse(assembly: str, target: Target) -> list[Finding]:
+    """Return the findings that clang's ``assembly`` states; their problems are left empty."""
+    return list((_parse_amd if target.family == "amd" else _parse_ptx)(assembly, target))
 
 
-def _parse_amd(label: str, assembly: str, target: Target) -> list[Finding]:
+def _parse_amd(assembly: str, target: Target) -> Iterator[Finding]:
     stated = re.findall(r"^\s*\.amdhsa_kernel (\S+)$.*?^; Occupancy: (\d+)$", assembly, re.M | re.S)
     waves = {name: float(occupancy) for name, occupancy in stated}  # as registers and the size of a group limit them
     metadata = re.search(r"^amdhsa\.kernels:\n((?: .*\n)*)", assembly, re.M)
-    findings = []
     for block in re.split(r"^  - ", metadata[1] if metadata else "", flags=re.M)[1:]:  # keys stand in column 4
         values = dict(re.findall(r"^    \.(\w+): +(\S+)$", "    " + block, re.M))
         name = values.pop("name").strip("'\"")
@@ -159,54 +133,48 @@ def _parse_amd(label: str, assembly: str, target: Target) -> list[Finding]:
             group = -(-number["max_flat_workgroup_size"] // target.wavefront)
             occupancy = min(occupancy, target.local_memory // local * group / SIMDS)
         body = re.search(rf"^{re.escape(name)}:.*?$(.*?)^\.Lfunc_end", assembly, re.M | re.S)
-        busy = busiest(body[1] if body else "")
-        found = Finding(
-            label,
-            name,
-            target,
-            multiply_adds=busy.multiply_adds,
-            barriers=busy.barriers,
-            registers=number["vgpr_count"],
-            scalar_registers=number["sgpr_count"],
-            spills=number["vgpr_spill_count"],
-            scalar_spills=number["sgpr_spill_count"],
-            scratch=number["private_segment_fixed_size"],
-            local_memory=local,
-            occupancy=occupancy,
-        )
-        findings.append(found)
-    return findings
+        registers, spills = (number["vgpr_count"], number["sgpr_count"]), number["vgpr_spill_count"]
+        figures = (*registers, spills, number["private_segment_fixed_size"], local, occupancy)
+        yield Finding(name, target, *figures, *busiest(body[1] if body else ""))
 
 
-def _parse_ptx(label: str, assembly: str, target: Target) -> list[Finding]:
-    """Registers and spills are ptxas's to tell."""
-    findings = []
+def _parse_ptx(assembly: str, target: Target) -> Iterator[Finding]:
     for entry, body in re.findall(r"\.entry ([\w$]+)(.*?)^}", assembly, re.M | re.S):
         memory, used = {"local": 0, "shared": 0}, set(re.findall(r"[\w$]+", body))
         for space, bits, name, count in re.findall(_DECLARED, assembly):
             if name in used:
                 memory[space] += int(bits) // 8 * int(count or 1)
-        held = memory["local"], memory["shared"]
-        findings.append(Finding(label, entry, target, None, None, 0, 0, *held, None, *busiest(body)))
-    return findings
+        loop = busiest(body)
+        yield Finding(
+            entry, target, scratch=memory["local"], local_memory=memory["shared"],
+            multiply_adds=loop.multiply_adds, barriers=loop.barriers,
+        )  # fmt: skip
 
 
 def _with_ptxas(findings: list[Finding], log: str) -> list[Finding]:
-    """``findings`` with what ``ptxas -v`` says of each entry it speaks of."""
+    """Return the findings with the registers, spills and stack of ``ptxas -v``."""
     sections = re.split(r"Compiling entry function '([^']+)'", log)
     words, made = dict(zip(sections[1::2], sections[2::2], strict=True)), []
     for found in findings:
-        said = {name: int(n) for n, name in re.findall(_SAID, words.get(found.entry, ""))}
+        said = {name: int(n) for n, name in re.findall(_PTXAS_FIGURE, words.get(found.entry, ""))}
         spills, scratch = said.get("spill stores", 0) // 4, said.get("stack", found.scratch)
         made.append(replace(found, registers=said.get("registers"), spills=spills, scratch=scratch))
     return made
 
 
 def _undefined(assembly: str) -> list[str]:
-    """Functions that are called and not defined, by name."""
+    """Return the names of functions that are called and not defined."""
     called = re.findall(r"([\w.$]+)@(?:gotpcrel|rel)32", assembly)  # AMD
     called += re.findall(r"^\.extern \.func [^;]*?([\w$]+)\s*\(", assembly, re.M)  # PTX
     return sorted(name for name in set(called) if not re.search(rf"^{re.escape(name)}:", assembly, re.M))
+
+
+# Programs that are run
+
+
+def missing() -> str:
+    """Return in words what the audit needs and is not installed, "" where nothing is missing."""
+    return _toolchain(os.environ.get("CLSVM_CLANG", ""))[2]
 
 
 def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
@@ -221,7 +189,7 @@ def _command(clang: str, library: str, target: Target, options: Sequence[str]) -
 
 
 def _assemble(ptxas: str, assembly: str, target: Target) -> tuple[str, bool]:
-    """What ptxas says, and whether it succeeded; for its own default device where it no longer knows ``target``."""
+    """Return ptxas's log and whether it succeeded; for its default device where it no longer knows ``target``."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "program.ptx")
         file.write_text(assembly, "utf-8")
@@ -234,14 +202,14 @@ def _assemble(ptxas: str, assembly: str, target: Target) -> tuple[str, bool]:
 
 @cache
 def _ptxas() -> str | None:
-    """NVIDIA's assembler: on the PATH, or in a package of NVIDIA's from pip."""
+    """Return the path of NVIDIA's assembler: on the PATH, or in a package of NVIDIA's from pip."""
     packaged = (path for entry in sys.path for path in sorted(Path(entry).glob("nvidia/*/bin/ptxas")))
     return shutil.which("ptxas") or next(map(str, packaged), None)
 
 
 @cache
 def _toolchain(asked: str) -> tuple[str, dict[str, str], str]:
-    """(clang, libclc's file for each family, what is missing): the first pair that compiles a trial program."""
+    """Return the first clang that compiles a trial program, libclc's file for each family, and what is missing."""
     names = [asked] if asked else ["clang", *(f"clang-{version}" for version in range(14, 21))]
     clangs = [clang for name in names if (clang := shutil.which(name))]
     said = "" if clangs else "no " + (asked or "clang") + " was found"
@@ -265,7 +233,7 @@ def _toolchain(asked: str) -> tuple[str, dict[str, str], str]:
 
 
 def _libraries(clang: str, family: str) -> list[str]:
-    """Files of libclc for ``family``: beside ``clang`` first, then where systems put them."""
+    """Return libclc's files for ``family``: beside ``clang`` first, then where systems put them."""
     pattern = "amdgcn-*amdhsa*.bc" if family == "amd" else "nvptx64-*nvidiacl*.bc"
     roots = [Path(clang).resolve().parents[1], *map(Path, ("/usr", "/usr/local")), *Path("/usr/lib").glob("llvm-*")]
     folders = [root / part / "clc" for root in roots for part in ("lib", "lib64", "share")]

@@ -1,7 +1,7 @@
-"""What a kernel's assembly does again and again: the share of multiply-adds in its busiest loop, and barriers a pass.
+"""The busiest loop of a kernel's assembly: its share of multiply-adds, and the barriers of a pass.
 
-A loop is what stands from a label to a jump back to it. What stands in a loop within it is that one's; the busiest loop
-has most multiply-adds of its own, where each level of nesting counts for ten passes.
+A loop is what stands from a label to a jump back to that label, without the loops within it. The busiest loop has most
+multiply-adds, where each level of nesting counts for ten passes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ _MULTIPLY_ADD = re.compile(
 )
 _ANY = re.compile("")
 _BARRIER = re.compile(r"^(?:s_barrier|bar(?:rier)?\.sync)")
-
-
 PASSES = 10
 
 
 class Busiest(NamedTuple):
-    """Of a kernel. multiply_adds: their share of the instructions of the busiest loop, 0 where none has any. barriers:
-    of the loop with most of them."""
+    """The share of multiply-adds among the busiest loop's instructions, 0 where no loop has any; and the barriers of
+    the loop with most barriers."""
 
     multiply_adds: float
     barriers: int
 
 
 def busiest(assembly: str) -> Busiest:
-    """Of the assembly of one kernel."""
+    """Return the figures of one kernel's assembly."""
     instructions, loops = _loops(assembly)
     most, share = 0, 0.0
     for loop in loops:
@@ -45,13 +43,13 @@ def busiest(assembly: str) -> Busiest:
 
 
 def _count(pattern: re.Pattern[str], instructions: Sequence[str], loop: Sequence[int]) -> int:
-    """A packed instruction is two."""
+    """Return how many instructions of a loop match; a packed instruction counts for two."""
     found = [instructions[at] for at in loop if pattern.match(instructions[at])]
     return len(found) + sum(one.startswith("v_pk_") for one in found)
 
 
 def _loops(assembly: str) -> tuple[list[str], list[range]]:
-    """All instructions, and where each loop stands among them."""
+    """Return all instructions, and the place of each loop among them."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
     for line in map(str.strip, assembly.splitlines()):

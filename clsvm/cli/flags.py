@@ -1,0 +1,260 @@
+"""The flags and arguments of commands as records, and a decorator that gives a command its records' values."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from clsvm.cli.common import reporting
+from clsvm.parameters import PARAMETERS, Parameter
+
+REQUIRED = inspect.Parameter.empty
+TEXT = "svmlight text; may be .gz, .bz2 or .xz; - is standard input"
+_KERNELS = {"0": "linear", "1": "poly", "2": "rbf", "3": "sigmoid", "4": "precomputed", "polynomial": "poly"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """A flag, or an argument, of a command.
+
+    name: the name of its value. flag: "-c"; "" for an argument. default: REQUIRED where there is none. kind: the type
+    of the value, by default that of ``default``, or text. read: makes the value of what was given, or of the default;
+    it may raise BadParameter. least: the least number. ok, expected: a test of a number that is given, and in words
+    what passes it.
+    """
+
+    name: str
+    flag: str
+    default: Any
+    help: str
+    kind: Any = None
+    metavar: str | None = None
+    read: Callable[[Any], Any] | None = None
+    least: float | None = None
+    ok: Callable[[Any], bool] | None = None
+    expected: str = ""
+    hidden: bool = False
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the parameter that typer makes the flag or argument of."""
+        told: dict[str, Any] = {"callback": self._value, "help": self.help, "metavar": self.metavar}
+        if self.least is not None:
+            told["min"] = self.least
+        made = typer.Option(self.flag, hidden=self.hidden, **told) if self.flag else typer.Argument(**told)
+        kind = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
+        hint = Annotated[kind | None if self.default is None else kind, made]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
+
+    def _value(self, value: Any) -> Any:
+        if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
+            raise typer.BadParameter(f"got {value:g}, expected {self.expected}", param_hint=self.flag)
+        return value if self.read is None else self.read(value)
+
+
+def command(*options: Option) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Return a decorator of a command: its function gets an object that has the options' values by their names, and
+    what it raises is reported."""
+
+    def made(function: Callable[[Any], None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(ctx: typer.Context, **given: Any) -> None:
+            with reporting(ctx, given.get("resume") or given.get("checkpoint")):
+                function(SimpleNamespace(**given))
+
+        ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        listed = [ctx, *(option.parameter() for option in options)]
+        run.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in listed}
+        return run
+
+    return made
+
+
+class LibsvmCommand(TyperCommand):
+    """A command whose short flags are LIBSVM's: a flag and its value are two words, and ``-w`` carries a label."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        params = self.get_params(ctx)
+        known = {name for param in params for name in param.opts}
+        switches = {name for param in params if getattr(param, "is_flag", False) for name in param.opts}
+        training = "-wi" in known
+        words, i = list(args), 0
+        while i < len(words) and words[i] != "--":
+            word = words[i]
+            if training and word.startswith("-w"):
+                if i + 1 == len(words):
+                    raise typer.BadParameter("expected a weight after it", ctx, param_hint=word)
+                words[i : i + 2] = ["-wi", f"{word[2:]}={words[i + 1]}"]
+            elif len(word) > 2 and word[:2] in known and word not in known:
+                hint = f"expected a flag and its value as two words: {word[:2]} {word[2:]}"
+                raise typer.BadParameter(f"got {word}, {hint}", ctx, param_hint=word[:2])
+            i += 2 if word.startswith("-") and word not in {*switches, "-"} and "=" not in word else 1
+        return super().parse_args(ctx, words)
+
+
+# Values
+
+
+def to_read(name: str | None) -> str | None:
+    """Return the name of a file to read: "-" is standard input."""
+    return "/dev/stdin" if name == "-" else name
+
+
+def to_write(name: str | None) -> str | None:
+    """Return the name of a file to write: "-" is standard output."""
+    return "/dev/stdout" if name == "-" else name
+
+
+def one_of(flag: str | None, got: str, known: Collection[str], words: str = "") -> str:
+    """Return ``got``, a name among ``known``, which ``words`` list; raise a usage error for another one."""
+    if got not in known:
+        expected = words or f"one of {', '.join(known)}"
+        raise typer.BadParameter(f"got {got!r}, expected {expected}", param_hint=flag)
+    return got
+
+
+def ending(suffix: str) -> Callable[[str | None], str | None]:
+    """Return a reader of a file's name with this suffix."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and not name.lower().endswith(suffix):
+            raise typer.BadParameter(f"got {name!r}, expected a name that ends in {suffix}")
+        return name
+
+    return check
+
+
+def numbers(words: Sequence[str] | None) -> dict[str, float | int]:
+    """Return the numbers of ``name=value`` words by name, whole where they are written so."""
+    found: dict[str, float | int] = {}
+    for word in words or ():
+        name, equals, text = (part.strip() for part in word.partition("="))
+        try:
+            value: float | int = int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+        except ValueError:
+            equals = ""
+        if not (equals and name.isidentifier()):
+            raise typer.BadParameter(f"got {word!r}, expected name=number, such as alpha=0.5", param_hint="--param")
+        if name in found:
+            raise typer.BadParameter(f"got {name} twice, expected it once", param_hint="--param")
+        found[name] = value
+    return found
+
+
+def _weights(words: Sequence[str] | None) -> dict[int, float]:
+    """Return the weights of ``label=weight`` words by label; the last one of a label counts."""
+    weights = {}
+    for word in words or ():
+        label, _, text = word.partition("=")
+        try:
+            weight = weights[int(label)] = float(text)
+        except ValueError:
+            expected = "expected an integer label and a weight, such as -w-1 0.5"
+            raise typer.BadParameter(f"got '-w{label} {text}', {expected}", param_hint="-wi") from None
+        if not 0 < weight < math.inf:
+            raise typer.BadParameter(f"got {weight:g}, expected a weight above 0", param_hint=f"-w{label}")
+    return weights
+
+
+def _kernel_name(text: str | None) -> str | None:
+    """Return the name of the kernel that -t says by its number or name."""
+    from clsvm.kernels.records import BUILTIN
+
+    name = _KERNELS.get(text or "", text)
+    if name is not None and name not in (*BUILTIN, "precomputed"):
+        expected = f"0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed, or a name: {', '.join(BUILTIN)}"
+        raise typer.BadParameter(f"got {text!r}, expected one of {expected}")
+    return name
+
+
+def _memory(text: str | None) -> str | None:
+    if text is not None:
+        from clsvm.opencl.memory import parse_bytes
+
+        try:
+            parse_bytes(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
+
+# Options of several commands
+
+
+def data(words: str, name: str = "file") -> Option:
+    """Return the argument of a data file, which holds ``words``."""
+    return Option(name, "", REQUIRED, f"{words}, {TEXT}.", read=to_read)
+
+
+def of_estimators(table: Mapping[str, Parameter] = PARAMETERS, short: bool = False) -> list[Option]:
+    """Return an option for each parameter of estimators that has a flag: LIBSVM's of one letter, or the others."""
+    flags = [one for one in table.values() if one.flag and one.flag.name.startswith("--") != short]
+    return [_of_parameter(one) for one in flags]
+
+
+def _of_parameter(one: Parameter) -> Option:
+    """Return a parameter's option. The table reads words that may stand for a number, typer reads numbers."""
+    assert one.flag
+    worded = isinstance(one.default, str)
+
+    def checked(value: Any) -> Any:
+        try:
+            value = one.limits.read(value) if worded else value
+            one.limits.check(one.name, value)
+        except (ValueError, TypeError) as error:
+            raise typer.BadParameter(str(error).replace(" or None", "")) from None
+        return value
+
+    kind = float if one.default is None else None
+    return Option(one.name, one.flag.name, one.default, one.flag.help, kind, one.flag.metavar, read=checked)
+
+
+_ONE_DEVICE = "gpu, cpu, gpu:1, part of a name or an index; see 'clsvm devices'."
+_MEMORY = "Device memory to use, such as 2GB. Default: a share of it."
+_MODEL_OUT = "Where the model goes; - is standard output. Default: FILE's name + .model"
+_ELEMENT = "Element-wise kernel f(s), s the sum of EXPR over features: 'abs(x - y)'."
+DEVICE = Option("device", "--device", None, _ONE_DEVICE)
+DEVICES = Option("device", "--device", None, f"{_ONE_DEVICE} Several: gpu:0,gpu:1.")
+MEMORY_LIMIT = Option("memory_limit", "--memory-limit", None, _MEMORY, read=_memory)
+QUIET = Option("quiet", "-q", False, "Print warnings and errors only.")
+MODEL_OUT = Option("model", "", None, _MODEL_OUT, read=to_write)
+REPORT = Option("report", "--report", None, "Write the fit's report as JSON.", str, "FILE.json", read=ending(".json"))
+PLOT = Option("plot", "--plot", None, "Draw gap and violation over time.", str, "FILE.png", read=ending(".png"))
+ELEMENT = Option("element", "--element", None, _ELEMENT, str, "EXPR")
+PARAM = Option(
+    "param", "--param", None, "A parameter of the kernel; repeatable.", list[str], "NAME=VALUE", read=numbers
+)
+
+# svm-train's flags, which grid.py passes on
+_KERNEL = (
+    "Kernel: 0 linear, 1 poly, 2 rbf, 3 sigmoid, 4 precomputed (FILE holds lines 'label 0:serial 1:K(x,x1) 2:K(x,x2)"
+    " ...'), or a name of 'clsvm kernels list'. Default: 2"
+)
+_BINARY: Any = {"ok": lambda value: value in (0, 1), "expected": "0 or 1"}
+KERNEL = Option("kernel", "-t", None, _KERNEL, read=_kernel_name)
+DEGREE = Option(
+    "degree", "-d", None, "degree of the kernel. Default: 3", int, ok=lambda d: d >= 0, expected="0 or more"
+)
+COEF0 = Option(
+    "coef0", "-r", None, "coef0 of the kernel. Default: 0", float, ok=math.isfinite, expected="a finite number"
+)
+WEIGHTS = Option(
+    "weights", "-wi", None, "C of label i times WEIGHT: -w1 2 -w-1 0.5.", list[str], "WEIGHT", read=_weights
+)
+SHRINKING = Option("shrinking", "-h", 1, "Shrinking, 0 or 1: taken, without effect.", **_BINARY)
+PROBABILITY = Option(
+    "probability", "-b", 0, "1: fit probabilities, too, by five fits more. Those of -s 2 need LIBSVM 3.3.", **_BINARY
+)
+FOLDS = Option(
+    "folds", "-v", None, "Cross-validation: so many folds, and no model is written.", int, ok=lambda v: v >= 2,
+    expected="2 or more folds",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Commands for developers, run in a checkout: ``python -m tools.audit``."""

@@ -1,0 +1,83 @@
+"""Every program of a device profile, for compilers to be tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from clsvm.gram import layouts, units
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.lanes import DENSE
+from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
+from clsvm.gram.units import UNITS
+from clsvm.kernels.records import Spec
+from clsvm.linalg.programs import programs
+from clsvm.opencl import sources
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.sources import Variant
+from clsvm.problem import Constraint
+from clsvm.solvers.programs import carry, respond, selection, shard, subproblem
+
+DTYPES = "float32", "float64"
+
+
+def registry(specs: Iterable[Spec], profile: Profile, matrix_units: str = "") -> list[Variant]:
+    """Return all programs of a profile and of some kernel functions, each text with the same options once.
+
+    matrix_units: the name of the device's matrix units in clsvm.gram.units, or "".
+    """
+    specs, found = list(specs), dict[tuple[str, tuple[str, ...]], Variant]()
+    dtypes = [dtype for dtype in DTYPES if not profile.lacks(dtype)]
+    of_kernels = (_of_kernel(spec, dtype, profile) for spec in specs for dtype in dtypes)
+    for one in chain(fixed(profile), *of_kernels, of_units(matrix_units, specs, profile)):
+        found.setdefault((one.text, one.options), one)
+    return list(found.values())
+
+
+def fixed(profile: Profile) -> Iterator[Variant]:
+    """Yield the programs that are the same for every kernel function."""
+    yield Variant("zero", sources.cl("opencl/zero"), (), "zero")
+    for dtype in DTYPES:
+        if profile.lacks(dtype):
+            continue
+        for constraint in Constraint:
+            yield selection(profile, dtype, constraint)
+            if constraint is not Constraint.SPLIT:
+                yield selection(profile, dtype, constraint, profile.sort_most)
+            yield subproblem(profile, dtype, profile.working_set, constraint)
+            if profile.shape == "vector" and constraint in (Constraint.BIAS, Constraint.NONE):
+                yield subproblem(profile, dtype, profile.working_set, constraint, picked_rows())
+        for program in update, carry, shard, respond, given, back:
+            yield program(profile, dtype)
+        yield back(profile, dtype, exact=True)
+        yield from programs(profile, dtype)
+        for layout in LAYOUTS.values():
+            yield from layout.programs(profile, dtype)
+
+
+def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
+    """Yield the programs of one kernel function, but those of matrix units."""
+    for kind in layouts.names(spec):
+        if not LAYOUTS[kind].suits(profile):
+            continue
+        for product in PRODUCTS:
+            for shape in shapes(profile, product, kind):
+                yield gram(spec, product, kind, dtype, profile, shape=shape)
+        if made := forward_back(spec, kind, dtype, profile):
+            yield made
+        yield from LAYOUTS[kind].programs_of(spec, profile, dtype)
+    if profile.shape == "vector":
+        for constraint in (Constraint.BIAS, Constraint.NONE):
+            yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))
+
+
+def of_units(name: str, specs: Iterable[Spec], profile: Profile) -> Iterator[Variant]:
+    """Yield the programs of the matrix units ``name``: of functions of inner products, over dense rows in float32."""
+    for one in UNITS:
+        if one.name != name:
+            continue
+        yield units.norms(one, profile)
+        for spec in specs:
+            for product, made in PRODUCTS.items():
+                if not (made.tile or made.layout or spec.element) and "wide" in shapes(profile, product, DENSE.name):
+                    yield units.gram(spec, product, one, profile)
