@@ -76,7 +76,7 @@ OPTIONS = (
     Option("svmtrain", "-svmtrain", None, "Taken, without effect: clsvm trains."),
     Option("svm_type", "-s", 0, "Type: 0 C-SVC alone.", ok=_is_zero, expected="0: rates are of C-SVC"),
     replace(flags.KERNEL, help="Kernel, as 'clsvm train' has it. Default: 2"),
-    replace(flags.DEGREE, default=3, help="degree of the kernel."),
+    replace(flags.DEGREE, default=3, help="degree of the kernel.", ok=None, least=0),
     replace(flags.COEF0, default=0.0, help="coef0 of the kernel."),
     Option("cost", "-c", None, "", float, hidden=True, read=_by_range),
     Option("gamma", "-g", None, "", float, hidden=True, read=_by_range),

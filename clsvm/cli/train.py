@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport
 
-Said = Callable[..., None]  # prints svm-train's lines of a fit to some rows
+PrintLines = Callable[..., None]  # prints svm-train's lines of a fit to some rows
 
 
 def _task(number: int) -> Task:
@@ -94,19 +94,19 @@ def train(asked: Any) -> None:
 
     warnings.simplefilter("ignore", ConvergenceWarning)  # said below
 
-    def said(fit: Any, places: Any = slice(None)) -> None:
+    def print_lines(fit: Any, places: Any = slice(None)) -> None:
         weights = None if rows.weights is None else rows.weights[places]
         for line in lines.svm_train(fit, rows.targets[places], weights) if not asked.quiet else ():
             typer.echo(line)
 
     if asked.folds is not None:
-        _cross_validate(asked, estimator, rows, said)
+        _cross_validate(asked, estimator, rows, print_lines)
         return
     estimator.fit(rows.X, rows.targets, sample_weight=rows.weights)
     report = estimator.fit_report_
     if not report.converged:
         warn(report.status)
-    model = _model(asked, estimator, rows, said)
+    model = _model(asked, estimator, rows, print_lines)
     form = _write(model, model_file)
     common.write_report(report, asked.report)
     if figure is not None:
@@ -118,7 +118,7 @@ def train(asked: Any) -> None:
         return
     if asked.task.kind == NUMBERS and model.has_probabilities:
         typer.echo(common.error_lines(model))
-    said(estimator)
+    print_lines(estimator)
     for line in _further_lines(model, report, len(rows.y)):
         typer.echo(line)
     for word, path in (("model", f"{model_file}: {form}"), ("report", asked.report), ("plot", asked.plot)):
@@ -185,9 +185,9 @@ def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
     return estimator.set_params(kernel=kernel or "precomputed", **solver)
 
 
-def _cross_validate(asked: Any, estimator: Any, rows: _Data, said: Said) -> None:
+def _cross_validate(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> None:
     """Print the scores of -v."""
-    predicted = _held_out(asked, estimator, rows, said)
+    predicted = _held_out(asked, estimator, rows, print_lines)
     if asked.task.kind == NUMBERS:
         error, correlation = common.regression_scores(predicted, rows.y)
         typer.echo(f"Cross Validation Mean squared error = {error:g}")
@@ -196,7 +196,7 @@ def _cross_validate(asked: Any, estimator: Any, rows: _Data, said: Said) -> None
         typer.echo(f"Cross Validation Accuracy = {common.accuracy(predicted, rows.targets)[0]:g}%")
 
 
-def _held_out(asked: Any, estimator: Any, rows: _Data, said: Said) -> NDArray[np.float64]:
+def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> NDArray[np.float64]:
     """Return for each row the prediction of a model of the other folds; with -b 1 the most probable class."""
     import numpy as np
     from sklearn.base import clone
@@ -219,16 +219,16 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, said: Said) -> NDArray[np
         name = f"fold {number} of {min(asked.folds, len(y))}"
         with labelled(name):
             fold.fit(fold_rows, labels, sample_weight=weights)
-        said(fold, train)
+        print_lines(fold, train)
         if not fold.fit_report_.converged:
             warn(f"fold {number}: {fold.fit_report_.status}")
         if asked.probability and of_classes:
 
-            def inner_said(inner: Any, places: NDArray[np.intp], outer: NDArray[np.intp] = train) -> None:
-                said(inner, outer[places])
+            def print_inner(inner: Any, places: NDArray[np.intp], outer: NDArray[np.intp] = train) -> None:
+                print_lines(inner, outer[places])
 
             with labelled(f"{name}, probabilities"):
-                model = probability.calibrated(fold, fold_rows, labels, weights, inner_said)
+                model = probability.calibrated(fold, fold_rows, labels, weights, print_inner)
             found = model.predict_proba(test_rows, fold.device, fold.memory_limit)
             predicted[test] = model.classes[found.argmax(axis=1)]
         else:
@@ -236,7 +236,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, said: Said) -> NDArray[np
     return predicted
 
 
-def _model(asked: Any, estimator: Any, rows: _Data, said: Said) -> KernelModel:
+def _model(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> KernelModel:
     """Return the model to write: with probabilities if asked for, labels and rows as the file has them."""
     import numpy as np
     from sklearn.exceptions import ConvergenceWarning
@@ -250,7 +250,7 @@ def _model(asked: Any, estimator: Any, rows: _Data, said: Said) -> KernelModel:
     if asked.probability:
         with warnings.catch_warnings(), labelled("probabilities"):
             warnings.simplefilter("default", ConvergenceWarning)  # of the folds
-            model = probabilities.calibrated(estimator, rows.X, rows.targets, rows.weights, said)
+            model = probabilities.calibrated(estimator, rows.X, rows.targets, rows.weights, print_lines)
         if not model.has_probabilities:
             warn("no probabilities: fewer than 5 rows are inside, or outside")
     if asked.task.kind == CLASSES:

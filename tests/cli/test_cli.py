@@ -1,4 +1,4 @@
-"""The command line: what it prints where, exit codes, files, and LIBSVM's programs as peers where installed."""
+"""The command line: what it prints where, exit codes, files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import lzma
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,10 +28,6 @@ from clsvm.report import FitReport
 from tests.conftest import Command
 
 ROOT = Path(__file__).resolve().parents[2]
-needs_libsvm = pytest.mark.skipif(
-    not (shutil.which("svm-train") and shutil.which("svm-predict")),
-    reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",
-)
 
 
 @pytest.fixture
@@ -267,49 +262,6 @@ def test_models_of_other_labels_predict(clsvm: Command, tmp_path: Path) -> None:
         assert set((tmp_path / "out").read_text().split()) == words
         assert (result.out == "") == (labels.dtype.kind == "U")
         assert ("no accuracy: the labels of m are text" in result.err) == (labels.dtype.kind == "U")
-
-
-# LIBSVM's programs
-
-FLAGS = {
-    "rbf": "",
-    "linear": "-t 0 -c 0.3",
-    "poly": "-t 1 -d 2 -g 0.1 -r 1",
-    "sigmoid": "-t 3 -g 0.01 -r -0.1",
-    "weights": "-w1 2 -w-1 0.5 -g 0.05 -c 0.7 -e 0.0005 -m 50 -h 1 -b 0",
-}
-
-
-@needs_libsvm
-@pytest.mark.parametrize("name", FLAGS)
-def test_the_same_flags_give_svm_trains_answer(clsvm: Command, tmp_path: Path, name: str) -> None:
-    ours = clsvm("train", *FLAGS[name].split(), "breast_cancer.train", "ours")
-    assert ours.code == 0, ours.err
-    theirs = subprocess.run(
-        ["svm-train", *FLAGS[name].split(), "breast_cancer.train", "theirs"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    for key in ("obj", "rho"):
-        got, expected = (float(re.search(rf"{key} = ([-0-9.e]+)", text)[1]) for text in (ours.out, theirs))  # type: ignore[index]
-        assert got == pytest.approx(expected, rel=1e-4, abs=2e-3 if key == "rho" else 0)
-    weights_given = name == "weights"
-    assert ("nu = " in ours.out, "nu = " in theirs) == (not weights_given, not weights_given)
-    counts = [[int(v) for v in re.search(r"nSV = (\d+), nBSV = (\d+)", t).groups()] for t in (ours.out, theirs)]  # type: ignore[union-attr]
-    np.testing.assert_allclose(counts[0], counts[1], atol=3)
-
-    answers = {}
-    for model in ("ours", "theirs"):
-        result = clsvm("predict", "breast_cancer.test", model, f"{model}.clsvm")
-        assert result.code == 0, result.err
-        peer = subprocess.run(
-            ["svm-predict", "breast_cancer.test", model, f"{model}.libsvm"], check=True, capture_output=True, text=True
-        )
-        assert result.out == peer.stdout
-        assert (tmp_path / f"{model}.clsvm").read_bytes() == (tmp_path / f"{model}.libsvm").read_bytes()
-        answers[model] = np.loadtxt(tmp_path / f"{model}.clsvm")
-    assert np.count_nonzero(answers["ours"] != answers["theirs"]) <= 1
 
 
 def test_predictions_to_stdout(clsvm: Command, folder: Path, tmp_path: Path) -> None:

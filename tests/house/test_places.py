@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernel_matrix, libsvm, load_model, save_model
-from clsvm.cli.common import flagged
+from clsvm.cli.flags import command, of_estimators
 from clsvm.estimators.constructors import documented
 from clsvm.fit import several
 from clsvm.gram.layouts import LAYOUTS
@@ -220,9 +220,9 @@ def test_a_parameter_of_the_solver(device: str, monkeypatch: pytest.MonkeyPatch)
     app = typer.Typer()
 
     @app.command()
-    @flagged(short="last", long="last")
-    def command(last: Annotated[str, typer.Option()] = "", **given: Any) -> None:
-        typer.echo(f"{given['patience']} {given['tol']}")
+    @command(*of_estimators(short=True), *of_estimators())
+    def patient(asked: Any) -> None:
+        typer.echo(f"{asked.patience} {asked.tol}")
 
     run = CliRunner().invoke
     assert run(app, ["--patience", "5", "-e", "0.01"]).output == "5 0.01\n"
