@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from rich.console import Console
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(bad > 0)
 
 
-def _names(known: Sequence[str] | dict[str, object]) -> Callable[[str], list[str]]:
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
     """Return a reader of lists such as ``a,b`` of known names."""
 
     def read(text: str) -> list[str]:

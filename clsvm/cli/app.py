@@ -9,9 +9,11 @@ of a command stands in a table here, since ``python -OO`` drops docstrings.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from clsvm.cli import describe, devices, falkon, grid, kernels, predict, scale, train
 from clsvm.cli.flags import LibsvmCommand
@@ -26,24 +28,25 @@ app = typer.Typer(
 )
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(falkon.app, name="falkon")
-for _function, _class, _help in (
-    (scale.scale, LibsvmCommand, "Scale each feature of FILE by its minimum and maximum and print the rows as svmlight"
-     " text."),
-    (describe.describe, None, "Describe the rows of FILE: how their entries are spread, and what each layout of them"
-     " would cost."),
+_COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None, str], ...] = (
+    (scale.scale, LibsvmCommand,
+     "Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text."),
+    (describe.describe, None,
+     "Describe the rows of FILE: how their entries are spread, and what each layout of them would cost."),
     (devices.tune, None, "Search the tile sizes that are fastest on a device, measure what its layouts of rows cost,"
      " and keep both for later fits."),
-    (train.train, LibsvmCommand, "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold"
-     " it."),
-    (grid.grid, grid.GridCommand, "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last"
-     " line says which."),
-    (predict.predict, LibsvmCommand, "Predict the labels or values of TEST by MODEL and print the accuracy, or the"
-     " error."),
-    (describe.sample, None, "Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight"
-     " text."),
-    (devices.devices, None, "List the OpenCL devices of this machine, whether each is usable, and which is the"
-     " default."),
-):  # fmt: skip
+    (train.train, LibsvmCommand,
+     "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it."),
+    (grid.grid, grid.GridCommand,
+     "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last line says which."),
+    (predict.predict, LibsvmCommand,
+     "Predict the labels or values of TEST by MODEL and print the accuracy, or the error."),
+    (describe.sample, None,
+     "Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text."),
+    (devices.devices, None,
+     "List the OpenCL devices of this machine, whether each is usable, and which is the default."),
+)  # fmt: skip
+for _function, _class, _help in _COMMANDS:
     app.command(cls=_class, help=_help)(_function)
 
 
