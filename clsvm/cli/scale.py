@@ -265,17 +265,15 @@ def _ranges(lines: _Lines) -> Ranges:
     """Return the ranges that the lines of a range file give."""
     import numpy as np
 
-    lines.advance()
     target = None
     if lines.words == [b"y"]:
-        ends = lines.pair("the targets' lower and upper limit", True)
-        target = *ends, *lines.pair("the targets' minimum and maximum", False)
+        ends = lines.pair("the targets' lower and upper limit", equal=False)
+        target = *ends, *lines.pair("the targets' minimum and maximum", equal=True)
         lines.advance()
     if lines.words != [b"x"]:
         lines.fail(lines.shown(), "x" if target else "x or y")
-    lower, upper = lines.pair("the features' lower and upper limit", True)
-    found: list[tuple[int, float, float]] = []
-    last = 0
+    lower, upper = lines.pair("the features' lower and upper limit", equal=False)
+    features, spans, last = list[int](), list[tuple[float, float]](), 0
     while lines.advance():
         index, low, high = lines.numbers("a feature's number, minimum and maximum", 3)
         if not (index == int(index) and last < index <= _HIGHEST):
@@ -283,28 +281,35 @@ def _ranges(lines: _Lines) -> Ranges:
         if low > high:
             lines.fail(f"minimum {low:g} above maximum {high:g}", "a minimum and a maximum")
         last = int(index)
-        found.append((last - 1, low, high))
-    features = np.array([one[0] for one in found], dtype=np.int64)
-    spans = np.array([one[1:] for one in found]).reshape(-1, 2)
-    return Ranges(lower, upper, features, spans[:, 0], spans[:, 1], target)
+        features.append(last - 1)
+        spans.append((low, high))
+    low_high = np.array(spans).reshape(-1, 2)
+    return Ranges(lower, upper, np.array(features, np.int64), low_high[:, 0], low_high[:, 1], target)
 
 
 class _Lines:
-    """The lines of a range file that are not blank; ``number`` and ``words`` are those of the present one."""
+    """The lines of a range file that are not blank; ``number`` and ``words`` are those of the present one.
+
+    After the last line there are no words.
+    """
 
     def __init__(self, path: str, lines: Iterable[bytes]) -> None:
-        self.path, self.number, self.words = path, 0, list[bytes]()
-        self._lines = enumerate(lines, 1)
-        self._end = 0
+        self.path, self._filled = path, self._numbered(lines)
+        self.advance()
+
+    @staticmethod
+    def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+        number = 0
+        for number, line in enumerate(lines, 1):
+            if words := line.split():
+                yield number, words
+        while True:
+            yield number + 1, []
 
     def advance(self) -> bool:
-        for number, line in self._lines:
-            self._end = number
-            if words := line.split():
-                self.number, self.words = number, words
-                return True
-        self.number, self.words = self._end + 1, []
-        return False
+        """Go to the next line; return whether there is one."""
+        self.number, self.words = next(self._filled)
+        return bool(self.words)
 
     def fail(self, got: str, expected: str) -> NoReturn:
         raise ValueError(f"{self.path}, line {self.number}: got {got}, expected {expected}")
@@ -313,6 +318,7 @@ class _Lines:
         return repr(b" ".join(self.words)[:40].decode("utf-8", "replace")) if self.words else "the end of the file"
 
     def numbers(self, what: str, count: int) -> list[float]:
+        """Return the numbers of the line, which has to have ``count``."""
         from clsvm.models.lines import number
 
         try:
@@ -323,9 +329,10 @@ class _Lines:
             self.fail(self.shown(), what)
         return values
 
-    def pair(self, what: str, apart: bool) -> tuple[float, float]:
+    def pair(self, what: str, equal: bool) -> tuple[float, float]:
+        """Return the two ascending numbers of the next line, which may be ``equal``."""
         self.advance()
         first, second = self.numbers(what, 2)
-        if second < first or (apart and second == first):
+        if second < first or (second == first and not equal):
             self.fail(f"{first:g} and {second:g}", f"{what}, the second the larger")
         return first, second
