@@ -19,7 +19,6 @@ import typer
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from rich.console import Console
     from rich.table import Table
@@ -145,8 +144,8 @@ def folds_of(y: NDArray[Any], folds: int, of_classes: bool) -> list[tuple[NDArra
     return probability.folds(y, folds, of_classes)
 
 
-def new_figure(path: str | None) -> Figure | None:
-    """Return a figure where a picture is asked for. Raises ImportError without matplotlib."""
+def new_figure(path: str | None) -> Any:
+    """Return a matplotlib figure, None where no picture is asked for. Raises ImportError without matplotlib."""
     if path is None:
         return None
     from clsvm import plots
@@ -154,7 +153,7 @@ def new_figure(path: str | None) -> Figure | None:
     return plots.figure()
 
 
-def save_figure(figure: Figure, path: str) -> None:
+def save_figure(figure: Any, path: str) -> None:
     """Write a figure as PNG, whole or not at all."""
     from clsvm import files
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def _print(found: Description) -> None:
     out.print(f"auto takes       {found.chosen}: {found.reason}")
 
 
-def _table(title: str, columns: list[str], rows: list[tuple[str, ...]]) -> None:
+def _table(title: str, columns: list[str], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table whose first column is words and the others are figures."""
     table = common.new_table(*columns, right=columns[1:], title=title)
     for row in rows:

@@ -36,8 +36,8 @@ def devices(asked: Any) -> None:
     common.show_table(table)
     for words in icd.unloaded():
         common.console().print(words)
-    usable = any(r.usable for r in records)
-    common.console().print(rule if usable else f"None of these is usable: {machine.cure()}")
+    any_usable = any(r.usable for r in records)
+    common.console().print(rule if any_usable else f"None of these is usable: {machine.cure()}")
 
 
 def _default() -> tuple[int | None, str]:

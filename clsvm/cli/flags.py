@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -46,15 +46,24 @@ class Option:
 
     def parameter(self) -> inspect.Parameter:
         """Return the parameter that typer makes the flag or argument of."""
-        told: dict[str, Any] = {"callback": self._value, "help": self.help, "metavar": self.metavar}
+        told: dict[str, Any] = {"help": self.help, "metavar": self.metavar}
+        if not self.of_several:
+            told["callback"] = self.value
         if self.least is not None:
             told["min"] = self.least
         made = typer.Option(self.flag, hidden=self.hidden, **told) if self.flag else typer.Argument(**told)
-        kind = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
-        hint = Annotated[kind | None if self.default is None else kind, made]
+        kind: Any = self.kind or (str if self.default in (None, REQUIRED) else type(self.default))
+        kind = kind | None if self.default is None else kind
+        hint = Annotated[kind, made]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=self.default, annotation=hint)
 
-    def _value(self, value: Any) -> Any:
+    @property
+    def of_several(self) -> bool:
+        """Whether typer makes a list or tuple of the words, which it does after its callbacks."""
+        return get_origin(self.kind) is not None
+
+    def value(self, value: Any) -> Any:
+        """Return the value of what was given. Raises BadParameter."""
         if value is not None and self.ok is not None and not (math.isfinite(value) and self.ok(value)):
             raise typer.BadParameter(f"got {value:g}, expected {self.expected}", param_hint=self.flag)
         return value if self.read is None else self.read(value)
@@ -68,7 +77,8 @@ def command(*options: Option) -> Callable[[Callable[[Any], None]], Callable[...,
         @wraps(function)
         def run(ctx: typer.Context, **given: Any) -> None:
             with reporting(ctx, given.get("resume") or given.get("checkpoint")):
-                function(SimpleNamespace(**given))
+                several = {option.name: option.value(given[option.name]) for option in options if option.of_several}
+                function(SimpleNamespace(**{**given, **several}))
 
         ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
         listed = [ctx, *(option.parameter() for option in options)]

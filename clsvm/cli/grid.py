@@ -201,7 +201,7 @@ def _write(points: list[Point], target: str | None, figure: Any, png: str | None
 
         axes = {"c": "log2(C)", "g": "log2(gamma)"}
         params = [{axes[name]: power for name, power in point.powers.items()} for point in points]
-        results = {f"param_{name}": [at[name] for at in params] for name in axes.values()}
+        results: dict[str, Any] = {f"param_{name}": [at[name] for at in params] for name in axes.values()}
         results |= {"params": params, "mean_test_score": [point.rate for point in points]}
-        plots.grid(SimpleNamespace(cv_results_=results), *reversed(axes.values()), figure.subplots())
+        plots.grid(SimpleNamespace(cv_results_=results), axes["g"], axes["c"], figure.subplots())
         common.save_figure(figure, png)

@@ -232,11 +232,12 @@ def host(
     chosen = [d for platform in cl.get_platforms() for d in platform.get_devices()][int(device)]
     context = cl.Context([chosen])
     queue = cl.CommandQueue(context)
-    told = head.options.split() if options else []
-    program = cl.Program(context, text).build([*told, "-cl-opt-disable", "-cl-kernel-arg-info"])  # (sooner)
-    info = cl.kernel_arg_info
-    names = [program.gram.get_arg_info(place, info.NAME) for place in range(program.gram.num_args)]
-    assert names == [name for _, name in head.arguments]
+    told = [*head.options.split(), "-cl-kernel-arg-info"] if options else []
+    program = cl.Program(context, text).build([*told, "-cl-opt-disable"], cache_dir=False if options else None)
+    gram = cl.Kernel(program, "gram")
+    if options:
+        names = [gram.get_arg_info(place, cl.kernel_arg_info.NAME) for place in range(gram.num_args)]
+        assert names == [name for _, name in head.arguments]
     outputs: dict[str, tuple[cl.Buffer, np.ndarray]] = {}
     arguments: list[Any] = []
     real = np.dtype(np.float32)
@@ -261,7 +262,7 @@ def host(
         if block is not None:
             arguments[names.index("first")] = np.int32(b * head.UB)
             cl.enqueue_copy(queue, arguments[names.index("block")], block.astype(real))
-        program.gram(queue, *size, *arguments)
+        gram(queue, *size, *arguments)
     for buffer, array in outputs.values():
         cl.enqueue_copy(queue, array, buffer)
     queue.finish()
