@@ -235,9 +235,9 @@ def host(
     told = [*head.options.split(), "-cl-kernel-arg-info"] if options else []
     program = cl.Program(context, text).build([*told, "-cl-opt-disable"], cache_dir=False if options else None)
     gram = cl.Kernel(program, "gram")
+    names = [name for _, name in head.arguments]
     if options:
-        names = [gram.get_arg_info(place, cl.kernel_arg_info.NAME) for place in range(gram.num_args)]
-        assert names == [name for _, name in head.arguments]
+        assert [gram.get_arg_info(i, cl.kernel_arg_info.NAME) for i in range(gram.num_args)] == names
     outputs: dict[str, tuple[cl.Buffer, np.ndarray]] = {}
     arguments: list[Any] = []
     real = np.dtype(np.float32)
