@@ -145,25 +145,25 @@ def _fit(model: Any, X: Any, y: Any) -> dict[str, Any]:
 
 def _question(client: Any, rows: Any) -> float:
     """Seconds of a question with nothing in it, to all workers."""
+    from functools import partial
+
     from clsvm.dask import rows as chunked
     from clsvm.dask import worker
-    from clsvm.dask.svm import OnWorkers, Terms
+    from clsvm.dask.executor import on_workers
+    from clsvm.dask.svm import ChunkedRows, shard
     from clsvm.kernels import make
 
-    there = OnWorkers(chunked.gathered(rows[:100], None, None))
+    there = ChunkedRows(chunked.gathered(rows[:100], None, None))
     given = make("rbf", gamma=1.0), "dense", None, None
-    plan = client.submit(worker.choose, there.shards.X[0], *given).result()[0]
-    there.shards.agree(Terms("empty", given[0], plan, "float32", None, None, 1))
-
-    def nothing(i: int, again: bool) -> tuple[Any, ...]:
-        return 0, None, "peak", []
-
-    there.shards.ask(nothing)
-    began = perf_counter()
-    for _ in range(EMPTY):
-        there.shards.ask(nothing)
-    client.run(worker.forget, "empty")
-    return (perf_counter() - began) / EMPTY
+    plan = client.submit(worker.choose, there.chunks.X[0], *given).result()[0]
+    build = partial(shard, kernel=given[0], plan=plan, dtype="float32")
+    with on_workers(there.chunks, build, there.sizes, None, None) as shards:
+        nothing = [()] * len(there.sizes)
+        shards.ask("n", nothing)
+        began = perf_counter()
+        for _ in range(EMPTY):
+            shards.ask("n", nothing)
+        return (perf_counter() - began) / EMPTY
 
 
 def _row(name: str, fits: list[dict[str, Any]], X: Any, y: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ is the preconditioner's: the objectives, compared with the least of them, say th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.falkon import FALKON_SETS, TOL
 from benchmarks.falkon_product import BLOCK, rbf
 from benchmarks.falkon_studies.shared import WARM, Options, named
+from clsvm.distribute import call
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
 from clsvm.gram.matrix import kernel_matrix
@@ -27,7 +28,7 @@ from clsvm.kernels import make
 from clsvm.losses import LOSSES
 from clsvm.nystrom import newton
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
-from clsvm.nystrom.rows import Rows, Task
+from clsvm.nystrom.rows import RowBlock, RowOperator, Task
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
@@ -119,6 +120,21 @@ class Blocks:
             one(rows, rbf(self._X[rows], self._C, self._cc, self._gamma))
 
 
+class OneBlock:
+    """A block of all rows, in this thread: :class:`clsvm.distribute.Parts`."""
+
+    def __init__(self, block: RowBlock) -> None:
+        self._block, self.sizes = block, [block.n]
+
+    def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
+        """Return what the block answers to the one question."""
+        return [call(self._block, name, given[0] or ())]
+
+    def peak(self) -> int:
+        """Return 0: nobody asks."""
+        return 0
+
+
 def run(options: Options) -> dict[str, Any]:
     """A row for each part, of one set."""
     (name,) = named(options, TWO_CLASSES, ("covtype",))[:1]
@@ -154,7 +170,7 @@ def _row(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, Any]:
     }
 
 
-def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Found, dict[str, float], dict[str, Any]]:
+def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Result, dict[str, float], dict[str, Any]]:
     """What was found, seconds by what they were spent on, the sample's size and where K was."""
     with ExitStack() as stack:
         times = [perf_counter()]
@@ -164,7 +180,7 @@ def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Found, dict[str,
         sample = _sampled(cross, P, posed) if part.more else posed.places
         times.append(perf_counter())
         task = Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
-        rows = Rows(cross, task, sample, exact=exact)
+        rows = RowOperator(OneBlock(RowBlock(cross, exact, task)), task, cross.m, lambda i: (sample,))
         # (float32's for all: it is how well steps are solved before the residual is computed anew)
         found = newton.solve(rows, P, None, TOL, most, fine=newton.FINE["float32"])
         times.append(perf_counter())

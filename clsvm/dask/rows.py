@@ -1,10 +1,10 @@
-"""Rows in chunks on Dask's workers: how they come there, some of them here, and what methods answer for them."""
+"""Rows in chunks on Dask's workers: how they come there, some of them here, and what estimators answer for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dask
 import numpy as np
@@ -19,11 +19,13 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from clsvm.arrays import stacked
 from clsvm.dask import worker
 from clsvm.dask.encoding import joined
-from clsvm.dask.side import Chunks, nbytes, results
+from clsvm.dask.executor import Chunks, nbytes, results
 from clsvm.opencl.devices import listed
 
 Vector = NDArray[np.float64]
+Estimator = TypeVar("Estimator")
 HEAD = 20  # rows that are looked at before the work
+ANSWERS = "predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples"
 
 
 def is_dask(X: Any) -> bool:
@@ -222,8 +224,18 @@ def scored(method: Callable[..., float]) -> Callable[..., float]:
     return score
 
 
+def answering(cls: type[Estimator]) -> type[Estimator]:
+    """Return an estimator's class whose methods answer for Dask's collections, too."""
+    for name in ANSWERS:
+        if hasattr(cls, name):
+            setattr(cls, name, in_chunks(getattr(cls, name)))
+    if score := getattr(cls, "score", None):
+        setattr(cls, score.__name__, scored(score))
+    return cls
+
+
 class Answering:
-    """Methods of a fitted machine for rows in chunks."""
+    """Methods of a fitted estimator for rows in chunks."""
 
     n_features_in_: int
 
@@ -237,3 +249,24 @@ class Answering:
             return X.map_partitions(worker.answer, self, name, meta=like)
         shape = {"drop_axis": 1} if like.ndim == 1 else {"chunks": (X.chunks[0], (like.shape[1],))}
         return X.map_blocks(worker.answer, self, name, dtype=like.dtype, meta=like, **shape)
+
+
+class OverChunks(Answering):
+    """What the estimators of this package share; what is said there of X and y holds of Dask's collections, too.
+
+    Rows come in chunks, of known sizes or unknown; columns in one. A Dask client has to be there. ``device`` and
+    ``memory_limit`` are of each worker's device, and of the caller's for what stays here: an SVM's working set, a
+    Falkon model's preconditioner. bytes_sent_ (dict) says what travelled after the rows were laid out.
+    """
+
+    device: Any
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        if is_dask(X):
+            return self._learn_chunks(X, y, sample_weight, started)
+        y, sample_weight = here(y=y, sample_weight=sample_weight).values()
+        return super()._learn(X, y, sample_weight, started)  # type: ignore[misc]
+
+    def _learn_chunks(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        """Learn from Dask's rows X (n, d). Raises ValueError or TypeError for what chunks do not support."""
+        raise NotImplementedError

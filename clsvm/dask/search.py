@@ -22,8 +22,8 @@ from sklearn.utils.metaestimators import available_if
 
 from clsvm import model_selection as local
 from clsvm.dask import worker
+from clsvm.dask.executor import neighbours, pickled, workers
 from clsvm.dask.rows import Answering, client_for, here, in_chunks
-from clsvm.dask.side import neighbours, pickled, workers
 from clsvm.errors import DeviceError, warn
 from clsvm.model_selection.fits import Fits, Found
 from clsvm.model_selection.folds import Folds
@@ -82,10 +82,8 @@ class _Dealt(Fits):
             client.cancel([*asked, data])
 
     def _everywhere(self, client: Client) -> Future[Any]:
-        """These fits on every worker, without what is found and what a worker makes of X. Raises DeviceError where no
-        worker is there."""
-        bare = copy.copy(self)
-        bare.found, bare.rows, bare._targets = {}, None, {}
+        """Send these fits to every worker, bare. Raises DeviceError where no worker is there."""
+        bare = self.bare()
         try:
             data: Future[Any] = client.scatter(bare, broadcast=True, hash=False)
         except TimeoutError:
@@ -95,7 +93,7 @@ class _Dealt(Fits):
 
 
 def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
-    """What a piece came to; None where it was lost, with the last worker that had the data or after it was done."""
+    """Return what a piece came to; None where it was lost, with the last worker that had the data or after its end."""
     if future.status in ("cancelled", "lost"):
         return None
     try:
@@ -106,7 +104,7 @@ def _come_to(future: Future[Any]) -> tuple[Results, Said] | None:
 
 
 def _done(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
-    """What some fits come to on this worker's device, and what was warned of meanwhile; among: the workers that share
+    """Return what some fits come to on this worker's device, and the warnings meanwhile; among: the workers that share
     this machine's memory."""
     found: tuple[Results, Said] = worker.in_thread(_found, fits, jobs, among)
     return found
@@ -123,11 +121,11 @@ def _found(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
 
 
 class _Folds(_Dealt, Folds):
-    """Of support vector machines."""
+    """The fits of an SVM's search."""
 
 
 class _NystromFolds(_Dealt, NystromFolds):
-    """Of machines on centres."""
+    """The fits of a Falkon model's search."""
 
 
 def _best(name: str) -> Any:

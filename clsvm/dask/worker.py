@@ -1,7 +1,6 @@
-"""What runs on Dask's workers: chunks of rows, laid out once on the worker's device, and the answers of their side.
+"""What runs on Dask's workers: parts of a fit built of chunks on the worker's device, and the answers of these parts.
 
-What a chunk knows beside its rows (f, second derivatives) is gone with its worker; whoever asks says what it should be,
-by a number that grows with each change, and how to make it again.
+What a part knows beside its rows (f, second derivatives) is gone with its worker: clsvm.distribute says who replays it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,129 +19,45 @@ from sklearn.utils import check_array
 from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.dask.encoding import Encoding
+from clsvm.distribute import Lost, Question, call, share_of
 from clsvm.errors import MemoryLimitError
 from clsvm.estimators import targets
 from clsvm.estimators.checks import check_values, variance
 from clsvm.gram import layouts
-from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import measures
 from clsvm.kernels import Kernel
 from clsvm.kernels.evaluation import Extent
 from clsvm.losses import LOSSES
-from clsvm.nystrom.rows import Rows, Task
 from clsvm.opencl.devices import listed
 from clsvm.opencl.stream import Stream
 
-Vector = NDArray[np.float64]
-CHANGES = ("go", "look", "step", "weigh", "refine")
 
-
-class Past(NamedTuple):
-    """How the side of a chunk came to be as it is: coefficients (k, m) that f is of, a change that was looked at,
-    whether it was weighed and refined."""
-
-    alpha: Vector | None = None
-    change: Vector | None = None
-    weighed: bool = False
-    refined: bool = False
-
-    def relive(self, side: Rows) -> None:
-        """The same again, of a new side."""
-        if self.refined:
-            side.refine()
-        if self.alpha is not None:
-            side.go(self.alpha)
-        if self.weighed:
-            side.weigh()
-        if self.change is not None:
-            side.look(self.change)
-
-
-class Terms(NamedTuple):
-    """What all chunks of a fit have in common. name: of the fit. centers (m, d). total: the weights' sum over all
-    chunks; neighbours: workers of one machine, at most; chunks: how many of them a worker is likely to hold."""
+class Recipe(NamedTuple):
+    """How the parts of a fit are built. build: of a stream and a chunk. neighbours: the most workers of one machine;
+    chunks: how many of them a worker is likely to hold."""
 
     name: str
-    encoding: Encoding
-    kernel: Kernel
-    centers: Data
-    plan: Plan
-    dtype: str
-    finest: str
-    loss: str
-    offset: Vector
-    largest: Vector
-    penalty: float
-    total: float
+    build: Callable[..., Any]
     device: Any
     memory_limit: int | str | None
     neighbours: int
     chunks: int
-    samples: tuple[NDArray[np.intp] | None, ...]  # of each chunk: the rows that the preconditioner is made of
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """Questions after which a chunk is not as it was."""
-        return CHANGES
-
-    def laid(self, stream: Stream, left: int, i: int, X: Data, y: Any, weights: Any) -> Rows:
-        """Chunk i on the device, where ``left`` of them are still to share the memory."""
-        task = Task(LOSSES[self.loss], *self.encoding.encoded(y, weights), self.offset, self.penalty, self.largest)
-        given = stream, X, self.centers, self.kernel, self.plan
-        spared = (stream.limit - stream.held) * (left - 1) // left
-        stream.limit -= spared
-        try:
-            cross = Cross(*given, self.dtype, len(self.offset))
-        finally:
-            stream.limit += spared
-        exact = None if self.dtype == self.finest else lambda: Cross(*given, self.finest, cross.k, keep=False)
-        return Rows(cross, task, self.samples[i], np.array([self.total]), exact)
-
-
-class Agreed(Protocol):
-    """What all chunks of a fit have in common: :class:`Terms`, or that of another solver."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def device(self) -> Any: ...
-
-    @property
-    def memory_limit(self) -> int | str | None: ...
-
-    @property
-    def neighbours(self) -> int: ...
-
-    @property
-    def chunks(self) -> int: ...
-
-    @property
-    def changes(self) -> tuple[str, ...]: ...
-
-    def laid(self, stream: Stream, left: int, i: int, X: Data, y: Any, weights: Any) -> Any:
-        """Chunk i on the device, where ``left`` of them are still to share the memory."""
-
-
-class Lost:
-    """The answer where a chunk is not as it should be."""
 
 
 @dataclass
-class _Held:
-    side: Any
+class _Built:
+    part: Any
     version: int = 0
 
 
 @dataclass
 class _Fit:
-    """What a worker has of a fit."""
+    """What a worker has of a fit. expected: parts in all."""
 
     stream: Stream
-    changes: tuple[str, ...]
-    expected: int  # chunks, all told
-    chunks: dict[int, _Held] = field(default_factory=dict)
+    expected: int
+    parts: dict[int, _Built] = field(default_factory=dict)
 
 
 _fits: dict[str, _Fit] = {}
@@ -151,60 +66,53 @@ _threads: list[ThreadPoolExecutor] = []
 
 
 def in_thread(call: Callable[..., Any], *given: Any) -> Any:
-    """``call`` in the one thread of this process that works with devices for Dask."""
+    """Return what ``call`` returns in the one thread of this process that works with devices for Dask."""
     with _lock:
         if not _threads:
             _threads.append(ThreadPoolExecutor(1, "clsvm-dask"))
     return _threads[0].submit(call, *given).result()
 
 
-def lay(terms: Agreed, i: int, X: Data, y: Any, weights: Any) -> None:
-    """Lay out chunk i, rows X (n, d), targets y and weights, unless it is there."""
-    in_thread(_lay, terms, i, X, y, weights)
+def lay(recipe: Recipe, i: int, *chunk: Any) -> None:
+    """Build part i of a chunk, unless it is there."""
+    in_thread(_lay, recipe, i, chunk)
 
 
-def _lay(terms: Agreed, i: int, *chunk: Any) -> None:
-    if terms.name not in _fits:
-        stream = Stream(terms.device, terms.memory_limit)
-        stream.limit //= 1 if terms.memory_limit is not None else terms.neighbours
-        _fits[terms.name] = _Fit(stream, terms.changes, terms.chunks)
-    fit = _fits[terms.name]
-    while i not in fit.chunks:
-        left = max(1, fit.expected - len(fit.chunks))
+def _lay(recipe: Recipe, i: int, chunk: tuple[Any, ...]) -> None:
+    if recipe.name not in _fits:
+        stream = Stream(recipe.device, recipe.memory_limit)
+        stream.limit //= 1 if recipe.memory_limit is not None else recipe.neighbours
+        _fits[recipe.name] = _Fit(stream, recipe.chunks)
+    fit = _fits[recipe.name]
+    while i not in fit.parts:
         try:
-            fit.chunks[i] = _Held(terms.laid(fit.stream, left, i, *chunk))
+            with share_of(fit.stream, max(1, fit.expected - len(fit.parts))):
+                fit.parts[i] = _Built(recipe.build(fit.stream, *chunk))
         except MemoryLimitError:
-            if not fit.chunks:
+            if not fit.parts:
                 raise
-            fit.expected = len(fit.chunks) + 1  # a lost worker's chunk, of which those that are here left no room:
-            fit.chunks.clear()  # they are laid out again, in less of it, when they are asked
+            # A lost worker's part, for which those that are here left no room: all are built again, in less room each.
+            fit.expected = len(fit.parts) + 1
+            fit.parts.clear()
 
 
 class Desk:
-    """An actor of Dask's, one on each worker, that answers for the chunks there."""
+    """An actor of Dask's, one on each worker, that answers for the parts there."""
 
-    def ask(self, fit: str, i: int, version: int, past: Past | None, name: str, given: list[Any]) -> Any:
-        """What the side of chunk i of a fit answers to ``name`` at that version; Lost where it is not there, or not at
-        that version and no past was given."""
-        return in_thread(_ask, fit, i, version, past, name, given)
+    def ask(self, fit: str, i: int, version: int | None, name: str, given: Question) -> Any:
+        """Return what part i of a fit answers to ``name``, or Lost where it is not there at that version.
+
+        Without a version the part answers as it is: a lost one's problem is posed again.
+        """
+        return in_thread(_ask, fit, i, version, name, given)
 
 
-def _ask(name: str, i: int, version: int, past: Past | None, question: str, given: list[Any]) -> Any:
-    fit = _fits.get(name)
-    held = fit.chunks.get(i) if fit else None
-    if not fit or not held:
+def _ask(fit: str, i: int, version: int | None, name: str, given: Question) -> Any:
+    built = _fits[fit].parts.get(i) if fit in _fits else None
+    if not built or version not in (None, built.version):
         return Lost()
-    if held.version != version:
-        if version and past is None:
-            return Lost()
-        if version:
-            assert past is not None
-            held.side.restart()
-            past.relive(held.side)
-        held.version = version
-    found = getattr(held.side, question)
-    answer = found(*given) if callable(found) else found
-    held.version = version + (question in fit.changes)
+    answer = call(built.part, name, given)
+    built.version = 1 + (version or 0)
     return answer
 
 
@@ -247,7 +155,7 @@ def values(chunk: Any, name: str) -> NDArray[Any]:
 
 
 def facts(X: Data) -> Facts:
-    """Of a chunk."""
+    """Return the facts of a chunk."""
     cells = X.shape[0] * X.shape[1]
     mean = float(X.sum(dtype=np.float64)) / max(1, cells)
     n, d = X.shape
@@ -255,15 +163,17 @@ def facts(X: Data) -> Facts:
 
 
 def take(X: Data, places: NDArray[np.intp], weights: Any = None, there: bool = False) -> tuple[Data, NDArray[np.intp]]:
-    """(rows, places) at some places of a chunk; there: counted among the rows that weigh something."""
+    """Return (rows, places) at some places of a chunk; there: counted among the rows that weigh something."""
     if there and weights is not None:
         places = np.flatnonzero(targets.read_weights(weights, X) > 0)[places]
     return X[places], places
 
 
 def choose(X: Data, kernel: Kernel, layout: str, device: Any, memory_limit: int | str | None) -> tuple[Plan, str, str]:
-    """(the plan for rows like these, the finest dtype, the device) on this worker. Raises ValueError where the kernel
-    function is not for such rows."""
+    """Return the plan for rows like these, the finest dtype and the device, on this worker.
+
+    Raises ValueError where the kernel function is not for such rows.
+    """
     check_values(kernel, X)
 
     def chosen() -> tuple[Plan, str, str]:
@@ -280,13 +190,13 @@ def extent(X: Data, kernel: Kernel, plan: Plan) -> Extent:
 
 
 def slope_at(encoding: Encoding, loss: str, output: int, at: float, y: Any, weights: Any) -> float:
-    """The sum of w l'(at, y) of one output of a chunk."""
+    """Return the sum of w l'(at, y) of one output of a chunk."""
     targets, w = encoding.encoded(y, weights)
     return float(w @ LOSSES[loss].derivative(np.full_like(targets[output], at), targets[output]))
 
 
 def named(X: Any, columns: Any) -> Any:
-    """Rows as a data frame with those columns, if there are any."""
+    """Return rows as a data frame with the columns, if there are any."""
     if columns is None:
         return X
     import pandas as pd
@@ -309,7 +219,7 @@ def sample(machine: Any, d: int, columns: Any) -> Any:
 
 
 def share(device: Any, workers: int) -> int:
-    """The bytes that a fit may hold on each of these devices, where so many workers of a machine share its memory."""
+    """Return the bytes that a fit may hold on each of some devices, where so many workers share a machine's memory."""
     limits = []
     for one in listed(device):
         with Stream(one) as stream:
@@ -318,7 +228,7 @@ def share(device: Any, workers: int) -> int:
 
 
 def peak(name: str) -> int:
-    """The most bytes that a fit has held on this worker's device."""
+    """Return the most bytes that a fit has held on this worker's device."""
     return _fits[name].stream.peak if name in _fits else 0
 
 

@@ -1,6 +1,6 @@
 """One problem over rows in several places: laid out there in shards, solved, certified, reported.
 
-The places are devices of this machine (:class:`OnDevices`), or whatever else has rows (:class:`Elsewhere`).
+The places are devices of this machine (:class:`LocalRows`), or whatever else has rows (:class:`RemoteRows`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 
 from clsvm import solvers
 from clsvm.arrays import Data
+from clsvm.distribute import PROBE, OnDevices, Parts, ask_one, opened, replayed, speeds
 from clsvm.fit import prepare
 from clsvm.fit.sizes import choose
 from clsvm.fit.trained import At, Trained, reported
-from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.kernels.evaluation import Extent
-from clsvm.nystrom.places import Place, opened
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
@@ -34,13 +32,12 @@ from clsvm.problem import Constraint, Problem
 from clsvm.report import Status
 from clsvm.report.display import Display
 from clsvm.solvers import certificate
-from clsvm.solvers.shard import Part, Shard, row_bytes, travelled
-from clsvm.solvers.sharded import Lost, Sharded, Shards
+from clsvm.solvers.shard import Shard, row_bytes, travelled
+from clsvm.solvers.sharded import Sharded
 from clsvm.solvers.working_set import WorkingSet
 
 Vector = NDArray[np.float64]
-PROBE, WORKING = 8192, 256  # rows, and working rows, that say how fast a device is
-ALIKE = 1.3  # times as fast: devices whose speeds are nearer than that count as the same
+WORKING = 256  # working rows that say how fast a device is
 
 
 class Facts(NamedTuple):
@@ -56,26 +53,28 @@ class Facts(NamedTuple):
     layout: str
 
 
-class Laid(Shards, Protocol):
-    """Rows laid out for one dtype. plan: of all; finest: the finest dtype that every place has; device: words."""
+class Laid(NamedTuple):
+    """Rows laid out for one dtype in shards. plan: of all; finest: the finest dtype that every place has; device:
+    words."""
 
+    shards: Parts
     plan: Plan
     finest: str
     device: str
 
 
-class Elsewhere(Protocol):
-    """Rows (n, d) that are not here. order (n,): the caller's row at each place of the shards, one after another."""
+class RemoteRows(Protocol):
+    """Rows (n, d) that are elsewhere. order (n,): the caller's row at each place of the shards, one after another."""
 
     shape: tuple[int, int]
     order: NDArray[np.intp]
 
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> AbstractContextManager[Laid]:
-        """Shards of the rows, in that dtype."""
+        """Lay the rows out in shards, in that dtype."""
 
 
-def elsewhere(X: Any) -> TypeGuard[Elsewhere]:
-    """Whether rows are (isinstance takes longer to say so than some parts of a small fit)."""
+def elsewhere(X: Any) -> TypeGuard[RemoteRows]:
+    """Return whether rows are elsewhere (isinstance takes longer to say so than some parts of a small fit)."""
     return hasattr(X, "laid")
 
 
@@ -106,7 +105,7 @@ def train(
         )
     if problem.constraint is Constraint.COUPLED:
         raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
-    home = X if elsewhere(X) else OnDevices(X, devices.listed(options.device))
+    home = X if elsewhere(X) else LocalRows(X, devices.listed(options.device))
     b = None if start is None or not start.any() else problem.feasible(start)[:, home.order]
     place = np.argsort(home.order)
     there = _ordered(problem, home.order)
@@ -153,10 +152,8 @@ class Ready:
     ) -> None:
         self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
         asked = options.working_set_size, options.cache_size, shape[0]
-        found: list[Any] = [Lost()]
-        while any(isinstance(one, Lost) for one in found):  # (one that was lost is there again)
-            found = laid.ask("facts", [asked] * len(laid.sizes))
-        self._facts: list[Facts] = found
+        answers = laid.shards.ask("facts", [asked] * len(laid.shards.sizes))
+        self._facts: list[Facts] = replayed(answers, lambda i: ask_one(laid.shards, i, "facts", *asked))
         sizes = np.concatenate([one.sizes for one in self._facts])
         extent = reduce(Extent.joined, (one.extent for one in self._facts))
         self._scales = prepare.scales(kernel, sizes, extent, shape[1], dtype, options.dtype)
@@ -183,87 +180,45 @@ class Ready:
             sizes=self._scales.sizes,
             **settings,
         )
-        solution = Sharded(self._laid, working_set, problem, wanted).run()
+        solution = Sharded(self._laid.shards, working_set, problem, wanted).run()
         rounding = float(np.finfo(np.float64).eps) * self._scales.double
         return prepare.sure(solution, rounding, asked.tol, asked.gap_tol)
 
     def at(self) -> At:
         """Where it was solved."""
-        peaks = [one for one in self._laid.ask("peak", [()] * len(self._facts)) if not isinstance(one, Lost)]
-        few, many = min(self._laid.sizes), max(self._laid.sizes)
+        few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
         layout = f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
-        where = max(self._stream.peak, *peaks), self._laid.device, layout, self._facts[0].reason, self._laid.plan
+        where = (
+            max(self._stream.peak, self._laid.shards.peak()),
+            self._laid.device,
+            layout,
+            self._facts[0].reason,
+            self._laid.plan,
+        )
         return At(*where, "float32: rows are in shards" * (self._options.precision == "fast"))
 
 
-class OnDevices:
-    """Rows X (n, d) for some devices of this machine, in shards by the devices' speeds."""
+class LocalRows:
+    """:class:`RemoteRows` of this process, X (n, d), for some of its devices: a shard for each, by their speeds."""
 
     def __init__(self, X: Data, devices: Sequence[Any]) -> None:
         self._X, self._devices, self.shape, self.order = X, devices, X.shape, np.arange(X.shape[0])
 
     @contextmanager
     def laid(self, kernel: Kernel, options: Options, dtype: str) -> Iterator[Laid]:
-        """See :class:`Elsewhere`."""
-        with opened(self._devices, options.memory_limit) as places:
-            plan = prepare.planned(places[0].stream.profile, self._X, kernel, options)
-            yield AtPlaces(places, self._X, kernel, plan, dtype)
-
-
-class AtPlaces:
-    """:class:`Laid` of rows X (n, d) at places of this machine."""
-
-    def __init__(self, places: Sequence[Place], X: Data, kernel: Kernel, plan: Plan, dtype: str) -> None:
-        self.plan, self._places = plan, places
-        self.finest = min(place.stream.profile.finest for place in places)
-        self.device = " and ".join(dict.fromkeys(str(place.stream.info) for place in places))
-        ends = _ends(X.shape[0], _speeds(places, X, kernel, plan, dtype))
-        parts = [X[first:end] for first, end in pairwise([0, *ends])]
-        self.sizes: Sequence[int] = [part.shape[0] for part in parts]
-        made = [
-            place.ask(OneShard, place.stream, part, kernel, plan, dtype)
-            for place, part in zip(places, parts, strict=True)
-        ]
-        self._shards: list[OneShard] = [one.result() for one in made]
-
-    def begin(self, part: Callable[[int], Part]) -> None:
-        """Nothing is lost on this machine."""
-        self.ask("pose", [(part(i),) for i in range(len(self.sizes))])
-
-    def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
-        """See :class:`clsvm.solvers.sharded.Shards`."""
-        asked = [
-            None if one is None else place.ask(getattr(shard, name), *one)
-            for place, shard, one in zip(self._places, self._shards, given, strict=True)
-        ]
-        return [None if one is None else one.result() for one in asked]
-
-
-def _speeds(places: Sequence[Place], X: Data, kernel: Kernel, plan: Plan, dtype: str) -> Vector:
-    """How fast each place is by itself; devices of one name are, and few rows are not worth a look."""
-    if len({str(place.stream.info) for place in places}) == 1 or X.shape[0] < PROBE:
-        return np.ones(len(places))
-    speeds = np.array([place.ask(_speed, place.stream, X, kernel, plan, dtype).result() for place in places])
-    return np.ones(len(places)) if speeds.max() <= ALIKE * speeds.min() else speeds
-
-
-def _speed(stream: Stream, X: Data, kernel: Kernel, plan: Plan, dtype: str) -> float:
-    """Values of K a second that a device makes, in a second pass over the first rows."""
-    some = X[:PROBE]
-    with stream.scratch():
-        gram = Gram(stream, layouts.build(stream, some, plan, dtype), kernel)
-        m = min(WORKING, some.shape[0])
-        panel, count = gram.panel(m), stream.upload(np.array([m], np.int32))
-        gram.gather(panel, stream.upload(gram.rows.position[:m].copy()), count)
-        c, D = stream.zeros(8 * gram.rows.n_pad), stream.zeros(8 * panel.capacity)
-        took = 0.0
-        for _ in range(2):
-            stream.finish()
-            began = perf_counter()
-            gram.accumulate(panel, count, None, Update(1, gram.rows.n_pad, c, D, panel.capacity))
-            stream.finish()
-            took = perf_counter() - began
-    return m * some.shape[0] / took
+        X = self._X
+        with opened(self._devices, options.memory_limit) as threads:
+            streams = [one.stream for one in threads]
+            plan = prepare.planned(streams[0].profile, X, kernel, options)
+            alike = X.shape[0] < PROBE
+            shares = np.ones(len(threads)) if alike else speeds(threads, X, X[:WORKING], kernel, plan, dtype)
+            ends = _ends(X.shape[0], shares)
+            parts = [X[first:end] for first, end in pairwise([0, *ends])]
+            shards = OnDevices(
+                threads, range(len(parts)), lambda stream, i: OneShard(stream, parts[i], kernel, plan, dtype)
+            )
+            device = " and ".join(dict.fromkeys(str(stream.info) for stream in streams))
+            yield Laid(shards, plan, min(stream.profile.finest for stream in streams), device)
 
 
 def _ends(n: int, speeds: Vector) -> list[int]:

@@ -15,7 +15,7 @@ from clsvm.solvers.member import Member
 
 
 def train(
-    X: sharded.Elsewhere, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float
+    X: sharded.RemoteRows, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options, since: float
 ) -> Several:
     """several.train of rows (n, d) that are elsewhere: each member is a problem over all of them."""
     found, reports = [], []

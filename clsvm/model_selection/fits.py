@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import joblib
 import numpy as np
@@ -152,6 +152,12 @@ class Fits:
     def answers(self, machine: Any, fold: int) -> Answers:
         """How a machine answers that was fitted to a fold."""
         raise NotImplementedError
+
+    def bare(self) -> Self:
+        """Return a copy without what is found and what each process makes of X and y itself."""
+        bare = copy.copy(self)
+        bare.found, bare.rows, bare._targets = {}, None, {}
+        return bare
 
     def __sklearn_clone__(self) -> Fits:
         return self

@@ -25,7 +25,6 @@ from clsvm.estimators.steps import NystromSteps
 from clsvm.model_selection.fits import Fits, Found, Group, Job
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.rows import Task
-from clsvm.opencl.stream import Stream
 from clsvm.report import Status
 
 Vector = NDArray[np.float64]
@@ -72,12 +71,13 @@ class NystromFolds(Fits):
         weights = self.steps(first).posed(np.asarray(self.y), self.weights).weights
         centers = self.steps(first).centers(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
-        posed = nystrom.pose(self.rows, kernel, centers, options, least)
+        survey = nystrom.survey(self.rows, kernel, options)
+        formulation = nystrom.formulate(kernel, centers, options, least, survey)
         losses = [self._of_fold(job).loss for job in group.jobs]
         outputs = min(OUTPUTS, HOST // (8 * ARRAYS * self.n))
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
-        with Stream(options.device, options.memory_limit) as stream:
-            ready = nystrom.Ready(stream, self.rows, posed, posed.dtypes[0], k * len(parts[0].places))
+        outputs = k * len(parts[0].places)
+        with nystrom.prepared(options, self.rows, formulation, formulation.dtypes[0], outputs) as ready:
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # coefficients (k, m) by fold
             for part in parts:
@@ -85,7 +85,7 @@ class NystromFolds(Fits):
                     apart += part.jobs
                 yield
 
-    def _solved(self, part: Part, ready: nystrom.Ready, last: dict[int, Vector]) -> bool:
+    def _solved(self, part: Part, ready: nystrom.PreparedRows, last: dict[int, Vector]) -> bool:
         """Solve a part from where the one before of the same folds ended, and note what was found; or not, where it
         stalls and the device has finer numbers."""
         began, machine, task = perf_counter(), part.jobs[0].machine, self._task(part)
@@ -96,7 +96,7 @@ class NystromFolds(Fits):
             raise KeyboardInterrupt
         if found.status is Status.STALLED and ready.coarse:
             return False
-        f = ready.decision_values(task, found).reshape(len(folds), -1, self.n)
+        f = ready.decision_values(found).reshape(len(folds), -1, self.n)
         seconds = (perf_counter() - began) / len(part.jobs)
         for place, job in enumerate(part.jobs):
             last[job.fold] = found.alpha.reshape(len(folds), -1, found.alpha.shape[1])[place]

@@ -1,21 +1,23 @@
-"""One fit of a machine on centres: rows and centres on a device, the preconditioner on the host, Newton's method."""
+"""One fit of a Nyström model: rows and inducing points on devices, the preconditioner on the host, Newton's method."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.distribute import DeviceThread, OnDevices, Parts, opened, speeds
 from clsvm.errors import rows_of
 from clsvm.gram import layouts
-from clsvm.gram.cross import CENTERS, Cross
+from clsvm.gram.cross import CENTERS
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.matrix import kernel_matrix
 from clsvm.gram.precision import measures, outside, refuse
@@ -23,9 +25,8 @@ from clsvm.kernels import Kernel
 from clsvm.kernels.evaluation import Extent
 from clsvm.nystrom import newton
 from clsvm.nystrom.centers import Centers
-from clsvm.nystrom.places import Place, Spread, opened
 from clsvm.nystrom.preconditioner import Preconditioner, sampled
-from clsvm.nystrom.rows import Rows, Side, Task
+from clsvm.nystrom.rows import InducingPoints, RowBlock, RowOperator, Task, blocks, within
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.report import NystromReport, Progress, Status
@@ -63,9 +64,9 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Posed:
-    """A kernel function on centres: the preconditioner, the rows' layout, and the dtypes to be tried in turn, the last
-    of which is the finest that the device has."""
+class Formulation:
+    """A kernel function on inducing points: the preconditioner, the rows' layout, and the dtypes to be tried in turn,
+    the last of which is the finest that the device has."""
 
     kernel: Kernel
     centers: Centers
@@ -75,35 +76,44 @@ class Posed:
     finest: str
     device: str
 
+    @property
+    def points(self) -> InducingPoints:
+        """Return the inducing points as blocks of rows need them."""
+        return InducingPoints(self.centers.rows, self.kernel, self.plan, self.finest)
 
-def pose(X: Data, kernel: Kernel, centers: Centers, options: Options, penalty: float) -> Posed:
-    """What is the same for all tasks over the rows of X (n, d) with these centres and this penalty or more. float64 is
-    first where float32 is too coarse: where K among the centres is ill-conditioned, or inner values of K leave its
-    range. Raises ValueError where the kernel function is no kernel for these centres, or float64 does not serve."""
+
+class Survey(NamedTuple):
+    """What rows and devices say before a fit: the rows' layout, the finest dtype that all devices have, their names,
+    and the rows' extent."""
+
+    plan: Plan
+    finest: str
+    device: str
+    extent: Extent
+
+
+def survey(X: Data, kernel: Kernel, options: Options) -> Survey:
+    """Survey rows X (n, d) of this process and the devices of the options."""
     with Stream(devices.first(options.device), options.memory_limit) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, options.layout)
     there = [devices.find(one) for one in devices.listed(options.device)]
     finest = min(devices.default_profile(info).finest for info in there)
     device = " and ".join(dict.fromkeys(map(str, there)))
-    return posed(kernel, centers, options, penalty, Found(plan, finest, device), measures(kernel, X, plan).extent)
+    return Survey(plan, finest, device, measures(kernel, X, plan).extent)
 
 
-class Found(NamedTuple):
-    """What the devices say: the rows' layout, the finest dtype that all of them have, their names."""
+def formulate(kernel: Kernel, centers: Centers, options: Options, penalty: float, rows: Survey) -> Formulation:
+    """Make what is the same for all tasks over these rows with these inducing points and this penalty or more.
 
-    plan: Plan
-    finest: str
-    device: str
-
-
-def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, found: Found, extent: Extent) -> Posed:
-    """The same where the rows, of this extent, are elsewhere; the preconditioner is made here."""
+    float64 is first where float32 is too coarse: where K among the inducing points is ill-conditioned, or inner values
+    of K leave its range. Raises ValueError where the function is no kernel for these points, or float64 does not serve.
+    """
     first, limit = devices.first(options.device), options.memory_limit
     with rows_of(CENTERS):
         K = kernel_matrix(centers.rows, kernel=kernel, dtype="float64", device=first, memory_limit=limit)
     if not np.isfinite(K).all():
         raise ValueError(f"{kernel!r} is not finite for some pairs of centers (center_selection)")
-    plan, finest, device = found
+    plan, finest, device, extent = rows
     least = min(SINGLE, SQUARES / penalty) if finest == "float32" else 0.0
     preconditioner = Preconditioner(K, least, options.device, limit)
     dtypes, d = list(dict.fromkeys((options.dtype, finest))), centers.rows.shape[1]
@@ -111,71 +121,54 @@ def posed(kernel: Kernel, centers: Centers, options: Options, penalty: float, fo
     if (preconditioner.condition > COARSE or outside(*given, dtypes[0], d)) and finest in dtypes:
         dtypes = [finest]
     refuse(*given, d, dtype=dtypes[0])
-    return Posed(kernel, centers, preconditioner, plan, tuple(dtypes), finest, device)
+    return Formulation(kernel, centers, preconditioner, plan, tuple(dtypes), finest, device)
 
 
-class Drawn(Protocol):
-    """What drawing the sampled rows asks of K(X, C): n, m, k, the cost of a value, some rows, words."""
-
-    n: int
-    m: int
-    k: int
-    cost: float
-
-    def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]: ...
-
-    def describe(self) -> str: ...
-
-
-class Ready:
-    """Rows and centres on a device in one dtype, for any number of tasks of ``k`` outputs: :meth:`draw`, then
+class PreparedRows(ABC):
+    """Rows and inducing points laid out in one dtype, for any number of tasks of ``k`` outputs: :meth:`draw`, then
     :meth:`solve`.
 
-    sample (s,): the rows of which the preconditioner is made; None: of centres that are no rows. coarse: whether the
-    device has a finer dtype. Raises ValueError where memory_limit is too small.
+    blocks: of the rows. cost: of a value of K in a pass. sample (s,): the rows of which the preconditioner is made;
+    None: of inducing points that are no rows. coarse: whether the device has a finer dtype. Raises ValueError where
+    memory_limit is too small.
     """
 
-    cross: Drawn
-    _finest: Cross | None
+    blocks: Parts
+    cost: float
+    _operator: RowOperator  # of the last task
 
-    def __init__(self, stream: Stream, X: Data, posed: Posed, dtype: str, k: int) -> None:
-        self._posed, self.sample, self._streams = posed, posed.centers.places, [stream]
-        self._given = stream, X, posed.centers.rows, posed.kernel, posed.plan
-        self.cross = self._products = Cross(*self._given, dtype, k)
-        self.coarse, self._finest = dtype != posed.finest, None
+    def __init__(self, formulation: Formulation, dtype: str, k: int) -> None:
+        self._formulation, self.k, self.sample = formulation, k, formulation.centers.places
+        self.coarse = dtype != formulation.finest
 
-    @property
-    def peak(self) -> int:
-        """The most bytes that were held on a device."""
-        return max(stream.peak for stream in self._streams)
+    @abstractmethod
+    def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
+        """Return K (s, m) of some rows, ascending, on the host."""
 
-    @property
-    def _left(self) -> int | str | None:
-        """What of the memory limit is left for the preconditioner."""
-        return min(stream.limit - stream.held for stream in self._streams)
+    @abstractmethod
+    def describe(self) -> str:
+        """Return where K is, and why."""
 
-    @property
-    def held(self) -> int:
-        """What is held now where factors are made, as long as there are rows."""
-        return max(stream.held for stream in self._streams)
+    @abstractmethod
+    def memory(self) -> tuple[int, int | str | None]:
+        """Return the bytes that are allocated now where factors are made, and the memory limit that is left there."""
 
-    def _finer(self) -> Cross:
-        """Products in the finest dtype, made once."""
-        if self._finest is None:
-            self._finest = Cross(*self._given, self._posed.finest, self.cross.k, keep=False)
-        return self._finest
+    @abstractmethod
+    def _posed(self, task: Task) -> Callable[[int], tuple[Any, ...]]:
+        """Return what gives the arguments of :meth:`RowBlock.pose` for each block."""
 
     def draw(
         self, random: np.random.RandomState, penalty: float, tol: float, quadratic: bool = True, tasks: int = 1
     ) -> None:
         """Draw the rows of which the preconditioner is made, for so many tasks with this penalty or larger ones."""
-        cross, values, self.sample = self.cross, None, self._posed.centers.places
-        s = sampled(cross.n, self._posed.preconditioner.rank, cross.k, cross.cost, tol, quadratic, tasks)
-        if s > cross.m:
-            self.sample = np.sort(random.choice(cross.n, s, replace=False)) if s < cross.n else np.arange(cross.n)
-            values = cross.values(self.sample)
-        self._posed.preconditioner.sample(values, penalty)
-        self._posed.preconditioner.memory_limit = self._left
+        preconditioner, values, n = self._formulation.preconditioner, None, sum(self.blocks.sizes)
+        self.sample = self._formulation.centers.places
+        s = sampled(n, preconditioner.rank, self.k, self.cost, tol, quadratic, tasks)
+        if s > preconditioner.m:
+            self.sample = np.sort(random.choice(n, s, replace=False)) if s < n else np.arange(n)
+            values = self.values(self.sample)
+        preconditioner.sample(values, penalty)
+        preconditioner.memory_limit = self.memory()[1]
 
     def solve(
         self,
@@ -185,42 +178,73 @@ class Ready:
         max_iter: int,
         progress: Progress | None = None,
         callback: newton.Callback | None = None,
-    ) -> newton.Found:
-        """As :func:`clsvm.nystrom.newton.solve`."""
-        return newton.solve(self._side(task), self._posed.preconditioner, start, tol, max_iter, progress, callback)
+    ) -> newton.Result:
+        """Solve a task, as :func:`clsvm.nystrom.newton.solve`."""
+        formulation, task = self._formulation, replace(task, largest=task.deviation)
+        self._operator = RowOperator(self.blocks, task, formulation.preconditioner.m, self._posed(task))
+        return newton.solve(self._operator, formulation.preconditioner, start, tol, max_iter, progress, callback)
 
-    def _side(self, task: Task) -> Side:
-        return Rows(self._products, task, self.sample, exact=self._finer if self.coarse else None)
-
-    def decision_values(self, task: Task, found: newton.Found) -> Vector:
-        """f (k, n) of every row, by products as the solve's gradients had them."""
-        cross, units = self._finest if found.exact and self._finest else self._products, task.units[:, None]
-        return cross.forward(found.alpha / units) * units + task.offset[:, None]
+    def decision_values(self, found: newton.Result) -> Vector:
+        """Return f (k, n) of every row for the last task's result, by products as its gradients had them."""
+        return self._operator.decision_values(found.alpha)
 
 
-class ReadyInPlaces(Ready):
-    """The same of rows on several devices."""
+class RowsOnDevices(PreparedRows):
+    """Rows X (n, d) of this process, whole on one device, or for a list of devices in blocks by their speeds.
 
-    cross: Spread
+    The blocks, and so the bits of all sums, follow from the number of rows alone.
+    """
 
-    def __init__(self, places: Sequence[Place], X: Data, posed: Posed, dtype: str, k: int) -> None:
-        self._posed, self.sample, self._streams = posed, posed.centers.places, [place.stream for place in places]
-        given = X, posed.centers.rows, posed.kernel, posed.plan
-        self.cross, self.coarse = Spread(places, *given, dtype, k, posed.finest), dtype != posed.finest
+    def __init__(
+        self, threads: Sequence[DeviceThread], X: Data, formulation: Formulation, dtype: str, k: int, listed: bool
+    ) -> None:
+        super().__init__(formulation, dtype, k)
+        self._threads, self._listed = threads, listed
+        self._slices = blocks(X.shape[0]) if listed else [slice(0, X.shape[0])]
+        points = formulation.points
 
-    def _side(self, task: Task) -> Side:
-        return self.cross.side(task, self.sample)
+        def build(stream: Stream, i: int) -> RowBlock:
+            return RowBlock.built(stream, X[self._slices[i]] if listed else X, points, dtype, k)
+
+        self._owners = dealt(len(self._slices), speeds(threads, X, points.rows, points.kernel, points.plan, dtype, k))
+        self.blocks = self._on = OnDevices(threads, self._owners, build)
+        self.cost = self._on.parts[0].cross.cost
+
+    def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
+        found = self.blocks.ask("values", [(within(rows, some),) for some in self._slices])
+        return np.asarray(found[0] if len(found) == 1 else np.concatenate(found))
+
+    def describe(self) -> str:
+        words = str(self._on.parts[0].cross.describe())
+        if not self._listed:
+            return words
+        counts = [f"{self._owners.count(i)} on {one.stream.info.name}" for i, one in enumerate(self._threads)]
+        return f"{len(self._slices)} parts, {', '.join(counts)}: {words}"
+
+    def memory(self) -> tuple[int, int | str | None]:
+        streams = [one.stream for one in self._threads]
+        return max(stream.held for stream in streams), min(stream.limit - stream.held for stream in streams)
+
+    def _posed(self, task: Task) -> Callable[[int], tuple[Any, ...]]:
+        total = task.total
+        return lambda i: (within(self.sample, self._slices[i]), total, task.among(self._slices[i]))
+
+
+def dealt(parts: int, speeds: Vector) -> list[int]:
+    """Return the device of each part: the next one goes to whichever would be done with it first. Neighbours stay
+    together."""
+    counts = np.zeros(len(speeds), int)
+    for _ in range(parts):
+        counts[np.argmin((counts + 1) / speeds)] += 1
+    return [int(i) for i in np.repeat(np.arange(len(speeds)), counts)]
 
 
 @contextmanager
-def ready(options: Options, X: Data, posed: Posed, dtype: str, k: int) -> Iterator[Ready]:
-    """Rows and centres on the device, or on several."""
-    if isinstance(options.device, list | tuple):
-        with opened(options.device, options.memory_limit) as places:
-            yield ReadyInPlaces(places, X, posed, dtype, k)
-    else:
-        with Stream(options.device, options.memory_limit) as stream:
-            yield Ready(stream, X, posed, dtype, k)
+def prepared(options: Options, X: Data, formulation: Formulation, dtype: str, k: int) -> Iterator[PreparedRows]:
+    """Lay rows and inducing points out on the device, or on several."""
+    listed = isinstance(options.device, list | tuple)
+    with opened(options.device, options.memory_limit) as threads:
+        yield RowsOnDevices(threads, X, formulation, dtype, k, listed)
 
 
 def train(
@@ -242,25 +266,27 @@ def train(
     """
     clock = Clock(since)
     clock.lap("check")
-    posed = pose(X, kernel, centers, options, task.penalty)
+    formulation = formulate(kernel, centers, options, task.penalty, survey(X, kernel, options))
     clock.lap("preconditioner")
-    return solved(
-        posed, task, options, start, random, clock, lambda dtype: ready(options, X, posed, dtype, len(task.y))
-    )
+
+    def opened(dtype: str) -> AbstractContextManager[PreparedRows]:
+        return prepared(options, X, formulation, dtype, len(task.y))
+
+    return solved(formulation, task, options, start, random, clock, opened)
 
 
 def solved(
-    posed: Posed,
+    formulation: Formulation,
     task: Task,
     options: Options,
     start: Vector | None,
     random: np.random.RandomState,
     clock: Clock,
-    opened: Callable[[str], AbstractContextManager[Ready]],
+    opened: Callable[[str], AbstractContextManager[PreparedRows]],
 ) -> Trained:
-    """The steps of :func:`train` from there on. opened: has the rows ready in a dtype."""
-    found, peak, held, centers = None, 0, 0, posed.centers
-    for dtype in posed.dtypes:
+    """Solve a formulation, in a finer dtype where a solve stalls. opened: lays the rows out in a dtype."""
+    found, peak, held, preconditioner = None, 0, 0, formulation.preconditioner
+    for dtype in formulation.dtypes:
         with opened(dtype) as made:
             clock.lap("layout")
             made.draw(random, task.penalty, options.tol, task.loss.quadratic)
@@ -269,11 +295,12 @@ def solved(
             with Display(options.verbose, options.tol, violation="residual") as progress:
                 now = made.solve(task, start, options.tol, most, progress, _going_on(options.callback, found))
             clock.lap("solve", now.seconds)
-            found, start, peak, held = now.after(found), now.alpha, max(peak, made.peak), max(held, made.held)
+            found, start = now.after(found), now.alpha
+            peak, held = max(peak, made.blocks.peak()), max(held, made.memory()[0])
         if found.status is not Status.STALLED:
             break
     assert found is not None
-    factors = posed.preconditioner.plan
+    factors = preconditioner.plan
     report = NystromReport(
         objective=found.objective,
         residual=found.residual,
@@ -283,23 +310,23 @@ def solved(
         steps=found.steps,
         newton_steps=found.newton_steps,
         passes=found.passes,
-        centers=centers.words,
-        sample=posed.preconditioner.m if made.sample is None else len(made.sample),
-        condition=posed.preconditioner.condition,
-        jitter=posed.preconditioner.jitter,
-        rank=posed.preconditioner.rank,
+        centers=formulation.centers.words,
+        sample=preconditioner.m if made.sample is None else len(made.sample),
+        condition=preconditioner.condition,
+        jitter=preconditioner.jitter,
+        rank=preconditioner.rank,
         bytes_held=max(peak, held + factors.nbytes),
         seconds=clock.seconds(),
-        device=posed.device,
-        layout=made.cross.describe(),
+        device=formulation.device,
+        layout=made.describe(),
         factors=str(factors),
-        dtype=posed.finest if found.exact else dtype,
+        dtype=formulation.finest if found.exact else dtype,
         trace=tuple(found.trace),
     )
-    return Trained(found.alpha, report, posed.plan)
+    return Trained(found.alpha, report, formulation.plan)
 
 
-def _going_on(callback: newton.Callback | None, before: newton.Found | None) -> newton.Callback | None:
+def _going_on(callback: newton.Callback | None, before: newton.Result | None) -> newton.Callback | None:
     """A callback whose steps and seconds go on from those of the solve before."""
     if callback is None or before is None:
         return callback

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.nystrom.preconditioner import Preconditioner
-from clsvm.nystrom.rows import Side
+from clsvm.nystrom.rows import RowOperator
 from clsvm.report import Point, Progress, Status
 
 Vector = NDArray[np.float64]
@@ -45,7 +45,7 @@ STALL = 0.5  # g has to get lower by that factor, or F lower
 
 
 @dataclass
-class Found:
+class Result:
     """Where it ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, a bound of F - F*, how, and
     what it took. exact: whether gradients were of products in float64."""
 
@@ -61,7 +61,7 @@ class Found:
     trace: tuple[Point, ...]
     seconds: dict[str, float]
 
-    def after(self, before: Found | None) -> Found:
+    def after(self, before: Result | None) -> Result:
         """This one, which went on from another, with what that took."""
         if before is None:
             return self
@@ -83,7 +83,7 @@ Callback = Callable[[int, Vector, float], Any]
 
 
 def solve(
-    rows: Side,
+    rows: RowOperator,
     preconditioner: Preconditioner,
     start: Vector | None,
     tol: float,
@@ -91,7 +91,7 @@ def solve(
     progress: Progress | None = None,
     callback: Callback | None = None,
     fine: float | None = None,
-) -> Found:
+) -> Result:
     """Minimise F from coefficients ``start`` (k, m), or from 0, of which the rows' f is. max_iter: steps of conjugate
     gradients at most. An interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds
     after each step. fine: how well a step is solved at most, relative to the gradient; None: FINE of the dtype."""
@@ -102,7 +102,7 @@ def solve(
 class _Newton:
     def __init__(
         self,
-        rows: Side,
+        rows: RowOperator,
         preconditioner: Preconditioner,
         tol: float,
         max_iter: int,
@@ -121,7 +121,7 @@ class _Newton:
         self.objective, self.residual, self.bound, self.values = np.inf, np.inf, np.inf, np.empty(0)
         self.seconds = {"preconditioner": 0.0}
 
-    def run(self, start: Vector | None) -> Found:
+    def run(self, start: Vector | None) -> Result:
         k, m = self.rows.k, self.rows.m
         self.u, self.alpha, status = np.zeros((k, self.P.rank)), np.zeros((k, m)), Status.STALLED
         try:
@@ -130,7 +130,7 @@ class _Newton:
                 status = Status.PRECISION if self.rows.dtype == "float64" else Status.COARSE
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
-        return Found(
+        return Result(
             alpha=self.alpha * self.units,
             objective=self.objective,
             residual=self.residual,

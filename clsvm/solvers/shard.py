@@ -33,7 +33,7 @@ CACHE_SHARE = 0.6  # of the memory that is left, for the row cache
 EXACT = 256 << 20  # bytes of rows at most that a look in float64 copies
 
 
-class Part(NamedTuple):
+class ShardProblem(NamedTuple):
     """What a shard has of a problem: lo, hi, q, b (1, n) of its rows; W: of working sets. cache_bytes: of its row
     cache."""
 
@@ -115,7 +115,7 @@ class Shard:
         }
         self._k["update"] = stream.variant(gram_programs.update(stream.profile, dtype))
 
-    def pose(self, part: Part) -> None:
+    def pose(self, part: ShardProblem) -> None:
         """Begin a problem at its coefficients, with f = q."""
         stream, W = self.stream, part.W
         self.problem = Problem(part.lo, part.hi, part.q, part.constraint, part.kink)
@@ -242,7 +242,3 @@ class Shard:
                 here = self.X[rows[first : first + step]]
                 c[:, first : first + step] = exact_responses(own, self.kernel, self.plan, here, support, b)
         return c
-
-    def peak(self) -> int:
-        """The most bytes that the device has held."""
-        return self.stream.peak

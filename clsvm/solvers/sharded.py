@@ -17,20 +17,21 @@ with its part of them, and its f is made of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, stacked
+from clsvm.distribute import Lost, Parts, ask_one, replayed
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.loop import Look, Loop
-from clsvm.solvers.shard import Change, Offer, Part, row_bytes
+from clsvm.solvers.shard import Change, Offer, ShardProblem, row_bytes
 from clsvm.solvers.solution import Settings
 from clsvm.solvers.working_set import WorkingSet, chosen
 
@@ -40,28 +41,10 @@ PIECE = 1024  # rows at a time that f is made of
 EXACT = 64 << 20  # bytes of support vectors at a time in float64
 
 
-class Lost:
-    """The answer of a shard that was lost and has begun again, with f = q."""
-
-
-class Shards(Protocol):
-    """Where the shards are. sizes: rows of each, one after another."""
-
-    sizes: Sequence[int]
-
-    def begin(self, part: Callable[[int], Part]) -> None:
-        """Pose the problem of which ``part(i)`` is that of shard i; a shard that is lost later begins again with what
-        ``part`` gives then."""
-
-    def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
-        """What each shard's method of that name answers to its arguments, at the same time; None where it is not asked;
-        :class:`Lost`."""
-
-
 class Sharded(Loop):
     """The solve of one problem; ``settings`` without what evaluates rows in float64, which the shards do."""
 
-    def __init__(self, shards: Shards, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
+    def __init__(self, shards: Parts, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
         self._shards, self._set, self._given = shards, working_set, problem
         lo, hi = map(working_set.stream.held_wide, (problem.lo, problem.hi))
         self.problem = replace(problem, lo=lo, hi=hi)  # (as the coefficients meet them)
@@ -76,43 +59,49 @@ class Sharded(Loop):
         self._kept, self._kept_X = np.zeros(0, np.intp), None
         self._offers: list[Offer] = []
         self._begin()
-        shards.begin(self._part)
         self._lives = [0] * len(self._ends)  # how often each shard has begun again
-        self._respond(range(len(self._ends)))
+        everyone = range(len(self._ends))
+        self._ask("pose", [(self._part(i),) for i in everyone])
+        lost = self._respond(everyone)
+        replayed([Lost() if i in lost else None for i in everyone], self._again)
         self._look_again()
 
-    def _part(self, i: int) -> Part:
+    def _part(self, i: int) -> ShardProblem:
         here, p = slice(self._starts[i], self._ends[i]), self.problem
         given = p.lo[:, here], p.hi[:, here], p.q[:, here], self._b[:, here]
-        return Part(*given, p.constraint, p.kink, self.W, self.settings.cache_bytes)
+        return ShardProblem(*given, p.constraint, p.kink, self.W, self.settings.cache_bytes)
 
     # Questions.
 
     def _ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
-        """What all shards answer; one that was lost gets its f anew, and is asked again."""
-        answers = self._shards.ask(name, given)
-        for i, answer in enumerate(answers):
-            while isinstance(answer, Lost):
-                self._lives[i] += 1
-                self._directory.forget()
-                self.rounding.lost(slice(self._starts[i], self._ends[i]))
-                self._respond([i])
-                if name == "respond":  # (which is done)
-                    answer = None
-                    break
-                # Its coefficients, and so its f, have a step already.
-                again = (self._unchanged()[i],) if name == "step" else given[i]
-                answer = self._shards.ask(name, [again if i == k else None for k in range(len(answers))])[i]
-            answers[i] = answer
-        return answers
+        """Return what all shards answer; one that is lost is brought back first."""
+        return replayed(self._shards.ask(name, given), lambda i: self._again(i, name, given[i]))
 
-    def _respond(self, shards: Sequence[int]) -> None:
-        """f of some shards that have just begun, from the coefficients. One that is lost meanwhile has all of its f
-        when :meth:`_ask` comes back."""
-        lives = {i: self._lives[i] for i in shards}
+    def _again(self, i: int, name: str = "", given: tuple[Any, ...] | None = None) -> Any:
+        """Pose a lost shard's problem again, make its f of the coefficients, and return its answer to a question."""
+        self._lives[i] += 1
+        self._directory.forget()
+        self.rounding.lost(slice(self._starts[i], self._ends[i]))
+        answer = ask_one(self._shards, i, "pose", self._part(i))
+        if isinstance(answer, Lost) or self._respond([i]):
+            return Lost()
+        if name in ("", "pose"):
+            return answer
+        # Its coefficients, and so its f, have a step already.
+        return ask_one(self._shards, i, name, *((self._unchanged()[i],) if name == "step" else given or ()))
+
+    def _respond(self, shards: Sequence[int]) -> set[int]:
+        """Make f of shards that have just begun, of the coefficients, and return those that were lost meanwhile.
+
+        A shard that is brought back while the support vectors are asked for has all of its f then.
+        """
+        lives, lost = {i: self._lives[i] for i in shards}, set[int]()
         for rows, X in self._support("sent", self._b, PIECE):
             given = (X, self._b[0, rows])
-            self._ask("respond", [given if lives.get(i) == life else None for i, life in enumerate(self._lives)])
+            behind = [i not in lost and lives.get(i) == life for i, life in enumerate(self._lives)]
+            answers = self._shards.ask("respond", [given if one else None for one in behind])
+            lost |= {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}
+        return lost
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
         """Rows in any order by their shards, counted from the first of each."""

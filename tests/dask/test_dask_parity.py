@@ -20,7 +20,7 @@ pd = pytest.importorskip("pandas")
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
 from clsvm import model_selection  # noqa: E402
-from clsvm.dask import side  # noqa: E402
+from clsvm.dask import executor  # noqa: E402
 from clsvm.errors import DeviceError  # noqa: E402
 from tests.dask.conftest import DEVICE  # noqa: E402
 
@@ -297,8 +297,8 @@ def test_columns_of_one_and_other_features() -> None:
 
 def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed client, rows that a closed client had, and a client whose workers do not come."""
-    monkeypatch.setattr(side, "LONG", 0.1)
-    monkeypatch.setattr(side, "PATIENCE", 0.1)
+    monkeypatch.setattr(executor, "LONG", 0.1)
+    monkeypatch.setattr(executor, "PATIENCE", 0.1)
     model = made("SVC").fit(ROWS, SIGNS)
     none = {"processes": False, "n_workers": 0, "dashboard_address": ":0"}
     with distributed.Client(**none, set_as_default=False) as idle:

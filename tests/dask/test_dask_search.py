@@ -26,7 +26,7 @@ from sklearn.preprocessing import FunctionTransformer  # noqa: E402
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
 from clsvm.dask import search as dealing  # noqa: E402
-from clsvm.dask import side  # noqa: E402
+from clsvm.dask import executor  # noqa: E402
 from clsvm.errors import CheckpointError, DeviceError  # noqa: E402
 from clsvm.model_selection import FalkonSearchCV, folds  # noqa: E402
 from clsvm.opencl.stream import Stream  # noqa: E402
@@ -137,7 +137,7 @@ def test_as_in_one_place(client: Any, sent: dict[str, list[Any]], grid: Any, pie
 def test_data_travels_once(client: Any, sent: dict[str, list[Any]], rows: Any) -> None:
     """X and y to each of two workers; back come values of the rows left out."""
     made = searched(over_dask, KERNELS, rows=rows)
-    nbytes = side.nbytes(rows)
+    nbytes = executor.nbytes(rows)
     splits = (3 * len(X) + len(X)) * 8  # numbers of rows: training, test and kept
     data = nbytes + LABELS.nbytes + splits
     assert len(sent["data"]) == 1

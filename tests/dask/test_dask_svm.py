@@ -15,7 +15,7 @@ distributed = pytest.importorskip("distributed")
 
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask import side  # noqa: E402
+from clsvm.dask.executor import OnWorkers  # noqa: E402
 from tests.conftest import noisy  # noqa: E402
 from tests.dask.conftest import DEVICE, cluster  # noqa: E402
 
@@ -109,7 +109,7 @@ def test_bad_input(client: Any) -> None:
 
 def killed(client: Any, after: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Kill a worker (-9) at a question; returns a list that then has its process."""
-    real, asked, dead = side.Chunks.ask, [0], list[int]()
+    real, asked, dead = OnWorkers.ask, [0], list[int]()
 
     def ask(self: Any, *given: Any) -> Any:
         asked[0] += 1
@@ -118,7 +118,7 @@ def killed(client: Any, after: int, monkeypatch: pytest.MonkeyPatch) -> list[int
             os.kill(dead[0], signal.SIGKILL)
         return real(self, *given)
 
-    monkeypatch.setattr(side.Chunks, "ask", ask)
+    monkeypatch.setattr(OnWorkers, "ask", ask)
     return dead
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM
+from clsvm.distribute import Lost, OnDevices
 from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Change, Offer
-from clsvm.solvers.sharded import Directory, Lost, Sharded
+from clsvm.solvers.sharded import Directory, Sharded
 from clsvm.solvers.working_set import chosen
 from tests.conftest import noisy, simulated, thrifty
 
@@ -107,28 +107,17 @@ def test_classes_apart(device: str) -> None:
 @pytest.mark.parametrize("cache", [0, 1])
 def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then a shard forgets all that it knows, also while f is made again: the end is the same."""
-    real, count = sharded.AtPlaces.ask, 0
-    begin = sharded.AtPlaces.begin
-    part: list[Callable[[int], Any]] = []
-
-    def begun(self: Any, parts: Any) -> None:
-        part[:] = [parts]
-        begin(self, parts)
+    real, count = OnDevices.ask, 0
 
     def ask(self: Any, name: str, given: Any) -> list[Any]:
         nonlocal count
         count += 1
         answers = real(self, name, given)
-        if part and name != "pose" and count % 60 in (9, 12, 13, 40):
-            i = count % len(answers)
-            if given[i] is not None:
-                shard = self._shards[i]
-                self._places[i].ask(shard.pose, part[0](i)).result()
-                answers[i] = Lost()
+        if count % 60 in (2, 9, 12, 13, 40) and given[count % len(given)] is not None:
+            answers[count % len(given)] = Lost()
         return answers
 
-    monkeypatch.setattr(sharded.AtPlaces, "begin", begun)
-    monkeypatch.setattr(sharded.AtPlaces, "ask", ask)
+    monkeypatch.setattr(OnDevices, "ask", ask)
     monkeypatch.setattr("clsvm.solvers.sharded.PIECE", 50)
     made = fitted([device] * 3, C=2.0, cache_size=cache, warm_start=True)
     assert made.fit_report_.converged
@@ -151,7 +140,7 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
 
 def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step sends at most the working set's rows and a few numbers for each, both ways."""
-    real, steps = sharded.AtPlaces.ask, []
+    real, steps = OnDevices.ask, []
 
     def size(one: Any) -> int:
         if isinstance(one, np.ndarray):
@@ -166,7 +155,7 @@ def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
             steps.extend(size(change) + size(answer) for (change,), answer in zip(given, answers, strict=True))
         return answers
 
-    monkeypatch.setattr(sharded.AtPlaces, "ask", ask)
+    monkeypatch.setattr(OnDevices, "ask", ask)
     wide = np.random.default_rng(0).normal(size=(1200, 40)).astype(np.float32)
     W, d = fitted([device] * 2, rows=wide, y=np.sign(wide[:, 0] * wide[:, 1])).fit_report_.working_set_size, 40
     assert len(steps) > 20

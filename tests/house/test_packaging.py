@@ -25,7 +25,7 @@ PACKAGE = ROOT / "clsvm"
 ORDER = [
     ["errors", "system", "files", "threads", "arrays", "tasks", "parameters", "losses", "problem", "kernels", "report"],
     ["opencl"],
-    ["gram"],
+    ["gram", "distribute"],
     ["solvers", "linalg", "nystrom", "models"],
     ["fit"],
     ["tools", "estimators", "trial"],

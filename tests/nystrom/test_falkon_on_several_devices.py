@@ -11,8 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
+from clsvm.distribute import Lost, OnDevices
 from clsvm.errors import DeviceError, MemoryLimitError
-from clsvm.nystrom import places, rows
+from clsvm.nystrom import fit, rows
 from clsvm.opencl import devices
 from tests.conftest import USABLE, halves
 
@@ -48,6 +49,31 @@ def test_the_same_bits_by_any_devices(device: str, machine: Any, y: Any, given: 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("clsvm_")]
 
 
+@pytest.mark.parametrize(("machine", "y", "given"), [MACHINES[0], MACHINES[3]])
+def test_lost_blocks_are_posed_again(
+    device: str, machine: Any, y: Any, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Now and then a block forgets all that it knows, also while it is brought back: the end is the same."""
+    whole = fitted([device] * 2, machine, y, **given)
+    real, count = OnDevices.ask, 0
+
+    def ask(self: Any, name: str, given: Any) -> list[Any]:
+        nonlocal count
+        count += 1
+        answers = real(self, name, given)
+        if count % 20 in (5, 11, 13) and name != "values" and given[count % len(given)] is not None:
+            for known in ("_f", "_along", "_of_gradients"):
+                vars(self.parts[count % len(given)]).pop(known, None)
+            answers[count % len(given)] = Lost()
+        return answers
+
+    monkeypatch.setattr(OnDevices, "ask", ask)
+    again = fitted([device] * 2, machine, y, **given)
+    assert count > 30
+    scale = np.abs(whole.dual_coef_).max()
+    np.testing.assert_allclose(again.dual_coef_, whole.dual_coef_, rtol=0, atol=1e-5 * scale)
+
+
 def test_halves_of_a_device_and_kinds_by_number(device: str) -> None:
     """Sub-devices are devices; "cpu:0" is the first CPU."""
     info = devices.find(device)
@@ -70,8 +96,8 @@ def test_two_runtimes_agree() -> None:
 
 
 def test_shares_follow_speeds() -> None:
-    assert places._dealt(16, np.array([1.0, 3.0])) == [0] * 4 + [1] * 12
-    assert places._dealt(2, np.array([1.0, 100.0])) == [1, 1]
+    assert fit.dealt(16, np.array([1.0, 3.0])) == [0] * 4 + [1] * 12
+    assert fit.dealt(2, np.array([1.0, 100.0])) == [1, 1]
     for n in (1, 1023, 5000, 10**6):
         parts = rows.blocks(n)
         assert [parts[0].start, parts[-1].stop] == [0, n]

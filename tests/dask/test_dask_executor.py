@@ -1,5 +1,5 @@
-"""The rows' side of a solve over Dask's workers where things go wrong: nobody there, chunks lost again and again, a
-worker that takes over with too little room."""
+"""The executor over Dask's workers where things go wrong: nobody there, parts lost again and again, a worker that takes
+over with too little room."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ distributed = pytest.importorskip("distributed")
 
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask import side, worker  # noqa: E402
+from clsvm.dask import executor, worker  # noqa: E402
+from clsvm.distribute import TRIES, Lost  # noqa: E402
 from clsvm.errors import DeviceError, MemoryLimitError  # noqa: E402
+from clsvm.losses import LOSSES  # noqa: E402
+from clsvm.nystrom.rows import RowOperator, Task  # noqa: E402
 from tests.dask.test_dask_falkon import CLASSES, DEVICE, X, Y, machine  # noqa: E402
 
 
@@ -31,42 +34,40 @@ def client() -> Iterator[Any]:
 
 def test_no_worker_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes in a lost worker's place: an error, not a wait without an end."""
-    monkeypatch.setattr(side, "LONG", 0.2)
+    monkeypatch.setattr(executor, "LONG", 0.2)
     how = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", "processes": False}
     with (
         distributed.LocalCluster(**how) as one,
         distributed.Client(one, set_as_default=False) as client,
         client.as_current(),
     ):
-        chunks = side.Chunks(client, [client.submit(np.ones, (3, 2))], [None], [None])
-        chunks.settle()
-        chunks.agree(SimpleNamespace(name="fit"))  # type: ignore[arg-type]
+        chunks = executor.Chunks(client, [client.submit(np.ones, (3, 2))], [None], [None])
+        parts = executor.OnWorkers(chunks, np.ones, [3], None, None)
         one.scale(0)
         ends = perf_counter() + 20
-        while side.workers(client) and perf_counter() < ends:
+        while executor.workers(client) and perf_counter() < ends:
             sleep(0.05)
         with pytest.raises(DeviceError, match="no worker that runs, and none came"):
-            chunks.ask(lambda i, again: (0, None, "peak", []))
+            parts.ask("n", [()])
 
 
-def test_a_chunk_is_lost_again_and_again() -> None:
-    class Doomed(side.Chunks):
-        laid = 0
+def test_a_part_is_lost_again_and_again() -> None:
+    class Doomed:
+        sizes = (1,)
+        posed = 0
 
-        def _lay(self, missing: list[int]) -> None:
-            self.laid += len(missing)
+        def ask(self, name: str, given: Any) -> list[Any]:
+            self.posed += name == "pose"
+            return [Lost()]
 
-        def _call(self, i: int, given: tuple[Any, ...]) -> Any:
-            return None
-
-    chunks = Doomed(None, ["X"], ["y"], [None])  # type: ignore[arg-type, list-item]
-    chunks._there, chunks.homes = set(), ["gone"]
-    with pytest.raises(DeviceError, match=f"lost the rows of a chunk {side.TRIES + 1} times"):
-        chunks.ask(lambda i, again: ())
-    assert chunks.laid == side.TRIES + 1
+    parts: Any = Doomed()
+    task = Task(LOSSES["squared"], np.zeros((1, 1)), np.ones(1), np.zeros(1), 1.0)
+    with pytest.raises(DeviceError, match=f"lost the rows of a chunk {TRIES + 1} times"):
+        RowOperator(parts, task, 1, lambda i: (None,))
+    assert parts.posed == TRIES + 1
 
 
-def test_a_worker_dies_before_it_answers_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_dies_before_it_answers_for_anything() -> None:
     """Nobody waits for the answering actor of a worker that is gone, but for that of one that is there."""
 
     class Made:
@@ -90,38 +91,38 @@ def test_a_worker_dies_before_it_answers_for_anything(monkeypatch: pytest.Monkey
             self.there -= 1
             return ["home"] if self.there else []
 
-    client = Client()
-    chunks = side.Chunks(client, ["X"], ["y"], [None])  # type: ignore[arg-type, list-item]
-    chunks.homes, chunks._name = ["home"], "fit"
-    assert chunks._call(0, ()) is None
+    parts = object.__new__(executor.OnWorkers)
+    client: Any = Client()
+    parts._chunks, parts.client, parts._name = executor.Chunks(client, ["X"], ["y"], [None]), client, "fit"  # type: ignore[list-item]
+    parts.homes, parts._versions, parts._desks = ["home"], [None], {}
+    assert parts._call(0, "n", ()) is None
     assert client.there == 0
     assert [one.cancelled for one in client.made] == [True]
 
 
 def test_who_takes_over_makes_room() -> None:
-    """Chunks that leave no room for a lost worker's are laid out again, in less."""
+    """Parts that leave no room for a lost worker's are built again, in less."""
     shares: list[tuple[int, int]] = []
 
-    def laid(stream: Any, left: int, i: int, *chunk: Any) -> Any:
-        if worker._fits["tight"].chunks and left == 1 and len(shares) == 1:  # (the first one took it all)
+    def build(stream: Any, number: int) -> Any:
+        if worker._fits["tight"].parts and len(shares) == 1:  # (the first one took it all)
             raise MemoryLimitError(1, 1, 1)
-        shares.append((i, left))
-        return SimpleNamespace(number=i)
+        shares.append((number, stream.limit))
+        return SimpleNamespace(number=number)
 
-    terms: Any = SimpleNamespace(
-        name="tight", device=DEVICE, memory_limit=None, neighbours=1, chunks=1, changes=(), laid=laid
-    )
+    recipe = worker.Recipe("tight", build, DEVICE, 1000, 1, 1)
     try:
         for i in (0, 1):
-            worker.lay(terms, i, np.ones((1, 1)), None, None)
+            worker.lay(recipe, i, i)
         desk = worker.Desk()
-        assert desk.ask("tight", 1, 0, None, "number", []) == 1
-        assert isinstance(desk.ask("tight", 0, 0, None, "number", []), worker.Lost)
-        worker.lay(terms, 0, np.ones((1, 1)), None, None)
-        assert desk.ask("tight", 0, 0, None, "number", []) == 0
+        assert desk.ask("tight", 1, None, "number", ()) == 1
+        assert isinstance(desk.ask("tight", 0, None, "number", ()), Lost)
+        worker.lay(recipe, 0, 0)
+        assert desk.ask("tight", 0, None, "number", ()) == 0
+        assert isinstance(desk.ask("tight", 0, 0, "number", ()), Lost), "an answer that did not arrive"
     finally:
         worker.forget("tight")
-    assert shares == [(0, 1), (1, 2), (0, 1)]
+    assert shares == [(0, 1000), (1, 500), (0, 1000)]
 
 
 def test_an_empty_first_chunk(client: Any) -> None:

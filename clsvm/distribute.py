@@ -1,0 +1,205 @@
+"""The executor: parts of a fit's rows at several places, which are asked at the same time.
+
+A part is an object at a place: a shard of an SVM's rows (solvers/shard.py) or a block of a Nyström model's
+(nystrom/rows.py). The places are threads of this process, one a device (:class:`OnDevices`), or Dask's workers
+(clsvm.dask.executor.OnWorkers).
+
+    ask       calls a method of every part, or reads an attribute
+    notice    the executor notices that a part is gone, answers :class:`Lost` for it, and builds it anew before it is
+              asked again
+    replay    the solver, which alone knows the part's state, poses its problem again and repeats what led there
+              (:func:`replayed`)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.arrays import Data
+from clsvm.errors import DeviceError
+from clsvm.gram.cross import Cross
+from clsvm.gram.layouts.record import Plan
+from clsvm.kernels import Kernel
+from clsvm.opencl.contexts import SIMULATOR
+from clsvm.opencl.devices import find
+from clsvm.opencl.stream import Stream
+
+Vector = NDArray[np.float64]
+Question = tuple[Any, ...]
+TRIES = 3  # losses of a part during one question, beyond which the fit ends
+PROBE = 8192  # rows that say how fast a device is
+ALIKE = 1.3  # ratio of speeds up to which devices share evenly
+
+
+class Lost:
+    """The answer of a part that is gone with all that it knew beside its rows."""
+
+
+class Parts(Protocol):
+    """Parts of the rows, in their order. sizes: rows of each."""
+
+    sizes: Sequence[int]
+
+    def ask(self, name: str, given: Sequence[Question | None]) -> list[Any]:
+        """Return what each part answers to ``name`` with its arguments, None where these are None, or :class:`Lost`."""
+
+    def peak(self) -> int:
+        """Return the most bytes that a device has held for these parts."""
+
+
+def ask_one(parts: Parts, i: int, name: str, *given: Any) -> Any:
+    """Return what part i answers, or :class:`Lost`."""
+    return parts.ask(name, [given if k == i else None for k in range(len(parts.sizes))])[i]
+
+
+def replayed(answers: list[Any], replay: Callable[[int], Any]) -> list[Any]:
+    """Return the answers, with ``replay(i)`` in place of that of each lost part i.
+
+    ``replay`` brings the part back to its state, asks it again, and returns its answer, or :class:`Lost` where the part
+    is lost meanwhile. Raises DeviceError where a part is lost more than TRIES times.
+    """
+    for i, answer in enumerate(answers):
+        losses = 0
+        while isinstance(answer, Lost):
+            losses += 1
+            if losses > TRIES:
+                raise DeviceError(f"Dask lost the rows of a chunk {losses} times: do the workers have enough memory?")
+            answer = replay(i)
+        answers[i] = answer
+    return answers
+
+
+def call(part: Any, name: str, given: Sequence[Any]) -> Any:
+    """Call a method of a part, or read an attribute."""
+    found = getattr(part, name)
+    return found(*given) if callable(found) else found
+
+
+@contextmanager
+def share_of(stream: Stream, left: int) -> Iterator[None]:
+    """Limit the stream's memory to one share where ``left`` parts are still to be built there."""
+    spared = (stream.limit - stream.held) * (left - 1) // left
+    stream.limit -= spared
+    try:
+        yield
+    finally:
+        stream.limit += spared
+
+
+class _Caller:
+    """The caller's own thread."""
+
+    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*given))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self) -> None:
+        """Nothing to wait for."""
+
+
+@dataclass
+class DeviceThread:
+    """A thread, and the stream of a device that lives there."""
+
+    thread: ThreadPoolExecutor | _Caller
+    stream: Stream
+
+    def ask(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+        return self.thread.submit(call, *given)
+
+
+@contextmanager
+def opened(device: Any, memory_limit: int | str | None) -> Iterator[list[DeviceThread]]:
+    """Open a stream in the caller's thread, or for a list of devices one in a thread for each.
+
+    Entries of one device share its memory. Raises DeviceError where a device is not there.
+    """
+    if not isinstance(device, list | tuple):
+        with Stream(device, memory_limit) as stream:
+            yield [DeviceThread(_Caller(), stream)]
+        return
+    threads: list[DeviceThread] = []
+    try:
+        for one in device:
+            # Oclgrind 21.10 crashes in any thread but the caller's.
+            thread = _Caller() if find(one).platform == SIMULATOR else ThreadPoolExecutor(1, "clsvm")
+            try:
+                threads.append(DeviceThread(thread, thread.submit(Stream, one, memory_limit).result()))
+            except BaseException:
+                thread.shutdown()
+                raise
+        if memory_limit is None:
+            counts = Counter(one.stream.info.index for one in threads)
+            for one in threads:
+                one.stream.limit //= counts[one.stream.info.index]
+        yield threads
+    finally:
+        for one in threads:
+            one.ask(one.stream.__exit__)
+        for one in threads:
+            one.thread.shutdown()
+
+
+class OnDevices:
+    """:class:`Parts` at device threads, none of which is ever lost.
+
+    owners: the thread of each part. build: makes part i on a stream.
+    """
+
+    def __init__(
+        self, threads: Sequence[DeviceThread], owners: Sequence[int], build: Callable[[Stream, int], Any]
+    ) -> None:
+        def built(stream: Stream, i: int, left: int) -> Any:
+            with share_of(stream, left):
+                return build(stream, i)
+
+        self._threads = [threads[owner] for owner in owners]
+        made = [one.ask(built, one.stream, i, owners[i:].count(owners[i])) for i, one in enumerate(self._threads)]
+        self.parts = [one.result() for one in made]
+        self.sizes: Sequence[int] = [part.n for part in self.parts]
+
+    def ask(self, name: str, given: Sequence[Question | None]) -> list[Any]:
+        asked = [
+            None if one is None else thread.ask(call, part, name, one)
+            for thread, part, one in zip(self._threads, self.parts, given, strict=True)
+        ]
+        return [None if one is None else one.result() for one in asked]
+
+    def peak(self) -> int:
+        return max(one.stream.peak for one in self._threads)
+
+
+def speeds(
+    threads: Sequence[DeviceThread], X: Data, sources: Data, kernel: Kernel, plan: Plan, dtype: str, k: int = 1
+) -> Vector:
+    """Return how fast each device makes K(X, sources) by itself, in a second pass over the first rows of X (n, d).
+
+    Devices of one name, or of about one speed, count as equal.
+    """
+    if len({str(one.stream.info) for one in threads}) == 1:
+        return np.ones(len(threads))
+
+    def seconds(stream: Stream) -> float:
+        with stream.scratch():
+            cross = Cross(stream, X[:PROBE], sources, kernel, plan, dtype, k, keep=False)
+            V = np.zeros((k, cross.m))
+            cross.forward_back(V)
+            began = perf_counter()
+            cross.forward_back(V)
+            return perf_counter() - began
+
+    found = 1 / np.array([one.ask(seconds, one.stream).result() for one in threads])
+    return np.ones(len(threads)) if found.max() <= ALIKE * found.min() else found
