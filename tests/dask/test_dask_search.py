@@ -25,8 +25,8 @@ from sklearn.preprocessing import FunctionTransformer  # noqa: E402
 
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask import search as dealing  # noqa: E402
 from clsvm.dask import executor  # noqa: E402
+from clsvm.dask import search as dealing  # noqa: E402
 from clsvm.errors import CheckpointError, DeviceError  # noqa: E402
 from clsvm.model_selection import FalkonSearchCV, folds  # noqa: E402
 from clsvm.opencl.stream import Stream  # noqa: E402
