@@ -1,4 +1,4 @@
-"""Targets in chunks: what each says of its own, what follows of all, and the numbers that a solver gets of one."""
+"""Targets in chunks: a summary of each, the encoding that follows from all, and the numbers that a solver gets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Vector = NDArray[np.float64]
 
 
 class Summary(NamedTuple):
-    """Of a chunk: how many rows weigh something; its labels, or the weighted mean (1, k) of its numbers, and of each
-    the sum of weights and the rows; ends (k,) of the numbers of rows that weigh something."""
+    """A chunk's targets. there: how many rows weigh something; keys: the labels, or the weighted mean (1, k) of the
+    numbers; weights, counts: the sum of weights and the rows of each key; least, most (k,): ends of the numbers of rows
+    that weigh something."""
 
     there: int
     keys: NDArray[Any]
@@ -31,7 +32,7 @@ class Encoding(Protocol):
     """How targets of a chunk become numbers."""
 
     def encoded(self, y: Any, weights: Any) -> tuple[Vector, Vector]:
-        """(y (k, n), weights (n,))."""
+        """Return y (k, n) and weights (n,)."""
 
 
 def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
@@ -47,13 +48,13 @@ def joined(parts: list[NDArray[Any]], name: str = "y") -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of a regression. k: outputs."""
+    """The encoding of a regression's targets. k: outputs."""
 
     k: int
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Of a chunk. Raises ValueError for targets that are no finite numbers."""
+        """Summarise a chunk. Raises ValueError for targets that are no finite numbers."""
         y = targets.within(np.asarray(_check_y(y, multi_output=True, y_numeric=True), np.float64))
         w, columns = targets.read_weights(weights, y), y.reshape(len(y), -1)
         total = np.array([w.sum()])
@@ -69,8 +70,8 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Labels:
-    """Of classes (c,) that weigh something. known (a,): all that there are; by_class (a,): what multiplies the weights;
-    table (k, c): the targets of each class."""
+    """The encoding of classes (c,) that weigh something. known (a,): all classes that there are; by_class (a,): what
+    multiplies the weights of each; table (k, c): the targets of each class."""
 
     classes: NDArray[Any]
     known: NDArray[Any]
@@ -79,7 +80,7 @@ class Labels:
 
     @staticmethod
     def summary(y: Any, weights: Any) -> Summary:
-        """Of a chunk."""
+        """Summarise a chunk."""
         y = _check_y(y)
         check_classification_targets(y)
         w = targets.read_weights(weights, y)
@@ -89,8 +90,10 @@ class Labels:
 
     @classmethod
     def of(cls, chunks: list[Summary], class_weight: Any, table: Any) -> tuple[Labels, Vector]:
-        """(the encoding, weights (c,) of the classes) by all summaries. table: makes targets (k, c) of places (c,) and
-        their number. Raises ValueError for fewer than two classes."""
+        """Return the encoding by all summaries, and the weights (c,) of the classes.
+
+        table: makes targets (k, c) of places (c,) and their number. Raises ValueError for fewer than two classes.
+        """
         known = np.unique(joined([one.keys for one in chunks]))
         if len(known) < 2:
             raise ValueError(f"The number of classes has to be greater than one; got {len(known)} class")

@@ -199,8 +199,8 @@ class Falkon(KernelEstimator):
             how = self._given_centers(how, X.shape[1], kernel)
             if sp.issparse(how) != sp.issparse(X):
                 how = sp.csr_matrix(how) if sp.issparse(X) else how.toarray()
-        given = weights, random, kernel, float(self.penalty), devices.first(self.device), self.memory_limit
-        return choose(X, how, self.n_centers, *given)
+        where = {"device": devices.first(self.device), "memory_limit": self.memory_limit}
+        return choose(X, how, self.n_centers, weights, random, kernel, float(self.penalty), where)
 
     def _given_centers(self, given: Any, d: int, kernel: Kernel) -> Any:
         """Return the rows of center_selection as the layouts read rows. Raises ValueError or TypeError, which name

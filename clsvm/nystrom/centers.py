@@ -1,7 +1,8 @@
-"""The centres of a machine: rows drawn evenly, by k-means++ or by leverage, or given ones."""
+"""The inducing points of a Nyström model: rows drawn evenly, by k-means++ or by leverage, or given ones."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,14 @@ from clsvm.arrays import Data
 from clsvm.gram.matrix import kernel_matrix
 from clsvm.kernels import Kernel
 
-LEAST, LARGEST = 100, 5000  # centres where their number is left to us
-LOOKED_AT = 20  # rows for each centre that k-means++ chooses from
+LEAST, LARGEST = 100, 5000  # inducing points where their number is left to us
+LOOKED_AT = 20  # rows for each inducing point that k-means++ chooses from
 PILOT, BLOCK = 1000, 1 << 24  # rows that leverage is measured against; values of K at a time
 
 
 class Centers(NamedTuple):
-    """rows (m, d), places (m,) of the rows of X that they are, None where they are none; words: how many, and why."""
+    """Inducing points. rows (m, d); places (m,): their numbers among the rows of X, None where they are no rows; words:
+    how many, and why."""
 
     rows: Data
     places: NDArray[np.intp] | None
@@ -27,7 +29,7 @@ class Centers(NamedTuple):
 
 
 def count(n: int, asked: int | str) -> tuple[int, str]:
-    """(m, why) for n rows that can be drawn."""
+    """Return (m, why) for n rows that can be drawn."""
     if asked == "auto":
         m = min(n, LARGEST, max(LEAST, int(np.ceil(np.sqrt(n) * np.log2(max(n, 2))))))
         return m, f"{m}: sqrt(n) log2(n) of {n} rows, {LEAST} to {LARGEST}, at most all"
@@ -43,11 +45,12 @@ def choose(
     random: np.random.RandomState,
     kernel: Kernel,
     penalty: float,
-    device: Any,
-    memory_limit: int | str | None,
+    where: Mapping[str, Any],
 ) -> Centers:
-    """Centres by a center_selection: "uniform", "k-means++", "leverage", or rows (m, d) themselves. Rows that weigh
-    nothing are not drawn. device, memory_limit: of the kernel values that leverage needs."""
+    """Choose inducing points by a center_selection: "uniform", "k-means++", "leverage", or rows (m, d) themselves.
+
+    Rows that weigh nothing are not drawn. where: the device and memory_limit of the kernel values that leverage needs.
+    """
     if not isinstance(how, str):
         return Centers(how, None, f"{how.shape[0]} that were given")
     there = np.flatnonzero(weights > 0)
@@ -61,14 +64,14 @@ def choose(
         drawn = some[kmeans_plusplus(X[some], m, random_state=random)[1]]
         drawn = _filled(drawn, there, m, random)
     else:
-        scores = leverage(X, kernel, there, penalty, random, device, memory_limit)
+        scores = leverage(X, kernel, there, penalty, random, where)
         drawn = random.choice(there, m, replace=False, p=scores / scores.sum())
     index = np.sort(drawn)
     return Centers(X[index], index, f"{words}, drawn by {how}" if how != "uniform" else words)
 
 
 def _filled(drawn: NDArray[np.intp], there: NDArray[np.intp], m: int, random: np.random.RandomState) -> Any:
-    """Different rows, m of them: where points coincide k-means++ takes a row twice."""
+    """Return m different rows: where points coincide k-means++ takes a row twice."""
     drawn = np.unique(drawn)
     rest = np.setdiff1d(there, drawn)
     return np.concatenate([drawn, random.choice(rest, m - len(drawn), replace=False)])
@@ -80,26 +83,27 @@ def leverage(
     there: NDArray[np.intp],
     penalty: float,
     random: np.random.RandomState,
-    device: Any,
-    memory_limit: int | str | None,
+    where: Mapping[str, Any],
 ) -> NDArray[np.float64]:
-    """Ridge leverage scores of the rows ``there``, about: (K(x, x) - k' (K_ss + penalty s I)^-1 k) / (penalty n)
-    against s rows drawn evenly, at least a little. Source: Rudi, Calandriello, Carratino, Rosasco 2018 (BLESS)."""
+    """Return about the ridge leverage scores of the rows ``there``, at least a little.
+
+    (K(x, x) - k' (K_ss + penalty s I)^-1 k) / (penalty n), against s rows drawn evenly. Source: Rudi, Calandriello,
+    Carratino, Rosasco 2018 (BLESS).
+    """
     s = min(PILOT, len(there))
     pilot = X[np.sort(random.choice(there, s, replace=False))]
-    given = {"kernel": kernel, "device": device, "memory_limit": memory_limit}
-    K = kernel_matrix(pilot, dtype="float64", **given)
+    K = kernel_matrix(pilot, kernel=kernel, dtype="float64", **where)
     factor, lower = cho_factor(K + penalty * s * np.eye(s), lower=True)
     scores, step = np.empty(len(there)), max(1, BLOCK // s)
     for first in range(0, len(there), step):
         rows = X[there[first : first + step]]
-        across = solve_triangular(factor, kernel_matrix(pilot, rows, **given), lower=lower)
+        across = solve_triangular(factor, kernel_matrix(pilot, rows, kernel, **where), lower=lower)
         scores[first : first + step] = _diagonal(kernel, rows) - np.square(across).sum(axis=0)
     return np.maximum(scores, 1e-3 * max(float(scores.mean()), 1e-300))
 
 
 def _diagonal(kernel: Kernel, X: Data) -> NDArray[np.float64]:
-    """K(x, x) of each row."""
+    """Return K(x, x) of each row."""
     step = 256
     parts = (np.diagonal(kernel(X[i : i + step])) for i in range(0, X.shape[0], step))
     return np.concatenate([*parts])

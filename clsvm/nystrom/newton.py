@@ -19,7 +19,7 @@ steps are shortened where they have to be, which needs no schedule and ends at t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -46,30 +46,32 @@ STALL = 0.5  # g has to get lower by that factor, or F lower
 
 @dataclass
 class Result:
-    """Where it ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, a bound of F - F*, how, and
-    what it took. exact: whether gradients were of products in float64."""
+    """Where a solve ended: coefficients (k, m), F, the largest of the outputs' |g| / |g(0)|, a bound of F - F*, how.
+
+    exact: whether gradients were of products in float64.
+    """
 
     alpha: Vector
-    objective: float
-    residual: float
-    bound: float
-    status: Status
-    steps: int
-    newton_steps: int
-    passes: int
-    exact: bool
-    trace: tuple[Point, ...]
-    seconds: dict[str, float]
+    objective: float = np.inf
+    residual: float = np.inf
+    bound: float = np.inf
+    status: Status = Status.STALLED
+    steps: int = 0
+    newton_steps: int = 0
+    passes: int = 0
+    exact: bool = False
+    trace: list[Point] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"preconditioner": 0.0})
 
     def after(self, before: Result | None) -> Result:
-        """This one, which went on from another, with what that took."""
+        """Return this result with what the solve before took, from which it went on."""
         if before is None:
             return self
         last = before.trace[-1]
-        trace = tuple(
+        trace = [
             p._replace(seconds=p.seconds + last.seconds, steps=p.steps + before.steps, outer=p.outer + last.outer)
             for p in self.trace
-        )
+        ]
         return replace(
             self,
             steps=self.steps + before.steps,
@@ -113,36 +115,22 @@ class _Newton:
         self.rows, self.P, self.tol, self.max_iter = rows, preconditioner, tol, max_iter
         self.loss, self.penalty, self.units = rows.task.loss, rows.task.penalty, rows.units[:, None]
         self.squares = self._each(np.square(self.units), lambda rows: rows.max(axis=1))
-        self.G, self.curvature = np.empty(0), np.empty(0)
         self.progress, self.callback, self.fine = progress, callback, fine
-        self.steps = self.newton_steps = 0
-        self.interrupted = False
-        self.began, self.trace = perf_counter(), list[Point]()
-        self.objective, self.residual, self.bound, self.values = np.inf, np.inf, np.inf, np.empty(0)
-        self.seconds = {"preconditioner": 0.0}
+        self.u, self.result = np.zeros((rows.k, preconditioner.rank)), Result(np.zeros((rows.k, rows.m)))
+        self.G, self.curvature, self.values = np.empty(0), np.empty(0), np.empty(0)
+        self.began, self.interrupted = perf_counter(), False
 
     def run(self, start: Vector | None) -> Result:
-        k, m = self.rows.k, self.rows.m
-        self.u, self.alpha, status = np.zeros((k, self.P.rank)), np.zeros((k, m)), Status.STALLED
+        result = self.result
         try:
-            status = self._run(start)
-            if status is Status.RESIDUAL and self._lost() > HIDDEN:
-                status = Status.PRECISION if self.rows.dtype == "float64" else Status.COARSE
+            result.status = self._run(start)
+            if result.status is Status.RESIDUAL and self._lost() > HIDDEN:
+                result.status = Status.PRECISION if self.rows.dtype == "float64" else Status.COARSE
         except KeyboardInterrupt:
-            status = Status.INTERRUPTED
-        return Result(
-            alpha=self.alpha * self.units,
-            objective=self.objective,
-            residual=self.residual,
-            bound=self.bound,
-            status=status,
-            steps=self.steps,
-            newton_steps=self.newton_steps,
-            passes=self.rows.passes,
-            exact=self.rows.refined,
-            trace=tuple(self.trace),
-            seconds=self.seconds,
-        )
+            result.status = Status.INTERRUPTED
+        result.alpha = result.alpha * self.units
+        result.passes, result.exact = self.rows.passes, self.rows.refined
+        return result
 
     def _run(self, start: Vector | None) -> Status:
         rows, loss = self.rows, self.loss
@@ -157,16 +145,16 @@ class _Newton:
             if self.loss.coupled:  # (without curvature along what outputs share, the bound needs that to be 0)
                 start = start - start.mean(axis=0)
             self.u = np.where(learns[:, None], self.P.of_coefficients(start), 0.0)
-            self.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
+            self.result.alpha = start * learns[:, None] if self.P.kept is None else self.P.alpha(self.u)
             self._refine()
-            rows.go(self.alpha)
+            rows.go(self.result.alpha)
             if not loss.quadratic:
                 self._weigh()
             g = self._gradient(rows.slope())
             self._hold(self._values(self.u))
         size = self._seen(g, goal)
         while (size > goal).any():
-            if self.steps >= self.max_iter:
+            if self.result.steps >= self.max_iter:
                 return Status.MAX_ITER
             with np.errstate(divide="ignore", invalid="ignore"):
                 eta = self.fine if loss.quadratic else np.minimum(INEXACT, np.sqrt(size * self.tol / goal))
@@ -178,11 +166,11 @@ class _Newton:
             s, lower = self._shortened(step, g * d)
             if not s.any():
                 return Status.STALLED
-            self.u, self.alpha = self.u + s * step, self.alpha + s * change
+            self.u, self.result.alpha = self.u + s * step, self.result.alpha + s * change
             rows.step(s)
-            self.newton_steps += 1
+            self.result.newton_steps += 1
             if self._refine():
-                rows.go(self.alpha)
+                rows.go(self.result.alpha)
                 self._hold(self._values(self.u))  # (f is another one)
                 size = np.full_like(size, np.inf)
             if not loss.quadratic:
@@ -215,7 +203,7 @@ class _Newton:
         """Return what rounding of K, by errors of its last bit, may do to f of each output (k,)."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
-        return np.asarray(rounding * np.sqrt(np.square(self.alpha).sum(axis=1)))
+        return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
         """What rounding of targets and of f makes of the rows' slope, about, of each output."""
@@ -229,7 +217,7 @@ class _Newton:
         began = perf_counter()
         self.P.weigh(at * times, self.penalty)
         self.curvature = np.minimum(least / times, 1.0) / 2
-        self.seconds["preconditioner"] += perf_counter() - began
+        self.result.seconds["preconditioner"] += perf_counter() - began
 
     def _gradient(self, slope: Vector) -> Vector:
         self.G = self.P.from_alpha(slope) + self.penalty * self.u
@@ -241,7 +229,7 @@ class _Newton:
         return self.rows.losses(s) + self.penalty / 2 * squares
 
     def _hold(self, values: Vector) -> None:
-        self.values, self.objective = values, float((values * self.squares).sum())
+        self.values, self.result.objective = values, float((values * self.squares).sum())
 
     def _hessian(self, d: Vector) -> Vector:
         v = self.P.u(d)
@@ -258,13 +246,13 @@ class _Newton:
         rr = dots(r, r)
         goal = eta**2 * rr
         p = np.where(rr > goal, p, 0.0)
-        while (rr > goal).any() and self.steps < self.max_iter and not self.interrupted:
+        while (rr > goal).any() and self.result.steps < self.max_iter and not self.interrupted:
             try:
                 q = self._hessian(p)
             except KeyboardInterrupt:
                 self.interrupted = True
                 break
-            self.steps += 1
+            self.result.steps += 1
             curve = dots(p, q)
             with np.errstate(divide="ignore", invalid="ignore"):
                 t = np.where((rr > goal) & (curve > 0), rr / curve, 0.0)
@@ -298,12 +286,13 @@ class _Newton:
         sizes = self._norms(g)
         if not np.isfinite(sizes).all():
             raise ValueError(f"kernel values of rows and centres, or targets, are beyond {self.rows.dtype}: scale X")
-        self.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
-        self.bound = float((self._above(sizes) * self.squares).sum())
+        result = self.result
+        result.residual = float(np.divide(sizes * self.tol, goal, out=np.zeros_like(sizes), where=goal > 0).max())
+        result.bound = float((self._above(sizes) * self.squares).sum())
         nan, now = float("nan"), perf_counter() - self.began
-        seen = self.rows.passes * self.rows.n
-        point = Point(now, self.steps, self.newton_steps, self.objective, nan, nan, self.residual, seen)
-        self.trace.append(point)
+        seen, counts = self.rows.passes * self.rows.n, (result.steps, result.newton_steps)
+        point = Point(now, *counts, result.objective, nan, nan, result.residual, seen)
+        result.trace.append(point)
         if self.progress:
             self.progress(point)
         return sizes
@@ -338,7 +327,7 @@ class _Newton:
         least = np.minimum(np.minimum(values, np.square(pull) / (2 * self.penalty)), curved)
         moved = self._hidden() + 4 * EPS * (task.deviation + np.abs(task.offset))
         t = self._each(moved[:, None], lambda rows: rows.max(axis=1))
-        off = self.P.off * self._each(self.alpha, lambda rows: np.square(rows).sum(axis=1))
+        off = self.P.off * self._each(self.result.alpha, lambda rows: np.square(rows).sum(axis=1))
         rounding = np.minimum(2 * t * np.sqrt(2 * values) + np.square(t), 2 * np.maximum(t, LEAST) * task.loss.steepest)
         return least + rounding + self.penalty / 2 * off
 
@@ -347,6 +336,6 @@ class _Newton:
         if self.callback:
             now = perf_counter() - self.began
             try:
-                self.callback(self.steps, ((self.alpha + self.P.alpha(self.P.u(d))) * self.units).T, now)
+                self.callback(self.result.steps, ((self.result.alpha + self.P.alpha(self.P.u(d))) * self.units).T, now)
             except KeyboardInterrupt:
                 self.interrupted = True
