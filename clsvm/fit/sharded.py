@@ -41,8 +41,8 @@ WORKING = 256  # working rows that say how fast a device is
 
 
 class Facts(NamedTuple):
-    """What a shard says of itself. sizes, extent: of its rows (prepare.row_sizes); W, cache_bytes, reason: of
-    sizes.choose; row: bytes of one; layout: words."""
+    """A shard's facts. sizes, extent: of its rows (prepare.row_sizes); W, cache_bytes, reason: of sizes.choose; row:
+    bytes of one; layout: words."""
 
     sizes: Vector
     extent: Extent
@@ -82,7 +82,7 @@ class OneShard(Shard):
     """A shard that says what a fit needs to know of it."""
 
     def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
-        """For a problem of n rows in all."""
+        """Return the facts for a problem of n rows in all."""
         found = prepare.row_sizes(self.stream, self.plan, self.X, self.gram)
         W, cache_bytes, reason = choose(self.stream, self.gram, working_set, cache, n)
         return Facts(found.sizes, found.extent, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
@@ -97,8 +97,10 @@ def train(
     since: float,
     save: Callable[[Vector], None] | None = None,
 ) -> Trained:
-    """train.train of rows that are elsewhere, or for several devices of this machine. Raises ValueError for kernel
-    values, and for problems that are coupled."""
+    """Solve a problem over remote rows, or over several devices of this machine; see :func:`clsvm.fit.train.train`.
+
+    Raises ValueError for kernel values, and for problems that are coupled.
+    """
     if isinstance(kernel, Precomputed):
         raise ValueError(
             "kernel='precomputed' and functions of Python are for one device: rows over several make their own values"
@@ -139,7 +141,7 @@ def train(
 
 
 def _ordered(problem: Problem, order: NDArray[np.intp]) -> Problem:
-    """A problem over its rows in another order."""
+    """Return a problem over its rows in another order."""
     start = None if problem.start is None else problem.start[:, order]
     return replace(problem, lo=problem.lo[:, order], hi=problem.hi[:, order], q=problem.q[:, order], start=start)
 
@@ -160,12 +162,12 @@ class Ready:
         self.last = dtype == laid.finest
 
     def coarse(self, problem: Problem) -> bool:
-        """Whether the dtype is too coarse for the tolerance."""
+        """Return whether the dtype is too coarse for the tolerance."""
         eps = float(np.finfo(self._dtype).eps)
         return certificate.hopeless(eps * self._scales.own, problem, self._options.tol)
 
     def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
-        """Solve ``problem``; settings: those of solvers.Settings that are of one solve."""
+        """Solve ``problem``; settings: the ones of solvers.Settings that belong to one solve."""
         one, asked, plan = self._facts[0], self._options, travelled(self._laid.plan)
         given = self._stream, self._kernel, plan, self._dtype, problem.constraint, problem.kink
         working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
@@ -185,7 +187,7 @@ class Ready:
         return prepare.sure(solution, rounding, asked.tol, asked.gap_tol)
 
     def at(self) -> At:
-        """Where it was solved."""
+        """Return where it was solved."""
         few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
         layout = f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
         where = (
@@ -222,7 +224,10 @@ class LocalRows:
 
 
 def _ends(n: int, speeds: Vector) -> list[int]:
-    """Where the shards of n rows end, by the devices' speeds; at least a row each. Raises ValueError for fewer rows."""
+    """Return the ends of shards of n rows, by the devices' speeds; at least a row each.
+
+    Raises ValueError for fewer rows.
+    """
     if n < len(speeds):
         raise ValueError(f"{len(speeds)} devices take at least a row each, got {n} rows")
     ends = np.round(np.cumsum(speeds) / speeds.sum() * n).astype(int)

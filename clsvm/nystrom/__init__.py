@@ -1,1 +1,1 @@
-"""Kernel machines on m centres: f = sum_j alpha_j K(., c_j), preconditioned, for losses with two derivatives."""
+"""Nyström kernel machines on m inducing points: f = sum_j alpha_j K(., c_j), for losses with two derivatives."""

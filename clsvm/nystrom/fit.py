@@ -33,7 +33,7 @@ from clsvm.report import NystromReport, Progress, Status
 from clsvm.report.display import Display
 
 Vector = NDArray[np.float64]
-COARSE = 1e7  # a condition of K among the centres beyond which float32 is too coarse: T^-1 enlarges its errors
+COARSE = 1e7  # condition of K(C, C) beyond which float32 is too coarse: T^-1 enlarges its errors
 # Of K's diagonal, the jitter where nothing is finer than float32: at most the first, and the second over the penalty.
 # T^-1 enlarges the rounding of K(X, C); what that does to the Hessian, its square over the jitter, is then small beside
 # the penalty.
@@ -42,7 +42,7 @@ SINGLE, SQUARES = 1e-6, 1e-12
 
 @dataclass(frozen=True)
 class Options:
-    """What a fit asks, by the parameters' names."""
+    """The parameters of a fit, by their names."""
 
     tol: float
     max_iter: int
@@ -258,11 +258,10 @@ def train(
     since: float,
 ) -> Trained:
     """Fit ``task`` over the rows of X (n, d), dense or CSR, from coefficients ``start`` (k, m) where they are given.
-    random: what draws the sampled rows. since: perf_counter() at which the fit began.
 
-    float64 is taken where float32 is too coarse: where K among the centres is ill-conditioned, or coefficients turn out
-    so large that rounding of K shows. Raises ValueError where memory is too small or the kernel function is no kernel
-    for these centres.
+    random: what draws the sampled rows. since: perf_counter() at which the fit began. float64 is taken where float32 is
+    too coarse: where K(C, C) is ill-conditioned, or coefficients turn out so large that rounding of K shows. Raises
+    ValueError where memory is too small or the kernel function is no kernel for these inducing points.
     """
     clock = Clock(since)
     clock.lap("check")
@@ -327,7 +326,7 @@ def solved(
 
 
 def _going_on(callback: newton.Callback | None, before: newton.Result | None) -> newton.Callback | None:
-    """A callback whose steps and seconds go on from those of the solve before."""
+    """Return a callback whose steps and seconds go on from those of the solve before."""
     if callback is None or before is None:
         return callback
     last = before.trace[-1]
@@ -335,14 +334,14 @@ def _going_on(callback: newton.Callback | None, before: newton.Result | None) ->
 
 
 class Clock:
-    """Seconds by part."""
+    """The seconds of a fit by part."""
 
     def __init__(self, since: float) -> None:
         self._since = self._last = since
         self._spent: dict[str, float] = {}
 
     def lap(self, part: str, of_it: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Count the time since the last one as ``part``, but for ``of_it``."""
+        """Count the time since the last call as ``part``, but for ``of_it``."""
         now = perf_counter()
         for name, seconds in {part: now - self._last - sum(of_it.values()), **of_it}.items():
             self._spent[name] = self._spent.get(name, 0.0) + seconds
@@ -354,5 +353,5 @@ class Clock:
 
 
 def interrupted(status: str) -> bool:
-    """Whether Ctrl-C ended a fit."""
+    """Return whether Ctrl-C ended a fit."""
     return status == Status.INTERRUPTED.value

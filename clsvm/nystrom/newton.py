@@ -1,7 +1,7 @@
-"""Newton's method with conjugate gradients for machines on m centres.
+"""Newton's method with preconditioned conjugate gradients for Nyström kernel machines on m inducing points.
 
 Minimises  F(alpha) = (1/N) sum_i w_i l(f_i, y_i) + (penalty / 2) |f|^2,   f = K(X, C) alpha + offset,   N = sum w
-Given      rows that answer with sums over them (rows.py), and the preconditioner
+Given      the row operator, which answers with sums over rows (rows.py), and the preconditioner
 Returns    alpha (k, m) with |P' grad F| <= tol |P' grad F(0)| of each output, or of all together where the loss couples
            them; P = T^-1 A^-1, for which P' (Hessian) P is near I; and a bound of F - F* (:meth:`_Newton._above`)
 Source     Meanti et al. 2020, algorithms 1 and 2; Marteau-Ferey, Bach, Rudi 2019; Nocedal and Wright, 7.1
@@ -40,7 +40,7 @@ LEAST = 1e-300  # times infinity is infinity
 EPS = float(np.finfo(np.float64).eps)
 SAFE = 4.0  # times what rounding makes of a gradient: where it is no more at the start, nothing is to be learnt
 HIDDEN = 1e-3  # what it may do at most where a tolerance is claimed
-FEW = 9.0  # how much more it does with as many rows as centres than with many more
+FEW = 9.0  # how much more it does with as many rows as inducing points than with many more
 STALL = 0.5  # g has to get lower by that factor, or F lower
 
 
@@ -94,9 +94,12 @@ def solve(
     callback: Callback | None = None,
     fine: float | None = None,
 ) -> Result:
-    """Minimise F from coefficients ``start`` (k, m), or from 0, of which the rows' f is. max_iter: steps of conjugate
-    gradients at most. An interrupt ends it with what was found. callback: told step, coefficients (m, k) and seconds
-    after each step. fine: how well a step is solved at most, relative to the gradient; None: FINE of the dtype."""
+    """Minimise F from coefficients ``start`` (k, m), or from 0.
+
+    max_iter: iterations of conjugate gradients at most. An interrupt ends the solve with what was found. callback: told
+    iteration, coefficients (m, k) and seconds after each. fine: how well a Newton step is solved at most, relative to
+    the gradient; None: FINE of the dtype.
+    """
     fine = FINE[rows.dtype] if fine is None else fine
     return _Newton(rows, preconditioner, tol, max_iter, progress, callback, fine).run(start)
 
@@ -185,7 +188,7 @@ class _Newton:
         return Status.RESIDUAL
 
     def _each(self, values: Vector, of: Callable[[Vector], Vector]) -> Vector:
-        """A number of each output's row (k, ...) of values; one of all together of a coupled loss."""
+        """Return a number of each output's row (k, ...) of values; one of all together of a coupled loss."""
         return of(values.reshape(1, -1) if self.loss.coupled else values)
 
     def _norms(self, g: Vector) -> Vector:
@@ -196,23 +199,23 @@ class _Newton:
         return not self.rows.refined and self._lost() > LOST and self.rows.refine()
 
     def _lost(self) -> float:
-        """What rounding of K, by errors of its last bit, may do to f, over the largest target, of the worst output."""
+        """Return what errors in K's last bit may do to f, over the largest target, of the worst output."""
         return float((self._hidden() / np.maximum(self.rows.task.deviation, 1e-300)).max())
 
     def _hidden(self) -> Vector:
-        """Return what rounding of K, by errors of its last bit, may do to f of each output (k,)."""
+        """Return what errors in K's last bit may do to f of each output (k,)."""
         rows = self.rows
         rounding = float(np.finfo(rows.dtype).eps) * self.P.size * (1 + FEW * rows.m / rows.n)
         return np.asarray(rounding * np.sqrt(np.square(self.result.alpha).sum(axis=1)))
 
     def _noise(self) -> Vector:
-        """What rounding of targets and of f makes of the rows' slope, about, of each output."""
+        """Return about what rounding of targets and of f makes of the slope of each output."""
         return SAFE * EPS * self.P.size * self._each(self.rows.rounding(), lambda rows: rows.max(axis=1))
 
     def _weigh(self) -> None:
-        """The Hessian's weights at f, for the products and at the centres for the preconditioner."""
+        """Take the Hessian's weights at f, for the products, and at the sampled rows for the preconditioner."""
         total, at, least = self.rows.weigh()
-        at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # (of centres that are no rows)
+        at = at if len(at) else np.full(self.rows.m, total / self.rows.m)  # (inducing points that are no rows)
         times = total / at.sum() if at.any() else 1.0
         began = perf_counter()
         self.P.weigh(at * times, self.penalty)
@@ -224,7 +227,7 @@ class _Newton:
         return self.P.from_u(self.G)
 
     def _values(self, u: Vector, s: Vector | None = None) -> Vector:
-        """F of each output, with f at the rows or s times along."""
+        """Return F of each output, with f as it is or moved s times along the change."""
         squares = self._each(u, lambda rows: np.square(rows).sum(axis=1))
         return self.rows.losses(s) + self.penalty / 2 * squares
 
@@ -237,7 +240,7 @@ class _Newton:
         return self.P.from_u(self.P.from_alpha(c) + self.penalty * v)
 
     def _conjugate_gradients(self, right: Vector, eta: Vector) -> Vector:
-        """d with |right - Hd| <= eta |right|, of each output by itself where they are not coupled; eta (k, 1)."""
+        """Return d with |right - Hd| <= eta |right|, of each output, of all where they are coupled; eta (k, 1)."""
 
         def dots(a: Vector, b: Vector) -> Vector:
             return self._each(a * b, lambda rows: rows.sum(axis=1))[:, None]
@@ -266,8 +269,11 @@ class _Newton:
         return d
 
     def _shortened(self, step: Vector, gd: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-        """(s (k, 1), whether F got lower (k,)): of each output the first of 1, 1/2, ... that lowers F enough; 0 where
-        none does. What rounding does to F is no reason to stop. gd: each term of the slope."""
+        """Return s (k, 1), and whether F got lower (k,): of each output the first of 1, 1/2, ... that lowers F enough,
+        0 where none does.
+
+        Rounding of F is no reason to stop. gd: each term of the slope.
+        """
         before, slope = self.values, self._each(gd, lambda rows: rows.sum(axis=1))
         s, noise = np.ones(len(before)), 1e-14 * np.abs(before)
         for _ in range(HALVINGS):
@@ -315,7 +321,7 @@ class _Newton:
 
         Rounding of K moves each f by at most t. That moves F by at most |l'| t + t^2 / 2, since l'' <= 1, and by at
         most ``steepest`` t; so does it the least F. |l'| <= sqrt(2 l), as of any function that is not negative where
-        l'' <= 1. T'T is K among the centres up to ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
+        l'' <= 1. T'T is K(C, C) up to ``off``, which moves |f|^2 by at most ``off`` |alpha|^2.
         """
         values, task, c, pull = self.values, self.rows.task, self.curvature, self._norms(self.G)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -332,7 +338,7 @@ class _Newton:
         return least + rounding + self.penalty / 2 * off
 
     def _tell(self, d: Vector) -> None:
-        """Call back after a step of conjugate gradients that has come to d; by an interrupt it ends the solve."""
+        """Call back after an iteration of conjugate gradients that has come to d; an interrupt there ends the solve."""
         if self.callback:
             now = perf_counter() - self.began
             try:

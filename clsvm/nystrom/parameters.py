@@ -1,4 +1,4 @@
-"""The parameters of machines on centres: those that every estimator has, and their own."""
+"""The parameters of Falkon's estimators: those that every estimator has, and their own."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
 """The preconditioner: two Cholesky factors of m x m in one buffer of the host, by LAPACK, or by tiles on a device that
 is no CPU (clsvm.linalg).
 
-    T'T = K(C, C) + jitter I              T upper, made once; of r centres that span the others where K is singular
+    T'T = K(C, C) + jitter I              T upper, made once; of r points that span the others where K is singular
     A'A = B' D B + penalty I, B = K_s T^-1    A upper, made for weights D (s,) of s sampled rows and each penalty
     u = T alpha, b = A u                  so that |f|^2 = |u|^2, and in b the objective's Hessian is near the identity
 
-Falkon samples the centres alone, s = m (Rudi, Carratino, Rosasco 2017, section 3): then B = T', and no row of K is
-needed. Where the effective dimension is near m that is few: a sample of m rows in m dimensions has directions that it
-hardly sees, and conjugate gradients take hundreds of steps. With s = c m rows the condition number is about
+Falkon samples the inducing points alone, s = m (Rudi, Carratino, Rosasco 2017, section 3): then B = T', and no row of
+K is needed. Where the effective dimension is near m that is few: a sample of m rows in m dimensions has directions that
+it hardly sees, and conjugate gradients take hundreds of iterations. With s = c m rows the condition number is about
 ((sqrt c + 1) / (sqrt c - 1))^2, whatever the penalty (Marchenko and Pastur 1967), 9 for c = 4; :func:`sampled` says
 which c costs least.
 
-Where K among the centres is singular to rounding (more centres than features under a linear kernel, equal centres, a
-wide kernel), a jitter would leave directions in which rounding is all that there is, and the residual stands still. A
-Cholesky factorisation with pivots takes the centres that span the others, r of them: K = R'R, R (r, m), up to what
-rounding hides; the other coefficients are 0.
+Where K(C, C) is singular to rounding (more points than features under a linear kernel, equal points, a wide kernel), a
+jitter would leave directions in which rounding is all that there is, and the residual stands still. A Cholesky
+factorisation with pivots takes the points that span the others, r of them: K = R'R, R (r, m), up to what rounding
+hides; the other coefficients are 0.
 
 Coefficients are rows: alpha is (k, m), u and b are (k, r), where r = m but for singular K. T stands above the diagonal,
 A' below it, and the diagonal is the one of whichever is used.
@@ -36,11 +36,11 @@ from clsvm.threads import all_threads, one_thread
 Vector = NDArray[np.float64]
 JITTER, GROWTH = 4.0, 10.0  # of eps m mean(diagonal); what a failure multiplies it by
 MOST, EXACT = 1e-4, 1e-8  # of the mean of the diagonal: what needs more is not positive definite; of values in float64
-SINGULAR = 1e10  # the condition from which on centres are left out
+SINGULAR = 1e10  # the condition from which on inducing points are left out
 SHORT = 1 << 30  # multiply-adds that are too few for threads
 _BLOCK, _ROWS = 512, 4096  # columns that are copied at a time, sampled rows
-TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over centres
-MANY = 150  # steps that are expected where the centres alone are the sample
+TIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # sampled rows over inducing points
+MANY = 150  # iterations that are expected where the inducing points alone are the sample
 # In multiply-adds of a device's dense products, measured on a CPU: one of the host's float64 algebra; what a value of K
 # takes in a pass for each output.
 HOST, OUTPUT = 2.0, 3.0
@@ -51,15 +51,14 @@ SMALL, STEEP = 3e-7, 1e6  # the least penalty, over K's diagonal, and the larges
 
 
 class Preconditioner:
-    """Of K(C, C) (m, m), symmetric, in float64; its memory becomes the factors'.
+    """The preconditioner of K(C, C) (m, m), symmetric, in float64, whose memory becomes the factors'.
 
-    least: of the mean of the diagonal, at least added to it. jitter: what was. off: by how much T'T may differ from K
-    in any direction, the jitter or the tolerance of pivots. rank: of K, r; kept (r,): the centres
-    that span the others where r < m, else None. condition: the ratio of T's diagonal, squared, which the condition
-    number of K among the centres kept is at least. size: the mean of K's diagonal. reach: the largest |b| of a sampled
-    row b of B. device, memory_limit: where the
-    factors are made, as :func:`clsvm.linalg.plan` takes them; the limit may change. Raises ValueError where K is
-    indefinite beyond rounding: then the function is no kernel for these centres.
+    least: the least jitter, over the mean of the diagonal. jitter: what was added. off: by how much T'T may differ from
+    K in any direction, the jitter or the tolerance of pivots. rank: of K, r; kept (r,): the points that span the others
+    where r < m, else None. condition: the ratio of T's diagonal, squared; the condition number of K among the kept
+    points is at least that. size: the mean of K's diagonal. reach: the largest |b| of a sampled row b of B. device,
+    memory_limit: where the factors are made, as :func:`clsvm.linalg.plan` takes them; the limit may change. Raises
+    ValueError where K is indefinite beyond rounding: then the function is no kernel for these points.
     """
 
     def __init__(
@@ -91,14 +90,14 @@ class Preconditioner:
 
     @property
     def plan(self) -> linalg.Plan:
-        """How factors are made."""
+        """Return how factors are made."""
         return linalg.plan(self.rank, device=self.device, memory_limit=self.memory_limit)
 
     def _where(self) -> dict[str, Any]:
         return {"clean": False, "device": self.device, "memory_limit": self.memory_limit}
 
     def _factored(self, both: Vector, lower: bool) -> bool:
-        """Whether a triangle of ``both`` became its Cholesky factor."""
+        """Return whether a triangle of ``both`` became its Cholesky factor."""
         try:
             linalg.cholesky(both, lower=lower, overwrite_a=True, **self._where())
         except np.linalg.LinAlgError:
@@ -106,8 +105,11 @@ class Preconditioner:
         return True
 
     def _reduced(self, K: Vector, most: float) -> Vector:
-        """T (r, r) of K, which stands in its lower triangle. What is left without the pivots is looked at: where that
-        is more than the tolerance, or negative, K is indefinite by so much at least, and the tolerance grows."""
+        """Return T (r, r) of K, which stands in its lower triangle.
+
+        Where the rest without the pivots is more than the tolerance, or negative, K is indefinite by so much at least,
+        and the tolerance grows.
+        """
         signs = np.random.RandomState(0).choice([-1.0, 1.0], self.m)
         across, tol = blas.dsymv(1.0, K, signs, lower=1), self.jitter
         while tol <= most * self.size:
@@ -126,9 +128,11 @@ class Preconditioner:
         raise ValueError(f"{words}; Kernel.check(X) says more")
 
     def sample(self, K: NDArray[np.floating] | None, penalty: float) -> None:
-        """Take K (s, m) of the sampled rows in place of the centres; None: the centres again. B is in float32, twice as
-        fast, where its rounding is small beside the penalties to come, ``penalty`` or more. Raises ValueError where K
-        is not finite."""
+        """Take K (s, m) of the sampled rows in place of the inducing points; None: these again.
+
+        B is in float32, twice as fast, where its rounding is small beside the penalties to come, ``penalty`` or more.
+        Raises ValueError where K is not finite.
+        """
         self._B, self.reach = self._R, self._of_diagonal
         if K is None:
             return
@@ -144,18 +148,18 @@ class Preconditioner:
         self.reach = float(np.sqrt(np.einsum("is,is->s", self._B, self._B).max()))
 
     def weigh(self, D: Vector, penalty: float) -> None:
-        """Make A of weights D (s,) of the sampled rows, or (m,) of the centres, and a penalty above 0."""
+        """Make A of weights D (s,) of the sampled rows, or (m,) of the inducing points, and a penalty above 0."""
         scale = np.sqrt(D)
         np.fill_diagonal(self._both, self._of_T)
         with _threads(len(D) * self.rank**2):
-            both = self._of_centres(scale) if self._B is None else self._of_rows(self._B, scale)
+            both = self._of_points(scale) if self._B is None else self._of_rows(self._B, scale)
             np.fill_diagonal(both, both.diagonal() + penalty)
             if not self._factored(both, lower=True):
                 raise ValueError(f"penalty={penalty:g} is too small for float64 with these {self.m} centres")
         self._both, self._of_A = both, both.diagonal().copy()
 
-    def _of_centres(self, scale: Vector) -> Vector:
-        """T D T' from the diagonal on down."""
+    def _of_points(self, scale: Vector) -> Vector:
+        """Return T D T' from the diagonal on down."""
         both = self._both
         for done, rest in _blocks(self.rank):  # (T sqrt(D))' there
             both[rest, done] = both[done, rest].T * scale[rest, None]
@@ -165,7 +169,7 @@ class Preconditioner:
         return both
 
     def _of_rows(self, B: NDArray[np.floating], scale: Vector) -> Vector:
-        """B' D B there."""
+        """Return B' D B there."""
         both = self._both
         own = B.dtype == np.float64
         syrk = blas.dsyrk if own else blas.ssyrk
@@ -181,7 +185,7 @@ class Preconditioner:
         return sums if own else both
 
     def alpha(self, u: Vector) -> Vector:
-        """The coefficients (k, m): T^-1 u, 0 for centres that are not kept."""
+        """Return the coefficients (k, m): T^-1 u, 0 for inducing points that are not kept."""
         found = self._solved(u, self._of_T, lower=0, trans=0)
         if self.kept is None:
             return found
@@ -190,19 +194,19 @@ class Preconditioner:
         return alpha
 
     def from_alpha(self, g: Vector) -> Vector:
-        """T^-T g: a gradient with respect to u from one with respect to the coefficients."""
+        """Return T^-T g: a gradient with respect to u from one with respect to the coefficients."""
         return self._solved(g if self.kept is None else g[:, self.kept], self._of_T, lower=0, trans=1)
 
     def u(self, b: Vector) -> Vector:
-        """A^-1 b."""
+        """Return A^-1 b."""
         return self._solved(b, self._of_A, lower=1, trans=1)
 
     def from_u(self, g: Vector) -> Vector:
-        """A^-T g: a gradient with respect to b from one with respect to u."""
+        """Return A^-T g: a gradient with respect to b from one with respect to u."""
         return self._solved(g, self._of_A, lower=1, trans=0)
 
     def of_coefficients(self, alpha: Vector) -> Vector:
-        """u = T alpha, R alpha where K is singular."""
+        """Return u = T alpha, R alpha where K is singular."""
         with _threads(alpha.size * self.rank):
             if self._R is not None:
                 return np.asarray(alpha @ self._R.T)
@@ -220,7 +224,7 @@ class Preconditioner:
 
 
 def _threads(work: float) -> AbstractContextManager[None]:
-    """For so many multiply-adds: of others at work in this process none changes how many threads, and so the bits."""
+    """Fix the threads for so many multiply-adds: nobody else in this process changes their number, and so the bits."""
     return one_thread() if work < SHORT else all_threads()
 
 
@@ -230,15 +234,17 @@ def _condition(T: Vector) -> float:
 
 
 def _blocks(m: int) -> Iterator[tuple[slice, slice]]:
-    """(columns, those after them) of a matrix, some at a time."""
+    """Yield some columns of a matrix, and the columns after them."""
     for first in range(0, m, _BLOCK):
         end = min(first + _BLOCK, m)
         yield slice(first, end), slice(end, m)
 
 
 def sampled(n: int, m: int, k: int, each: float, tol: float, quadratic: bool = True, tasks: int = 1) -> int:
-    """How many of n rows to sample for m centres and k outputs, where a value of K costs ``each`` multiply-adds in a
-    pass: all where that is not more than what they save. quadratic: whether one solve is all of a task."""
+    """Return how many of n rows to sample for m inducing points and k outputs: all where these save what they cost.
+
+    each: the multiply-adds of a value of K in a pass. quadratic: whether one solve is all of a task.
+    """
     value = each + OUTPUT * k
     solves, makes = (tasks, tasks) if quadratic else (SOLVES * tasks, MAKES * tasks)
 

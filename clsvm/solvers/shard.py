@@ -1,7 +1,7 @@
-"""A shard: some of the rows of a solve on one device, with f, b and the bounds of theirs.
+"""A shard: some of the rows of a solve on one device, with their f, b and bounds.
 
-It offers the rows that violate their optimum most, takes in by how much the working set changed, and keeps values of K
-of its own rows with rows of any shard. Rows travel centred and in the dtype of kernel values (sharded.py).
+It offers the rows that violate their optimum most, applies the changes of the working set, and caches values of K of
+its own rows with rows of any shard. Rows travel centred and in the dtype of kernel values (sharded.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXACT = 256 << 20  # bytes of rows at most that a look in float64 copies
 
 
 class ShardProblem(NamedTuple):
-    """What a shard has of a problem: lo, hi, q, b (1, n) of its rows; W: of working sets. cache_bytes: of its row
+    """A shard's part of a problem: lo, hi, q, b (1, n) of its rows. W: rows of a working set; cache_bytes: of its row
     cache."""
 
     lo: Vector
@@ -48,11 +48,14 @@ class ShardProblem(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a step did. rows, b: of this shard's rows those whose coefficient changed, and what it is now. X (m, d):
-    rows of any shard of which the row cache has no values; weights: by how much each changed; slots: where the values
-    go. hits: slots of those of which it has, and by how much these changed. kept: rows of this shard that stay in the
+    """What an outer iteration changed.
+
+    rows, b: this shard's rows whose coefficient changed, and the new coefficients. X (m, d): changed rows of any shard
+    of which the row cache has no values; weights: by how much each changed; slots: where their values go. hits,
+    hit_weights: slots of the cached rows, and by how much these changed. kept: rows of this shard that stay in the
     working set. least, most (groups,): extremes of the other shards, as far as is known. stay: how many rows of the
-    working set stay in all. computed: rows of K that were computed so far."""
+    working set stay in all. computed: rows of K that were computed so far.
+    """
 
     rows: Places
     b: Vector
@@ -69,9 +72,12 @@ class Change(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a shard says after a step. rows: candidates for the working set; f, X: of them; kept: f of the rows that
-    stay. least, most, inside, sums (groups,): extremes of its rows, how many are inside their bounds, the sums of their
-    derivatives. capacity: slots of its row cache."""
+    """A shard's candidates for the next working set.
+
+    rows, f, X: their numbers, f and features; kept: f of the rows that stay. least, most, inside, sums (groups,):
+    extremes of all its rows, how many are inside their bounds, the sums of their derivatives. capacity: slots of its
+    row cache.
+    """
 
     rows: Places
     f: Vector
@@ -85,17 +91,17 @@ class Offer(NamedTuple):
 
 
 def cast(X: Data, centre: Vector, dtype: str) -> Data:
-    """Rows as they travel."""
+    """Return rows as they travel."""
     return (centred(X, centre) if centre.any() else X).astype(dtype, copy=False)
 
 
 def travelled(plan: Plan) -> Plan:
-    """The plan of rows that have travelled."""
+    """Return the plan of rows that have travelled."""
     return replace(plan, centre=np.zeros_like(plan.centre)) if plan.centre.any() else plan
 
 
 def row_bytes(X: Data) -> int:
-    """Of a row on the host, about."""
+    """Return about the bytes of a row on the host."""
     return max(1, X.nnz * (X.dtype.itemsize + 4) // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize)
 
 
@@ -138,7 +144,7 @@ class Shard:
         return View(state.f, state.b, state.lo, state.hi, state.kink)
 
     def step(self, change: Change) -> Offer:
-        """Take a change in, and say what follows."""
+        """Apply a change, and offer candidates."""
         with self.stream.recycling():
             with self.stream.scratch():
                 self._take(change)
@@ -163,7 +169,7 @@ class Shard:
             self._accumulate(change.X, change.weights, change.slots)
 
     def _accumulate(self, X: Data, weights: Vector, slots: Places | None) -> None:
-        """f += K(., X) weights, and the values into the row cache where there are slots."""
+        """Add K(., X) weights to f, and the values to the row cache where there are slots."""
         stream, m = self.stream, X.shape[0]
         plan = layouts.once(travelled(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
@@ -206,27 +212,27 @@ class Shard:
         return self.stream.read_wide(out, count)
 
     def sent(self, rows: Places) -> Data:
-        """Some rows as they travel."""
+        """Return some rows as they travel."""
         return cast(self.X[rows], self.plan.centre, self.dtype)
 
     def whole(self, rows: Places) -> Data:
-        """Some rows as they were given."""
+        """Return some rows as they were given."""
         return self.X[rows]
 
     def respond(self, X: Data, weights: Vector) -> None:
-        """f += K(., X) weights for rows X (m, d) that have travelled."""
+        """Add K(., X) weights to f for rows X (m, d) that have travelled."""
         with self.stream.scratch():
             self._accumulate(X, weights, None)
 
     def objective(self, rho: Vector) -> Vector:
-        """(3,): what the objectives at offsets rho (groups,) are made of."""
+        """Return the three sums (3,) that the objectives at offsets rho (groups,) are made of."""
         stream, choice = self.stream, self.selection
         with stream.scratch():
             choice.over_rows(self._objective, self._view, self.state.q, stream.wide(rho), self._sums)
             return np.asarray(stream.read_wide(self._sums, (choice.chunks, 3)).sum(axis=0))
 
     def f(self) -> Vector:
-        """f (n,) of all rows."""
+        """Return f (n,) of all rows."""
         return self.stream.read_wide(self.state.f, self.gram.rows.n_pad)[self.gram.rows.position]
 
     def put(self, f: Vector) -> None:
@@ -234,7 +240,7 @@ class Shard:
         self.stream.write_wide(self.state.f, self.state.padded(f[None]))
 
     def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
-        """K b in float64 of some rows, b (1, m) of the support vectors (m, d) as they were given."""
+        """Return K b in float64 of some rows, b (1, m) of the support vectors (m, d) as they were given."""
         stream, c = self.stream, np.zeros((1, len(rows)))
         with stream.beside(stream.limit - stream.held) as own:
             step = max(1, EXACT // row_bytes(self.X))

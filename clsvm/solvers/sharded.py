@@ -9,10 +9,10 @@ Stops:    as decomposition.py (loop.py), by the extremes of all shards
         b_ws  <- solution of the dual over ws, here                                             working_set.py
         f     <- f + K(., changed) delta in every shard, which offers its next candidates with the answer
 
-A step is one question to each shard: rows of the working set of which the shards keep no kernel values go there,
-candidates and numbers of a few rows come back; nothing as long as a shard travels before the end. Which rows of K the
-shards keep is decided here, so that all keep the same. The coefficients are here: a shard that was lost begins again
-with its part of them, and its f is made of them.
+An outer iteration is one question to each shard: rows of the working set whose kernel values the shards lack go there,
+candidates and numbers of a few rows come back; nothing as long as a shard travels before the end. The rows of K that
+the shards cache are decided here, so that all cache the same. The coefficients are here: a shard that was lost
+(clsvm.distribute) is posed again with its part of them, and its f is made of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXACT = 64 << 20  # bytes of support vectors at a time in float64
 
 
 class Sharded(Loop):
-    """The solve of one problem; ``settings`` without what evaluates rows in float64, which the shards do."""
+    """The solve of one problem; ``settings`` without the function that evaluates rows in float64: the shards do."""
 
     def __init__(self, shards: Parts, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
         self._shards, self._set, self._given = shards, working_set, problem
@@ -104,12 +104,12 @@ class Sharded(Loop):
         return lost
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
-        """Rows in any order by their shards, counted from the first of each."""
+        """Split rows, in any order, by their shards, counted from the first of each."""
         home = np.searchsorted(self._ends, rows, side="right")
         return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._starts)]
 
     def _taken(self, name: str, rows: Rows) -> Data:
-        """X of some rows, in their order: as they were given ("whole") or as they travel ("sent")."""
+        """Return X of some rows, in their order: as they were given ("whole") or as they travel ("sent")."""
         parts = self._split(rows)
         found = self._ask(name, [(part,) if len(part) else None for part in parts])
         home = np.searchsorted(self._ends, rows, side="right")
@@ -117,7 +117,7 @@ class Sharded(Loop):
         return stacked([one for one in found if one is not None])[order]
 
     def _support(self, name: str, b: Vector, step: int) -> Iterator[tuple[Rows, Data]]:
-        """Support vectors of coefficients b (1, n), ``step`` at a time."""
+        """Yield support vectors of coefficients b (1, n), ``step`` at a time."""
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
@@ -133,11 +133,11 @@ class Sharded(Loop):
             self._solve()
 
     def _look_again(self) -> None:
-        """Candidates by all extremes as they are."""
+        """Ask for candidates by all extremes as they are."""
         self._offers = self._ask("step", [(change,) for change in self._unchanged()])
 
     def _solve(self) -> None:
-        """One working set: choose, solve, apply."""
+        """Choose a working set, solve it, apply its changes."""
         started, p, of, W = perf_counter(), self.problem, self._offers, self.W
         offered = np.concatenate([one.rows + start for one, start in zip(of, self._starts, strict=True)])
         f, b = np.concatenate([one.f for one in of]), self._b[0]
@@ -163,7 +163,7 @@ class Sharded(Loop):
         self.seconds["rows"] += perf_counter() - started
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
-        """Tell all shards of coefficients that changed, and take their next candidates."""
+        """Send the changed coefficients to all shards, and take their next candidates."""
         slots, hit = self._directory.slots(rows, min(one.capacity for one in self._offers))
         self._rows_computed += int((~hit).sum())
         told = self._unchanged()
@@ -180,7 +180,7 @@ class Sharded(Loop):
         self._offers = self._ask("step", [(one,) for one in told])
 
     def _unchanged(self) -> list[Change]:
-        """What each shard is told where nothing changed."""
+        """Return the change of each shard where nothing changed."""
         none, nothing, made = np.zeros(0, np.int32), np.zeros(0), []
         for i, kept in enumerate(self._split(self._kept)):
             others = [one for k, one in enumerate(self._offers) if k != i]
@@ -231,7 +231,7 @@ class Sharded(Loop):
         return violation, int(looked.sum())
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
-        """K b (1, n) in float64 of some rows, ascending; b (1, n)."""
+        """Return K b (1, n) in float64 of some rows, ascending; b (1, n)."""
         parts, c = self._split(rows), np.zeros((1, len(rows)))
         size = max(1, row_bytes(self._taken("whole", rows[:1])))
         for support, X in self._support("whole", b, max(1, EXACT // size)):
@@ -241,17 +241,17 @@ class Sharded(Loop):
 
 
 class Directory:
-    """Which rows of K, of n, the shards keep, and where: a ring of slots, as rowcache.cl has it on one device."""
+    """The rows of K, of n, that the shards cache: a ring of slots, as rowcache.cl has it on one device."""
 
     def __init__(self, n: int) -> None:
         self._slot_of, self._owner, self._head = np.full(n, -1, np.int32), np.zeros(0, np.intp), 0
 
     def forget(self) -> None:
-        """None are kept."""
+        """Forget all rows."""
         self._slot_of[:], self._owner[:] = -1, -1
 
     def slots(self, rows: Rows, capacity: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(the slot of each row, empty where nothing is kept; whether it is kept there), after which all are kept."""
+        """Return the slot of each row, empty without a cache, and whether the row is cached there; then all are."""
         slots = self._slot_of[rows]
         hit = slots >= 0
         if not capacity:

@@ -1,4 +1,4 @@
-"""A working set of rows from several shards: which of their candidates it takes, and the dual over it on one device."""
+"""A working set of rows from several shards: the choice among their candidates, and the dual over it on one device."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ SHARE = 0.5  # of the memory, for rows and tile of a working set
 def chosen(
     problem: Problem, rows: NDArray[np.intp], f: Vector, b: Vector, least: Vector, most: Vector, quota: int
 ) -> NDArray[np.intp]:
-    """Which of some rows (c,), with f and b of them, violate their optimum most: ``quota`` of each side where a sum is
-    held, else in all. least, most (groups,): the extremes of all rows. Numbers of places in ``rows``."""
+    """Return the places in ``rows`` (c,), with their f and b, of the rows that violate their optimum most.
+
+    quota: rows of each side where a sum is held, else in all. least, most (groups,): the extremes of all rows.
+    """
     lo, hi, kink = problem.lo[0, rows], problem.hi[0, rows], problem.kink
     right, left = certificate.sides(f, b, kink)
     up, low = b < hi, b > lo
@@ -43,14 +45,16 @@ def chosen(
 
 
 def _first(violation: Vector, among: NDArray[np.bool_], rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """The places with the largest violations above 0; of equal ones the first row comes first."""
+    """Return the places with the largest violations above 0; of equal ones the first row comes first."""
     places = np.flatnonzero(among & (violation > 0))
     return places[np.lexsort((rows[places], -violation[places]))[:most]]
 
 
 class WorkingSet:
-    """The dual over W rows at a time, none of which is on the device before: at most ``most`` rows of ``row`` bytes
-    each, fewer where memory holds no such set. plan: of rows as they come."""
+    """The dual over W rows at a time, which come from the host.
+
+    most: the largest W, less where memory holds no such set; row: bytes of one; plan: of rows as they come.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class WorkingSet:
     def solve(
         self, X: Data, f: Vector, b: Vector, lo: Vector, hi: Vector, tol: float, max_iter: int
     ) -> tuple[Vector, int]:
-        """(b, steps in all so far) for rows X (w, d), w <= W, with f, b and bounds (w,) of them."""
+        """Return b and the SMO iterations so far for rows X (w, d), w <= W, with their f, b and bounds (w,)."""
         with self.stream.recycling(), self.stream.scratch():
             return self._solve(X, (f, b, lo, hi), Limits.of(tol, max_iter, self.W))
 
