@@ -19,7 +19,7 @@ def cluster(workers: int) -> Any:
     return LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def client() -> Iterator[Any]:
     """Two workers, for all that leave them alive."""
     from distributed import Client

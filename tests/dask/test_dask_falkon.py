@@ -1,10 +1,8 @@
-"""Machines on centres over Dask's workers: as in one place, whoever has the rows and whoever dies."""
+"""Falkon models over Dask's workers: as in one place, whoever has the rows."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ distributed = pytest.importorskip("distributed")
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
 from clsvm.dask.encoding import Labels, Numbers  # noqa: E402
-from tests.dask.conftest import DEVICE, cluster  # noqa: E402
+from tests.dask.conftest import DEVICE  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 5)).astype(np.float32)
@@ -100,35 +98,9 @@ def test_data_frames_weights_and_sparse_rows(client: Any) -> None:
 def test_the_same_bits_by_any_number_of_workers(client: Any) -> None:
     rows, y = da.from_array(X, chunks=(800, 5)), da.from_array(CLASSES, chunks=800)
     two = machine("FalkonClassifier").fit(rows, y)
-    with cluster(1) as one, distributed.Client(one, set_as_default=False) as alone, alone.as_current():
+    how = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with distributed.Client(set_as_default=False, **how) as alone, alone.as_current():
         np.testing.assert_array_equal(machine("FalkonClassifier").fit(rows, y).dual_coef_, two.dual_coef_)
-
-
-def test_a_worker_that_dies(client: Any) -> None:
-    """Killed in the middle of conjugate gradients: its rows are laid out elsewhere, and the result stands."""
-    rows = da.from_array(X, chunks=(1000, 5))
-    with cluster(2) as two, distributed.Client(two, set_as_default=False) as doomed:
-        for name, y, given in (
-            ("FalkonRegressor", Y, {"penalty": 1e-7, "tol": 1e-7}),
-            ("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}),
-        ):
-            targets = da.from_array(y, chunks=1000)
-            whole = machine(name, **given).fit(rows, targets)
-            doomed.wait_for_workers(2)
-            worker, killed = next(iter(doomed.run(os.getpid).values())), list[int]()
-
-            def kill(step: int, *_: Any, worker: int = worker, killed: list[int] = killed) -> None:
-                if step == 3:
-                    killed.append(worker)
-                    os.kill(worker, signal.SIGKILL)
-
-            with doomed.as_current():
-                again = machine(name, callback=kill, **given).fit(rows, targets)
-            assert killed == [worker]
-            assert again.fit_report_.converged
-            assert again.fit_report_.objective == pytest.approx(whole.fit_report_.objective, rel=1e-8)
-            scale = np.abs(whole.dual_coef_).max()
-            np.testing.assert_allclose(again.dual_coef_, whole.dual_coef_, rtol=0, atol=1e-5 * scale)
 
 
 def test_coefficients_and_centres_are_all_that_travels(client: Any) -> None:

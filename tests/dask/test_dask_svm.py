@@ -1,9 +1,7 @@
-"""Exact SVMs over Dask's workers: as in one place, whoever has the rows and whoever dies."""
+"""Exact SVMs over Dask's workers: as in one place, whoever has the rows."""
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,8 @@ distributed = pytest.importorskip("distributed")
 
 import clsvm  # noqa: E402
 from clsvm import dask as over_dask  # noqa: E402
-from clsvm.dask.executor import OnWorkers  # noqa: E402
 from tests.conftest import noisy  # noqa: E402
-from tests.dask.conftest import DEVICE, cluster  # noqa: E402
+from tests.dask.conftest import DEVICE  # noqa: E402
 
 X, SIGNS = noisy(2000, 6)
 X = X.astype(np.float32)
@@ -105,34 +102,3 @@ def test_bad_input(client: Any) -> None:
         machine("SVC", checkpoint="file").fit(rows, y)
     with pytest.raises(ValueError, match="'crammer_singer' is for one device"):
         machine("SVC", multi_class="crammer_singer").fit(rows, y)
-
-
-def killed(client: Any, after: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Kill a worker (-9) at a question; returns a list that then has its process."""
-    real, asked, dead = OnWorkers.ask, [0], list[int]()
-
-    def ask(self: Any, *given: Any) -> Any:
-        asked[0] += 1
-        if asked[0] == after:
-            dead.append(next(iter(client.run(os.getpid, workers=[self.homes[0]]).values())))
-            os.kill(dead[0], signal.SIGKILL)
-        return real(self, *given)
-
-    monkeypatch.setattr(OnWorkers, "ask", ask)
-    return dead
-
-
-def test_a_worker_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Early, in the middle and late in a solve: the optimum is the same within the tolerance, by the certificate."""
-    alone = machine("SVC", clsvm, C=10.0).fit(X, LABELS)
-    rows, y = da.from_array(X, chunks=(400, 6)), da.from_array(LABELS, chunks=400)
-    with cluster(2) as two, distributed.Client(two) as client:
-        for after in (3, 6, 14):
-            client.wait_for_workers(2)
-            with monkeypatch.context() as patch:
-                dead = killed(client, after, patch)
-                made = machine("SVC", C=10.0).fit(rows, y)
-            assert dead
-            assert made.fit_report_.converged
-            assert made.fit_report_.violation <= 1e-3
-            assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-5)

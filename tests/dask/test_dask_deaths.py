@@ -1,0 +1,93 @@
+"""Workers of Dask that are killed (-9) in the middle of a fit: the result stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+import clsvm  # noqa: E402
+from clsvm import dask as over_dask  # noqa: E402
+from clsvm.dask.executor import OnWorkers  # noqa: E402
+from tests.conftest import noisy  # noqa: E402
+from tests.dask.conftest import DEVICE, cluster  # noqa: E402
+
+X, SIGNS = noisy(2000, 6)
+X = X.astype(np.float32)
+NUMBERS = np.sin(X).sum(axis=1)
+CLASSES = np.array(["a", "b", "c"])[(NUMBERS > 0).astype(int) + (NUMBERS > 1.5)]
+ROWS = da.from_array(X, chunks=(400, 6))
+
+
+@pytest.fixture(scope="module")
+def doomed() -> Iterator[Any]:
+    """Two workers, which come again when they are killed."""
+    with cluster(2) as two, distributed.Client(two, set_as_default=False) as client, client.as_current():
+        yield client
+
+
+@pytest.fixture
+def killed(doomed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that has a worker killed at a question of the executor, and returns a list for its process."""
+    doomed.wait_for_workers(2)
+    real = OnWorkers.ask
+
+    def at(question: str, number: int) -> list[int]:
+        asked, dead = [0], list[int]()
+
+        def ask(self: Any, name: str, given: Any) -> Any:
+            asked[0] += question in ("", name)
+            if asked[0] == number and not dead:
+                dead.append(next(iter(doomed.run(os.getpid, workers=[self.homes[0]]).values())))
+                os.kill(dead[0], signal.SIGKILL)
+            return real(self, name, given)
+
+        monkeypatch.setattr(OnWorkers, "ask", ask)
+        return dead
+
+    return at
+
+
+@pytest.mark.parametrize("number", [3, 6, 14])
+def test_of_an_svm(killed: Any, number: int) -> None:
+    """Early, in the middle and late in a solve: the optimum is the same within the tolerance, by the certificate."""
+    given = {"device": DEVICE, "gamma": 0.1, "working_set_size": 256, "C": 10.0}
+    alone = clsvm.SVC(**given).fit(X, SIGNS)
+    dead = killed("", number)
+    made = over_dask.SVC(**given).fit(ROWS, da.from_array(SIGNS, chunks=400))
+    assert dead
+    assert made.fit_report_.converged
+    assert made.fit_report_.violation <= 1e-3
+    assert made.fit_report_.dual == pytest.approx(alone.fit_report_.dual, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "given"),
+    [
+        ("FalkonRegressor", NUMBERS, {"penalty": 1e-7, "tol": 1e-7}),
+        ("LogisticFalkonClassifier", CLASSES, {"penalty": 1e-4}),
+    ],
+)
+def test_of_a_falkon_model(killed: Any, name: str, y: Any, given: dict[str, Any]) -> None:
+    """In the middle of conjugate gradients: its rows are laid out elsewhere."""
+    targets = da.from_array(y, chunks=400)
+
+    def fitted() -> Any:
+        model = getattr(over_dask, name)(n_centers=80, random_state=0, device=DEVICE, **given)
+        return model.fit(ROWS, targets)
+
+    whole = fitted()
+    dead = killed("hessian", 3)
+    again = fitted()
+    assert dead
+    assert again.fit_report_.converged
+    assert again.fit_report_.objective == pytest.approx(whole.fit_report_.objective, rel=1e-8)
+    scale = np.abs(whole.dual_coef_).max()
+    np.testing.assert_allclose(again.dual_coef_, whole.dual_coef_, rtol=0, atol=1e-5 * scale)
