@@ -80,7 +80,7 @@ def block(
     return RowBlock.built(stream, X, points, dtype, len(targets.offset), targets.task(y, weights))
 
 
-class ChunkedRows(nystrom.PreparedRows):
+class PreparedChunks(nystrom.PreparedRows):
     """Rows in chunks on workers, laid out in a dtype."""
 
     blocks: OnWorkers
@@ -155,7 +155,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
         def opened(dtype: str) -> Iterator[nystrom.PreparedRows]:
             build = partial(block, points=formulation.points, dtype=dtype, targets=targets)
             with on_workers(chunks, build, sizes, options.device, options.memory_limit) as blocks:
-                yield ChunkedRows(chunks, blocks, formulation, dtype, k, found.total)
+                yield PreparedChunks(chunks, blocks, formulation, dtype, k, found.total)
 
         trained = nystrom.solved(formulation, task, options, None, random, clock, opened)
         self._set_learnt(trained, centers, found.offset, found.classes, kernel)
@@ -181,11 +181,11 @@ class ChunkedFalkon(OverChunks, local.Falkon):
 
     def _middle(self, chunks: Chunks, output: int, k: int, low: float, high: float) -> float:
         """Return where the loss's derivative, summed over all chunks, is 0."""
-        encoding, loss, count = Numbers(k), self._loss(k), len(chunks.X)
+        encoding, loss = Numbers(k), self._loss(k)
 
         def slope(at: float) -> float:
-            given = [encoding] * count, [loss] * count, [output] * count, [at] * count
-            return float(sum(chunks.each(worker.slope_at, *given, chunks.y, chunks.weights)))
+            of_chunk = partial(worker.slope_at, encoding, loss, output, at)
+            return float(sum(chunks.each(of_chunk, chunks.y, chunks.weights)))
 
         return crossing(slope, float(low), float(high))
 
@@ -252,6 +252,5 @@ def _survey(chunks: Chunks, largest: Any, kernel: Kernel, options: nystrom.Optio
     """Survey the chunks and the device of a worker."""
     given = kernel, options.layout, options.device, options.memory_limit
     plan, finest, device = chunks.client.submit(worker.choose, largest, *given).result()
-    many = len(chunks.X)
-    extents = chunks.each(worker.extent, chunks.X, [kernel] * many, [plan] * many)
+    extents = chunks.each(partial(worker.extent, kernel=kernel, plan=plan), chunks.X)
     return nystrom.Survey(plan, finest, device, reduce(Extent.joined, extents))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import dask
@@ -34,7 +34,7 @@ def is_dask(X: Any) -> bool:
 
 
 class Moments(NamedTuple):
-    """As much of all rows as a kernel function's numbers depend on."""
+    """The facts of all rows that a kernel function's numbers depend on."""
 
     shape: tuple[int, int]
     variance: float
@@ -44,15 +44,15 @@ class Moments(NamedTuple):
 
 
 def split(rows: NDArray[np.intp], ends: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Sorted rows by the chunk that they are in, counted from its first."""
+    """Return sorted rows by their chunk, counted from its first."""
     cuts = np.searchsorted(rows, ends)
     starts = np.concatenate([[0], ends[:-1]])
     return [some - start for some, start in zip(np.split(rows, cuts[:-1]), starts, strict=True)]
 
 
 def taken(chunks: Chunks, places: list[NDArray[np.intp]], there: bool = False) -> list[Any]:
-    """(rows, places) of each chunk; there: counted among rows that weigh something."""
-    found = chunks.each(worker.take, chunks.X, places, chunks.weights, [there] * len(places))
+    """Return (rows, places) of each chunk; there: places are counted among rows that weigh something."""
+    found = chunks.each(partial(worker.take, there=there), chunks.X, places, chunks.weights)
     chunks.sent += nbytes(places)
     chunks.received += nbytes([rows for rows, _ in found])
     return found
@@ -72,7 +72,7 @@ def client_for(words: str) -> Client:
 
 
 def one_device(device: Any) -> None:
-    """Raises ValueError where these are several: a worker has one."""
+    """Check a worker's device. Raises ValueError where it is several."""
     if len(listed(device)) > 1:
         raise ValueError(f"rows in chunks take one device a worker, got device={device!r}")
 
@@ -191,7 +191,7 @@ def _blocks(client: Client, one: Any) -> list[Future[Any]]:
 
 
 def variance(facts: list[worker.Facts]) -> float:
-    """Of all cells of all chunks (Chan, Golub, LeVeque 1983)."""
+    """Return the variance of all cells of all chunks (Chan, Golub, LeVeque 1983)."""
     cells = np.array([one.n * one.d for one in facts], float)
     means = np.array([one.mean for one in facts])
     mean = cells @ means / cells.sum()
