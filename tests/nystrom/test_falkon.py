@@ -34,7 +34,6 @@ SIGNS = np.where(F + 0.5 * R.normal(size=700) > 0, 1.0, -1.0)
 CLASSES = np.digitize(F + 0.3 * R.normal(size=700), [-0.6, 0.6])
 CENTRES = X[:60] + 0.01
 G = 0.15
-FINE = {"maxiter": 9999, "maxfun": 99999, "gtol": 1e-10, "ftol": 1e-16, "maxcor": 50}  # of SciPy's minimiser
 _VARIANCE = "gamma='scale' is 1 / (d var(X)) of the rows as they are, repeated ones too, as in scikit-learn's"
 
 
@@ -125,43 +124,43 @@ def test_every_way_through_the_rows(device: str, profile: str, monkeypatch: pyte
         np.testing.assert_allclose(machine.predict(form(X)), expected, atol=1e-3 * np.abs(y).max())
 
 
-def dense_newton(K: np.ndarray, M: np.ndarray, y: np.ndarray, w: np.ndarray, penalty: float) -> np.ndarray:
-    """(m, k) of the logistic loss (y (n,) signs) or the softmax (y (n, k) of 0 and 1): SciPy, with its gradient."""
-    L = np.linalg.cholesky(M + 1e-12 * np.eye(len(M)))
-    B, shares, k = np.linalg.solve(L, K.T).T, w / w.sum(), 1 if y.ndim == 1 else y.shape[1]
+def minimised(loss: Any, w: np.ndarray, penalty: float, k: int = 1) -> tuple[np.ndarray, float]:
+    """Return (m, k) coefficients on CENTRES and the objective: SciPy's minimiser, with the gradient.
+
+    loss: of f (n, k) the losses (n,) and their derivatives (n, k).
+    """
+    kernel, shares = make("rbf", gamma=G), w / w.sum()
+    L = np.linalg.cholesky(kernel(CENTRES) + 1e-12 * np.eye(60))
+    B = np.linalg.solve(L, kernel(X, CENTRES).T).T
 
     def value(u: np.ndarray) -> tuple[float, np.ndarray]:
-        u = u.reshape(len(M), k)
-        f = B @ u
-        if k == 1:
-            loss, slope = np.logaddexp(0, -y * f[:, 0]), (-y * expit(-y * f[:, 0]))[:, None]
-        else:
-            loss, slope = np.logaddexp.reduce(f, axis=1) - (f * y).sum(axis=1), softmax(f, axis=1) - y
-        return float(shares @ loss + penalty / 2 * (u**2).sum()), (
-            B.T @ (shares[:, None] * slope) + penalty * u
-        ).ravel()
+        u = u.reshape(60, k)
+        losses, slopes = loss(B @ u)
+        gradient = B.T @ (shares[:, None] * slopes) + penalty * u
+        return float(shares @ losses + penalty / 2 * (u**2).sum()), gradient.ravel()
 
-    found = minimize(
-        value,
-        np.zeros(len(M) * k),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": 9999, "gtol": 1e-10, "ftol": 1e-16, "maxcor": 50},
-    )
-    return np.linalg.solve(L.T, found.x.reshape(len(M), k))
+    options = {"maxiter": 9999, "gtol": 1e-10, "ftol": 1e-16, "maxcor": 50}
+    found = minimize(value, np.zeros(60 * k), jac=True, method="L-BFGS-B", options=options)
+    return np.linalg.solve(L.T, found.x.reshape(60, k)), found.fun
 
 
 @pytest.mark.parametrize("penalty", [1e-2, 1e-4])
 @pytest.mark.parametrize("k", [2, 3])
 def test_logistic_probabilities(device: str, profile: str, penalty: float, k: int) -> None:
-    y = SIGNS if k == 2 else CLASSES
     w = R.integers(0, 3, len(X)).astype(float)
     machine = LogisticFalkonClassifier(
         center_selection=CENTRES, penalty=penalty, gamma=G, fit_intercept=False, device=device, tol=1e-6
-    ).fit(X, y, w)
-    kernel = make("rbf", gamma=G)
-    target = SIGNS if k == 2 else (CLASSES[:, None] == np.arange(3)).astype(float)
-    f = kernel(X_TEST, CENTRES) @ dense_newton(kernel(X, CENTRES), kernel(CENTRES), target, w, penalty)
+    ).fit(X, SIGNS if k == 2 else CLASSES, w)
+
+    def logistic(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.logaddexp(0, -SIGNS * f[:, 0]), (-SIGNS * expit(-SIGNS * f[:, 0]))[:, None]
+
+    def of_three(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        there = (CLASSES[:, None] == np.arange(3)).astype(float)
+        return np.logaddexp.reduce(f, axis=1) - (f * there).sum(axis=1), softmax(f, axis=1) - there
+
+    alpha, _ = minimised(logistic, w, penalty) if k == 2 else minimised(of_three, w, penalty, 3)
+    f = make("rbf", gamma=G)(X_TEST, CENTRES) @ alpha
     expected = np.concatenate([expit(-f), expit(f)], axis=1) if k == 2 else softmax(f, axis=1)
     np.testing.assert_allclose(machine.predict_proba(X_TEST), expected, atol=1e-4)
     np.testing.assert_allclose(np.log(machine.predict_proba(X_TEST)), machine.predict_log_proba(X_TEST), atol=1e-12)
@@ -170,23 +169,19 @@ def test_logistic_probabilities(device: str, profile: str, penalty: float, k: in
 
 def test_log_cosh(device: str) -> None:
     """Against SciPy's minimiser; an outlier moves it less than least squares."""
-    y, kernel, penalty = 3 * Y, make("rbf", gamma=G), 1e-3
+    y, penalty = 3 * Y, 1e-3
     y[::50] += 40
-    L = np.linalg.cholesky(kernel(CENTRES) + 1e-12 * np.eye(60))
-    B = np.linalg.solve(L, kernel(X, CENTRES).T).T
 
-    def value(u: np.ndarray) -> tuple[float, np.ndarray]:
-        e = B @ u - y
-        loss = np.abs(e) + np.log1p(np.exp(-2 * np.abs(e))) - np.log(2)
-        return float(loss.mean() + penalty / 2 * u @ u), B.T @ np.tanh(e) / len(X) + penalty * u
+    def log_cosh(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        e = f[:, 0] - y
+        return np.abs(e) + np.log1p(np.exp(-2 * np.abs(e))) - np.log(2), np.tanh(e)[:, None]
 
-    found = minimize(
-        value, np.zeros(60), jac=True, method="L-BFGS-B", options={"gtol": 1e-10, "ftol": 1e-16, "maxiter": 9999}
-    )
+    alpha, least = minimised(log_cosh, np.ones(len(X)), penalty)
+    f = (make("rbf", gamma=G)(X, CENTRES) @ alpha)[:, 0]
     given: dict[str, Any] = {"center_selection": CENTRES, "penalty": penalty, "gamma": G, "device": device}
     robust = FalkonRegressor(loss="log_cosh", fit_intercept=False, tol=1e-7, **given).fit(X, y)
-    np.testing.assert_allclose(robust.predict(X), B @ found.x, atol=1e-4 * np.abs(found.x @ B.T).max())
-    assert robust.fit_report_.objective == pytest.approx(found.fun, rel=1e-6)
+    np.testing.assert_allclose(robust.predict(X), f, atol=1e-4 * np.abs(f).max())
+    assert robust.fit_report_.objective == pytest.approx(least, rel=1e-6)
     squared = FalkonRegressor(**given).fit(X, y)
     assert np.abs(robust.predict(X) - 3 * F).mean() < np.abs(squared.predict(X) - 3 * F).mean()
 
