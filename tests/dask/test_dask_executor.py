@@ -140,13 +140,6 @@ def test_an_empty_first_chunk(client: Any) -> None:
     assert exact.fit_report_.dual == pytest.approx(dual, rel=1e-5)
 
 
-def test_one_device_a_worker(client: Any) -> None:
-    rows, y = da.from_array(X, chunks=(1000, 5)), da.from_array(Y, chunks=1000)
-    for made in (machine("FalkonRegressor", device=[DEVICE] * 2), over_dask.SVR(device=f"{DEVICE},{DEVICE}")):
-        with pytest.raises(ValueError, match="one device a worker, got device="):
-            made.fit(rows, y)
-
-
 def test_searches_answer_in_chunks(client: Any) -> None:
     frame = pytest.importorskip("dask.dataframe")
     pandas = pytest.importorskip("pandas")

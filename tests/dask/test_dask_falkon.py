@@ -112,47 +112,6 @@ def test_coefficients_and_centres_are_all_that_travels(client: Any) -> None:
     assert made.bytes_sent_["back"] <= each + made.centers_.nbytes + sample
 
 
-def test_bad_input(client: Any) -> None:
-    rows, y = da.from_array(X, chunks=(1000, 5)), da.from_array(Y, chunks=1000)
-    some = da.from_array(np.arange(len(X)) > 0, chunks=1000)  # (nobody knows how many)
-    for words, call in (
-        ("y must have as many rows as X, got 2000 and 3000", lambda: machine("FalkonRegressor").fit(rows, y[:2000])),
-        (
-            "center_selection must be 'uniform' or rows",
-            lambda: machine("FalkonRegressor", center_selection="leverage").fit(rows, y),
-        ),
-        (
-            re.escape("y must come in chunks of as many rows as X, [999, 1000, 1000], got [1000, 1000, 999]"),
-            lambda: machine("FalkonRegressor").fit(rows[some], y[some[::-1]]),
-        ),
-        ("warm_start is not for rows in chunks", lambda: machine("FalkonRegressor", warm_start=True).fit(rows, y)),
-        ("contains NaN", lambda: machine("FalkonRegressor").fit(rows, y * np.nan)),
-        ("contains NaN", lambda: machine("FalkonRegressor").fit(rows * np.nan, y)),
-        (
-            "class_weight must be >= 0 and finite, got -1 for class False",
-            lambda: machine("FalkonClassifier", class_weight={False: -1, True: 1}).fit(rows, y > 0),
-        ),
-        (
-            "sample_weight: could not convert string",
-            lambda: machine("FalkonClassifier").fit(rows, y > 0, da.full(len(X), "a", chunks=1000)),
-        ),
-        ("got 1 class", lambda: machine("FalkonClassifier").fit(rows, y * 0)),
-        ("penalty must be", lambda: machine("FalkonRegressor", penalty=-1).fit(rows, y)),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
-    assert machine("FalkonRegressor").fit(X, Y).predict(X).shape == Y.shape  # (rows in one place as ever)
-
-
-def test_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> Any:
-        raise ValueError("No global client found")
-
-    monkeypatch.setattr(over_dask.rows, "get_client", none)
-    with pytest.raises(ValueError, match="rows in chunks need a Dask client"):
-        machine("FalkonRegressor").fit(da.from_array(X, chunks=(1000, 5)), Y)
-
-
 def test_encodings() -> None:
     """Of classes that some chunks do not have."""
     table = lambda index, k: np.where(np.arange(k)[:, None] == index, 1.0, -1.0)  # noqa: E731

@@ -32,6 +32,7 @@ SIGNS = X[:, 0] > 0
 THREE = SIGNS.astype(int) + (X[:, 1] > 0)
 WORDS = np.where(SIGNS, "yes", "no")
 ROWS = da.from_array(X, chunks=(20, 2))
+SOME = da.from_array(np.arange(60) > 0, chunks=20)  # rows of chunks whose sizes nobody knows
 FRAME = pd.DataFrame(X, columns=list("abc"))
 TABLE = dd.from_pandas(FRAME, npartitions=3)
 
@@ -208,6 +209,25 @@ def mixed() -> Any:
 REFUSED: list[tuple[str, tuple[str, ...], Callable[[], tuple[Any, ...]]]] = [
     ("y must have as many rows as X, got 59 and 60", ("SVC", "FalkonClassifier"), lambda: (ROWS, SIGNS[:-1])),
     (
+        "y must have as many rows as X, got 40 and 60",
+        ("SVC", "FalkonRegressor"),
+        lambda: (ROWS, da.from_array(SIGNS[:40], chunks=20)),
+    ),
+    (
+        "y must come in chunks of as many rows as X, [19, 20, 20], got [20, 20, 19]",
+        ("FalkonRegressor",),
+        lambda: (ROWS[SOME], da.from_array(X[:, 0], chunks=20)[SOME[::-1]]),
+    ),
+    ("y must be given", ("SVC", "FalkonRegressor"), lambda: (ROWS, None)),
+    ("Input y contains NaN", ("SVR",), lambda: (ROWS, np.where(SIGNS, np.nan, 1))),
+    ("contains NaN", ("FalkonRegressor",), lambda: (ROWS, da.full(60, np.nan, chunks=20))),
+    ("got 1 class", ("FalkonClassifier",), lambda: (ROWS, np.zeros(60))),
+    (
+        "sample_weight: could not convert string",
+        ("FalkonClassifier",),
+        lambda: (ROWS, SIGNS, da.full(60, "a", chunks=20)),
+    ),
+    (
         "sample_weight must have as many rows as X, got 59 and 60",
         ("FalkonRegressor",),
         lambda: (ROWS, X[:, 0], np.ones(59)),
@@ -283,6 +303,29 @@ def test_refused(words: str, names: tuple[str, ...], given: Callable[[], tuple[A
             made(name).fit(*given())
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "given"),
+    [
+        (
+            "rows in chunks take kernel functions of the device, got kernel='precomputed'",
+            "SVC",
+            {"kernel": "precomputed"},
+        ),
+        ("checkpoint is for rows in one place, got rows in chunks and 'file'", "SVC", {"checkpoint": "file"}),
+        ("'crammer_singer' is for one device", "SVC", {"multi_class": "crammer_singer"}),
+        ("center_selection must be 'uniform' or rows", "FalkonRegressor", {"center_selection": "leverage"}),
+        ("warm_start is not for rows in chunks", "FalkonRegressor", {"warm_start": True}),
+        ("penalty must be", "FalkonRegressor", {"penalty": -1}),
+        ("class_weight must be >= 0 and finite, got -1", "FalkonClassifier", {"class_weight": {False: -1, True: 1}}),
+        ("one device a worker, got device=", "SVR", {"device": f"{DEVICE},{DEVICE}"}),
+        ("one device a worker, got device=", "FalkonRegressor", {"device": [DEVICE] * 2}),
+    ],
+)
+def test_refused_parameters(words: str, name: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        made(name, **given).fit(ROWS, targets(name))
+
+
 def test_columns_of_one_and_other_features() -> None:
     """y of one column gives predictions as the twin's; rows of other features are refused before any is computed."""
     y = da.from_array(X[:, :1], chunks=(20, 1))
@@ -296,7 +339,15 @@ def test_columns_of_one_and_other_features() -> None:
 
 
 def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed client, rows that a closed client had, and a client whose workers do not come."""
+    """No client, a closed one, rows that a closed one had, and a client whose workers do not come."""
+
+    def nobody() -> Any:
+        raise ValueError("No global client found")
+
+    for name in CLASSIFIERS:
+        with monkeypatch.context() as patch, pytest.raises(ValueError, match="rows in chunks need a Dask client"):
+            patch.setattr(over_dask.rows, "get_client", nobody)
+            made(name).fit(ROWS, SIGNS)
     monkeypatch.setattr(executor, "LONG", 0.1)
     monkeypatch.setattr(executor, "PATIENCE", 0.1)
     model = made("SVC").fit(ROWS, SIGNS)

@@ -80,25 +80,3 @@ def test_more_classes(client: Any) -> None:
     assert (made.predict(X) == alone.predict(X)).mean() > 0.995
     cold = made.fit_report_.steps
     assert made.fit(rows, y).fit_report_.steps < cold // 4  # (each pair goes on from its own coefficients)
-    with pytest.raises(ValueError, match="checkpoint is for rows in one place, got rows in chunks and 'file'"):
-        machine("SVC", checkpoint="file").fit(rows, y)
-
-
-def test_bad_input(client: Any) -> None:
-    rows, y = da.from_array(X, chunks=(500, 6)), da.from_array(LABELS, chunks=500)
-    with pytest.raises(
-        ValueError, match="rows in chunks take kernel functions of the device, got kernel='precomputed'"
-    ):
-        machine("SVC", kernel="precomputed").fit(rows, y)
-    with pytest.raises(ValueError, match="y must be given, got None"):
-        machine("SVC").fit(rows, None)
-    with pytest.raises(ValueError, match="y must have as many rows as X, got 1500 and 2000"):
-        machine("SVC").fit(rows, y[:1500])
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        machine("SVC").fit(da.where(rows > 3, np.nan, rows), y)
-    with pytest.raises(ValueError, match="Input y contains NaN"):
-        machine("SVR").fit(rows, np.where(np.arange(len(X)) % 2, np.nan, NUMBERS))
-    with pytest.raises(ValueError, match="checkpoint is for rows in one place, got rows in chunks and 'file'"):
-        machine("SVC", checkpoint="file").fit(rows, y)
-    with pytest.raises(ValueError, match="'crammer_singer' is for one device"):
-        machine("SVC", multi_class="crammer_singer").fit(rows, y)
