@@ -344,10 +344,11 @@ def test_clients(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody() -> Any:
         raise ValueError("No global client found")
 
-    for name in CLASSIFIERS:
-        with monkeypatch.context() as patch, pytest.raises(ValueError, match="rows in chunks need a Dask client"):
-            patch.setattr(over_dask.rows, "get_client", nobody)
-            made(name).fit(ROWS, SIGNS)
+    with monkeypatch.context() as patch:
+        patch.setattr(over_dask.rows, "get_client", nobody)
+        for name in CLASSIFIERS:
+            with pytest.raises(ValueError, match="rows in chunks need a Dask client"):
+                made(name).fit(ROWS, SIGNS)
     monkeypatch.setattr(executor, "LONG", 0.1)
     monkeypatch.setattr(executor, "PATIENCE", 0.1)
     model = made("SVC").fit(ROWS, SIGNS)
