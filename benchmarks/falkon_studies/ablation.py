@@ -124,7 +124,8 @@ class OneBlock:
     """A block of all rows, in this thread: :class:`clsvm.distribute.Parts`."""
 
     def __init__(self, block: RowBlock) -> None:
-        self._block, self.sizes = block, [block.n]
+        self._block = block
+        self.sizes: Sequence[int] = [block.n]
 
     def ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """Return what the block answers to the one question."""

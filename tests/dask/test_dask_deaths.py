@@ -84,7 +84,7 @@ def test_of_a_falkon_model(killed: Any, name: str, y: Any, given: dict[str, Any]
         return model.fit(ROWS, targets)
 
     whole = fitted()
-    dead = killed("hessian", 3)
+    dead = killed("hessian", 2)
     again = fitted()
     assert dead
     assert again.fit_report_.converged
