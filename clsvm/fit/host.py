@@ -274,8 +274,8 @@ def _reached(problem: Problem, b: Vector, f: Vector) -> _Reached:
     seen = certificate.of(problem, b, f)
     if problem.constraint is Constraint.COUPLED:
         rho = np.zeros((problem.problems, 1))
-        primal, dual = certificate.coupled_objectives(f, b, problem.hi, problem.q)
+        at = np.zeros(b.shape)
     else:
         rho, at = seen.rho.reshape(problem.problems, -1), seen.offset.reshape(b.shape)
-        primal, dual = certificate.objectives(f, b, problem.lo, problem.hi, problem.q, problem.kink, at)
+    primal, dual = certificate.objectives(problem, b, f, at)
     return _Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))

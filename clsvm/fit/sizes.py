@@ -8,8 +8,8 @@ from clsvm.gram.layouts.record import Rows
 from clsvm.gram.products import Products
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import rows_first
-from clsvm.solvers.decomposition import CACHE_SHARE
+from clsvm.solvers import kernel_rows
+from clsvm.solvers.kernel_rows import CACHE_SHARE
 
 MIN_WORKING_SET = 16
 # How the work of a solve goes with the working set W, fitted to a9a, ijcnn1, covtype and MNIST on a CPU for W of 16 to
@@ -42,7 +42,7 @@ def choose(
         n, kept = n or rows.n, _kept(stream, rows, cache) if keep else 0.0
         tiles = dict.fromkeys(_sizes(profile.working_set), rows.tile_cost)
         if keep and not gram.whole and kept >= rows.n_pad:
-            tiles = {W: min(own, rows_first.tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
+            tiles = {W: min(own, kernel_rows.tile_cost(profile, rows, n, W)) for W, own in tiles.items()}
         values = {
             W: min(cells, profile.cache_cost) if gram.whole else _value(profile, cells, n, kept, W) for W in tiles
         }

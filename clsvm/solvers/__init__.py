@@ -7,14 +7,13 @@ from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
 from clsvm.solvers.certificate import Exact
-from clsvm.solvers.coupled import Coupled
-from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.decomposition import Coupled, Solver
 from clsvm.solvers.solution import Settings, Solution
 
 __all__ = ["Exact", "Settings", "Solution", "Solver", "batch", "solver"]
 
 
 def solver(stream: Stream, gram: Products, problem: Problem, settings: Settings) -> Solver:
-    """What solves ``problem`` (in the caller's row order) over the rows of ``gram``."""
+    """Return what solves ``problem``, in the caller's row order, over the rows of ``gram``."""
     method = Coupled if problem.constraint is Constraint.COUPLED else Solver
     return method(stream, gram, problem, settings)

@@ -17,8 +17,9 @@ says so. One-vs-one pairs, folds and subsets of rows in general are such members
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from clsvm.gram.products import Products
 from clsvm.opencl.launch import local
 from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint
+from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate, member_tiles, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
@@ -143,91 +144,92 @@ def _tell(stands: Stands, places: Sequence[int], p: int, b: Vector) -> None:
     stands(places[p], b)
 
 
+class _Device(NamedTuple):
+    """The numbers of a batch on the device, parts of the buffer ``whole``. ws: places of each member's rows among its
+    own; all, counts: how many places there are, and rows of each member; made: which rows of Q the subproblem made."""
+
+    whole: Buffer
+    state: View
+    counts: Sequence[Buffer]
+    linear: Buffer
+    delta: Buffer
+    counters: Buffer
+    made: Buffer
+    ws: Buffer
+    all: Buffer
+
+
 class _Batch:
-    """Some members on the device, their tiles in Q."""
+    """Some members on the device, their tiles in Q, as problems over W places each."""
 
     f: Vector
 
     def __init__(
         self, stream: Stream, gram: Products, members: Sequence[Member], W: int, Q: Buffer, checks: Checks
     ) -> None:
-        self.stream, self.gram, self.members, self.W, self.Q = stream, gram, members, W, Q
-        self.eps = float(np.finfo(gram.rows.dtype).eps) * checks.kernel_scale
-        self.exact, self.sample, self.sizes = checks.exact, checks.sample, checks.sizes
-        problem, B = members[0].problem, len(members)
-        self.constraint, self.kink, self.B = problem.constraint, problem.kink, B
-        self.lo, self.hi, self.q, self.b = (np.zeros((B, W)) for _ in range(4))
+        self.stream, self.gram, self.members, self.W, self.Q, self.checks = stream, gram, members, W, Q, checks
+        B, kind = len(members), members[0].problem
+        lo, hi, q, b = (np.zeros((B, W)) for _ in range(4))
         ws, self.places = np.full((B, W), -1, np.int32), np.full((B, W), -1, np.int32)
         for p, member in enumerate(members):
-            m = len(member.rows)
+            m, own = len(member.rows), member.problem
             ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
-            for array, of in ((self.lo, "lo"), (self.hi, "hi"), (self.q, "q")):
-                array[p, :m] = getattr(member.problem, of)[0]
-            self.b[p, :m] = member.beginning
-        self.groups = problem.groups
-        self.group = self.groups * np.arange(B)[:, None] + (self.lo < 0) * (self.groups - 1)
+            lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning
         # as the device holds them: where it has no double precision they are sums of two floats
-        self.lo, self.hi, self.q, self.b = map(stream.held_wide, (self.lo, self.hi, self.q, self.b))
-        own = self.q, self.b, self.lo, self.hi, np.array([self.kink]), self.q
+        lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
+        self.problem = Problem(lo, hi, q, kind.constraint, kind.kink)
+        wide = map(stream.as_wide, (q, self.b, lo, hi, np.array([kind.kink]), q))
         blank = np.zeros((B, W)), np.zeros((B, 4)), np.zeros((B, W), np.uint8)
         numbers = member_tiles.counts([B * W, *(len(member.rows) for member in members)])
-        self.inputs, parts, *_ = together(stream, [*map(stream.as_wide, own), *blank, ws, *numbers])
-        f, b, lo, hi, kink, self.linear, self.delta, self.counters, made, self.ws, self.all, *self.counts = parts
-        self.state = View(f, b, lo, hi, kink)
-        self.panel, self.at = member_tiles.gathered(stream, gram, self.places, self.all)
+        whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])
+        self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
+        self.panel, self.at = member_tiles.gathered(stream, gram, self.places, self.device.all)
         self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
         if values := self._own_rows():
-            self.own_rows = made, *values
+            self.own_rows = self.device.made, *values
 
     def _own_rows(self) -> tuple[Any, ...] | None:
         """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache, or
         the values are there."""
-        if self.stream.profile.shape != "vector" or self.constraint is Constraint.SPLIT:
+        if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
 
     def tiles(self) -> None:
         """All of Q."""
         stream, gram, W = self.stream, self.gram, self.W
-        for p, (member, count) in enumerate(zip(self.members, self.counts, strict=True)):
+        for p, (member, count) in enumerate(zip(self.members, self.device.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
             member_tiles.tile(stream, gram, part, rows, count, self.Q, p, len(member.rows))
 
     def free(self) -> None:
         self.stream.finish()
-        self.stream.free(self.inputs, self.at, *self.panel.buffers())
+        self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
     def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Outcome]:
-        stream, B, W = self.stream, self.B, self.W
-        profile, dtype = stream.profile, self.gram.rows.dtype
-        items = programs.subproblem_items(profile, W)
-        source = self.gram.row_source() if self.own_rows else None
-        subproblem = stream.variant(programs.subproblem(profile, dtype, W, self.constraint, source))
-        memory = local(VECTOR_STATE * W if items == 1 else 8)
+        """Solve the members; return what each comes to."""
+        (B, W), profile = self.b.shape, self.stream.profile
         budget = profile.patience * W if max_iter < 0 else max_iter
         stop = NEARER if W <= FEW else STOP
         limits = Limits(np.float32(stop * tol), np.float32(0), LAUNCH * W, np.int64(budget))
-        exact, near = np.zeros(B, bool), np.zeros((B, W), bool)
-        steps = np.zeros(B, np.int64)
-        state = (self.state, self.delta, self.counters)
+        exact, near, steps = np.zeros(B, bool), np.zeros((B, W), bool), np.zeros(B, np.int64)
         if self.b.any():
             if self.own_rows:  # (no steps: the rows of these coefficients)
-                none = limits._replace(steps=0)
-                subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, none, memory, self.own_rows)
+                self._solve(limits._replace(steps=0))
             self._respond()
         while True:
-            subproblem((items * B,), (items,), W, W, self.ws, self.Q, state, limits, memory, self.own_rows)
-            self.b = stream.read_wide(self.state.b, (B, W))
+            self._solve(limits)
+            self.b = self.stream.read_wide(self.device.state.b, (B, W))
             if stands:
                 for p, member in enumerate(self.members):
                     stands(p, self.b[p, : len(member.rows)].copy())
             self._respond()
-            before, steps = steps, stream.read(self.counters, np.int64, (B, 4))[:, 0]
+            before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = self._extremes(), self._bound(), steps == before
             violation = seen.violations.reshape(B, -1).max(axis=1)
             hidden = 2 * bound  # of the violation
             checked = exact.copy()
-            if self.exact:
+            if self.checks.exact:
                 settled, doubt = (violation <= tol) | still, hidden > (1 - STOP) * tol
                 exact |= settled & (doubt | self._loose(bound, settled & ~doubt & ~exact))
             if exact.any():
@@ -240,20 +242,35 @@ class _Batch:
             sure = violation + hidden <= tol
             if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or over():
                 break
-        offset, rho = seen.offset.reshape(B, W), seen.rho.reshape(B, -1)
-        ends = zip(offset, rho, *map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
-        return [self._outcome(p, *end) for p, end in enumerate(ends)]
+        ends = zip(*map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
+        return [self._outcome(p, seen, *end) for p, end in enumerate(ends)]
+
+    def _solve(self, limits: Limits) -> None:
+        """Launch the subproblem of all members."""
+        (B, W), profile, on = self.b.shape, self.stream.profile, self.device
+        items = programs.subproblem_items(profile, W)
+        source = self.gram.row_source() if self.own_rows else None
+        made = programs.subproblem(profile, self.gram.rows.dtype, W, self.problem.constraint, source)
+        memory = local(VECTOR_STATE * W if items == 1 else 8)
+        state = (on.state, on.delta, on.counters)
+        given = W, W, on.ws, self.Q, state, limits, memory, self.own_rows
+        self.stream.variant(made)((items * B,), (items,), *given)
+
+    def _extremes(self) -> Extremes:
+        """Return the extremes of all members, each with its own groups."""
+        return certificate.of(self.problem, self.b, self.f)
 
     def _bound(self) -> Vector:
-        """Of f, from the rounding of K."""
-        return np.asarray(self.eps * np.abs(self.b).sum(axis=1))
+        """Return what rounding of K can have done to f of each member (B,)."""
+        eps = float(np.finfo(self.gram.rows.dtype).eps) * self.checks.kernel_scale
+        return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
     def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
         that is ``alone`` to be looked at, as a sample of rows has it."""
-        level, weight = certificate.level(self.f, self.b, self.q, self.kink)
+        level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
-        many = (self.b != 0).sum(axis=1) > MANY if self.sizes is not None else np.zeros(self.B, bool)
+        many = (self.b != 0).sum(axis=1) > MANY if self.checks.sizes is not None else np.zeros(len(self.b), bool)
         if (sampled := alone & loose & many).any():
             loose &= ~sampled | (self._shifted(sampled) > certificate.OBJECTIVE * level)
         if (sampled := alone & loose & ~many).any():
@@ -267,13 +284,13 @@ class _Batch:
         f is left as it is."""
         times, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(members).tolist():
-            sizes = np.asarray(self.sizes)[self.members[p].rows]
+            sizes = np.asarray(self.checks.sizes)[self.members[p].rows]
             some, so_many = certificate.sample(np.flatnonzero(self.b[p]), self.b[[p]], sizes)
             times[p, some] = so_many
         self._respond_exactly(times > 0)
         did = self.f - before
         self.f = before
-        self.stream.write_wide(self.state.f, before)
+        self.stream.write_wide(self.device.state.f, before)
         alike = (did * times).sum(axis=1) / np.maximum(times.sum(axis=1), 1)
         did -= np.where([member.problem.balanced for member in self.members], alike, 0)[:, None]
         return np.asarray((np.abs(did * self.b) * times).sum(axis=1))
@@ -286,59 +303,52 @@ class _Batch:
             used = np.flatnonzero(self.b[p])
             by_size = used[np.argsort(-np.abs(self.b[p, used]), kind="stable")]
             near[p, by_size[:: max(1, len(used) // SAMPLE)]] = True
-        if self.sample:
-            self._by_host(self.sample, near)
+        if self.checks.sample:
+            self._by_host(self.checks.sample, near)
         else:
             self._respond_exactly(near)
         return np.asarray(np.abs(self.f - before).max(axis=1))
 
     def _respond(self) -> None:
-        """f from the tiles."""
-        member_tiles.respond(self.stream, self.gram, self.b.shape, self.Q, self.state.b, self.linear, self.state.f)
-        f = self.stream.read_wide(self.state.f, self.b.shape)
+        """Make f from the tiles."""
+        stream, shape, on, linear = self.stream, self.b.shape, self.device.state, self.device.linear
+        member_tiles.respond(stream, self.gram, shape, self.Q, on.b, linear, on.f)
+        f = stream.read_wide(on.f, shape)
         self.f = np.where(self.places >= 0, f, 0.0)  # (where there is no row, the kernel function may have no value)
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
         """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from values
         of the host where they are few beside the rows that products would be laid out for."""
-        assert self.exact
+        assert self.checks.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
-        stream, gram = self.stream, (few and self.sample) or self.exact()
+        stream, gram = self.stream, (few and self.checks.sample) or self.checks.exact()
         if callable(gram):
             self._by_host(gram, near)
-            stream.write_wide(self.state.f, self.f)
+            stream.write_wide(self.device.state.f, self.f)
             return
-        some, used = np.flatnonzero(near.any(axis=1)).tolist(), self.b != 0
-        asked = [
-            member_tiles.Asked(self.places[p, near[p]], self.places[p, used[p]], self.q[p, near[p]], self.b[p, used[p]])
-            for p in some
-        ]
+        some, asked, q, at = np.flatnonzero(near.any(axis=1)).tolist(), [], self.problem.q, self.places
+        for p in some:
+            here, used = near[p], self.b[p] != 0
+            asked.append(member_tiles.Asked(at[p, here], at[p, used], q[p, here], self.b[p, used]))
         for p, values in zip(some, member_tiles.responses(stream, gram, asked), strict=True):
             self.f[p, near[p]] = values
-        stream.write_wide(self.state.f, self.f)
+        stream.write_wide(self.device.state.f, self.f)
 
     def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
         """f of the rows ``near`` (B, W) from blocks of K on the host."""
         with one_thread():
             for p in np.flatnonzero(near.any(axis=1)).tolist():
                 own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
-                self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.q[p, here]
-
-    def _extremes(self) -> Extremes:
-        """Of all members, each with its own groups."""
-        f, b, lo, hi = (array.ravel() for array in (self.f, self.b, self.lo, self.hi))
-        held = self.constraint is not Constraint.NONE
-        return certificate.extremes(f, b, lo, hi, self.kink, self.group.ravel(), self.B * self.groups, held)
+                self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.problem.q[p, here]
 
     def _outcome(
-        self, p: int, at: Vector, rho: Vector, violation: float, steps: int, bound: float, exact: int, sure: bool
+        self, p: int, seen: Extremes, violation: float, steps: int, bound: float, exact: int, sure: bool
     ) -> Outcome:
-        member = self.members[p]
-        f, b, lo, hi, q, at = (
-            array[None, : len(member.rows)].copy()
-            for array in (self.f[p], self.b[p], self.lo[p], self.hi[p], self.q[p], at)
-        )
-        primal, dual = certificate.objectives(f, b, lo, hi, q, self.kink, at)
-        b = member.problem.snapped(b, lo, hi)
+        member, shape = self.members[p], self.b.shape
+        here = slice(p, p + 1), slice(len(member.rows))
+        lo, hi, q = (array[here].copy() for array in (self.problem.lo, self.problem.hi, self.problem.q))
+        problem, b = replace(self.problem, lo=lo, hi=hi, q=q), self.b[here].copy()
+        primal, dual = certificate.objectives(problem, b, self.f[here].copy(), seen.offset.reshape(shape)[here].copy())
+        b, rho = member.problem.snapped(b, lo, hi), seen.rho.reshape(len(self.members), -1)[p]
         return Outcome(b[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.problem import Problem
+from clsvm.problem import Constraint, Problem
 from clsvm.report import Status
 
 Vector = NDArray[np.float64]
@@ -33,28 +33,30 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
 
 
 def hopeless(rounding: float, problem: Problem, tol: float) -> bool:
-    """Whether one coefficient's rounding, so much for a coefficient 1, would hide the tolerance."""
+    """Return whether one coefficient's rounding, so much for a coefficient 1, would hide the tolerance."""
     return rounding * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
 
 
 def beyond(error: float, tol: float) -> bool:
-    """Whether an error in float64 itself hides too much of a tolerance to say that it was reached."""
+    """Return whether an error in float64 itself hides too much of a tolerance to say that it was reached."""
     return error > HIDDEN * tol
 
 
 def doubtful(status: Status, error: float, weight: float, primal: float, tol: float, gap_tol: float | None) -> bool:
-    """The same of what a solve ended by, where f may be off by ``error`` and ``weight`` is the sum of the absolute
-    coefficients: the relative gap, or the violation."""
+    """Return whether an error of f hides too much of what a solve ended by, the relative gap or the violation.
+    weight: the sum of the absolute coefficients."""
     if status is Status.GAP and gap_tol:
         return beyond(error * weight / max(abs(primal), TINY), gap_tol)
     return beyond(error, tol)
 
 
 class Extremes(NamedTuple):
-    """Derivatives of the dual to the right (infinity where a coefficient may not rise) and to the left (-infinity where
-    it may not fall), inside: where both are the same number; group (entries,): the sum of each; least, most (groups,):
-    the extremes of right and left in it; rho, violations (groups,): its offset, and its violation. held: whether the
-    sums are."""
+    """How far coefficients are from the optimum, entry by entry and by group.
+
+    right, left (entries,): derivatives of the dual to either side; infinity where a coefficient may not rise, -infinity
+    where it may not fall. inside: where both are the same number. group (entries,): the sum of each. least, most
+    (groups,): the extremes of right and left. rho, violations (groups,). held: whether the sums are held.
+    """
 
     right: Vector
     left: Vector
@@ -68,21 +70,21 @@ class Extremes(NamedTuple):
 
     @property
     def violation(self) -> float:
-        """The largest of all groups."""
+        """Return the largest violation of all groups."""
         return float(self.violations.max(initial=0.0))
 
     @property
     def offset(self) -> Vector:
-        """The offset of each entry."""
+        """Return the offset of each entry."""
         return self.rho[self.group]
 
     def violating(self, tol: float) -> NDArray[np.bool_]:
-        """The entries (entries,) whose derivatives are beyond their offsets by more than tol."""
+        """Return which entries (entries,) have derivatives beyond their offsets by more than tol."""
         return np.asarray((self.right < self.offset - tol) | (self.left > self.offset + tol))
 
     def deciding(self, tol: float, bound: float | Vector) -> NDArray[np.bool_]:
-        """The entries (entries,) whose derivatives decide whether the violation is within tol, where each may be off
-        by ``bound``, one number or its own; and those that decide the offsets of sums for which that is not clear."""
+        """Return which entries (entries,) decide whether the violation is within tol, where each derivative may be off
+        by ``bound``, one number or its own. Entries that decide the offset of a sum count where that is not clear."""
         off = np.broadcast_to(bound, self.right.shape)
         if not self.held:
             return (-self.right > tol - 2 * off) | (self.left > tol - 2 * off)
@@ -96,20 +98,20 @@ class Extremes(NamedTuple):
 
 
 def sides(f: Vector, b: Vector, kink: float) -> tuple[Vector, Vector]:
-    """The derivatives of the dual to the right and to the left of b, as common.cl has them; to be read alone."""
+    """Return the derivatives of the dual to the right and to the left of b, as common.cl has them; to be read alone."""
     if not kink:
         return f, f
     return f + np.where(b < 0, -kink, kink), f + np.where(b > 0, kink, -kink)
 
 
 def slack(b: Vector) -> float:
-    """What rounding can leave of the sum of coefficients b (entries,), and so of one that makes the sum come out."""
+    """Return what rounding can leave of the sum of coefficients b (entries,), and so of one of them."""
     return SLACK * EPS * float(np.abs(b).sum())
 
 
 def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vector | None = None) -> Vector:
-    """b (entries,) with what is that near to a bound, or to the kink, at it; as near as rounding of the sum can have
-    brought it where nothing is said."""
+    """Return b (entries,) with each coefficient that is ``within`` so much of a bound, or of the kink, moved to it; by
+    default within what rounding of the sum can have done."""
     off = slack(b) if within is None else within
     b = np.where(b - lo <= off, lo, np.where(hi - b <= off, hi, b))
     return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if kink else b
@@ -118,7 +120,7 @@ def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vect
 def extremes(
     f: Vector, b: Vector, lo: Vector, hi: Vector, kink: float, group: NDArray[np.intp], groups: int, held: bool
 ) -> Extremes:
-    """The extremes of coefficients b with f = K b + q, all (entries,)."""
+    """Return the extremes of coefficients b with f = K b + q, all (entries,)."""
     right, left = sides(f, b, kink)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
     inside = (right == left) & ~((b == 0) & (kink > 0))  # (of large derivatives rounding takes the kink)
@@ -142,8 +144,8 @@ def extremes(
 
 
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
-    """The offset of each group: the mean of its ``count`` derivatives inside, which add up to ``sums``, else the middle
-    of what it can be; all arrays of one shape."""
+    """Return the offset of each group: the mean of its ``count`` derivatives inside, which add up to ``sums``, else the
+    middle of what it can be; all arrays of one shape."""
     both = np.isfinite(least) & np.isfinite(most)
     with np.errstate(invalid="ignore"):
         middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))
@@ -151,115 +153,127 @@ def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]
 
 
 def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
-    """The extremes of coefficients b (problems, n) of a problem, entry by entry."""
+    """Return the extremes of coefficients b (problems, n) of a problem, entry by entry."""
     lo, hi, group = problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
     held = len(problem.totals)
     return extremes(f.ravel(), b.ravel(), lo, hi, problem.kink, group, held or problem.problems, held > 0)
 
 
 def rounding(b: Vector, dtype: str, kernel_scale: float) -> float:
-    """What rounding of kernel values of ``dtype``, of kernel_scale eps each, can do to f at most, for coefficients b
-    (problems, n)."""
+    """Return what rounding of kernel values of ``dtype``, of kernel_scale eps each, can do to f at most, for
+    coefficients b (problems, n)."""
     return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
 
 
-class Rounding:
-    """What rounding of kernel values of ``dtype``, of kernel_scale eps each, can have done to f of each row: of one
-    that was evaluated in float64, what it does to the change of the coefficients since. sizes: of rows (n,), for
-    :func:`certified`."""
+class Checked(NamedTuple):
+    """The violation, the rows (n,) whose f was evaluated in float64, and f (problems, n) with these values."""
 
-    def __init__(self, dtype: str, kernel_scale: float, sizes: Vector | None = None) -> None:
-        self._given, self.sizes = (dtype, kernel_scale), sizes
+    violation: float
+    rows: NDArray[np.bool_]
+    f: Vector
+
+
+class Check:
+    """The float64 check of one solve: which rows decide, and their f from kernel values in float64.
+
+    ``exact`` evaluates K b, None where K is exact enough. Kernel values of ``dtype`` are off by kernel_scale eps each.
+    The check knows what rounding can have done to f of each row: a row that was evaluated is off by what rounding did
+    to the change of the coefficients since. sizes: of rows (n,), by which a sample of them is taken. objective: whether
+    somebody asks for the objectives, whose rounding is then looked at.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        kernel_scale: float,
+        exact: Exact | None = None,
+        sizes: Vector | None = None,
+        objective: bool = True,
+    ) -> None:
+        self.exact = exact
+        self._given, self._sizes, self._objective = (dtype, kernel_scale), sizes, objective
         self._b: Vector | None = None  # when rows were last evaluated
         self._c = self._off = np.zeros(0)  # K b then, and what rounding had done
         self._known = np.zeros(0, bool)  # of these rows
 
-    def __call__(self, b: Vector) -> Vector:
-        """(n,) at most, for coefficients b (problems, n)."""
-        whole = np.full(b.shape[1], rounding(b, *self._given))
-        return whole if self._b is None else np.minimum(whole, self._off + rounding(b - self._b, *self._given))
+    def hidden(self, b: Vector) -> float:
+        """Return what rounding of kernel values can have done to f at most, for coefficients b (problems, n)."""
+        return rounding(b, *self._given)
 
-    def looked(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
-        """c = K b (problems, n) of some rows (n,) was evaluated, for coefficients b."""
-        self._off, self._known, self._b, self._c = np.where(rows, 0.0, self(b)), rows, b.copy(), c
+    def bound(self, b: Vector) -> Vector:
+        """Return what rounding can have done to f of each row (n,), for coefficients b (problems, n)."""
+        whole = np.full(b.shape[1], self.hidden(b))
+        return whole if self._b is None else np.minimum(whole, self._off + self.hidden(b - self._b))
 
-    def lost(self, rows: slice) -> None:
-        """Rows of which f was made from kernel values again."""
+    def know(self, rows: NDArray[np.bool_], b: Vector, c: Vector) -> None:
+        """Take c = K b (problems, n), of which some rows (n,) were evaluated in float64, for coefficients b."""
+        self._off, self._known, self._b, self._c = np.where(rows, 0.0, self.bound(b)), rows, b.copy(), c
+
+    def forget(self, rows: slice) -> None:
+        """Forget rows of which f was made from kernel values again."""
         if self._b is not None:
             self._off[rows] = np.inf
 
-    def evaluated(self, exact: Exact, at: NDArray[np.intp], b: Vector) -> Vector:
-        """K b of some rows in float64: of those that were evaluated, by what has changed since, where that is less."""
+    def evaluated(self, at: NDArray[np.intp], b: Vector) -> Vector:
+        """Return K b of some rows in float64: of known rows by what has changed since, where that is less work."""
+        assert self.exact
         changed = b if self._b is None else b - self._b
         known = self._known[at] if 2 * np.count_nonzero(changed) < np.count_nonzero(b) else np.zeros(len(at), bool)
         out = np.empty((len(b), len(at)))
         if known.any():
-            out[:, known] = self._c[:, at[known]] + (exact(at[known], changed) if changed.any() else 0)
+            out[:, known] = self._c[:, at[known]] + (self.exact(at[known], changed) if changed.any() else 0)
         if not known.all():
-            out[:, ~known] = exact(at[~known], b)
+            out[:, ~known] = self.exact(at[~known], b)
         return out
 
+    def __call__(self, problem: Problem, b: Vector, f: Vector, worst: float, tol: float, gap: bool = False) -> Checked:
+        """Return the violation of coefficients b, seen as ``worst``, and f where kernel values in float64 replace it.
 
-def certified(
-    problem: Problem,
-    b: Vector,
-    f: Vector,
-    exact: Exact,
-    bound: float | Vector,
-    double: bool,
-    worst: float,
-    tol: float,
-    gap: bool = False,
-    sizes: Vector | None = None,
-    objective: bool = True,
-) -> tuple[float, NDArray[np.bool_], Vector]:
-    """(violation, rows evaluated (n,), f (problems, n)): f of the rows that decide the violation, seen as ``worst``,
-    and the objectives, from kernel values in float64, where rounding, at most ``bound`` or of each row its own, may
-    hide a tenth of tol. Where these are in float64 as it is (double), f of all rows: it has gathered the rounding of
-    many steps. The objectives' rows are left where the violation turns out to be beyond tol, or nobody asks for the
-    ``objective``, unless the gap is what may end the solve.
+        Evaluated are the rows that decide the violation and the objectives, where rounding may hide a tenth of tol. In
+        float64 these are all rows: f has gathered the rounding of many steps. Rows of the objectives are left where the
+        violation turns out to be beyond tol, or nobody asks for objectives, unless the ``gap`` may end the solve.
+        """
+        off, f, seen = self.bound(b), f.copy(), np.zeros(problem.n, bool)
 
-    sizes: of rows (n,). Where they are given and many rows would be evaluated for an objective alone, a sample of these
-    says what rounding did first: the rest is left where the sum of its errors, as the sample has it, is little. That is
-    twice what it can come to."""
-    off: Vector = np.array(np.broadcast_to(bound, problem.n), np.float64)
-    looked = np.zeros(problem.n, bool)
+        def evaluate(rows: NDArray[np.intp]) -> Vector:
+            """Put f of these rows right; return what rounding had done to it (problems, rows)."""
+            values = self.evaluated(rows, b) + problem.q[:, rows]
+            did = np.abs(values - f[:, rows])
+            f[:, rows], seen[rows] = values, True
+            return np.asarray(did)
 
-    def look(rows: NDArray[np.intp]) -> Vector:
-        """What rounding had done to f of these rows (problems, rows), which is put right."""
-        values = exact(rows, b) + problem.q[:, rows]
-        did = np.abs(values - f[:, rows])
-        f[:, rows], looked[rows] = values, True
-        return np.asarray(did)
-
-    rows: NDArray[np.bool_] = np.full(problem.n, double)
-    if not double and worst + 2 * off.max(initial=0.0) > tol:
-        rows = wanted(problem, b, f, off, tol)
-    if rows.any():
-        look(np.flatnonzero(rows))
-    if gap or (objective and (not looked.any() or of(problem, b, f).violation <= tol)):
-        size, weight = level(f, b, problem.q, problem.kink)
-        loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
-        rest = np.flatnonzero(~looked & loose & (b != 0).any(axis=0))
-        if sizes is not None and len(rest) > FEW * SAMPLE:
-            some, times = sample(rest, b, sizes)
-            moved = (look(some) * np.abs(b[:, some]) * times).sum(axis=1)
-            rest = rest[~looked[rest] & (moved > OBJECTIVE * size).any()]
-        if rest.size:
-            look(rest)
-    return of(problem, b, f).violation if looked.any() else worst, looked, f
+        rows: NDArray[np.bool_] = np.full(problem.n, self._given[0] == "float64")
+        if not rows.any() and worst + 2 * off.max(initial=0.0) > tol:
+            rows = wanted(problem, b, f, off, tol)
+        if rows.any():
+            evaluate(np.flatnonzero(rows))
+        if gap or (self._objective and (not seen.any() or of(problem, b, f).violation <= tol)):
+            size, weight = level(problem, b, f)
+            loose = (off[:, None] * weight > OBJECTIVE * size).any(axis=1)
+            rest = np.flatnonzero(~seen & loose & (b != 0).any(axis=0))
+            if self._sizes is not None and len(rest) > FEW * SAMPLE:
+                # The sum of a sample's errors is twice what those of all rows can come to.
+                some, times = sample(rest, b, self._sizes)
+                moved = (evaluate(some) * np.abs(b[:, some]) * times).sum(axis=1)
+                rest = rest[~seen[rest] & (moved > OBJECTIVE * size).any()]
+            if rest.size:
+                evaluate(rest)
+        if seen.any():
+            worst = of(problem, b, f).violation
+            self.know(seen, b, f - problem.q)
+        return Checked(worst, seen, f)
 
 
 def wanted(problem: Problem, b: Vector, f: Vector, off: Vector, tol: float) -> NDArray[np.bool_]:
-    """The rows (n,) that decide whether the violation of coefficients b is within tol, where f of each may be off by
-    ``off`` (n,); but for those that are right as it is."""
+    """Return which rows (n,) decide whether the violation of coefficients b is within tol, where f of each may be off
+    by ``off`` (n,); rows that are off by next to nothing do not count."""
     deciding = of(problem, b, f).deciding(tol, np.tile(off, problem.problems))
     return np.asarray(deciding.reshape(b.shape).any(axis=0) & (off > tol / 10))
 
 
 def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """(SAMPLE of some rows, ascending, how many each stands for): the largest, and of the others as many of each size
-    of coefficient."""
+    """Return SAMPLE of some rows, ascending, and how many rows each stands for: the largest rows, and of the others as
+    many of each size of coefficient."""
     by_size = rows[np.argsort(-sizes[rows], kind="stable")]
     largest, others = by_size[: SAMPLE // 4], by_size[SAMPLE // 4 :]
     by_weight = others[np.argsort(-np.abs(b[:, others]).max(axis=0), kind="stable")]
@@ -270,26 +284,24 @@ def sample(rows: NDArray[np.intp], b: Vector, sizes: Vector) -> tuple[NDArray[np
     return found[order], times[order]
 
 
-def objectives(
-    f: Vector, b: Vector, lo: Vector, hi: Vector, q: Vector, kink: float, offset: Vector
-) -> tuple[Vector, Vector]:
-    """Primal and dual objective (problems,) of coefficients b (problems, n) at the offset of each, f = K b + q."""
-    quadratic = (b * (f - q)).sum(axis=1)
-    slack = offset - f
+def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[Vector, Vector]:
+    """Return primal and dual objective of each problem, at the ``offset`` (problems, n) of each coefficient.
+
+    Coupled problems have one of each together: the loss of a row is that of its class against the best.
+    """
+    lo, hi, q, kink = problem.lo, problem.hi, problem.q, problem.kink
+    if problem.constraint is Constraint.COUPLED:
+        quadratic, own = np.asarray([(b * (f - q)).sum()]), np.where(hi > 0, f, 0).sum(axis=0)
+        loss = (hi.max(axis=0) * (f.max(axis=0) - own)).sum()
+        return quadratic / 2 + loss, -(quadratic / 2 + (q * b).sum())
+    quadratic, slack = (b * (f - q)).sum(axis=1), offset - f
     loss = np.maximum(np.maximum(lo * (slack + kink), hi * (slack - kink)), 0).sum(axis=1)
     dual = -(quadratic / 2 + (q * b).sum(axis=1) + kink * np.abs(b).sum(axis=1))
     return quadratic / 2 + loss - (offset * b).sum(axis=1), dual
 
 
-def level(f: Vector, b: Vector, q: Vector, kink: float) -> tuple[Vector, Vector]:
-    """Size of the dual objective and sum of the absolute coefficients (problems,), by which rounding of f moves it."""
+def level(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
+    """Return the size of the dual objective and the sum of the absolute coefficients (problems,), by which rounding of
+    f moves it."""
     weight = np.abs(b).sum(axis=1)
-    return np.abs((b * (f + q)).sum(axis=1) / 2 + kink * weight), weight
-
-
-def coupled_objectives(f: Vector, b: Vector, hi: Vector, q: Vector) -> tuple[Vector, Vector]:
-    """The same, of coupled problems together (1,): the loss of a row is that of its class against the best."""
-    quadratic = float((b * (f - q)).sum())
-    own = hi > 0
-    loss = float((hi.max(axis=0) * (f.max(axis=0) - np.where(own, f, 0).sum(axis=0))).sum())
-    return np.array([quadratic / 2 + loss]), np.array([-(quadratic / 2 + float((q * b).sum()))])
+    return np.abs((b * (f + problem.q)).sum(axis=1) / 2 + problem.kink * weight), weight

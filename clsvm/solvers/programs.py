@@ -24,7 +24,7 @@ def _cl(*names: str) -> str:
 
 
 def subproblem_items(profile: Profile, working_set: int) -> int:
-    """Work-items that solve the dual over a working set of that size."""
+    """Return the number of work-items that solve the dual over a working set of that size."""
     return 1 if profile.shape == "vector" else min(1 << working_set.bit_length() - 1, profile.pair_items)
 
 
@@ -35,8 +35,8 @@ def subproblem(
     constraint: Constraint = Constraint.BIAS,
     rows: RowSource | None = None,
 ) -> Variant:
-    """What solves the dual over a working set of that size; with a source of rows (vector shape, BIAS or NONE) it gets
-    the rows of Q that it needs itself."""
+    """Return the program that solves the dual over a working set of that size; with a source of rows (vector shape,
+    BIAS or NONE) it gets the rows of Q that it needs itself."""
     items = subproblem_items(profile, working_set)
     ground = ("fold",) if profile.shape == "vector" else ("argmin", "least")
     options = [*record.options(profile, dtype), f"-DWG={items}"]
@@ -68,12 +68,12 @@ RESPOND = 4  # VECTORS of respond.cl
 
 
 def respond(profile: Profile, dtype: str) -> Variant:
-    """f = K b + q of problems that are solved whole."""
+    """Return the program of f = K b + q, of problems that are solved whole."""
     return Variant(f"respond {dtype}", sources.cl("solvers/respond"), (*record.options(profile, dtype),), "respond")
 
 
 def shard(profile: Profile, dtype: str) -> Variant:
-    """What a shard of the rows is told of single rows; ``entry`` is the first of three kernels."""
+    """Return the program for single rows of a shard; ``entry`` is the first of three kernels."""
     return Variant(f"shard {dtype}", _cl("shard"), (*record.options(profile, dtype),), "put")
 
 
@@ -81,12 +81,12 @@ SQUARE = 16  # SIDE of carry.cl
 
 
 def carry(profile: Profile, dtype: str) -> Variant:
-    """The tile of a working set from the one before; ``entry`` is the first of two kernels."""
+    """Return the program of a tile from the one before; ``entry`` is the first of two kernels."""
     return Variant(f"carry {dtype}", sources.cl("solvers/carry"), (*record.options(profile, dtype),), "carry")
 
 
 def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """(range, work-group) of it over wide x high values, whole squares."""
+    """Return range and work-group of that program over wide x high values, whole squares."""
     if profile.shape == "vector":
         return (wide // SQUARE, high // SQUARE), None
     return (wide, high), (SQUARE, SQUARE)
@@ -106,7 +106,8 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, tol: float, max_iter: int, W: int) -> Self:
-        """Of a working set of W rows in a solve to ``tol`` by ``max_iter`` steps (-1: any number)."""
+        """Return the limits for a working set of W rows in a solve to ``tol`` by ``max_iter`` steps, -1 for any
+        number."""
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
 
 
@@ -119,7 +120,8 @@ class Hits(NamedTuple):
 
 
 class Misses(NamedTuple):
-    """Those that are not: how many, which rows, the slots that they go to, by how much."""
+    """Rows of the working sets that changed and are not in the row cache: how many, which rows, the slots that they go
+    to, by how much."""
 
     count: Buffer
     row: Buffer

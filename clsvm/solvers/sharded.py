@@ -2,7 +2,7 @@
 
 Solves:   as decomposition.py, one problem (BIAS, NONE or SPLIT)
 Given:    shards (shard.py) on several devices or machines, and a device for the working set
-Stops:    as decomposition.py (loop.py), by the extremes of all shards
+Stops:    as decomposition.py (smo.py), by the extremes of all shards
 
     until stopped:
         ws    <- half of the last working set, and of the candidates of all shards those with the largest violations
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -29,9 +28,8 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, stacked
 from clsvm.distribute import Lost, Parts, ask_one, replayed
 from clsvm.problem import Constraint, Problem
-from clsvm.solvers import certificate
-from clsvm.solvers.loop import Look, Loop
 from clsvm.solvers.shard import Change, Offer, ShardProblem, row_bytes
+from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.solution import Settings
 from clsvm.solvers.working_set import WorkingSet, chosen
 
@@ -81,7 +79,7 @@ class Sharded(Loop):
         """Pose a lost shard's problem again, make its f of the coefficients, and return its answer to a question."""
         self._lives[i] += 1
         self._directory.forget()
-        self.rounding.lost(slice(self._starts[i], self._ends[i]))
+        self.check.forget(slice(self._starts[i], self._ends[i]))
         answer = ask_one(self._shards, i, "pose", self._part(i))
         if isinstance(answer, Lost) or self._respond([i]):
             return Lost()
@@ -206,29 +204,25 @@ class Sharded(Loop):
     def _extremes(self) -> None:
         """Every answer to a step has them."""
 
-    def _reserve(self, look: Look) -> None:
+    def _reserve(self, state: Optimality) -> None:
         """Every shard does, in its step."""
 
-    def _read(self) -> Look:
+    def _read(self) -> Optimality:
         of = self._offers
         m, M = np.min([one.least for one in of], axis=0)[None], np.max([one.most for one in of], axis=0)[None]
         count, sums = np.sum([one.inside for one in of], axis=0)[None], np.sum([one.sums for one in of], axis=0)[None]
-        return self._seen(m, M, count, sums, np.array([self._steps]), self._rows_computed)
+        return self._optimality(m, M, count, sums, np.array([self._steps]), self._rows_computed)
 
     def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
         parts = self._ask("objective", [(rho.ravel(),)] * len(self._ends))
         return self._objectives(np.sum(parts, axis=0)[None], rho)
 
-    def _certified(self, violation: float, tol: float, gap: bool = False) -> tuple[float, int]:
-        b, f = self._b, self._f()
-        evaluated, bound = partial(self.rounding.evaluated, self.exact), self.rounding(b)
-        given = self.problem, b, f, evaluated, bound, self.dtype == "float64", violation, tol, gap, self.rounding.sizes
-        violation, looked, f = certificate.certified(*given, objective=self.settings.reported)
-        if looked.any():
-            self.rounding.looked(looked, b, f - self.problem.q)
-            self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])
-            self._look_again()
-        return violation, int(looked.sum())
+    def _now(self) -> tuple[Problem, Vector, Vector]:
+        return self.problem, self._b, self._f()
+
+    def _replace(self, f: Vector) -> None:
+        self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])
+        self._look_again()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
         """Return K b (1, n) in float64 of some rows, ascending; b (1, n)."""

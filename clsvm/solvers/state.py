@@ -7,7 +7,6 @@ to no problem.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from clsvm.gram.products import Products, Update
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.certificate import Exact, Rounding
 from clsvm.solvers.solution import Vector
 
 
@@ -27,12 +25,12 @@ class State:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
         self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
         self.kink = stream.buffer(8)
-        self._held: Problem | None = None  # with its numbers as the device holds them
 
     def load(self, problem: Problem, start: Vector | None, known: tuple[Vector, Vector] | None) -> Vector | None:
-        """The state at the start of ``problem``; the coefficients of which f lacks K b yet. known: coefficients near
-        ``start`` and the f of them."""
-        self.problem, self._held = problem, None
+        """Set the state to the start of ``problem``; return the coefficients of which f lacks K b yet. known:
+        coefficients near ``start`` and the f of them."""
+        lo, hi, held_q = map(self.stream.held_wide, (problem.lo, problem.hi, problem.q))
+        self._held = replace(problem, lo=lo, hi=hi, q=held_q, start=None)  # (as the device holds its numbers)
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
         near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
@@ -42,40 +40,32 @@ class State:
         return start if start is None or near is None else start - near
 
     def padded(self, values: Vector) -> Vector:
-        """(P, n) in the caller's order -> (P, n_pad) in device order, zero in padding rows."""
+        """Return values (P, n) in the caller's order as (P, n_pad) in device order, zero in padding rows."""
         padded = np.zeros((self.P, self.n))
         padded[:, self.gram.rows.position] = values
         return padded
 
     def coefficients(self) -> Vector:
-        """b (P, n) in the caller's order."""
+        """Return b (P, n) in the caller's order."""
         return self._read(self.b)
 
-    def found(self) -> tuple[Vector, Vector]:
-        """b and f (P, n) in the caller's order, b within the bounds as the problem has them."""
+    def now(self) -> tuple[Problem, Vector, Vector]:
+        """Return the problem with its numbers as the device holds them, and b and f (P, n), in the caller's order."""
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
-        lo, hi = map(self.stream.held_wide, (self.problem.lo, self.problem.hi))
-        return self.problem.snapped(self.coefficients(), lo, hi), f
-
-    def now(self) -> tuple[Problem, Vector, Vector]:
-        """The problem with its numbers as the device holds them, and b and f (P, n), in the caller's order."""
-        if self._held is None:
-            lo, hi, q = map(self._read, (self.lo, self.hi, self.q))
-            self._held = replace(self.problem, lo=lo, hi=hi, q=q, start=None)
-        return self._held, self._read(self.b), self.gradients()
+        return self._held, self.coefficients(), f
 
     def gradients(self) -> Vector:
-        """f (P, n) in the caller's order."""
+        """Return f (P, n) in the caller's order."""
         return self._read(self.f)
 
     def _read(self, buffer: Buffer) -> Vector:
-        """(P, n) in the caller's order."""
+        """Return (P, n) numbers in the caller's order."""
         return self.stream.read_wide(buffer, (self.P, self.n))[:, self.gram.rows.position]
 
     def respond(self, b: Vector, panel: Panel) -> None:
-        """f += K b, a panel of rows at a time; where K is there, and a panel holds places alone, as many as memory has
-        room for."""
+        """Add K b to f, a panel of rows at a time; where K is there, and a panel holds places alone, as many rows as
+        memory has room for."""
         s, gram, support = self.stream, self.gram, np.flatnonzero(b.any(axis=0))
         most = (s.limit - s.held) // (2 * (8 * self.P + 4)) if gram.whole else 0
         room = max(panel.capacity, min(most, len(support)))
@@ -89,17 +79,3 @@ class State:
             gram.accumulate(panel, count, None, Update(self.P, self.n, self.f, D, room))
             s.finish()
             s.free(at, count, D)
-
-    def certify(
-        self, exact: Exact, rounding: Rounding, worst: float, tol: float, gap: bool, objective: bool
-    ) -> tuple[float, int]:
-        """certificate.certified of the state as it is, whose f is then replaced."""
-        now, b, f = self.now()
-        double, evaluated = self.gram.rows.dtype == "float64", partial(rounding.evaluated, exact)
-        violation, looked, f = certificate.certified(
-            now, b, f, evaluated, rounding(b), double, worst, tol, gap, rounding.sizes, objective
-        )
-        if looked.any():
-            self.stream.write_wide(self.f, self.padded(f))
-            rounding.looked(looked, b, f - now.q)
-        return violation, int(looked.sum())

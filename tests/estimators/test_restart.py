@@ -21,7 +21,7 @@ from clsvm.errors import CheckpointError
 from clsvm.fit import train
 from clsvm.problem import Constraint, Problem
 from clsvm.problem.posed import c_svc, crammer_singer
-from clsvm.solvers import free
+from clsvm.solvers import newton
 from tests.conftest import noisy
 
 OPTIONS: dict[str, Any] = {"gamma": 0.3, "tol": 1e-4, "working_set_size": 32}
@@ -47,7 +47,7 @@ def classes(n: int, k: int = 4) -> tuple[np.ndarray, np.ndarray]:
 def test_warm_start_ends_at_the_same_objective(
     device: str, options: dict[str, Any], changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free, "MOST", 0)  # (pair steps alone are counted)
+    monkeypatch.setattr(newton, "MOST", 0)  # (pair steps alone are counted)
     X, y = classes(300) if "multi_class" in options else noisy(300, 6)
     options = {**OPTIONS, **options, "device": device}
     cold = SVC(**{**options, **changed}).fit(X, y).fit_report_
@@ -63,7 +63,7 @@ def test_warm_start_ends_at_the_same_objective(
 
 
 def test_warm_start_with_further_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free, "MOST", 0)  # (pair steps alone are counted)
+    monkeypatch.setattr(newton, "MOST", 0)  # (pair steps alone are counted)
     X, y = noisy(400, 6)
     model = SVC(**OPTIONS, device=device, warm_start=True).fit(X[:300], y[:300])
     warm = model.fit(X, y).fit_report_

@@ -14,7 +14,7 @@ from sklearn import svm
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
 from clsvm.fit import checkpoint, host, several
-from clsvm.solvers import batch, free
+from clsvm.solvers import batch, newton
 from tests.estimators.test_restart import classes, interrupted_in_a_solve
 
 X, Y = classes(360)
@@ -29,7 +29,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def pair_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what is counted here."""
-    monkeypatch.setattr(free, "MOST", 0)
+    monkeypatch.setattr(newton, "MOST", 0)
     monkeypatch.setattr(host, "SEVERAL", 0)
 
 

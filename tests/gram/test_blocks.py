@@ -17,7 +17,7 @@ from clsvm.gram.blocks import BlockGram, products_of
 from clsvm.gram.products import Gram, Products, Store, Tile, Update
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
-from clsvm.solvers import free
+from clsvm.solvers import newton
 from tests.conftest import thrifty
 
 N, D, W = 260, 24, 36
@@ -245,7 +245,7 @@ def test_csr_rows_beyond_the_largest_buffer(device: str, monkeypatch: pytest.Mon
     X = sp.random(3000, 200, 0.1, "csr", random_state=0)
     y = np.where(np.asarray(X.sum(axis=1)).ravel() > np.median(np.asarray(X.sum(axis=1))), 1, -1)
     duals = []
-    monkeypatch.setattr(free, "MOST", 0)  # (the smaller buffers hold no tile of that many rows)
+    monkeypatch.setattr(newton, "MOST", 0)  # (the smaller buffers hold no tile of that many rows)
     for largest in ("4000000000", "200000"):
         monkeypatch.setenv("CLSVM_LARGEST_BUFFER", largest)
         report = SVC(gamma=0.5, device=device, layout="csr", cache_size=0.1, working_set_size=64).fit(X, y).fit_report_

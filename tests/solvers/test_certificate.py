@@ -15,6 +15,13 @@ from clsvm.solvers import certificate
 N, TOL = 40, 1e-3
 
 
+def check(exact: certificate.Exact, bound: Any, sizes: Any = None, objective: bool = True) -> certificate.Check:
+    """The check of f that rounding can have moved by ``bound``, one number or of each row its own."""
+    made = certificate.Check("float32", 1.0, exact, sizes, objective)
+    made.bound = lambda b: np.array(np.broadcast_to(bound, b.shape[1]), np.float64)  # type: ignore[method-assign]
+    return made
+
+
 @pytest.mark.parametrize(("error", "gap", "rows"), [(1e-4, False, N), (1e-2, False, N // 4), (1e-2, True, N)])
 def test_rows_of_the_objective_are_left_where_the_violation_is_beyond_tol(error: float, gap: bool, rows: int) -> None:
     """A quarter of the coefficients is free and decides the violation; the others are at a bound, by a wide margin."""
@@ -32,14 +39,14 @@ def test_rows_of_the_objective_are_left_where_the_violation_is_beyond_tol(error:
         asked.append(at)
         return (true - q)[:, at]
 
-    violation, looked, found = certificate.certified(problem, b, f.copy(), exact, TOL, False, 0.0, TOL, gap)
+    violation, looked, found = check(exact, TOL)(problem, b, f, 0.0, TOL, gap)
     assert looked.sum() == rows == sum(map(len, asked))
     assert set(np.flatnonzero(free)) == set(asked[0])
     assert (violation > TOL) == (error > TOL)
     some = np.concatenate(asked)
     np.testing.assert_allclose(found[0, some], true[0, some], atol=1e-12)
     asked.clear()
-    alone = certificate.certified(problem, b, f.copy(), exact, TOL, False, 0.0, TOL, gap, objective=False)
+    alone = check(exact, TOL, objective=False)(problem, b, f, 0.0, TOL, gap)
     assert alone[0] == violation
     assert alone[1].sum() == (N if gap else N // 4)  # (an objective that nobody asks for has no rows)
 
@@ -70,7 +77,7 @@ def test_each_row_s_own_bound(seed: int, constraint: Constraint, tol: float) -> 
     worst = certificate.of(problem, b, f).violation
     if worst + 2 * bound.max() <= tol:
         pytest.skip("nothing is asked for")
-    found = certificate.certified(problem, b, f.copy(), exact, bound, False, worst, tol)[0]
+    found = check(exact, bound)(problem, b, f, worst, tol).violation
     truth, hidden = certificate.of(problem, b, true).violation, 2 * TOL / 20
     assert (bound[asked[0]] == TOL).all()
     assert truth <= tol + hidden if found <= tol else truth > tol - hidden
@@ -78,16 +85,16 @@ def test_each_row_s_own_bound(seed: int, constraint: Constraint, tol: float) -> 
 
 def test_rounding_since_rows_were_looked_at() -> None:
     b, scale, eps = np.array([[1.0, 0.0, -1.0]]), 4.0, np.finfo(np.float32).eps
-    error = certificate.Rounding("float32", scale)
-    np.testing.assert_allclose(error(b), 2 * scale * eps)
-    error.looked(np.array([True, False, True]), b, b)
-    np.testing.assert_allclose(error(b), np.array([0, 2, 0]) * scale * eps)
+    error = certificate.Check("float32", scale)
+    np.testing.assert_allclose(error.bound(b), 2 * scale * eps)
+    error.know(np.array([True, False, True]), b, b)
+    np.testing.assert_allclose(error.bound(b), np.array([0, 2, 0]) * scale * eps)
     later = b + np.array([[0.0, 0.25, -0.25]])
-    np.testing.assert_allclose(error(later), np.array([0.5, 2.5, 0.5]) * scale * eps)
-    error.looked(np.array([False, True, False]), later, b)
-    np.testing.assert_allclose(error(b), np.array([1, 0.5, 1]) * scale * eps)
-    error.lost(slice(0, 2))
-    np.testing.assert_allclose(error(later), np.array([2.5, 2.5, 0.5]) * scale * eps)
+    np.testing.assert_allclose(error.bound(later), np.array([0.5, 2.5, 0.5]) * scale * eps)
+    error.know(np.array([False, True, False]), later, b)
+    np.testing.assert_allclose(error.bound(b), np.array([1, 0.5, 1]) * scale * eps)
+    error.forget(slice(0, 2))
+    np.testing.assert_allclose(error.bound(later), np.array([2.5, 2.5, 0.5]) * scale * eps)
 
 
 @pytest.mark.parametrize("problems", [1, 3])
@@ -100,14 +107,14 @@ def test_rows_that_are_known_are_evaluated_by_what_has_changed(problems: int) ->
         asked.append((len(at), np.count_nonzero(b.any(axis=0))))
         return np.asarray(b @ K[at].T)
 
-    error, known, every = certificate.Rounding("float32", 4.0), np.arange(N) % 2 == 0, np.arange(N)
-    np.testing.assert_allclose(error.evaluated(exact, every, b), b @ K.T)
-    error.looked(known, b, np.where(known, b @ K.T, np.nan))
+    error, known, every = certificate.Check("float32", 4.0, exact), np.arange(N) % 2 == 0, np.arange(N)
+    np.testing.assert_allclose(error.evaluated(every, b), b @ K.T)
+    error.know(known, b, np.where(known, b @ K.T, np.nan))
     later = b.copy()
     later[:, :3] += 1
-    np.testing.assert_allclose(error.evaluated(exact, every[5:], later), (later @ K.T)[:, 5:])
+    np.testing.assert_allclose(error.evaluated(every[5:], later), (later @ K.T)[:, 5:])
     assert asked == [(N, N), (N // 2 - 3, 3), (N // 2 - 2, N)]
-    np.testing.assert_allclose(error.evaluated(exact, every, -b), -b @ K.T)
+    np.testing.assert_allclose(error.evaluated(every, -b), -b @ K.T)
     assert asked[3:] == [(N, N)]  # (all has changed)
 
 
@@ -132,14 +139,14 @@ def test_a_sample_says_what_rounding_did_to_an_objective(error: float, free: int
         return (true - q)[:, at]
 
     sizes = rng.random(MANY)
-    violation, looked, found = certificate.certified(problem, b, f.copy(), exact, 0.1, False, 0.0, TOL, sizes=sizes)
+    violation, looked, found = check(exact, 0.1, sizes)(problem, b, f, 0.0, TOL)
     assert (free == 0) or set(asked[0]) == set(np.flatnonzero(decides))
     assert all((np.diff(at) > 0).all() for at in asked)
     assert violation <= TOL
     assert looked.all() == (error > 1e-4)
     assert looked.all() or looked.sum() <= free + certificate.SAMPLE
     np.testing.assert_allclose(found[0, looked], true[0, looked], atol=1e-12)
-    assert certificate.certified(problem, b, f.copy(), exact, 0.1, False, 0.0, TOL)[1].all()
+    assert check(exact, 0.1)(problem, b, f, 0.0, TOL).rows.all()
 
 
 def test_a_sample_stands_for_all_rows() -> None:

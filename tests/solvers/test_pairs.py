@@ -124,7 +124,7 @@ def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: 
 
         def some(self: Any, near: Any, only: int | None = only, exactly: Any = exactly) -> None:
             if only is not None:
-                near = near & (np.arange(self.B) == only)[:, None]
+                near = near & (np.arange(len(self.b)) == only)[:, None]
             before = self.f.copy()
             exactly(self, near)
             found.append((near, before, self.f.copy()))
@@ -209,7 +209,7 @@ def test_a_sample_of_a_large_member_spares_the_rest(device: str, monkeypatch: py
     monkeypatch.setattr(batch._Batch, "_shifted", looked)
     for most, spared in ((None, True), (np.inf, False)):
         if most:
-            monkeypatch.setattr(batch._Batch, "_shifted", lambda self, members: np.full(self.B, np.inf))
+            monkeypatch.setattr(batch._Batch, "_shifted", lambda self, members: np.full(len(self.b), np.inf))
         model = make(gamma=0.1, tol=1e-2, device=device).fit(X, y)
         report, checked = model.fit_report_, recheck.check(model, K, y)
         assert report.selection == "all rows are one working set"

@@ -21,7 +21,6 @@ from clsvm.opencl.profiles import PROFILES
 from clsvm.parameters import Options
 from clsvm.problem.posed import c_svc
 from clsvm.solvers.decomposition import Solver
-from clsvm.solvers.state import State
 from tests.conftest import noisy, simulated
 
 TOL = 1e-3
@@ -181,17 +180,17 @@ def test_the_check_in_float64_has_the_memory_of_the_panel(device: str, monkeypat
         def noting(self: Any, *given: Any) -> Any:
             held[name] = self.stream.held
             if name == "_step":
-                held["panel"] = self.gram.panel_bytes(self.panel.capacity)
+                held["panel"] = self.state.gram.panel_bytes(self.square.panel.capacity)
             return function(self, *given)
 
         monkeypatch.setattr(owner, name, noting)
 
     noted(Solver, "_step")
-    noted(State, "certify")
+    noted(Solver, "_now")
     X, y = noisy(800, 4)
     model = SVC(C=1e4, gamma=0.3, working_set_size=512, device=device).fit(X, y)
     assert model.fit_report_.exact_rows > 0
-    assert held["certify"] <= held["_step"] - held["panel"]
+    assert held["_now"] <= held["_step"] - held["panel"]
 
 
 def test_features_far_from_zero(device: str) -> None:

@@ -1,4 +1,4 @@
-"""The rest of the rows at once: their bits, that fits end as they do without, and when it is done."""
+"""Prefetched rows: their bits, that fits end as they do without, and when it is done."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from clsvm.gram import layouts
 from clsvm.gram.products import Gram
 from clsvm.opencl.stream import Stream
 from clsvm.problem.posed import c_svc
-from clsvm.solvers import rows_first
+from clsvm.solvers import kernel_rows
 from clsvm.solvers.decomposition import Solver
-from clsvm.solvers.free import Leap
-from clsvm.solvers.rest import Made, Rest
+from clsvm.solvers.kernel_rows import KernelRows, Made
+from clsvm.solvers.newton import Newton
 from clsvm.solvers.solution import Settings
 from tests.conftest import thrifty
 
@@ -41,17 +41,17 @@ def solver(stream: Stream, X: Any, y: Any, kind: str, dtype: str, cache: int = 1
 
 def kept(one: Solver) -> NDArray[Any]:
     """The rows of K (n, n_pad) that the row cache has, in the caller's order."""
-    at, real = one.gram.rows.position, np.dtype(one.dtype)
-    slots = one.stream.read(one.cache.slot_of, np.int32, one.n)[at]
-    owner = one.stream.read(one.cache.owner, np.int32, slots.max() + 1)
+    at, real = one.state.gram.rows.position, np.dtype(one.dtype)
+    slots = one.stream.read(one.rows.cache.slot_of, np.int32, one.n)[at]
+    owner = one.stream.read(one.rows.cache.owner, np.int32, slots.max() + 1)
     np.testing.assert_array_equal(owner[slots[slots >= 0]], at[slots >= 0])
-    slabs = [one.stream.read(slab, real, (one.cache.slab_rows, one.n)) for slab in one.cache._slabs]
+    slabs = [one.stream.read(slab, real, (one.rows.cache.slab_rows, one.n)) for slab in one.rows.cache._slabs]
     return np.concatenate(slabs)[slots[slots >= 0]]
 
 
 def rest_of(one: Solver) -> NDArray[np.int32]:
     """Positions of the rows that the row cache lacks."""
-    return Rest(one.state, one.cache, 1e-3)._missing()
+    return one.rows.missing()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -63,44 +63,46 @@ def test_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) 
     X, y = far_apart(325, 80, 0.4)
     with Stream(device) as stream:
         one = solver(stream, X if kind in ("dense", "clustered") else sp.csr_matrix(X), y, kind, dtype)
-        rest = Rest(one.state, one.cache, 1e-3)
         one._extremes()
         one._step(0)
         assert 0 < one._read().rows < 325
         before = one._read().rows
-        assert rest.make(one.panel, one.misses, one.counters).rows == 325 - before
+        assert one.rows.prefetch().rows == 325 - before
         assert one._read().rows == 325
         assert not len(rest_of(one))
-        assert isinstance(one.gram, Gram)
-        K, at = kept(one), one.gram.rows.position
-        np.testing.assert_array_equal(K[:, at], one.gram.rows_of(one.gram.panel(325), one.gram)[:, at])
+        assert isinstance(one.state.gram, Gram)
+        K, at = kept(one), one.state.gram.rows.position
+        np.testing.assert_array_equal(
+            K[:, at], one.state.gram.rows_of(one.state.gram.panel(325), one.state.gram)[:, at]
+        )
         np.testing.assert_array_equal(K[:, at], K[:, at].T)
 
 
 def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = far_apart(325, 80)
     clock = iter((0.0, 1.0, 2.0))
-    monkeypatch.setattr("clsvm.solvers.rest.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("clsvm.solvers.kernel_rows.perf_counter", lambda: next(clock))
     with Stream(device) as stream:
         one = solver(stream, X, y, "dense", "float32")
-        assert Rest(one.state, one.cache, 1e-3).make(one.panel, one.misses, one.counters, until=2.0).rows
-        assert isinstance(one.gram, Gram)
-        K, some = kept(one), 2 * one.panel.capacity
+        assert one.rows.prefetch(until=2.0).rows
+        assert isinstance(one.state.gram, Gram)
+        K, some = kept(one), 2 * one.square.panel.capacity
         assert one._read().rows == len(K) == some
-        at = one.gram.rows.position
-        np.testing.assert_array_equal(K[:, at], one.gram.rows_of(one.gram.panel(325), one.gram)[-some:, at])
+        at = one.state.gram.rows.position
+        np.testing.assert_array_equal(
+            K[:, at], one.state.gram.rows_of(one.state.gram.panel(325), one.state.gram)[-some:, at]
+        )
 
 
 def test_a_ring_without_room_stays(device: str, profile: str) -> None:
     X, y = far_apart(300)
     with Stream(device) as stream:
         one = solver(stream, X, y, "dense", "float32", cache=4 * 304 * 200)
-        rest = Rest(one.state, one.cache, 1e-3)
-        assert one.cache.most < 300
-        assert not rest.pays(299)
-        before = stream.read(one.cache.slot_of, np.int32, one.n)
-        assert rest.make(one.panel, one.misses, one.counters) == (0, 0)
-        np.testing.assert_array_equal(stream.read(one.cache.slot_of, np.int32, one.n), before)
+        assert one.rows.cache.most < 300
+        assert not one.rows.prefetch_pays(299)
+        before = stream.read(one.rows.cache.slot_of, np.int32, one.n)
+        assert one.rows.prefetch() == (0, 0)
+        np.testing.assert_array_equal(stream.read(one.rows.cache.slot_of, np.int32, one.n), before)
         assert one._read().rows == 0
 
 
@@ -115,16 +117,16 @@ MACHINES: dict[str, Any] = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (X, y), machine, found, made = far_apart(500), MACHINES[name], [], []
-    make = Rest.make
+    make = KernelRows.prefetch
 
-    def counted(self: Rest, *given: Any) -> Made:
+    def counted(self: KernelRows, *given: Any) -> Made:
         made.append(make(self, *given))
         return made[-1]
 
-    monkeypatch.setattr(Rest, "make", counted)
+    monkeypatch.setattr(KernelRows, "prefetch", counted)
     for some in (True, False):
         if not some:
-            monkeypatch.setattr(Rest, "suits", staticmethod(lambda gram: False))
+            monkeypatch.setattr(kernel_rows, "prefetches", lambda gram: False)
         given = {"device": device, "layout": "dense", "working_set_size": 32, "cache_size": 100}
         model = type(machine)(**machine.get_params() | given).fit(X, y)
         assert model.fit_report_.converged
@@ -136,12 +138,14 @@ def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: 
     assert found[0].fit_report_.rows_computed == 500 - made[0].mirrored < found[1].fit_report_.rows_computed
 
 
-def test_what_is_made_at_once_is_not_in_the_pace(device: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_made_at_once_is_not_in_the_cost_model(
+    device: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step over all free coefficients is due by the rows of working sets; then none is missing for a tile."""
     X, y = far_apart(500)
     rows, lacks = [], []
-    monkeypatch.setattr(Leap, "due", lambda self, free, violation, tol, asked, *rest: rows.append(asked) or False)
-    monkeypatch.setattr(rows_first, "pays", lambda *given: lacks.append(given[-1]) or False)
+    monkeypatch.setattr(Newton, "due", lambda self, *given: rows.append(self._rows.counts.asked) or False)
+    monkeypatch.setattr(kernel_rows, "before_tile", lambda *given: lacks.append(given[-1]) or False)
     with Stream(device) as stream:
         one = solver(stream, X, y, "dense", "float32")
         one.run()
@@ -159,7 +163,9 @@ def test_at_the_start_of_a_problem_it_is_not_looked_at(
     other = np.where(np.random.default_rng(1).random(500) < 0.5, 1.0, -1.0)
     with Stream(device) as stream:
         one = solver(stream, X, y, "dense", "float32")
-        monkeypatch.setattr(Rest, "pays", lambda self, computed: begun.append(one.coefficients().any()) or False)
+        monkeypatch.setattr(
+            KernelRows, "prefetch_pays", lambda self, computed: begun.append(one.coefficients().any()) or False
+        )
         found.append(one.run())
         problem = c_svc(other[None], np.ones((1, 500)))
         one.load(problem, one.settings)
@@ -179,10 +185,10 @@ def test_where_few_rows_are_asked_for_it_is_not_done(
     X, _ = far_apart(500)
     y = np.where(X[:, :300].sum(axis=1) > 0, 1.0, -1.0)
     X[:, :300] += 2 * y[:, None]  # (far from the boundary)
-    monkeypatch.setattr(Rest, "make", lambda *given: pytest.fail("it was done"))
+    monkeypatch.setattr(KernelRows, "prefetch", lambda *given: pytest.fail("it was done"))
     given: Any = {"device": device, "layout": "dense", "working_set_size": 32, "cache_size": 100}
     assert SVC(gamma=1e-3, **given).fit(X, y).fit_report_.converged
     X, y = far_apart(500, 20)
     assert SVC(gamma=0.1, **given).fit(X, y).fit_report_.converged
     with Stream(device) as stream:
-        assert not Rest.suits(solver(stream, X, y, "dense", "float32").gram)
+        assert not kernel_rows.prefetches(solver(stream, X, y, "dense", "float32").state.gram)

@@ -1,4 +1,4 @@
-"""Steps over all free coefficients: the minimum they find, the factor they keep, when they are made, what fits gain."""
+"""Newton steps over all free coefficients: the minimum they find, the factor they keep, when they pay, their gain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from clsvm import SVC, SVR, Kernel, NuSVC
 from clsvm.errors import MemoryLimitError
-from clsvm.solvers import factor, free
+from clsvm.solvers import newton
 from tests.conftest import noisy
 
 Vector = NDArray[np.float64]
@@ -25,8 +25,8 @@ def kernel(m: int, seed: int = 0, gamma: float = 0.5) -> NDArray[np.float64]:
     return np.asarray(np.exp(-gamma * ((X[:, None] - X) ** 2).sum(axis=2)))
 
 
-def made(K: NDArray[Any]) -> factor.Factor:
-    one = factor.Factor(K.dtype, 1.0, len(K))
+def made(K: NDArray[Any]) -> newton.Factor:
+    one = newton.Factor(K.dtype, 1.0, len(K))
     assert one.extend(np.arange(len(K)), K[:0], np.tril(K))  # (of the upper triangle nothing is read)
     return one
 
@@ -37,7 +37,7 @@ def test_minimum_within_wide_bounds(groups: int) -> None:
     m, rng = 40, np.random.default_rng(groups)
     K, g, group = kernel(m), rng.normal(size=m), np.arange(m) % max(groups, 1)
     wide = np.full(m, 1e9)
-    d = factor.minimum(made(K), g, -wide, wide, group, groups, np.zeros(0, np.intp))
+    d = newton.minimum(made(K), g, -wide, wide, group, groups, np.zeros(0, np.intp))
     assert d is not None
     slope = K @ d + g
     for one in range(groups):
@@ -55,13 +55,13 @@ def test_minimum_within_narrow_bounds(groups: int, seed: int) -> None:
     K, g, group = kernel(m, seed), rng.normal(size=m), np.arange(m) % max(groups, 1)
     bottom, top = -30 * rng.random(m), 30 * rng.random(m)
     gone = np.flatnonzero(rng.random(m) < 0.1)
-    d = factor.minimum(made(K), g, bottom, top, group, groups, gone)
+    d = newton.minimum(made(K), g, bottom, top, group, groups, gone)
     if d is None:
         pytest.skip("all of a group are held")
     assert (d >= bottom - 1e-12).all()
     assert (d <= top + 1e-12).all()
     assert not d[gone].any()
-    assert factor.minimum(made(K), g, bottom, top, group, groups, gone, room=1000) is None
+    assert newton.minimum(made(K), g, bottom, top, group, groups, gone, room=1000) is None
     for one in range(groups):
         assert abs(d[group == one].sum()) < 1e-9
 
@@ -71,8 +71,8 @@ def test_minimum_on_a_face() -> None:
     m, rng = 60, np.random.default_rng(1)
     K, g, group, none = kernel(m, 1) + np.eye(m), rng.normal(size=m), np.zeros(m, np.intp), np.zeros(0, np.intp)
     wide, narrow = np.full(m, 1e9), np.full(m, 0.8)
-    free_of_bounds = factor.minimum(made(K), g, -wide, wide, group, 1, none)
-    d = factor.minimum(made(K), g, -narrow, narrow, group, 1, none)
+    free_of_bounds = newton.minimum(made(K), g, -wide, wide, group, 1, none)
+    d = newton.minimum(made(K), g, -narrow, narrow, group, 1, none)
     assert d is not None
     assert free_of_bounds is not None
     held = np.abs(d) == 0.8
@@ -106,7 +106,7 @@ def test_columns_of_the_inverse(dtype: type) -> None:
     K = kernel(60, gamma=5.0).astype(dtype)
     some, eps = made(K[:35, :35]), np.finfo(dtype).eps
 
-    def right(found: factor.Columns | None, at: NDArray[np.intp], kept: int) -> None:
+    def right(found: newton.Columns | None, at: NDArray[np.intp], kept: int) -> None:
         m = len(some.rows)
         M = K[:m, :m].astype(np.float64) + some.ridge * np.eye(m)
         U = np.linalg.cholesky(M).T
@@ -134,57 +134,57 @@ def test_minimum_of_a_factor_that_grew() -> None:
     K, g, group, gone = kernel(m, gamma=5.0), rng.normal(size=m), np.arange(m) % 2, np.array([4, 30])
     grown, bound = made(K[:40, :40]), np.full(m, 0.5)
     before = gone[gone < 40]
-    assert factor.minimum(grown, g[:40], -bound[:40], bound[:40], group[:40], 2, before) is not None
+    assert newton.minimum(grown, g[:40], -bound[:40], bound[:40], group[:40], 2, before) is not None
     assert grown.kept
     assert grown.extend(np.arange(40, m), K[:40, 40:], np.tril(K[40:, 40:]))
-    found = factor.minimum(grown, g, -bound, bound, group, 2, gone)
-    np.testing.assert_allclose(found, factor.minimum(made(K), g, -bound, bound, group, 2, gone), atol=1e-7)
+    found = newton.minimum(grown, g, -bound, bound, group, 2, gone)
+    np.testing.assert_allclose(found, newton.minimum(made(K), g, -bound, bound, group, 2, gone), atol=1e-7)
 
 
 def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
 
-    def steadied(K: NDArray[Any]) -> factor.Factor | None:
-        return factor.steadied(K.dtype, 1.0, len(K), lambda one: one.extend(np.arange(len(K)), K[:0], K))
+    def steadied(K: NDArray[Any]) -> newton.Factor | None:
+        return newton.steadied(K.dtype, 1.0, len(K), lambda one: one.extend(np.arange(len(K)), K[:0], K))
 
     little = steadied(np.diag([1.0, 1.0, -1e-13]))
     assert little is not None
     assert little.ridge > 1e-13
     assert steadied(np.diag([1.0, 1.0, -1.0])) is None
     broken, wide = made(np.diag([1.0, 1.0, np.nan]) + 0), np.full(3, 1e9)
-    assert factor.minimum(broken, np.ones(3), -wide, wide, np.zeros(3, np.intp), 0, np.zeros(0, np.intp)) is None
+    assert newton.minimum(broken, np.ones(3), -wide, wide, np.zeros(3, np.intp), 0, np.zeros(0, np.intp)) is None
 
 
 def due(rate: float, beyond: float = 0.0, price: float = 1.0, late: bool = False) -> list[int]:
     """The costs of 40 working sets after which a step is due, where the violation is 2 at first, is ``beyond`` for ten
     of them, and then falls by ``rate`` in each."""
-    pace = free.Pace()
+    costs = newton.CostModel()
     levels = [2.0] + 10 * [beyond or 2.0] + [rate**cost for cost in range(30)]
-    return [cost for cost, level in enumerate(levels) if pace.pays(cost, level, 1e-3, price, late and cost > 4)]
+    return [cost for cost, level in enumerate(levels) if costs.pays(cost, level, 1e-3, price, late and cost > 4)]
 
 
-def test_pace() -> None:
+def test_cost_model() -> None:
     """Due where working sets hardly bring the violation down any more; not while they do, nor before it has begun to
     fall, unless very many rows were computed; nor where a step costs more than what is left."""
-    first = 11 + free.LOOKS
+    first = 11 + newton.LOOKS
     assert due(0.99)[0] == first
     assert due(0.99, beyond=9.0)[0] == first
     assert due(0.2) == []
     assert due(0.99, price=1e5) == []
-    assert due(0.99, beyond=9.0, late=True)[0] == 5 + free.LOOKS
+    assert due(0.99, beyond=9.0, late=True)[0] == 5 + newton.LOOKS
 
 
-def test_pace_after_a_step() -> None:
+def test_cost_model_after_a_step() -> None:
     """A step that did well is soon followed by another; one that did not is dearer."""
 
     def again(well: bool) -> int:
-        pace, price = free.Pace(), 20.0
-        pace.pays(0, 2.0, 1e-3, price, False)
-        pace.made(well)
+        costs, price = newton.CostModel(), 20.0
+        costs.pays(0, 2.0, 1e-3, price, False)
+        costs.made(well)
         level = 0.1
-        return next((i for i in range(1, 40) if pace.pays(i, level * 0.9**i, 1e-3, price, False)), 40)
+        return next((i for i in range(1, 40) if costs.pays(i, level * 0.9**i, 1e-3, price, False)), 40)
 
-    assert again(True) == free.MORE + 1
+    assert again(True) == newton.MORE + 1
     assert again(False) > again(True)
 
 
@@ -216,9 +216,9 @@ def test_fewer_working_sets(device: str, profile: str, task: str, monkeypatch: p
     X, y = hard(400 if task == "svr" else 1500)  # (without the step SVR takes long)
     given = {"device": device, "working_set_size": 128}
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)  # (what is not done by then would be the host's)
-    monkeypatch.setattr(free, "LEAST", 32)
+    monkeypatch.setattr(newton, "LEAST", 32)
     with_steps = ESTIMATORS[task](**given).fit(X, y).fit_report_
-    monkeypatch.setattr(free, "LEAST", 10**9)
+    monkeypatch.setattr(newton, "LEAST", 10**9)
     without = ESTIMATORS[task](**given).fit(X, y).fit_report_
     assert with_steps.converged
     assert without.converged
@@ -270,13 +270,13 @@ def test_a_step_at_every_look(device: str, name: str, monkeypatch: pytest.Monkey
     rows = np.exp(-0.3 * ((X[:, None] - X) ** 2).sum(axis=2)) if name == "given" else X
     given = {"C": 10.0, "working_set_size": 64, "device": device} | KERNELS[name]
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(free, "MOST", 0)
+    monkeypatch.setattr(newton, "MOST", 0)
     alone = SVC(**given, max_iter=100_000).fit(rows, y).fit_report_
     monkeypatch.undo()
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(free, "LEAST", 4)
+    monkeypatch.setattr(newton, "LEAST", 4)
     turns = cycle((True, False))
-    monkeypatch.setattr(free.Pace, "pays", lambda *given: next(turns))
+    monkeypatch.setattr(newton.CostModel, "pays", lambda *given: next(turns))
     model = SVC(**given, max_iter=100_000).fit(rows, y)
     assert model.fit_report_.seconds["free"] > 0
     assert model.fit_report_.converged or not alone.converged
@@ -292,10 +292,10 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
     """Wherever in a step memory ends, the fit goes on without, and nothing stays held but numbers of places."""
     X, y = hard(700)
     X = np.repeat(X, 40, axis=1) / 6
-    desk, held, made = free.Leap._desk, [], cycle(range(8))
+    block, held, made = newton.Newton._kernel_block, [], cycle(range(8))
 
     @contextmanager
-    def ends(self: free.Leap, rows: int) -> Iterator[free.Square]:
+    def ends(self: newton.Newton, rows: int) -> Iterator[newton.KernelBlock]:
         stream, left = self._stream, next(made)
         buffer, before = stream.buffer, stream.held
 
@@ -309,16 +309,16 @@ def test_no_memory(device: str, layout: str, memory: int | None, monkeypatch: py
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(stream, "buffer", some)
-                with desk(self, rows) as square:
+                with block(self, rows) as square:
                     yield square
         finally:
             held.append(stream.held - before)
 
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(free, "LEAST", 4)
-    monkeypatch.setattr(free, "MARGIN", 32)
-    monkeypatch.setattr(free.Leap, "_desk", ends)
-    monkeypatch.setattr(free.Pace, "pays", lambda *given: True)
+    monkeypatch.setattr(newton, "LEAST", 4)
+    monkeypatch.setattr(newton, "MARGIN", 32)
+    monkeypatch.setattr(newton.Newton, "_kernel_block", ends)
+    monkeypatch.setattr(newton.CostModel, "pays", lambda *given: True)
     given = {"C": 10.0, "gamma": 0.3, "cache_size": 0, "working_set_size": 64, "memory_limit": memory}
     model = SVC(**given, layout=layout, device=device).fit(X, y)
     assert model.fit_report_.converged
@@ -339,15 +339,15 @@ def test_little_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     as many working sets, within the limit."""
     X, y = hard()
     blocks: list[tuple[int, int]] = []  # rows that were there, rows of a block
-    grown, given = free.Leap._grown, {"C": 1e3, "gamma": 0.3, "working_set_size": 128, "cache_size": 0}
+    grown, given = newton.Newton._grown, {"C": 1e3, "gamma": 0.3, "working_set_size": 128, "cache_size": 0}
 
-    def seen(self: free.Leap, one: factor.Factor, rows: Any, block: int) -> bool:
+    def seen(self: newton.Newton, one: newton.Factor, rows: Any, block: int) -> bool:
         blocks.append((len(one.rows), block))
         return grown(self, one, rows, block)
 
     monkeypatch.setattr("clsvm.fit.host.MOST", 0)
-    monkeypatch.setattr(free.Leap, "_grown", seen)
-    monkeypatch.setattr(free, "MARGIN", 32)
+    monkeypatch.setattr(newton.Newton, "_grown", seen)
+    monkeypatch.setattr(newton, "MARGIN", 32)
     whole = SVC(**given, device=device).fit(X, y).fit_report_
     kept, before = [any(there for there, _ in blocks)], max(block for _, block in blocks)
     for limit in (1_600_000, 900_000):

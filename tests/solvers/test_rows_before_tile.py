@@ -18,8 +18,9 @@ from clsvm.gram.products import Gram
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem.posed import c_svc
-from clsvm.solvers import free, rows_first
+from clsvm.solvers import kernel_rows, newton
 from clsvm.solvers.decomposition import Solver
+from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.solution import Settings
 from tests.conftest import noisy, thrifty
 
@@ -50,13 +51,13 @@ def test_fits_end_as_without(device: str, profile: str, name: str, monkeypatch: 
     before, found = Solver._tile, []
 
     def tile(self: Solver, stay: int) -> None:
-        steps.append(self._rows_first)
+        steps.append(self.rows.first)
         before(self, stay)
 
     monkeypatch.setattr(Solver, "_tile", tile)
     for first, cache in ((False, 100), (True, 100), (True, 0.5)):
         steps.clear()
-        monkeypatch.setattr(rows_first, "pays", lambda *a, first=first: first)
+        monkeypatch.setattr(kernel_rows, "before_tile", lambda *a, first=first: first)
         given = machine.get_params() | {"device": device, "layout": "csr", "tol": 1e-4}
         model = type(machine)(**given | {"working_set_size": 64, "cache_size": cache}).fit(X, y)
         assert model.fit_report_.converged
@@ -85,8 +86,8 @@ def test_the_tile_has_its_bits(device: str, profile: str) -> None:
     X, y = rows_of(100)
     with Stream(device) as stream:
         made = solver(stream, X, y, 32)
-        W = made.panel.capacity
-        made.cache.reserve(len(y), 1)  # (no row leaves)
+        W = made.square.panel.capacity
+        made.rows.cache.reserve(len(y), 1)  # (no row leaves)
         for step in range(3):
             made._extremes()
             if step == 2:  # some places are empty
@@ -96,18 +97,18 @@ def test_the_tile_has_its_bits(device: str, profile: str) -> None:
             made.selection.choose(made._view(), made.stay if step else 0)
             Q = []
             for first in (False, True):
-                made._rows_first = first
+                made.rows.first = first
                 if first:
-                    made._plan(made.W, all_of_them=True)
-                    made._missing(None)
+                    made.rows.plan(made.W, all_of_them=True)
+                    made.rows.make_misses(add=False)
                 made._tile(0)
-                Q.append(stream.read(made.Q, np.float32, (W, W)))
+                Q.append(stream.read(made.square.Q, np.float32, (W, W)))
             there = stream.read(made.selection.ws, np.int32, W) >= 0
             np.testing.assert_array_equal(Q[0][there][:, there], Q[1][there][:, there])
             assert not Q[1][~there].any()
             made._solve_set()
-            made._plan(made.stay)
-            assert not stream.read(made.misses.count, np.int32, 1)[0]  # (all that changed are there)
+            made.rows.plan(made.stay)
+            assert not stream.read(made.rows.misses.count, np.int32, 1)[0]  # (all that changed are there)
 
 
 def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None:
@@ -117,38 +118,38 @@ def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None
         made = solver(stream, X, y, 64)
         made._extremes()
         made.selection.choose(made._view(), 0)
-        delta, ws = np.zeros(made.stride), stream.read(made.selection.ws, np.int32, made.stride)
+        delta, ws = np.zeros(made.selection.stride), stream.read(made.selection.ws, np.int32, made.selection.stride)
         delta[::3] = 1
         ws[-4:] = -1
         delta[-4:] = 0
         stream.write(made.selection.ws, ws)
-        stream.write_wide(made.delta, delta)
-        made._plan(made.W, all_of_them=True)
-        assert int(stream.read(made.counters, np.int64, 4)[3]) == 0
-        assert int(stream.read(made.misses.count, np.int32, 1)[0]) == (ws >= 0).sum()
-        made._plan(made.stay)
-        counters = stream.read(made.counters, np.int64, 4)
+        stream.write_wide(made.rows.delta, delta)
+        made.rows.plan(made.W, all_of_them=True)
+        assert int(stream.read(made.selection.counters, np.int64, 4)[3]) == 0
+        assert int(stream.read(made.rows.misses.count, np.int32, 1)[0]) == (ws >= 0).sum()
+        made.rows.plan(made.stay)
+        counters = stream.read(made.selection.counters, np.int64, 4)
         assert int(counters[3]) == ((delta == 0) & (ws >= 0))[made.stay :].sum()
         assert int(counters[1]) == (ws >= 0).sum()
-        assert int(stream.read(made.misses.count, np.int32, 1)[0]) == 0
-        assert int(stream.read(made.hits.count, np.int32, 1)[0]) == (delta != 0).sum()
+        assert int(stream.read(made.rows.misses.count, np.int32, 1)[0]) == 0
+        assert int(stream.read(made.rows.hits.count, np.int32, 1)[0]) == (delta != 0).sum()
 
 
 def test_steps_over_free_coefficients_take_them_too(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor is of values that the row cache has, where it has all rows and they are dear."""
     X, y = rows_of(600)
-    there, taken = Solver._tile_there, []
+    there, taken = KernelRows.tile_if_there, []
 
-    def look(self: Solver, *given: Any) -> bool:
+    def look(self: KernelRows, *given: Any) -> bool:
         taken.append(there(self, *given))
         return taken[-1]
 
-    monkeypatch.setattr(Solver, "_tile_there", look)
-    monkeypatch.setattr(free.Pace, "pays", lambda self, *given: True)
-    monkeypatch.setattr(free, "LEAST", 8)
+    monkeypatch.setattr(KernelRows, "tile_if_there", look)
+    monkeypatch.setattr(newton.CostModel, "pays", lambda self, *given: True)
+    monkeypatch.setattr(newton, "LEAST", 8)
     duals = []
     for cost in (1e9, 0.0):
-        monkeypatch.setattr(rows_first, "copy_cost", lambda profile, cost=cost: cost)
+        monkeypatch.setattr(kernel_rows, "copy_cost", lambda profile, cost=cost: cost)
         given: Any = {"device": device, "layout": "csr", "working_set_size": 64, "cache_size": 100}
         duals.append(SVC(C=100, gamma=0.01, **given).fit(X, np.where(y > 0, 1, -1)).fit_report_.dual)
         assert taken
@@ -170,7 +171,7 @@ def test_no_row_leaves_a_ring_that_can_grow(
     Z = rng.normal(size=(59, 10))
     y = np.sign(Z.sum(axis=1) + rng.normal(size=59))
     X = np.hstack([Z, np.zeros((59, 390))]) @ np.linalg.qr(rng.normal(size=(400, 400)))[0]
-    monkeypatch.setattr(rows_first, "pays", lambda *seen: first)
+    monkeypatch.setattr(kernel_rows, "before_tile", lambda *seen: first)
     read, rows = Solver._read, []
 
     def seen(self: Solver) -> Any:
@@ -197,10 +198,10 @@ def test_where_it_pays(device: str) -> None:
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernels.make("rbf", gamma=0.1).spec, "csr")
         rows = replace(layouts.build(stream, X, plan, "float32"), cost=1500.0, tile_cost=6000.0)
-        assert rows_first.pays(of, rows, 16000, 2048, 0, 10)
-        assert not rows_first.pays(of, rows, 16000, 2048, 10 * 1024, 10)
-        assert not rows_first.pays(of, rows, 10**6, 2048, 0, 0)
-        assert not rows_first.pays(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
+        assert kernel_rows.before_tile(of, rows, 16000, 2048, 0, 10)
+        assert not kernel_rows.before_tile(of, rows, 16000, 2048, 10 * 1024, 10)
+        assert not kernel_rows.before_tile(of, rows, 10**6, 2048, 0, 0)
+        assert not kernel_rows.before_tile(of, replace(rows, cost=100.0, tile_cost=100.0), 300, 2048, 0, 10)
 
         def chosen(cache: float) -> int:  # a dear tile calls for a small set, but not where it comes from rows
             return sizes.choose(stream, gram, "auto", cache)[0]
@@ -213,8 +214,8 @@ def test_where_it_pays(device: str) -> None:
 
 def test_rows_that_are_all_there_are_copied_where_a_copy_costs_less() -> None:
     """However many were idle."""
-    copy = rows_first.copy_cost(PROFILES["cpu"])
+    copy = kernel_rows.copy_cost(PROFILES["cpu"])
     for cost, first in (copy + 1, True), (copy - 1, False):
         rows = SimpleNamespace(cost=1e6, tile_cost=cost)
-        assert not rows_first.pays(PROFILES["cpu"], rows, 1000, 64, 64, 1)  # type: ignore[arg-type]
-        assert rows_first.pays(PROFILES["cpu"], rows, 1000, 64, 64, 1, missing=False) == first  # type: ignore[arg-type]
+        assert not kernel_rows.before_tile(PROFILES["cpu"], rows, 1000, 64, 64, 1)  # type: ignore[arg-type]
+        assert kernel_rows.before_tile(PROFILES["cpu"], rows, 1000, 64, 64, 1, missing=False) == first  # type: ignore[arg-type]

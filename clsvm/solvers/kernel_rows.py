@@ -1,0 +1,299 @@
+"""The rows of K that a solve computes: what the row cache keeps, and when rows are made before they are asked for.
+
+A step asks for the rows of its working set whose coefficients changed. Two other ways can be less work:
+
+Rows before the tile. A value among working vectors is computed by itself, or it is one of a row of K. Whole rows of a
+working set come first where a value of the tile costs much more than one of a row (an inverted index makes whole rows
+alone), where the row cache holds all rows, and where few rows are idle: no coefficient of an idle row changes, so that
+it need not have been computed yet.
+
+Prefetched rows. Working sets ask for a few rows at a time, each with all of its values. Of many rows that are made
+together half of the values are mirror images of the others. Panel after panel, from the last rows to the first:
+
+    K[u][.. end]   <- products over the lane groups up to the last row u of the panel
+    K[u][end ..]   <- K[end ..][u]                                                               given.cl, reflect
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram import programs as gram_programs
+from clsvm.gram.layouts.record import Rows
+from clsvm.gram.products import Gram, Products, Store, Update, half_end, over_all, reflect
+from clsvm.gram.row_cache import RowCache
+from clsvm.opencl.profiles import Profile
+from clsvm.opencl.stream import Buffer, Stream
+from clsvm.solvers import certificate
+from clsvm.solvers.programs import Hits, Misses
+from clsvm.solvers.selection import Selection
+from clsvm.solvers.solution import Settings, Vector
+from clsvm.solvers.state import State
+from clsvm.threads import go_on
+
+CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
+ALONE = 4.0  # a value that is read alone takes so many times as long as one that is read in sequence
+IDLE = 0.05  # share of a working set that is idle in a step, before any step was made
+NEW = 3 / 8  # of the squares of a tile are new in a step: half of the working set stays, and a half is its mirror image
+FIRST = 1 / 8  # of all rows: so many are computed before prefetching is considered, twice as many before the next time
+GAIN = 1.25  # times what prefetching costs, that it is to spare
+
+
+def copy_cost(profile: Profile) -> float:
+    """Return what a value costs that is copied from a row of the row cache, in dense cells."""
+    return ALONE * profile.cache_cost
+
+
+def tile_cost(profile: Profile, rows: Rows, n: int, W: int, idle: float | None = None) -> float:
+    """Return what a value of the tile of a working set of W costs where its rows, of n values, come first, in dense
+    cells; ``idle`` rows in a step, on average."""
+    return copy_cost(profile) + (IDLE * W if idle is None else idle) * n * rows.cost / (NEW * W * W)
+
+
+def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: int, missing: bool = True) -> bool:
+    """Return whether rows shall come before the tile, where the row cache has room, after so many rows were idle in so
+    many steps; missing: whether it lacks any."""
+    if not missing:
+        return copy_cost(profile) < rows.tile_cost
+    return tile_cost(profile, rows, n, W, (idle + IDLE * W) / (steps + 1)) < rows.tile_cost
+
+
+def prefetches(gram: Products) -> bool:
+    """Return whether there are kernels that prefetch rows, and that could pay if all rows were wanted."""
+    if not isinstance(gram, Gram) or gram.stream.profile.shape != "vector":
+        return False
+    return gram.rows.cost * (1 - GAIN / 2) > GAIN * gram_programs.COPIED * gram.stream.profile.cache_cost
+
+
+class Square:
+    """The panel of the working sets, and their tile Q. After the tile, the panel holds the rows that changed.
+
+    count: how many rows they have, on the device. made: whether Q is the tile of the last working set. nbytes: of both.
+    """
+
+    def __init__(self, stream: Stream, gram: Products, rows: int) -> None:
+        self._stream, self._gram, self._rows = stream, gram, rows
+        self._make()
+        self.count = stream.upload(np.array([rows], np.int32))
+
+    def _make(self) -> None:
+        before = self._stream.held
+        self.panel = self._gram.panel(self._rows, square=True)
+        self.Q = self._stream.buffer(np.dtype(self._gram.rows.dtype).itemsize * self.panel.capacity**2)
+        self.nbytes, self.made = self._stream.held - before, False
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Free the memory of both inside. Between two steps the panel holds nothing, and the tile is made again."""
+        self._stream.finish()
+        self._stream.free(*self.panel.buffers(), self.Q)
+        self.made = False
+        try:
+            yield
+        finally:
+            self._make()
+
+
+@dataclass
+class Counts:
+    """Rows of one problem. apart: computed for Newton steps, which the row cache does not get, less mirror images.
+    at_once: prefetched. asked: computed for working sets, at the last check. idle: new rows of working sets of which no
+    coefficient changed, in so many outer steps."""
+
+    apart: int = 0
+    at_once: int = 0
+    asked: int = 0
+    idle: int = 0
+    outer: int = 0
+
+
+class Made(NamedTuple):
+    """How many rows were prefetched, and how many of them the values that are mirror images would fill."""
+
+    rows: int
+    mirrored: int
+
+
+class KernelRows:
+    """The rows of K that change f in a solve, in or behind a row cache of ``cache_bytes`` at most."""
+
+    def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
+        self.state, self.selection, self.square = state, selection, square
+        s, P, room, dtype = state.stream, state.P, square.panel.capacity, state.gram.rows.dtype
+        self.hits = Hits(s.zeros(4), s.zeros(4 * room), s.zeros(8 * P * room))
+        self.misses = Misses(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
+        self.delta = s.zeros(8 * P * selection.stride)  # of the working sets' coefficients
+        limit = min(cache_bytes, int(CACHE_SHARE * (s.limit - s.held)))
+        self.cache = RowCache(s, state.n, np.dtype(dtype).itemsize, limit, selection.sets * selection.W)
+        self._plan = s.variant(selection.program, "plan")
+        self._update = s.variant(gram_programs.update(s.profile, dtype))
+        self._pick = s.variant(gram_programs.given(s.profile, dtype))
+        self._before = 0  # rows computed for problems before
+        self.first = False  # whether rows come before the tile
+
+    def begin(self, settings: Settings) -> None:
+        """Count anew for a further problem; the row cache keeps what it has."""
+        stream, shape = self.state.stream, (self.state.P, 4)
+        counters = stream.read(self.selection.counters, np.int64, shape)
+        self._before += int(counters[0, 1])
+        counters[:, [0, 1, 3]] = 0  # (the head of the ring stays)
+        stream.write(self.selection.counters, counters)
+        self.counts, self._tol, self._progress = Counts(), settings.tol, settings.progress
+        suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
+        self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # rows, after which prefetching is considered
+
+    def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
+        """Make room for the next ``sync`` steps after so many ``rows``, prefetch rows and choose what comes first where
+        that pays. began: whether coefficients have changed."""
+        state, choice, counts, cache = self.state, self.selection, self.counts, self.cache
+        computed = self._before + rows - counts.apart
+        cache.reserve(computed, sync)
+        counts.asked = rows - counts.at_once
+        if began and self.prefetch_pays(computed):
+            made, mirrored = self.prefetch(until)
+            counts.apart -= mirrored
+            counts.at_once += made - mirrored
+            computed += made
+        # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and
+        # of one working set no row is missed twice.
+        room = choice.sets == 1 and min(computed + sync * choice.sets * choice.W, state.n) <= cache.capacity
+        seen = state.stream.profile, state.gram.rows, state.n, choice.W, counts.idle, counts.outer
+        self.first = room and before_tile(*seen, computed < state.gram.rows.n)
+
+    @property
+    def tile_cost(self) -> float:
+        """What a value among working vectors costs as it is made now, in dense cells."""
+        return copy_cost(self.state.stream.profile) if self.first else self.state.gram.rows.tile_cost
+
+    def plan(self, stay: int, all_of_them: bool = False) -> None:
+        """Find which rows of the working set that changed, or all of them, are in the row cache, and which are not; its
+        last ``stay`` rows then stay."""
+        state, choice = self.state, self.selection
+        each, group = state.P // choice.sets, state.stream.profile.group
+        sizes = (state.n, choice.sets, each, choice.stride, choice.W, stay, self.cache.capacity, int(all_of_them))
+        changed = (self.hits, self.misses, self.square.panel.capacity)
+        kept, sets = (self.cache.slot_of, self.cache.owner), (choice.ws, choice.in_set)
+        self._plan((group,), (group,), sizes, sets, self.delta, kept, changed, choice.counters)
+
+    def store(self, slot: Buffer) -> Store:
+        """Return the row cache as kernels take it, by the slots of some rows."""
+        return Store(self.cache.slabs, self.cache.slab_rows, self.state.n, slot)
+
+    def add_hits(self) -> None:
+        """Add to f the rows that are in the row cache."""
+        if self.cache.capacity:
+            state, size = self.state, gram_programs.update_range(self.state.stream.profile, self.state.n)
+            update = Update(state.P, state.n, state.f, self.hits.D, self.square.panel.capacity)
+            self._update(*size, self.store(self.hits.slot).arguments(), update.arguments(), self.hits.count)
+
+    def make_misses(self, add: bool = True) -> None:
+        """Compute the rows that are not in the row cache, into it, and ``add`` them to f."""
+        state, panel, misses = self.state, self.square.panel, self.misses
+        update = Update(state.P, state.n, state.f, misses.D, panel.capacity) if add else None
+        state.gram.gather(panel, misses.row, misses.count)
+        state.gram.accumulate(panel, misses.count, self.store(misses.slot) if self.cache.capacity else None, update)
+
+    def respond(self, b: Vector) -> None:
+        """Add K b (1, n) to f, of rows from the row cache where they are there."""
+        stream, room, missing = self.state.stream, self.square.panel.capacity, b
+        if self.cache.capacity:
+            slots = self.slots()[self.state.gram.rows.position]
+            missing, there = np.where(slots < 0, b, 0), np.flatnonzero((slots >= 0) & (b[0] != 0))
+            for first in range(0, len(there), room):
+                some = there[first : first + room]
+                D, of = np.zeros((1, room)), np.zeros(room, np.int32)
+                D[0, : len(some)], of[: len(some)] = b[0, some], slots[some]
+                stream.write(self.hits.count, np.array([len(some)], np.int32))
+                stream.write(self.hits.slot, of)
+                stream.write_wide(self.hits.D, D)
+                self.add_hits()
+        self.counts.apart += int(np.count_nonzero(missing))
+        self.state.respond(missing, self.square.panel)
+
+    def slots(self) -> NDArray[np.int32]:
+        """Return the slot of the row at each position, -1 where the row cache has none."""
+        return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
+
+    def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
+        """Copy Q (W, W) from rows that the row cache has, like gram's Tile with ``half``."""
+        size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
+        self._pick(size, None, self.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
+
+    def tile_if_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
+        """Do as :meth:`tile` for rows at some places, where the row cache has them all and that is cheaper; return
+        whether that was so."""
+        cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
+        there = cheaper and self.cache.capacity > 0 and bool((self.slots()[places] >= 0).all())
+        if there:
+            self.tile(rows, W, known, Q)
+        return there
+
+    def prefetch_pays(self, computed: int) -> bool:
+        """Return whether to make all rows that the row cache lacks at once, after so many rows: whether most of them
+        are likely to be asked for, since their coefficients violate the optimality conditions."""
+        state, rows = self.state, self.state.gram.rows
+        if computed < self._next or self.cache.most < rows.n:
+            return False
+        self._next = 2.0 * computed
+        missing = self.missing()
+        asked = certificate.of(*state.now()).violating(self._tol).reshape(state.P, rows.n).any(axis=0)
+        wanted = np.isin(missing, rows.position[asked]).sum()
+        each = rows.cost / 2 + gram_programs.COPIED * state.stream.profile.cache_cost
+        return bool(wanted * rows.cost > GAIN * len(missing) * each)
+
+    def prefetch(self, until: float = np.inf) -> Made:
+        """Make them, and end early at a time of perf_counter. Nothing is done where the ring has no free slots for
+        them. The row cache is told of them at the end, when their values are whole."""
+        state, cache, stream = self.state, self.cache, self.state.stream
+        if self._progress:
+            self._progress.phase("the other rows of the kernel matrix")
+        n, room = state.n, self.square.panel.capacity
+        missing, counts = self.missing(), stream.read(self.selection.counters, np.int64, 4 * state.P)
+        head = int(counts[2])
+        cache.reserve(head + len(missing), 0)
+        if head + len(missing) > cache.capacity:
+            return Made(0, 0)
+        slots = (head + np.arange(len(missing), dtype=np.int32))[::-1]
+        ends, first, store = np.full(n, n, np.int32), len(missing), self.store(self.misses.slot)
+        while first and perf_counter() < until:
+            go_on()
+            last, first = first, max(0, first - room)
+            ends[missing[first:last]] = self._make(store, missing[first:last], slots[first:last])
+        made, to = missing[first:], slots[first:]
+        slot_of = self.slots()
+        slot_of[made] = to
+        reflect(stream, state.gram.rows.dtype, store, slot_of, ends)
+        owner = stream.read(cache.owner, np.int32, head + len(made))
+        owner[to] = made
+        counts[[1, 2]] += len(made)
+        for buffer, values in ((cache.owner, owner), (self.selection.counters, counts), (cache.slot_of, slot_of)):
+            stream.write(buffer, values)
+        return Made(len(made), int((n - ends[made]).sum()) // n)
+
+    def _make(self, store: Store, rows: NDArray[np.int32], slots: NDArray[np.int32]) -> int:
+        """Compute values of rows at ascending positions, up to the last one's lane group and square, into their slots;
+        return where these end."""
+        stream, gram, panel, misses = self.state.stream, self.state.gram, self.square.panel, self.misses
+        assert isinstance(gram, Gram)
+        at, to = np.full(panel.capacity, -1, np.int32), np.zeros(panel.capacity, np.int32)
+        at[: len(rows)], to[: len(rows)] = rows, slots
+        for buffer, values in (misses.row, at), (misses.slot, to), (misses.count, np.array([len(rows)], np.int32)):
+            stream.write(buffer, values)
+        gram.gather(panel, misses.row, misses.count)
+        end = half_end(gram.rows, int(rows[-1]))
+        groups = range(end // gram.rows.lanes)
+        gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
+        stream.finish()
+        return end
+
+    def missing(self) -> NDArray[np.int32]:
+        """Return positions of rows without a slot, ascending."""
+        at = self.state.gram.rows.position
+        return np.sort(at[self.slots()[at] < 0])
