@@ -6,12 +6,12 @@ import argparse
 import dataclasses
 import datetime
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import command as gpu
-from benchmarks.gpu import summary
 
 if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have nothing of what the others import
     sys.exit(gpu.main(sys.argv[2:]))
@@ -19,61 +19,73 @@ if __name__ == "__main__" and sys.argv[1:2] == ["gpu"]:  # its machines may have
 from rich.console import Console
 
 import clsvm
-from benchmarks import chart, environment
-from benchmarks.command import Command, add_plot
+from benchmarks import command, table
 from benchmarks.commands import COMMANDS
+from benchmarks.gpu import summary
 from benchmarks.sets import MissingSetError
 from clsvm import files
+from clsvm.opencl import devices
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one of the commands; 0 when every row of ours counts and every rung is right, 1 otherwise; 1, and
-    what it is, where a data set, a file or a package is missing."""
+    """Run a command; return 0 where ours is right, 1 where it is not or where a set, a file or a package is missing."""
     asked = _parser().parse_args(argv)
+    if getattr(asked, "data", ...) is None and os.environ.get("CLSVM_DATA"):
+        asked.data = Path(os.environ["CLSVM_DATA"]).resolve()
     try:
-        return int(asked.run(asked))
+        if asked.command == "gpu":
+            return gpu.run(asked)
+        return _table(asked) if asked.command == "table" else _run(asked)
     except (FileNotFoundError, ModuleNotFoundError, MissingSetError) as error:
         hint = " (pip install scikit-learn-intelex)" if getattr(error, "name", "") == "sklearnex" else ""
         print(f"python -m benchmarks: error: {error}{hint}", file=sys.stderr)
         return 1
 
 
-def _run(command: Command, asked: argparse.Namespace) -> int:
-    """Measure, show, write where a file is named."""
-    found = command.measure(asked)
-    result = _head() | {"kind": command.name} | found
+def _run(asked: argparse.Namespace) -> int:
+    one = COMMANDS[asked.command]
+    plot, out = getattr(asked, "plot", None), asked.out
+    if plot:
+        table.library()  # better missed now than after minutes
+    device = str(devices.find(asked.device.partition(",")[0] if asked.device else None))
+    result = _head() | {"device": device, "kind": one.name} | one.measure(asked)
     console = _console()
-    console.print(command.show(result))
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        with files.atomic_write(asked.out) as stream:
+    for made in one.tables(result):
+        console.print(made.terminal())
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with files.atomic_write(out) as stream:
             stream.write(f"{json.dumps(result, indent=1)}\n".encode())
-        console.print(f"written to {asked.out}", soft_wrap=True)
-    if words := command.after(asked, result):
-        console.print(words, soft_wrap=True)
-    return 0 if command.holds(result) else 1
+        console.print(f"written to {out}", soft_wrap=True)
+    if plot and one.draw:
+        one.draw(result, plot)
+        console.print(f"drawn to {plot}", soft_wrap=True)
+    return 0 if one.holds(result) else 1
 
 
 def _head() -> dict[str, Any]:
-    """What every result file begins with; devices: as clsvm sees them, with driver and limits."""
     return {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-        "device": "none",
         "devices": [dataclasses.asdict(device) for device in clsvm.devices()],
-        "machine": environment.machine(),
-        "versions": environment.versions(),
+        "machine": command.machine(),
+        "versions": command.versions(),
     }
 
 
-def _table(asked: argparse.Namespace) -> int:
-    """A result file as a page has it, or as the console draws it."""
-    result = json.loads(asked.file.read_text())
+def page(result: dict[str, Any]) -> str:
+    """Return a result as Markdown."""
     kind = result.get("kind", "fit")
-    command = COMMANDS.get(kind)
-    shown = (command.page or command.show)(result) if command else summary.markdown(result)
-    print(shown) if isinstance(shown, str) else _console().print(shown)
-    if asked.plot and kind in ("fit", "hard", "text"):
-        chart.draw(result, asked.plot)
+    if kind == "gpu":
+        return summary.markdown(result)
+    return "\n\n".join(made.markdown() for made in COMMANDS[kind].tables(result))
+
+
+def _table(asked: argparse.Namespace) -> int:
+    result = json.loads(asked.file.read_text())
+    print(page(result))
+    draw = getattr(COMMANDS.get(result.get("kind", "fit")), "draw", None)
+    if asked.plot and draw:
+        draw(result, asked.plot)
     return 0
 
 
@@ -84,19 +96,17 @@ def _console() -> Console:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    style = argparse.ArgumentDefaultsHelpFormatter
     for one in COMMANDS.values():
-        own = commands.add_parser(one.name, help=one.help)
-        one.arguments(own)
+        own = commands.add_parser(one.name, help=one.help, formatter_class=style)
+        for flags, given in one.options:
+            own.add_argument(*flags, **given)
         own.add_argument("--device", help="as clsvm.SVC takes it")
-        own.add_argument("--out", type=Path, metavar="FILE", help="the JSON file of all figures; default: none")
-        own.set_defaults(run=lambda asked, one=one: _run(one, asked))
-    machines = commands.add_parser("gpu", help=gpu.HELP)
-    gpu.add_arguments(machines)
-    machines.set_defaults(run=gpu.run)
-    show = commands.add_parser("table", help="print a result file as a markdown table")
+        own.add_argument("--out", type=Path, metavar="FILE", help="a JSON file of all figures")
+    gpu.add_arguments(commands.add_parser("gpu", help=gpu.HELP))
+    show = commands.add_parser("table", help="print a result file as a Markdown table")
     show.add_argument("file", type=Path)
-    add_plot(show, "a picture to draw of a result of fit, hard or text")
-    show.set_defaults(run=_table)
+    show.add_argument("--plot", type=Path, metavar="FILE", help="a picture to draw of it, where there is one")
     return parser
 
 

@@ -1,51 +1,57 @@
-"""What the commands share: a command as a record, sets in processes of their own, arguments that several take."""
+"""Commands as records, the options that several take, sets in processes of their own, machine and versions."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
-from collections.abc import Callable
+import os
+import platform
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ladder_plot
-from clsvm.opencl import devices
+from benchmarks.table import Row, Shown
 
 PEERS = ("libsvm", "onedal")
+PACKAGES = ("numpy", "scipy", "scikit-learn", "pyopencl", "mako", "scikit-learn-intelex", "daal", "intel-opencl-rt",
+            "pykeops")  # fmt: skip
 Asked = argparse.Namespace
-Parser = argparse.ArgumentParser
-Result = dict[str, Any]
+Option = tuple[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Command:
-    """One benchmark. help: a line. arguments: what it adds to its parser, beside --device and --out. measure: the
-    figures, and the device that they are of. show: what the terminal draws. page: the same in a page; None: as there.
-    holds: whether all of ours is as it should be. after: what is left to do with a result, and words about it."""
+    """One benchmark.
+
+    options: beside --device and --out. measure: returns the figures, JSON-ready. show: returns their tables.
+    holds: whether ours is right. draw: writes a picture to a file.
+    """
 
     name: str
     help: str
-    arguments: Callable[[Parser], object]
-    measure: Callable[[Asked], Result]
-    show: Callable[[Result], Any]
-    holds: Callable[[Result], bool]
-    page: Callable[[Result], Any] | None = None
-    after: Callable[[Asked, Result], str | None] = lambda asked, result: None
+    options: Sequence[Option]
+    measure: Callable[[Asked], Row]
+    show: Callable[[Row], Shown | list[Shown]]
+    holds: Callable[[Row], bool] = lambda result: True
+    draw: Callable[[Row, Path], None] | None = None
+
+    def tables(self, result: Row) -> list[Shown]:
+        """Return the tables of a result."""
+        made = self.show(result)
+        return made if isinstance(made, list) else [made]
 
 
-def in_own_process(measure: Callable[[str, Any], dict[str, Any]], name: str, options: Any) -> dict[str, Any]:
-    """One set in a fresh process: its first fit is cold, and its memory goes back. A set that fails says why."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(measure, name, options).result()
-        except Exception as error:
-            return {"set": name, "n": 0, "d": 0, "error": f"{type(error).__name__}: {error}"}
+def option(*flags: str, **given: Any) -> Option:
+    """Return an option as argparse takes it."""
+    return flags, given
 
 
-def names(known: tuple[str, ...]) -> Any:
-    """An argparse type: a comma-separated list of known names."""
+def several(flag: str, known: Sequence[str], default: Sequence[str] | None, words: str = "") -> Option:
+    """Return an option that takes a comma-separated list of known names."""
 
     def parse(text: str) -> list[str]:
         found = [name for name in text.split(",") if name]
@@ -54,48 +60,68 @@ def names(known: tuple[str, ...]) -> Any:
                 raise argparse.ArgumentTypeError(f"unknown name {name!r}; there are {', '.join(known)}")
         return found
 
-    return parse
+    words = f"of {', '.join(known)}{words}"
+    return option(flag, type=parse, default=None if default is None else list(default), help=words)
 
 
-def add_sets(parser: Parser, known: tuple[str, ...], default: list[str] | None, words: str = "") -> None:
-    """--sets, a list of those that are known."""
-    parser.add_argument("--sets", type=names(known), default=default, help=f"of {', '.join(known)}{words}")
+def sets_of(known: Sequence[str], default: Sequence[str] | None) -> Option:
+    """Return --sets."""
+    return several("--sets", tuple(known), default)
 
 
-def add_peers(parser: Parser, known: tuple[str, ...] = PEERS, default: tuple[str, ...] = (), words: str = "") -> None:
-    """--peers, a list of those that are known."""
-    parser.add_argument("--peers", type=names(known), default=list(default), help=f"of {', '.join(known)}{words}")
+def peers(known: Sequence[str] = PEERS, default: Sequence[str] = ()) -> Option:
+    """Return --peers."""
+    return several("--peers", known, default)
 
 
-def add_repeats(parser: Parser, default: int, words: str) -> None:
-    """--repeats of what the words name."""
-    parser.add_argument("--repeats", type=int, default=default, help=f"{words}, the cold one included ({default})")
+def repeats(default: int, words: str = "fits of each, the cold one included") -> Option:
+    """Return --repeats."""
+    return option("--repeats", type=int, default=default, help=words)
 
 
-def add_plot(parser: Parser, words: str = "a picture to draw") -> None:
-    """--plot, a file."""
-    parser.add_argument("--plot", type=Path, help=f"{words}, .png; needs matplotlib")
+def number(flag: str, default: float | None, words: str) -> Option:
+    """Return an option that takes a number of the default's type; a whole one where there is no default."""
+    return option(flag, type=float if isinstance(default, float) else int, default=default, help=words)
 
 
-def can_draw(asked: Asked) -> None:
-    """Raises SystemExit where a picture is asked for that nothing can draw: better missed now than after minutes."""
-    if asked.plot:
-        ladder_plot.library()
+DATA = option("--data", type=Path, help="folder of the data sets, CLSVM_DATA where it is not given")
+PLOT = option("--plot", type=Path, metavar="FILE", help="a picture to draw; needs matplotlib")
 
 
-def drawn(draw: Callable[[Result, Path], None] | None, asked: Asked, result: Result) -> str | None:
-    """The picture of a result where one is asked for, in words."""
-    if not asked.plot or draw is None:
-        return None
-    draw(result, asked.plot)
-    return f"drawn to {asked.plot}"
+def in_own_process(measure: Callable[[str, Asked], Row], name: str, asked: Asked) -> Row:
+    """Measure one set in a fresh process: its first fit is cold. A set that fails says why."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(measure, name, asked).result()
+        except Exception as error:
+            return {"set": name, "n": 0, "d": 0, "error": f"{type(error).__name__}: {error}"}
 
 
-def on_device(asked: Asked, found: Result) -> Result:
-    """What was found, and the device that was asked for."""
-    return {"device": str(devices.find(asked.device))} | found
+def each_set(measure: Callable[[str, Asked], Row]) -> Callable[[Asked], Row]:
+    """Return what measures each of the sets asked for in its own process."""
+    return functools.partial(_each_set, measure)
 
 
-def rows_of(result: Result) -> list[dict[str, Any]]:
-    """The rows of all sets of a result."""
-    return [row for one in result["sets"] for row in one.get("rows", [])]
+def _each_set(measure: Callable[[str, Asked], Row], asked: Asked) -> Row:
+    return {"sets": [in_own_process(measure, name, asked) for name in asked.sets]}
+
+
+def machine() -> dict[str, str | int | float]:
+    """Return the processor, the cores that this process may use, the memory in bytes and the system."""
+    info, cpu = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
+    if info.exists():
+        lines = info.read_text(errors="replace").splitlines()
+        cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that are installed."""
+    installed = {one.metadata["Name"].lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
+    return {name: installed[name] for name in PACKAGES if name in installed}

@@ -8,7 +8,6 @@ its kernel machines and fetch nothing run, each in a process of its own, in turn
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import statistics
@@ -20,9 +19,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from rich.table import Table
-
-from clsvm.opencl import devices
+from benchmarks.command import Asked, Command, option, repeats
+from benchmarks.table import Row, Shown, shown
 
 NAMED = re.compile(r"\b(SVC|NuSVC|SVR|NuSVR|OneClassSVM)\(")
 FETCHES = re.compile(r"fetch_|urlretrieve|https?://\S+\.(csv|zip)\"")
@@ -32,15 +30,8 @@ WITHIN = 1e-2
 LIMIT = 900  # seconds of a script
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Folder, scripts, repeats."""
-    parser.add_argument("--folder", type=Path, required=True, help="examples of scikit-learn's source distribution")
-    parser.add_argument("--scripts", default="", help="a regular expression of paths in it (all)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each script, each way (3)")
-
-
 def scripts(folder: Path, pattern: str = "") -> list[Path]:
-    """Those that name a kernel machine and fetch nothing."""
+    """Return those that name a kernel machine and fetch nothing."""
     found = []
     for path in sorted(folder.rglob("plot_*.py")):
         text = path.read_text()
@@ -49,27 +40,27 @@ def scripts(folder: Path, pattern: str = "") -> list[Path]:
     return found
 
 
-def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """Each script, and the sum."""
+def measure(asked: Asked) -> Row:
+    """Run each script both ways, and sum the seconds."""
     found = scripts(asked.folder, asked.scripts)
     if not found:
         raise SystemExit(f"{asked.folder}: got no script that fits a kernel machine, expected scikit-learn's examples")
     rows = [_both(path, asked) for path in found]
-    return {"device": str(devices.find(asked.device)), "rows": rows, "total": _total(rows)}
+    plain, ours = (sum(row[who] for row in rows) for who in ("scikit-learn", "accel"))
+    return {"rows": rows, "total": {"scikit-learn": plain, "accel": ours, "ratio": ours / plain}}
 
 
-def _both(path: Path, asked: argparse.Namespace) -> dict[str, Any]:
-    """A script in turns without and with clsvm.accel."""
+def _both(path: Path, asked: Asked) -> Row:
     given = [(), ("-m", "clsvm.accel", "--profile")]
     runs = [[_run(path, how, asked.device) for how in given] for _ in range(asked.repeats)]
     plain, ours = (statistics.median(run[i][0] for run in runs) for i in range(2))
     (_, theirs, error), (_, printed, failed) = runs[-1]
-    compared, differing = differences(theirs, printed)
+    numbers, differing = differences(theirs, printed)
     return {
         "script": str(path.relative_to(asked.folder)),
         "scikit-learn": plain,
         "accel": ours,
-        "numbers": compared,
+        "numbers": numbers,
         "differing": differing,
         "calls": [line for line in failed.splitlines() if " clsvm " in line],
         "failed": "Traceback" in failed and "Traceback" not in error,
@@ -78,24 +69,18 @@ def _both(path: Path, asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(path: Path, how: tuple[str, ...], device: str | None) -> tuple[float, str, str]:
-    """(seconds, what it printed, what it said of errors)."""
+    """Return the seconds, what it printed, what it said of errors."""
+    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment |= {"CLSVM_DEVICE": device} if device else {}
+    words: list[Any] = [sys.executable, "-W", "ignore", *how, str(path)]
     with TemporaryDirectory() as folder:
-        environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(Path(__file__).parents[1])}
-        environment |= {"CLSVM_DEVICE": device} if device else {}
         began = perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", *how, str(path)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
         return perf_counter() - began, done.stdout, done.stderr
 
 
 def differences(expected: str, got: str) -> tuple[int, list[list[str]]]:
-    """(numbers that were compared, [line, the other line] where words, or numbers by more than WITHIN, differ)."""
+    """Return how many numbers were compared, and the pairs of lines whose words or numbers differ."""
     compared, found = 0, []
     kept = ([line for line in text.splitlines() if not TAKES.search(line)] for text in (expected, got))
     for left, right in zip_longest(*kept, fillvalue=""):
@@ -109,24 +94,25 @@ def differences(expected: str, got: str) -> tuple[int, list[list[str]]]:
     return compared, found
 
 
-def _total(rows: list[dict[str, Any]]) -> dict[str, float]:
-    plain, ours = (sum(row[who] for row in rows) for who in ("scikit-learn", "accel"))
-    return {"scikit-learn": plain, "accel": ours, "ratio": ours / plain}
+def _show(result: Row) -> Shown:
+    columns = (
+        ("script", "{script}"), ("scikit-learn s", "{scikit-learn:.2f}"), ("accel s", "{accel:.2f}"),
+        ("accel / scikit-learn", lambda row: f"{row['accel'] / row['scikit-learn']:.2f}"), ("numbers", "{numbers}"),
+        ("lines that differ", lambda row: str(len(row["differing"]))),
+        ("", lambda row: "failed" if row["failed"] else row["skipped"]),
+    )  # fmt: skip
+    return shown(result, columns, [*result["rows"], {"script": "all", **result["total"]}])
 
 
-def show(result: dict[str, Any]) -> Table:
-    """A row for each script."""
-    table = Table("script", "scikit-learn s", "accel s", "accel / scikit-learn", "numbers", "lines that differ", "")
-    for row in result["rows"]:
-        ratio = row["accel"] / row["scikit-learn"]
-        cells = f"{row['scikit-learn']:.2f}", f"{row['accel']:.2f}", f"{ratio:.2f}"
-        note = "failed" if row["failed"] else row["skipped"]
-        table.add_row(row["script"], *cells, str(row["numbers"]), str(len(row["differing"])), note)
-    total = result["total"]
-    table.add_row("all", f"{total['scikit-learn']:.1f}", f"{total['accel']:.1f}", f"{total['ratio']:.3f}", "", "", "")
-    return table
-
-
-def holds(result: dict[str, Any]) -> bool:
-    """Whether all end and print the same."""
-    return not any(row["failed"] or row["differing"] for row in result["rows"])
+COMMAND = Command(
+    "gallery",
+    "scikit-learn's example scripts as they are and under clsvm.accel",
+    (
+        option("--folder", type=Path, required=True, help="examples of scikit-learn's source distribution"),
+        option("--scripts", default="", help="a regular expression of paths in it"),
+        repeats(3, "runs of each script, each way"),
+    ),
+    measure,
+    _show,
+    lambda result: not any(row["failed"] or row["differing"] for row in result["rows"]),
+)

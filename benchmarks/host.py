@@ -7,23 +7,22 @@ are estimates, from the counts and from rates that makers state, until figures t
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-from rich.table import Table
 
 import clsvm
-from benchmarks import sets
-from benchmarks.command import add_sets
-from clsvm.opencl import devices
+from benchmarks import sets, table
+from benchmarks.command import DATA, Asked, Command, number, option, sets_of
+from benchmarks.table import Row, Shown, shown
 from clsvm.opencl.runtime import cl
 
 SETS = ("a9a", "mnist8", "letter", "mnist")
@@ -31,8 +30,8 @@ SETS = ("a9a", "mnist8", "letter", "mnist")
 
 @dataclass(frozen=True)
 class Rates:
-    """Of a GPU, stated: float32 multiply-adds and bytes a second. Assumed: the shares of these that kernels reach, and
-    seconds of a launch, of a copy that waits and of an inner step."""
+    """A GPU, stated: float32 multiply-adds and bytes a second; assumed: the shares that kernels reach, seconds of a
+    launch, of a copy that waits and of an inner step."""
 
     multiply_adds: float
     nbytes: float
@@ -48,12 +47,14 @@ GPUS = {"H100": Rates(33.5e12, 3.35e12), "MI210": Rates(11.3e12, 1.64e12, launch
 
 @dataclass
 class Counts:
-    """Of calls of the runtime, and seconds within them."""
+    """Calls of the runtime by kind, and seconds within them."""
 
     calls: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def counted(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call with its count and seconds added."""
+
         def counting(*given: Any, **named: Any) -> Any:
             began = perf_counter()
             try:
@@ -67,51 +68,31 @@ class Counts:
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """The calls inside are counted."""
+    """Count the calls inside."""
     counts = Counts()
     kinds = {"enqueue_nd_range_kernel": "launches", "enqueue_copy": "copies", "enqueue_map_buffer": "copies"}
-    before = {name: getattr(cl, name) for name in kinds}
-    for name, call in before.items():
-        setattr(cl, name, counts.counted(kinds[name], call))
-    try:
+    with ExitStack() as stack:
+        for name, kind in kinds.items():
+            stack.enter_context(patch.object(cl, name, counts.counted(kind, getattr(cl, name))))
         yield counts
-    finally:
-        for name, call in before.items():
-            setattr(cl, name, call)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Beside --device and --out."""
-    add_sets(parser, (*SETS, *sets.BUNDLED), list(SETS))
-    sets.add_data(parser, "none: all of them are read from there")
-    parser.add_argument("--profile", default="gpu", help="whose kernels run (gpu)")
-    parser.add_argument("--rows", type=int, default=6000, help="first rows of each set at most (6000)")
-
-
-def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """A row for each set."""
+def measure(asked: Asked) -> Row:
+    """Count the calls of a second fit of each set."""
     os.environ["CLSVM_PROFILE"] = asked.profile
-    rows = [_row(name, asked) for name in asked.sets]
-    return {"device": str(devices.find(asked.device)), "profile": asked.profile, "rows": rows}
-
-
-def holds(result: dict[str, Any]) -> bool:
-    """Whether every fit converged."""
-    return all(row["converged"] for row in result["rows"])
+    return {"profile": asked.profile, "rows": [_row(name, asked) for name in asked.sets]}
 
 
 def _data(name: str, folder: Path | None) -> tuple[Any, Any, float, float]:
-    """X, y, C, gamma."""
+    """Return X, y, C, gamma."""
     if name in sets.TASK_SETS:
-        if folder is None:
-            raise sets.MissingSetError(f"{name} is read from a folder: give it as --data DIR")
         kind = sets.TASK_SETS[name]
-        return *kind.make(folder)[:2], kind.C, kind.gamma
+        return *sets.load_task(name, folder, whole=True)[:2], kind.C, kind.gamma
     one = (sets.load_multiclass if name in sets.MULTICLASS else sets.load)(name, folder)
     return one.X, one.y, one.C, one.gamma
 
 
-def _row(name: str, asked: argparse.Namespace) -> dict[str, Any]:
+def _row(name: str, asked: Asked) -> dict[str, Any]:
     X, y, C, gamma = _data(name, asked.data)
     X, y = X[: asked.rows], np.asarray(y)[: asked.rows]
     machine = clsvm.SVC(C=C, gamma=gamma, device=asked.device).fit(X, y)  # (programs are built here)
@@ -136,8 +117,7 @@ PARTS = "s = host + multiply-adds + bytes + inner steps"
 
 
 def estimate(row: dict[str, Any], rates: Rates) -> dict[str, float]:
-    """Seconds by part. Values of K are written and read once; inner steps of several machines run side by side, as many
-    as a GPU has compute units (some hundred)."""
+    """Return the seconds by part. Values of K are written and read once; some hundred machines run side by side."""
     side_by_side = min(100, row["machines"])
     return {
         "host": row["calls"].get("launches", 0) * rates.launch + row["calls"].get("copies", 0) * rates.copy,
@@ -147,20 +127,34 @@ def estimate(row: dict[str, Any], rates: Rates) -> dict[str, float]:
     }
 
 
-def _sum(parts: dict[str, float]) -> str:
-    return f"{sum(parts.values()):.2g} = {' + '.join(f'{seconds:.2g}' for seconds in parts.values())}"
+def _show(result: Row) -> Shown:
+    def guess(gpu: str) -> Callable[[Row], str]:
+        def text(row: Row) -> str:
+            parts = row["estimates"][gpu].values()
+            return f"{sum(parts):.2g} = {' + '.join(f'{seconds:.2g}' for seconds in parts)}"
+
+        return text
+
+    columns: tuple[table.Column, ...] = (
+        ("set", "{set}"), ("rows", "{n}"), ("machines", "{machines}"), ("working sets", "{outer_steps}"),
+        ("launches", "{calls[launches]}"),
+        ("a working set", lambda row: f"{row['calls']['launches'] / row['outer_steps']:.1f}"),
+        ("waiting copies", "{calls[copies]}"), ("us a launch", "{microseconds_a_launch:.1f}"),
+        *((f"{gpu}, estimated: {PARTS}", guess(gpu)) for gpu in GPUS),
+    )  # fmt: skip
+    return shown(f"{result['device']}, profile {result['profile']}", columns, result["rows"])
 
 
-def show(result: dict[str, Any]) -> Table:
-    """A line for each set."""
-    table = Table(title=f"{result['device']}, profile {result['profile']}")
-    titles = "set", "rows", "machines", "working sets", "launches", "a working set", "waiting copies", "us a launch"
-    for column in (*titles, *(f"{gpu}, estimated: {PARTS}" for gpu in GPUS)):
-        table.add_column(column, justify="left" if column == "set" else "right")
-    for row in result["rows"]:
-        launches, outer = row["calls"].get("launches", 0), row["outer_steps"]
-        each = f"{launches / outer:.1f}" if outer else "-"
-        counts = row["n"], row["machines"], outer, launches, each, row["calls"].get("copies", 0)
-        guesses = (_sum(parts) for parts in row["estimates"].values())
-        table.add_row(row["set"], *map(str, counts), f"{row['microseconds_a_launch']:.1f}", *guesses)
-    return table
+COMMAND = Command(
+    "host",
+    "launches and waiting copies of fits on a GPU's profile, counted on a CPU",
+    (
+        sets_of((*SETS, *sets.BUNDLED), SETS),
+        DATA,
+        option("--profile", default="gpu", help="whose kernels run"),
+        number("--rows", 6000, "first rows of each set at most"),
+    ),
+    measure,
+    _show,
+    lambda result: all(row["converged"] for row in result["rows"]),
+)

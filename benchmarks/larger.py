@@ -1,32 +1,40 @@
-"""Exact SVMs of rows that the device may not hold: dense rows under a quarter of their bytes, beside the same fit in
-core, and rows of a mapped file that are more than the memory that the process takes.
+"""What a device does not hold.
 
-In core and within the limit have the same row cache, which is small, and take turns, in one process for each set. What
-counts as right: the same objective up to 1e-5, what the allocator counted within the limit, and at most
-LOSS times the seconds. ``mapped`` is written by seed: two clouds of rows, well apart in one direction, so that few of
-them are support vectors; --bytes says how many it has for the run whose memory is looked at, which MOST seconds end.
+larger: exact SVMs of dense rows under a quarter of their bytes, beside the same fit in core, and of rows of a mapped
+file that are more than the memory that the process takes. In core and within the limit have the same row cache, which
+is small, and take turns, in one process for each set. Right is the same objective up to 1e-5, bytes within the limit,
+and at most LOSS times the seconds. ``mapped`` is written by seed: two clouds of rows, well apart in one direction, so
+that few of them are support vectors; --bytes says how many it has for the run whose memory is looked at.
+
+outofcore: figure 7 of Falkon's paper (Meanti et al. 2020): Cholesky and LAUUM in tiles by one worker and by two, by the
+size of the matrix, beside LAPACK in core. Two workers are two queues and two halves of one device, or named devices.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import numpy as np
-from rich.table import Table
+import pyopencl as cl
+from numpy.typing import NDArray
 
 import clsvm
-from benchmarks import command, sets
+from benchmarks import table
 from benchmarks.boostsvm import cases
-from benchmarks.command import add_repeats, add_sets
-from benchmarks.speed import memory
+from benchmarks.command import DATA, Asked, Command, each_set, number, option, repeats, sets_of
+from benchmarks.predict import STATUS, resident
+from benchmarks.solvers import later
+from benchmarks.table import Row, Shown, shown
+from clsvm import linalg
+from clsvm.linalg.factors import usual_tile
 from clsvm.opencl import devices
 
 SETS = ("gisette", "mnist8", "mapped", "huge")
@@ -40,74 +48,40 @@ LIMIT, MOST, RESIDENT = 1 << 30, 120.0, 2 << 30  # of ``huge``: device bytes, se
 EVERY = 0.05  # seconds between looks at the process's memory
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Sets, repeats, the size of the largest file."""
-    add_sets(parser, SETS, list(SETS))
-    add_repeats(parser, 3, "fits of each kind")
-    words = "bytes of the file of huge (8.8e9), which is written to the folder for temporary files"
-    parser.add_argument("--bytes", type=float, default=8.8e9, help=words)
-    sets.add_data(parser, "none needed but for mnist8")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the processes are told."""
-
-    device: str | None
-    data: Path | None
-    repeats: int
-    nbytes: int
-
-
-def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """A record for each set."""
-    options = Options(asked.device, asked.data, asked.repeats, int(asked.bytes))
-    found = [command.in_own_process(huge if name == "huge" else beside, name, options) for name in asked.sets]
-    return {"device": str(devices.find(asked.device)), "share": 1 / SHARE, "cache_mb": CACHE, "sets": found}
-
-
-def beside(name: str, options: Options) -> dict[str, Any]:
-    """In core and within a quarter of X's bytes, in turns, the first fits not counted."""
+def larger_set(name: str, asked: Asked) -> Row:
+    """Fit one set in core and within a quarter of X's bytes, in turns; ``huge`` once, within LIMIT."""
     with TemporaryDirectory() as folder:
-        if name == "mapped":
-            X, y = mapped(Path(folder) / "rows.npy", ROWS)
-            given = C, GAMMA
+        numbers, file = (C, GAMMA), Path(folder) / "rows.npy"
+        if name in ("mapped", "huge"):
+            X, y = mapped(file, ROWS if name == "mapped" else int(asked.bytes) // (4 * WIDE))
         else:
-            case = cases.load(name, folder=options.data)
-            X, y, given = np.ascontiguousarray(case.X), case.y, (case.C, case.gamma)
-        limits = {"in core": None, "limited": X.nbytes // SHARE}
-        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in limits}
-        for _ in range(options.repeats):
-            for kind, limit in limits.items():
-                rows[kind].append(_fit(X, y, *given, options.device, memory_limit=limit))
-        found: dict[str, Any] = {"set": name, "n": X.shape[0], "d": X.shape[1], "bytes": X.nbytes}
-        for kind, some in rows.items():
-            found[kind] = some[-1] | {"seconds": statistics.median(one["seconds"] for one in some[1:] or some)}
-        found["limit"] = limits["limited"]
-        found["times"] = found["limited"]["seconds"] / found["in core"]["seconds"]
-        return found
+            case = cases.load(name, folder=asked.data)
+            X, y, numbers = np.ascontiguousarray(case.X), case.y, (case.C, case.gamma)
+        limit = LIMIT if name == "huge" else X.nbytes // SHARE
+        found: Row = {"set": name, "n": X.shape[0], "d": X.shape[1], "bytes": X.nbytes, "limit": limit}
+        if name == "huge":
+            with watched() as peak:
+                found["limited"] = _fit(X, y, *numbers, asked.device, memory_limit=limit, max_time=MOST)
+            return found | {"anonymous": peak[0]}
+        fits: dict[str, list[Row]] = {"in core": [], "limited": []}
+        for _ in range(asked.repeats):
+            for kind, some in fits.items():
+                given = {"memory_limit": limit} if kind == "limited" else {}
+                some.append(_fit(X, y, *numbers, asked.device, **given))
+        for kind, some in fits.items():
+            found[kind] = some[-1] | {"seconds": later([one["seconds"] for one in some])}
+        return found | {"times": found["limited"]["seconds"] / found["in core"]["seconds"]}
 
 
-def huge(name: str, options: Options) -> dict[str, Any]:
-    """One fit over a mapped file, and the most memory of its own that the process had."""
-    with TemporaryDirectory() as folder:
-        X, y = mapped(Path(folder) / "rows.npy", options.nbytes // (4 * WIDE))
-        with watched() as peak:
-            row = _fit(X, y, C, GAMMA, options.device, memory_limit=LIMIT, max_time=MOST)
-        shape = {"set": name, "n": X.shape[0], "d": X.shape[1], "bytes": X.nbytes, "limit": LIMIT}
-        return shape | {"limited": row, "anonymous": peak[0]}
-
-
-def _fit(X: Any, y: Any, cost: float, gamma: float, device: str | None, **given: Any) -> dict[str, Any]:
+def _fit(X: Any, y: Any, cost: float, gamma: float, device: str | None, **given: Any) -> Row:
     report = clsvm.SVC(C=cost, gamma=gamma, cache_size=CACHE, device=device, **given).fit(X, y).fit_report_
-    numbers = report.to_dict()
     kept = ("status", "primal", "dual", "violation", "outer_steps", "rows_computed", "bytes_held", "layout")
-    return {"C": cost, "gamma": gamma, "seconds": report.seconds["total"]} | {key: numbers[key] for key in kept}
+    numbers = {key: getattr(report, key) for key in kept}
+    return {"C": cost, "gamma": gamma, "seconds": report.seconds["total"]} | numbers
 
 
 def mapped(path: Path, n: int) -> tuple[Any, Any]:
-    """(X (n, WIDE) float32 in a file, open for reading; y (n,)): normal numbers, and two classes that are 2 APART from
-    each other in the first column."""
+    """Return X (n, WIDE) float32 in a file, open for reading, and y (n,): two classes 2 APART in the first column."""
     rng, out = np.random.default_rng(0), np.lib.format.open_memmap(path, "w+", np.float32, (n, WIDE))
     y = np.where(np.arange(n) % 2, 1.0, -1.0)
     for first in range(0, n, PIECE):
@@ -122,15 +96,12 @@ def mapped(path: Path, n: int) -> tuple[Any, Any]:
 
 @contextmanager
 def watched() -> Iterator[list[int]]:
-    """The most anonymous resident memory of this process inside, in bytes, in a list of one; 0 where the system does
-    not say."""
+    """Yield a list with the most anonymous resident memory of this process inside, in bytes; 0 where unknown."""
     peak, over = [0], threading.Event()
 
     def look() -> None:
-        while memory.STATUS.exists():
-            peak[0] = max(peak[0], memory.bytes_of("RssAnon"))
-            if over.wait(EVERY):
-                return
+        while STATUS.exists() and not over.wait(EVERY):
+            peak[0] = max(peak[0], resident("RssAnon") or 0)
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
@@ -141,37 +112,139 @@ def watched() -> Iterator[list[int]]:
         watcher.join()
 
 
-def show(result: dict[str, Any]) -> Table:
-    """A row for each set."""
-    table = Table(
-        "set", "MB", "limit MB", "held MB", "in core s", "limited s", "times", "objective apart", "own memory MB"
-    )
-    for one in result["sets"]:
-        if "error" in one:
-            table.add_row(one["set"], one["error"])
-            continue
-        limited, core = one["limited"], one.get("in core")
-        sizes = [f"{one[key] / 1e6:.1f}" for key in ("bytes", "limit")] + [f"{limited['bytes_held'] / 1e6:.1f}"]
-        beside = [f"{core['seconds']:.2f}"] if core else [""]
-        last = [f"{one['times']:.2f}", f"{_apart(one):.1e}"] if core else ["", ""]
-        own = f"{one['anonymous'] / 1e6:.0f}" if "anonymous" in one else ""
-        table.add_row(f"{one['set']} {one['n']}x{one['d']}", *sizes, *beside, f"{limited['seconds']:.2f}", *last, own)
-    return table
+def _apart(one: Row) -> float:
+    return float(abs(one["limited"]["dual"] / one["in core"]["dual"] - 1))
 
 
-def _apart(one: dict[str, Any]) -> float:
-    core = one["in core"]["dual"]
-    return abs(one["limited"]["dual"] - core) / abs(core)
+def _show(result: Row) -> Shown:
+    def mega(title: str, value: Callable[[Row], float]) -> table.Column:
+        return title, lambda one: f"{value(one) / 1e6:.1f}"
+
+    columns: tuple[table.Column, ...] = (
+        ("set", lambda one: one["set"] if "error" in one else table.label(one)), mega("MB", lambda one: one["bytes"]),
+        mega("limit MB", lambda one: one["limit"]), mega("held MB", lambda one: one["limited"]["bytes_held"]),
+        ("in core s", "{in core[seconds]:.2f}"), ("limited s", "{limited[seconds]:.2f}"), ("times", "{times:.2f}"),
+        ("objective apart", lambda one: f"{_apart(one):.1e}"), mega("own memory MB", lambda one: one["anonymous"]),
+    )  # fmt: skip
+    notes = [f"{one['set']}: {one['error']}" for one in result["sets"] if "error" in one]
+    return shown(result, columns, result["sets"], *notes)
 
 
-def holds(result: dict[str, Any]) -> bool:
-    """Whether every set is within its limits."""
-    return all(_right(one) for one in result["sets"])
-
-
-def _right(one: dict[str, Any]) -> bool:
+def right(one: Row) -> bool:
+    """Return whether a set is within its limits."""
     if "error" in one or one["limited"]["bytes_held"] > one["limit"]:
         return False
     if "anonymous" in one:
         return bool(one["anonymous"] < RESIDENT)
     return one["times"] <= LOSS and _apart(one) <= SAME
+
+
+LARGER = Command(
+    "larger",
+    "SVMs of rows that the device may not hold, beside the same in core",
+    (
+        sets_of(SETS, SETS), repeats(3, "fits of each kind"), DATA,
+        number("--bytes", 8.8e9, "of the file of huge, which is written to the folder for temporary files"),
+    ),
+    each_set(larger_set),
+    _show,
+    lambda result: all(right(one) for one in result["sets"]),
+)  # fmt: skip
+
+
+# Factors in tiles.
+
+SIZES = (2000, 4000, 6000, 8000, 12000)
+APART_BY = {"float32": 1e-5, "float64": 1e-13}  # of what a factor is off by
+ROUTINES: dict[str, Callable[..., Any]] = {
+    "cholesky": lambda A, **where: linalg.cholesky(A, overwrite_a=True, clean=False, **where),
+    "lauum": lambda A, **where: linalg.lauum(A, overwrite=True, clean=False, **where),
+}
+
+
+def outofcore(asked: Asked) -> Row:
+    """Time each routine, dtype and size; --device may name several devices, with commas."""
+    given: list[Any] = asked.device.split(",") if asked.device else [None]
+    teams = _teams(given)
+    rows = [
+        {"routine": name, "dtype": dtype, "m": m} | _timed(routine, matrix(m, dtype), teams, asked.repeats)
+        for dtype in asked.dtypes
+        for m in asked.sizes
+        for name, routine in ROUTINES.items()
+    ]
+    return {"workers": list(teams), "named": given, "rows": rows}
+
+
+def matrix(m: int, dtype: str) -> NDArray[Any]:
+    """Return a symmetric and well conditioned matrix."""
+    A = np.random.default_rng(m).random((m, m), np.float32).astype(dtype)
+    A += A.T
+    np.fill_diagonal(A, m)
+    return A
+
+
+def _teams(given: list[Any]) -> dict[str, dict[str, Any]]:
+    teams: dict[str, dict[str, Any]] = {"LAPACK": {"device": "cpu"}, "one": {"device": given[:1]}}
+    if len(given) > 1:
+        return teams | {"all devices": {"device": given}}
+    teams["two queues"] = {"device": 2 * given}
+    whole = devices.handle(given[0], devices.find(given[0]))
+    if whole.partition_properties and whole.max_compute_units > 1:
+        shares: Any = [cl.device_partition_property.EQUALLY, whole.max_compute_units // 2]
+        teams["two halves"] = {"device": whole.create_sub_devices(shares)[:2]}
+    return teams
+
+
+def _timed(routine: Callable[..., Any], A: NDArray[Any], teams: dict[str, Any], count: int) -> Row:
+    """Return the seconds of each team; same: whether all tiles had the same bits; apart: from LAPACK's result."""
+    spent: dict[str, list[float]] = {name: [] for name in teams}
+    found: dict[str, NDArray[Any]] = {}
+    tile = min(len(A), usual_tile(len(A)))
+    for turn in range(count + 1):
+        for name, where in teams.items():
+            own = A.copy()
+            began = perf_counter()
+            routine(own, tile=None if name == "LAPACK" else tile, **where)
+            spent[name].append(perf_counter() - began)
+            if not turn:
+                found[name] = np.triu(own)
+    one, reference = found["one"], found["LAPACK"]
+    return {
+        "tile": tile,
+        "seconds": {name: statistics.median(seconds[1:]) for name, seconds in spent.items()},
+        "cold": {name: seconds[0] for name, seconds in spent.items()},
+        "same": all(np.array_equal(one, other) for name, other in found.items() if name != "LAPACK"),
+        "apart": float(np.linalg.norm(one - reference) / np.linalg.norm(reference)),
+    }
+
+
+def _speedup(name: str, row: Row) -> str:
+    return f"{row['seconds']['one'] / row['seconds'][name]:.2f}"
+
+
+def _show_outofcore(result: Row) -> Shown:
+    teams = result["workers"]
+    columns: tuple[table.Column, ...] = (
+        ("routine", "{routine}"), ("dtype", "{dtype}"), ("m", "{m}"), ("tile", "{tile}"),
+        *((name, f"{{seconds[{name}]:.3g}}") for name in teams),
+        ("of LAPACK's rate", lambda row: f"{row['seconds']['LAPACK'] / row['seconds']['one']:.2f}"),
+        *((f"{name}, speedup", partial(_speedup, name)) for name in teams[2:]),
+    )  # fmt: skip
+    words = "U'U = A and U U', m x m, in tiles: seconds"
+    if len(result["named"]) == 1:
+        words += "; of one device two workers share the cores: no speedup is to be had"
+    return shown(words, columns, result["rows"], left=2)
+
+
+OUTOFCORE = Command(
+    "outofcore",
+    "Cholesky and LAUUM in tiles by one worker and by two, beside LAPACK in core",
+    (
+        option("--sizes", type=int, nargs="+", default=list(SIZES), metavar="M", help="rows of the matrices"),
+        option("--dtypes", nargs="+", choices=tuple(APART_BY), default=list(APART_BY), help="of them"),
+        repeats(3, "runs of each after the first"),
+    ),
+    outofcore,
+    _show_outofcore,
+    lambda result: all(row["same"] and row["apart"] <= APART_BY[row["dtype"]] for row in result["rows"]),
+)

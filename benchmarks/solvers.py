@@ -1,10 +1,15 @@
-"""Solvers by the names that the command line knows: how one is made, the forms of its rows, and a timed fit."""
+"""Solvers by name, the forms of their rows, timed fits in turns, and processes that end when they take too long."""
 
 from __future__ import annotations
 
+import multiprocessing
+import statistics
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +17,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-TOL = 1e-3  # the KKT tolerance of every solver, as a rule
+TOL = 1e-3  # the KKT tolerance of every solver
 CACHE_MB = 2000.0  # its kernel cache
 THIN = 0.025  # LIBSVM is faster on CSR rows below about this density, on an array from there on
-SPARSE = 0.5  # the same of oneDAL lies somewhere between these two
+SPARSE = 0.5  # oneDAL's limit lies somewhere between these two
 DTYPES = {"libsvm": ("float64",), "onedal": ("float32", "float64"), "nystroem": ("float32", "float64")}
-"""By peer: the numbers that it computes with, others being converted. The first are the faster ones."""
+"""By peer, the number types that it computes with, the fastest first."""
+Answer = Callable[[Any], Any]
 
 
 def density(X: Any) -> float:
@@ -32,7 +38,7 @@ def native(X: Any) -> str:
 
 
 def forms(solver: str, X: Any) -> tuple[str, ...]:
-    """Return the forms of its rows in which a solver is tried, for example "dense float32".
+    """Return the forms of rows in which a solver is tried, for example "dense float32".
 
     A benchmark counts the fastest form whose result is right. Our solver is given the rows as they are.
     """
@@ -52,17 +58,16 @@ def formed(X: Any, form: str) -> Any:
 
 
 def parameters(C: float, gamma: float, tol: float = TOL, cache_mb: float = CACHE_MB) -> dict[str, Any]:
-    """Of an estimator with the rbf kernel, whoever made it."""
+    """Return the parameters of an estimator with the rbf kernel, of any library."""
     return {"C": C, "gamma": gamma, "tol": tol, "cache_size": cache_mb}
 
 
 def made(solver: str, kind: str, given: Mapping[str, Any], **ours: Any) -> Any:
-    """An estimator of the class ``kind`` (SVC, SVR, ...) with the parameters that all have, and those that only ours
-    has."""
+    """Return an estimator of the class ``kind`` with the parameters that all have, and those that only ours has."""
     if solver == "clsvm":
         import clsvm
 
-        return getattr(clsvm, kind)(**given, **ours)
+        return getattr(clsvm, kind)(**{**given, **ours})
     if solver == "onedal":
         import sklearnex.svm  # imported by name: scikit-learn itself stays unpatched
 
@@ -73,13 +78,13 @@ def made(solver: str, kind: str, given: Mapping[str, Any], **ours: Any) -> Any:
 
 
 def own(solver: str, model: Any) -> None:
-    """Raises RuntimeError where a fit was not the solver's own: scikit-learn-intelex leaves some to scikit-learn."""
+    """Raise RuntimeError where scikit-learn-intelex left a fit to scikit-learn."""
     if solver == "onedal" and not hasattr(model, "_onedal_estimator"):
         raise RuntimeError("scikit-learn-intelex fell back to scikit-learn")
 
 
 def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
-    """Seconds of a fit, which is told of."""
+    """Return the seconds of a fit, and print them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         began = perf_counter()
@@ -90,18 +95,178 @@ def fitted(solver: str, model: Any, X: Any, y: Any) -> float:
     return seconds
 
 
+def fitting(solver: str, kind: str, given: Mapping[str, Any], X: Any, y: Any, **ours: Any) -> Answer:
+    """Return what answers "fit" with seconds, "model" with the last model, "solution" with what the checks read."""
+    model: Any = None
+
+    def answer(question: Any) -> Any:
+        nonlocal model
+        if question == "fit":
+            model = None
+            one = made(solver, kind, given, **ours)
+            seconds, model = fitted(solver, one, X, y), one
+            return seconds
+        return solution(model) if question == "solution" else model
+
+    return answer
+
+
 def solution(model: Any) -> SimpleNamespace:
-    """What the checks read of a model, dual_coef_ as an array, and what ours reports; it goes through a pipe."""
+    """Return what the checks read of a model, dual_coef_ as an array, and what ours reports; it fits a pipe."""
     coef = model.dual_coef_
     coef = coef.toarray() if sp.issparse(coef) else np.asarray(coef, np.float64)
     names = ("support_", "intercept_", "classes_", "epsilon")
     found = SimpleNamespace(dual_coef_=coef, **{one: getattr(model, one) for one in names if hasattr(model, one)})
-    report = getattr(model, "fit_report_", None)
-    found.report = {} if report is None else {
-        "rows_computed": report.rows_computed,
-        "converged": report.converged,
-        "layout": report.layout,
-        "seconds": dict(report.seconds),
-        "dual": report.dual,
-    }  # fmt: skip
+    found.report = model.fit_report_.to_dict() | {"trace": []} if hasattr(model, "fit_report_") else {}
     return found
+
+
+class TooLongError(Exception):
+    """No answer came within the limit."""
+
+
+class Worker:
+    """Answer questions by ``make(*given)``, which is called once, in a process of its own.
+
+    limit: seconds of an answer; what ``make`` takes does not count. 0: no limit, and no process. The first error in the
+    process ends it, and is raised as RuntimeError.
+    """
+
+    def __init__(self, limit: float, make: Callable[..., Answer], *given: Any, **more: Any) -> None:
+        self.limit = limit
+        if not limit:
+            self._answer = make(*given, **more)
+            return
+        context = multiprocessing.get_context("spawn")
+        self._line, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, make, given), daemon=True)
+        self._process.start()
+        other.close()
+        self._received()
+
+    def ask(self, question: Any) -> Any:
+        """Return the answer; end the process and raise TooLongError where it does not come within the limit."""
+        if not self.limit:
+            return self._answer(question)
+        began = perf_counter()
+        self._line.send(question)
+        in_time = self._line.poll(self.limit) and perf_counter() - began <= self.limit  # (this process may sleep too)
+        if not in_time:
+            self.end()
+            raise TooLongError(f"> {self.limit:g} s")
+        return self._received()
+
+    def _received(self) -> Any:
+        try:
+            right, answer = self._line.recv()
+        except EOFError:
+            self._process.join()
+            raise RuntimeError(f"the process ended with code {self._process.exitcode}") from None
+        if not right:
+            raise RuntimeError(answer)
+        return answer
+
+    def end(self) -> None:
+        """End the process."""
+        if self.limit:
+            self._process.kill()
+            self._process.join()
+            self._line.close()
+
+
+def _serve(line: Connection, make: Callable[..., Answer], given: tuple[Any, ...]) -> None:
+    """Run in the process: the first message says whether it is ready."""
+    try:
+        answer = make(*given)
+        line.send((True, None))
+        while True:
+            line.send((True, answer(line.recv())))
+    except EOFError:
+        return
+    except Exception as error:
+        line.send((False, f"{type(error).__name__}: {error}"))
+
+
+@dataclass(eq=False)
+class Contestant:
+    """A solver with one form of its rows, and what became of its fits. failed: why there are no more."""
+
+    name: str
+    form: str
+    repeats: int
+    worker: Worker
+    seconds: list[float] = field(default_factory=list)
+    failed: str = ""
+    too_long: bool = False
+
+    def ask(self, question: Any) -> Any:
+        """Return the worker's answer; None where there is none, and then ``failed`` says why."""
+        if self.failed:
+            return None
+        try:
+            return self.worker.ask(question)
+        except Exception as error:
+            self.too_long = isinstance(error, TooLongError)
+            told = self.too_long or (isinstance(error, RuntimeError) and self.worker.limit)
+            self.failed = str(error) if told else f"{type(error).__name__}: {error}"
+            return None
+
+    def time(self, question: Any = "fit") -> Any:
+        """Ask for something that is answered with seconds, and keep these."""
+        if (seconds := self.ask(question)) is not None:
+            self.seconds.append(seconds)
+        return seconds
+
+    def row(self) -> dict[str, Any]:
+        """Return the seconds of the first fit and the median of the later ones, JSON-ready."""
+        found = {"solver": self.name, "form": self.form, "failed": self.failed, "too_long": self.too_long}
+        if not self.seconds:
+            return found
+        return found | {"cold": self.seconds[0], "seconds": later(self.seconds), "all_seconds": self.seconds}
+
+
+def later(seconds: Sequence[float]) -> float:
+    """Return the median without the first, or the only one."""
+    return statistics.median(seconds[1:] or seconds)
+
+
+@contextmanager
+def at_work(
+    limit: float, make: Callable[..., Answer], asked: Sequence[tuple[str, str, int, tuple[Any, ...]]]
+) -> Iterator[list[Contestant]]:
+    """Yield a contestant for each name, form, number of fits and what ``make`` is given; end their processes."""
+    contestants: list[Contestant] = []
+    try:
+        for name, form, repeats, given in asked:
+            contestants.append(Contestant(name, form, repeats, Worker(limit, make, *given)))
+        yield contestants
+    finally:
+        for one in contestants:
+            one.worker.end()
+
+
+def turns(contestants: Sequence[Contestant]) -> Iterator[Contestant]:
+    """Yield each contestant once a turn, so that whatever else the machine does falls on all alike."""
+    for turn in range(max((one.repeats for one in contestants), default=0)):
+        yield from (one for one in contestants if turn < one.repeats)
+
+
+def entered(peers: Sequence[str], X: Any, repeats: int, libsvm: int | None = None) -> list[tuple[str, str, int]]:
+    """Return the name, form and number of fits of ours and of each peer with every form. libsvm: LIBSVM's number."""
+    return [
+        (solver, form, libsvm if solver == "libsvm" and libsvm else repeats)
+        for solver in ("clsvm", *peers)
+        for form in forms(solver, X)
+    ]
+
+
+def gathered(
+    peers: Sequence[str], X: Any, y: Any, given: Mapping[str, Any], repeats: int, libsvm: int | None = None, **ours: Any
+) -> list[Contestant]:
+    """Return contestants of this process over the same rows; see ``entered``."""
+    asked = entered(peers, X, repeats, libsvm)
+    rows = {form: formed(X, form) for form in {form for _, form, _ in asked}}
+    return [
+        Contestant(name, form, count, Worker(0, fitting, name, "SVC", given, rows[form], y, **ours))
+        for name, form, count in asked
+    ]

@@ -1,76 +1,125 @@
-"""The comparison as a table: for the terminal, and as markdown for the README."""
+"""Results as tables: cells by format strings, for the terminal, for a page, and as pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-HEADER = (
-    "set",
-    "solver",
-    "cold s",
-    "warm s",
-    "ours faster by",
-    "dual",
-    "gap",
-    "violation",
-    "SVs",
-    "test %",
-    "max diff",
-)
-LEGEND = (
-    "warm: median of the fits after the first; max diff: largest difference of a test decision to LIBSVM's; "
-    "dual, gap and KKT violation recomputed in float64; a row with * does not count; notes below"
-)
+Row = dict[str, Any]
+Column = tuple[str, str | Callable[[Row], str]]
+"""A title, and a format string or a function that makes the cell from a row. Columns of numbers stand to the right."""
+CHECKED = "dual and KKT violation recomputed in float64; a row with * does not count; notes below"
 
 
-def cells(result: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
-    """The table's rows in the order of HEADER, and the notes on rows marked with *."""
-    rows: list[tuple[str, ...]] = []
-    notes: list[str] = []
-    for one in result["sets"]:
-        if "error" in one:
-            rows.append((one["set"], "*", *[""] * (len(HEADER) - 2)))
-            notes.append(f"{one['set']}: {one['error']}")
-            continue
-        head = label(one)
-        ours = next((row for row in one["rows"] if row["solver"] == "clsvm" and not row["error"]), None)
-        for row in best_forms(one["rows"]):
-            name, said = solver(one["set"], row)
-            notes += said
-            rows.append((head, name, *(_numbers(row, ours) if not row["error"] else [""] * (len(HEADER) - 2))))
-            head = ""
-        notes += passed_over(one["set"], one["rows"])
-    return rows, notes
+def _seconds(row: Row) -> str:
+    return failure(row) if row.get("too_long") else f"{row['took']:.3g}"
 
 
-def named(row: dict[str, Any]) -> str:
-    """Return the solver of a row and the form of its input, where the row has one."""
+SOLVED: tuple[Column, ...] = (
+    ("set", "{label}"), ("solver", "{named}"), ("cold s", "{cold:.3g}"), ("s", _seconds), ("times ours", "{times:.2f}")
+)  # fmt: skip
+CERTIFIED: tuple[Column, ...] = ("dual", "{dual:.8g}"), ("violation", "{violation:.2e}")
+
+
+def percent(title: str, key: str) -> Column:
+    """Return a column of a share in percent."""
+    return title, lambda row: f"{100 * row[key]:.2f}"
+
+
+@dataclass
+class Shown:
+    """A table of cells. left: the number of columns of words."""
+
+    header: Sequence[str]
+    rows: list[list[str]]
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+    left: int = 1
+
+    def terminal(self) -> Any:
+        """Return the table for rich's console."""
+        from rich.table import Table
+
+        made = Table(title=self.title, caption="\n".join(self.notes) or None, caption_justify="left")
+        for i, name in enumerate(self.header):
+            made.add_column(name, justify="left" if i < self.left else "right", no_wrap=True)
+        for row in self.rows:
+            made.add_row(*row)
+        return made
+
+    def markdown(self) -> str:
+        """Return the table for a page; a bar within a cell becomes a slash."""
+        rule = ["---" if i < self.left else "---:" for i in range(len(self.header))]
+        lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (self.header, rule, *self.rows)]
+        words = [f"{line}  " for text in (self.title, *self.notes) for line in text.splitlines()]
+        return "\n".join([*lines, *([""] if words else []), *words])
+
+
+def shown(title: str | Row, columns: Sequence[Column], rows: Sequence[Row], *notes: str, left: int = 1) -> Shown:
+    """Return a table of rows; a first cell that repeats the one above is left empty.
+
+    A result in place of a title gives its device, machine and date.
+    """
+    cells = [[cell(row, how) for _, how in columns] for row in rows]
+    for line, above in reversed([*zip(cells[1:], cells, strict=False)]):
+        line[0] = "" if line[0] == above[0] else line[0]
+    title = title if isinstance(title, str) else where(title)
+    return Shown([name for name, _ in columns], cells, title, [note for note in notes if note], left)
+
+
+def cell(row: Row, how: str | Callable[[Row], str]) -> str:
+    """Return the text of a cell; "" where the row lacks a value."""
+    try:
+        return how.format_map(row) if isinstance(how, str) else how(row)
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        return ""
+
+
+def where(result: Row) -> str:
+    """Return device, processor and date in one line."""
+    machine = result["machine"]
+    return f"{result['device']}; {machine['cpu']}, {machine['cores']} cores; {result['date']}"
+
+
+def label(one: Row) -> str:
+    """Return a set's name and shape."""
+    return f"{one['set']} {one['n']}x{one['d']}" + (f", h = {one['h']}" if one.get("h") else "")
+
+
+def named(row: Row) -> str:
+    """Return the solver of a row and the form of its input."""
     return f"{row['solver']} ({row['form']})" if row.get("form") else str(row["solver"])
 
 
-def solver(name: str, row: dict[str, Any]) -> tuple[str, list[str]]:
-    """The solver of a row of the set of that name, with * where it does not count, and the notes that say why."""
-    shown = named(row)
-    missed = [row["error"]] if row["error"] else row["misses"]
-    notes = [f"{name}, {shown}: {note}" for note in (*missed, *row.get("notes", []))]
-    return shown + "*" * bool(missed), notes
+def starred(row: Row) -> str:
+    """Return ``named`` with * where the row does not count."""
+    return named(row) + "*" * bool(failure(row) or row.get("misses"))
+
+
+def failure(row: Row) -> str:
+    """Return why there is no figure, or an empty string."""
+    return str(row.get("error") or row.get("failed") or "")
 
 
 def verdict(asked: bool | None) -> str:
-    """Whether something is as it was asked for, in a cell; None: not known."""
+    """Return whether something is as it was asked for; None: not known."""
     return "" if asked is None else "yes" if asked else "no"
 
 
-def best_forms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each solver the form of input it is fastest with, among those whose solution counts where there is one."""
-    chosen: dict[str, dict[str, Any]] = {}
+def took(row: Row) -> float:
+    """Return the seconds by which the forms of a solver's input are compared."""
+    return float(row["warm"] if "warm" in row else row.get("seconds", 0.0))
 
-    def rank(row: dict[str, Any]) -> tuple[bool, bool, float]:
-        return bool(row.get("error") or row.get("failed")), bool(row.get("misses")), _seconds(row)
+
+def best_forms(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each solver: its fastest form whose solution counts, or the fastest where none counts."""
+    chosen: dict[str, Row] = {}
+
+    def rank(row: Row) -> tuple[bool, bool, float]:
+        return bool(failure(row)), bool(row.get("misses")), took(row)
 
     for row in rows:
         if row["solver"] not in chosen or rank(row) < rank(chosen[row["solver"]]):
@@ -78,83 +127,94 @@ def best_forms(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(chosen.values())
 
 
-def passed_over(name: str, rows: list[dict[str, Any]]) -> list[str]:
-    """Return notes on the set of that name: forms with which a solver is faster, but whose solution does not count."""
-    notes = []
-    for best in best_forms(rows):
-        for row in rows:
-            faster = row["solver"] == best["solver"] and not best.get("misses") and 0 < _seconds(row) < _seconds(best)
-            if faster and row.get("misses"):
-                notes.append(f"{name}, {named(row)}: {_seconds(row):.3g} s, does not count: {'; '.join(row['misses'])}")
-    return notes
-
-
-def _seconds(row: dict[str, Any]) -> float:
-    """Return the seconds by which the forms of a solver's input are compared."""
-    return float(row["warm"] if "warm" in row else row.get("seconds", 0.0))
-
-
-def _numbers(row: dict[str, Any], ours: dict[str, Any] | None) -> list[str]:
+def passed_over(name: str, rows: Sequence[Row]) -> list[str]:
+    """Return notes on forms with which a solver is faster, but whose solution does not count."""
     return [
-        f"{row['cold']:.3g}",
-        f"{row['warm']:.3g}",
-        "" if ours is None or row is ours else f"{row['warm'] / ours['warm']:.2f}",
-        f"{row['dual']:.8g}",
-        f"{row['gap']:.1e}",
-        f"{row['violation']:.2e}",
-        str(row["n_support"]),
-        f"{100 * row['accuracy']:.2f}",
-        "" if row["decision_difference"] is None else f"{row['decision_difference']:.1e}",
+        f"{name}, {named(row)}: {took(row):.3g} s, does not count: {'; '.join(row['misses'])}"
+        for best in best_forms(rows)
+        for row in rows
+        if row["solver"] == best["solver"] and row.get("misses") and not best.get("misses") and took(row) < took(best)
     ]
 
 
-def measured(result: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The sets of a result that could be measured, and notes on the others."""
-    failed = [one for one in result["sets"] if "error" in one]
-    return [one for one in result["sets"] if "error" not in one], [f"{one['set']}: {one['error']}" for one in failed]
+def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[list[Row], list[str]]:
+    """Return the best rows of all sets and the notes on what does not count.
+
+    Each row gets its set's record as ``one``, its label, its solver's name, and ``times``: its seconds over ours.
+    """
+    rows: list[Row] = []
+    notes: list[str] = []
+    for one in ones:
+        if "rows" not in one:
+            rows.append({"label": one["set"], "named": "*"})
+            notes.append(f"{one['set']}: {one['error']}")
+            continue
+        ours = next((took(row) for row in one["rows"] if row["solver"] == "clsvm" and not failure(row)), None)
+        for row in best_forms(one["rows"]):
+            more = {"one": one, "label": head(one), "named": starred(row), "took": None if failure(row) else took(row)}
+            more["times"] = took(row) / ours if ours and row["solver"] != "clsvm" and not failure(row) else None
+            rows.append(row | more)
+            words = [failure(row)] if failure(row) else row.get("misses", [])
+            notes += [f"{one['set']}, {named(row)}: {note}" for note in (*words, *row.get("notes", []))]
+        notes += passed_over(one["set"], one["rows"])
+    return rows, notes
 
 
-def label(one: dict[str, Any]) -> str:
-    """A set of a result by its name and shape."""
-    return f"{one['set']} {one['n']}x{one['d']}"
+def ours_hold(ones: Sequence[Row]) -> bool:
+    """Return whether each set has a row of ours that counts."""
+    ours = [[row for row in one.get("rows", []) if row["solver"] == "clsvm"] for one in ones]
+    return all(rows and not any(failure(row) or row.get("misses") for row in rows) for rows in ours)
 
 
-def title(result: dict[str, Any]) -> str:
-    """Where and when it was measured, in one line."""
-    machine = result["machine"]
-    return f"{result['device']}; {machine['cpu']}, {machine['cores']} cores; {result['date']}"
+def library() -> Any:
+    """Return matplotlib.pyplot without a display; raise SystemExit where it is missing."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        from clsvm.errors import install
+
+        raise SystemExit(f"a picture needs matplotlib: {install('plot')}") from None
+    mpl.use("Agg")
+    import matplotlib.pyplot as plot
+
+    return plot
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How the results of one command are shown."""
-
-    header: tuple[str, ...]
-    left: int
-    """How many columns are words."""
-    legend: str
-    cells: Callable[[dict[str, Any]], tuple[list[tuple[str, ...]], list[str]]]
-    """Of a result: rows in the order of the header, and notes."""
-
-
-FIT = Layout(HEADER, 2, LEGEND, cells)
-
-
-def terminal(result: dict[str, Any], layout: Layout = FIT) -> Table:
-    """For rich's console."""
-    rows, notes = layout.cells(result)
-    table = Table(title=title(result), caption="\n".join([layout.legend, *notes]), caption_justify="left")
-    for i, name in enumerate(layout.header):
-        table.add_column(name, justify="left" if i < layout.left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row, end_section=False)
-    return table
+@contextmanager
+def picture(result: Row, path: Path, panels: int = 1) -> Iterator[list[Any]]:
+    """Yield the axes of some panels; write them with grids and legends to ``path`` at the end."""
+    plot = library()
+    figure, axes = plot.subplots(1, panels, figsize=(6.5 * panels, 5), layout="constrained", squeeze=False)
+    yield list(axes[0])
+    for one in axes[0]:
+        one.grid(alpha=0.3, which="both")
+        one.legend(fontsize=9)
+    figure.suptitle(f"{result['device']}, {result['date']}", fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plot.close(figure)
 
 
-def markdown(result: dict[str, Any], layout: Layout = FIT) -> str:
-    """For the README."""
-    rows, notes = layout.cells(result)
-    rule = ["---" if i < layout.left else "---:" for i in range(len(layout.header))]
-    lines = [f"| {' | '.join(row)} |" for row in (layout.header, rule, *rows)]
-    footer = [title(result), layout.legend, *notes]
-    return "\n".join([*lines, "", *[f"{line}  " for line in footer]])
+COLOURS = {"clsvm": "#1f6fb4", "onedal": "#f0a04b", "libsvm": "#b8b8b8"}
+PROJECTS = {"clsvm": "clsvm", "onedal": "scikit-learn-intelex", "libsvm": "scikit-learn"}
+
+
+def draw(result: Row, path: Path) -> None:
+    """Draw the seconds of each set and solver as bars over a logarithmic axis, with the times beside ours."""
+    counted = [
+        {row["solver"]: took(row) for row in best_forms(one.get("rows", [])) if not (failure(row) or row["misses"])}
+        for one in result["sets"]
+    ]
+    sets = [(label(one), row) for one, row in zip(result["sets"], counted, strict=True) if "clsvm" in row]
+    with picture(result, path) as (axes,):
+        for place, solver in enumerate(COLOURS):
+            at = [i + 0.27 * (place - 1) for i, (_, row) in enumerate(sets) if solver in row]
+            rows = [row for _, row in sets if solver in row]
+            bars = axes.barh(at, [row[solver] for row in rows], 0.24, color=COLOURS[solver], label=PROJECTS[solver])
+            ours = solver == "clsvm"
+            words = [f"{row[solver]:.2g} s" if ours else f"{row[solver] / row['clsvm']:.1f} x" for row in rows]
+            axes.bar_label(bars, words, padding=3, fontsize=7)
+        axes.set_yticks(range(len(sets)), [name for name, _ in sets], fontsize=8)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.set(xscale="log", xlabel="seconds of a warm fit")

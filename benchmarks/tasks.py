@@ -19,7 +19,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,165 +28,90 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
-from benchmarks import check, tasks_check
-from benchmarks.sets import EPSILON, OUTSIDE, TASK_SETS, Split, TaskSet, load_task
+import clsvm
+from benchmarks import check, table
+from benchmarks.command import DATA, Asked, Command, each_set, number, several
+from benchmarks.sets import BUNDLED_TASKS, EPSILON, OUTSIDE, TASK_SETS, Split, TaskSet, load_task
+from benchmarks.table import Row, Shown, shown
 
-DUAL = 1e-5
-VIOLATION = 1.2  # of tol
-SAME = 0.999
-MARGIN = 2e-3
-R2 = 1e-3
+SAME, MARGIN, R2 = 0.999, 2e-3, 1e-3
 SUPPORT, SUPPORT_REPEATED = 0.01, 0.07
 FEASIBLE = 1e-9  # of the bounds, and of all that they allow
 FINER = 100
 
-Predictions = dict[str, float]
-"""What is said of the test rows: ``score`` and ``peer_score``, and ``same`` (share) of ``compared`` rows if classes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An estimator that both libraries have by the same name."""
+    """An estimator that both libraries have by the same name.
+
+    targets: the kinds of sets that fit it. classes: whether it takes class_weight. peer_classes: whether
+    scikit-learn's heeds it; NuSVC's does not, and gets sample weights times class weights.
+    """
 
     targets: tuple[str, ...]
-    """Of TaskSet: the sets that fit it."""
     parameters: Callable[[TaskSet], dict[str, float]]
-    duals: tasks_check.Duals
-    predictions: Callable[[Any, Any, Any, Any], Predictions]
-    """Ours, scikit-learn's, test rows, test targets."""
+    duals: check.Duals
     classes: bool = False
-    """Whether it takes class_weight."""
     peer_classes: bool = True
-    """Whether scikit-learn's heeds it: NuSVC's does not, and gets sample weights times class weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What one comparison is asked to do."""
-
-    tasks: tuple[str, ...]
-    data: Path | None
-    tol: float = 1e-3
-    device: str | None = None
-
-
-def _same_classes(ours: Any, theirs: Any, X: Any, y: Any) -> Predictions:
-    theirs.decision_function_shape = "ovo"
-    mine, expected = ours.predict(X), theirs.predict(X)
-    clear = tasks_check.clear(theirs.decision_function(X), len(theirs.classes_), MARGIN)
-    return _shares(mine, expected, clear) | {"score": np.mean(mine == y), "peer_score": np.mean(expected == y)}
-
-
-def _same_sides(ours: Any, theirs: Any, X: Any, y: Any) -> Predictions:
-    mine, expected = ours.predict(X), theirs.predict(X)
-    clear = tasks_check.clear(theirs.decision_function(X), 2, MARGIN)
-    return _shares(mine, expected, clear) | {"score": np.mean(mine > 0), "peer_score": np.mean(expected > 0)}
-
-
-def _same_numbers(ours: Any, theirs: Any, X: Any, y: Any) -> Predictions:
-    return {"score": ours.score(X, y), "peer_score": theirs.score(X, y)}
-
-
-def _shares(mine: Any, expected: Any, clear: NDArray[np.bool_]) -> Predictions:
-    same = mine == expected
-    return {"same": np.mean(same[clear]), "compared": clear.sum(), "same_of_all": np.mean(same), "test": len(same)}
 
 
 TASKS: dict[str, Task] = {
-    "SVC": Task(
-        ("classes",),
-        lambda one: {"C": one.C},
-        tasks_check.c_svc,
-        _same_classes,
-        classes=True,
-    ),
-    "NuSVC": Task(
-        ("classes",),
-        lambda one: {"nu": one.nu},
-        tasks_check.nu_svc,
-        _same_classes,
-        classes=True,
-        peer_classes=False,
-    ),
-    "SVR": Task(
-        ("numbers",),
-        lambda one: {"C": one.C, "epsilon": EPSILON},
-        tasks_check.epsilon_svr,
-        _same_numbers,
-    ),
-    "NuSVR": Task(
-        ("numbers",),
-        lambda one: {"C": one.C, "nu": one.nu},
-        tasks_check.nu_svr,
-        _same_numbers,
-    ),
-    "OneClassSVM": Task(
-        ("classes", "numbers"),
-        lambda one: {"nu": OUTSIDE},
-        tasks_check.one_class,
-        _same_sides,
-    ),
+    "SVC": Task(("classes",), lambda one: {"C": one.C}, check.c_svc, classes=True),
+    "NuSVC": Task(("classes",), lambda one: {"nu": one.nu}, check.nu_svc, classes=True, peer_classes=False),
+    "SVR": Task(("numbers",), lambda one: {"C": one.C, "epsilon": EPSILON}, check.epsilon_svr),
+    "NuSVR": Task(("numbers",), lambda one: {"C": one.C, "nu": one.nu}, check.nu_svr),
+    "OneClassSVM": Task(("classes", "numbers"), lambda one: {"nu": OUTSIDE}, check.one_class),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Rows and weights of one row of the table."""
+    """Rows and weights of one row of the table. repeated: whether a training row comes twice."""
 
     form: str
-    weighted: bool
-    X: Any
-    y: NDArray[np.float64]
-    X_test: Any
-    y_test: NDArray[np.float64]
+    split: Split
     repeated: bool
-    """Whether a training row comes twice."""
-    sample_weight: NDArray[np.float64] | None
-    class_weight: dict[float, float] | None
+    sample_weight: NDArray[np.float64] | None = None
+    class_weight: dict[float, float] | None = None
 
     def weights(self, task: Task) -> NDArray[np.float64]:
-        """Of each row, of both kinds as far as the task takes them."""
-        weights = np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight.copy()
+        """Return the weight of each row, of both kinds as far as the task takes them."""
+        _, y, *_ = self.split
+        weights = np.ones(len(y)) if self.sample_weight is None else self.sample_weight.copy()
         if task.classes and self.class_weight:
-            weights *= np.array([self.class_weight[label] for label in self.y])
+            weights *= np.array([self.class_weight[label] for label in y])
         return weights
 
 
-def run(name: str, options: Options) -> dict[str, Any]:
-    """Every task that fits the set of that name in TASK_SETS: a record that fits JSON, a row for each pair of fits."""
+def tasks_set(name: str, asked: Asked) -> Row:
+    """Compare every task that fits the set of that name in TASK_SETS."""
     recipe, rows = TASK_SETS[name], []
-    split = load_task(name, options.data)
-    fitting = [task for task in options.tasks if recipe.target in TASKS[task].targets]
+    split = load_task(name, asked.data)
+    fitting = [task for task in asked.tasks if recipe.target in TASKS[task].targets]
     for case in _cases(recipe, split) if fitting else ():
         for task in fitting:
-            row = compare(task, recipe, case, options)
+            row = compare(task, recipe, case, asked)
             said = "; ".join([row["error"]] if row["error"] else [*row["misses"], *row["notes"]]) or "holds"
             print(f"{name} {task} {row['form']} {row['weights']}: {said}", file=sys.stderr, flush=True)
             rows.append(row)
-    return {
-        "set": name,
-        "gamma": recipe.gamma,
-        "classes": len(np.unique(split[1])) if recipe.target == "classes" else 0,
-        "tol": options.tol,
-        "remark": recipe.remark,
-        "rows": rows,
-    }
+    return {"set": name, "gamma": recipe.gamma, "tol": asked.tol, "remark": recipe.remark, "rows": rows}
 
 
 def _cases(recipe: TaskSet, split: Split) -> Iterator[Case]:
-    """Without and with weights, dense and CSR. Half, full and double weights, of rows at random, of classes in turn."""
+    """Yield dense and CSR rows, without and with weights: half, full and double, of random rows, of classes in turn."""
     X, y, X_test, y_test = split
     sample_weight = np.random.default_rng(0).choice([0.5, 1.0, 2.0], len(y))
     class_weight = {float(label): (0.5, 1.0, 2.0)[i % 3] for i, label in enumerate(np.unique(y))}
-    for form, one in (("dense", _dense(recipe, split)), ("CSR", (sp.csr_matrix(X), y, sp.csr_matrix(X_test), y_test))):
-        repeated = _repeated(one[0])
-        yield Case(form, False, *one, repeated, None, None)
+    for form, one in (("dense", dense(recipe, split)), ("CSR", (sp.csr_matrix(X), y, sp.csr_matrix(X_test), y_test))):
+        rows = sp.csr_matrix(one[0])
+        repeats = len({(row.indices.tobytes(), row.data.tobytes()) for row in rows}) < rows.shape[0]
+        yield Case(form, one, repeats)
         given = class_weight if recipe.target == "classes" else None
-        yield Case(form, True, *one, repeated, sample_weight[: len(one[1])], given)
+        yield Case(form, one, repeats, sample_weight[: len(one[1])], given)
 
 
-def _dense(recipe: TaskSet, split: Split) -> Split:
-    """The split as arrays, or as much of it as the set takes."""
+def dense(recipe: TaskSet, split: Split) -> Split:
+    """Return the split as arrays, or as much of it as the set takes."""
     X, y, X_test, y_test = split
     if recipe.most_dense:
         rows, tests = recipe.most_dense
@@ -196,120 +120,106 @@ def _dense(recipe: TaskSet, split: Split) -> Split:
     return (X.toarray(), y, X_test.toarray(), y_test) if sp.issparse(X) else (X, y, X_test, y_test)
 
 
-def _repeated(X: Any) -> bool:
-    rows = sp.csr_matrix(X)
-    rows.sum_duplicates()
-    rows.eliminate_zeros()
-    ends = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
-    distinct = {(rows.indices[i:j].tobytes(), rows.data[i:j].tobytes()) for i, j in ends}
-    return len(distinct) < rows.shape[0]
-
-
-def compare(name: str, recipe: TaskSet, case: Case, options: Options) -> dict[str, Any]:
-    """Fits both, recomputes both and judges ours: one row, which fits JSON. What raises is in its ``error``."""
-    row: dict[str, Any] = {
-        "task": name,
-        "form": case.form,
-        "weights": "weighted" if case.weighted else "none",
-        "n": case.X.shape[0],
-        "d": case.X.shape[1],
-        "repeated": case.repeated,
-        "parameters": TASKS[name].parameters(recipe),
-        "error": "",
-    }
+def compare(name: str, recipe: TaskSet, case: Case, asked: Asked) -> Row:
+    """Fit both, recompute both and judge ours. An error is in the row's ``error``."""
+    n, d = case.split[0].shape
+    weights = "none" if case.sample_weight is None else "weighted"
+    row: Row = {"task": name, "form": case.form, "weights": weights, "n": n, "d": d, "repeated": case.repeated}
     try:
         # BLAS in one thread: LIBSVM's inner products of dense rows are calls too short to share
         with threadpool_limits(1, user_api="blas"):
-            row |= _compared(name, recipe, case, options)
+            row |= {"error": ""} | _compared(name, recipe, case, asked)
     except Exception as error:
         traceback.print_exc()
         return row | {"error": f"{type(error).__name__}: {error}"}
-    return row | {"misses": misses(row, options.tol), "notes": notes(row)}
+    return row | {"misses": misses(row, asked.tol), "notes": _notes(row)}
 
 
-def _compared(name: str, recipe: TaskSet, case: Case, options: Options) -> dict[str, Any]:
-    import clsvm
-
-    task, common = TASKS[name], TASKS[name].parameters(recipe) | {"gamma": recipe.gamma, "tol": options.tol}
-    weights, kernel_fn = case.weights(task), check.kernel("rbf", gamma=recipe.gamma)
+def _compared(name: str, recipe: TaskSet, case: Case, asked: Asked) -> Row:
+    task, common = TASKS[name], TASKS[name].parameters(recipe) | {"gamma": recipe.gamma, "tol": asked.tol}
+    weights, rbf = case.weights(task), check.kernel("rbf", gamma=recipe.gamma)
     of_classes = {"class_weight": case.class_weight} if task.classes else {}
-    ours = getattr(clsvm, name)(**common, **of_classes, device=options.device)
-    their_weights = case.sample_weight
+    ours = getattr(clsvm, name)(**common, **of_classes, device=asked.device)
+    given = [case.sample_weight, case.sample_weight]
     if task.classes and not task.peer_classes:
-        of_classes, their_weights = {}, weights
-    theirs = getattr(sklearn.svm, name)(**common, **of_classes, cache_size=1000)
-    seconds, said = _fit(ours, case, case.sample_weight)
-    peer_seconds, _ = _fit(theirs, case, their_weights)
-    row: dict[str, Any] = {"seconds": seconds, "peer_seconds": peer_seconds, "warnings": said}
-    row |= {"device": ours.fit_report_.device, "converged": ours.fit_report_.converged}
+        of_classes, given[1] = {}, weights
+    both = ours, getattr(sklearn.svm, name)(**common, **of_classes, cache_size=1000)
 
-    def standings(model: Any) -> list[tasks_check.Standing]:
+    def fits(models: Sequence[Any]) -> tuple[list[float], list[list[check.Standing]], list[str]]:
+        """Return the seconds, standings and warnings of the fits."""
+        X, y, *_ = case.split
+        seconds, standings, said = [], [], []
         bounds = common.get("C", 1.0) * weights
-        return [tasks_check.standing(case.X, one, kernel_fn) for one in task.duals(model, case.y, bounds)]
+        for model, own in zip(models, given, strict=True):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                began = time.perf_counter()
+                model.fit(X, y, sample_weight=own)
+                seconds.append(time.perf_counter() - began)
+            said += [str(warning.message) for warning in caught if model is ours]
+            standings.append([check.standing(X, one, rbf) for one in task.duals(model, y, bounds)])
+        return seconds, standings, said
 
-    mine, best = standings(ours), standings(theirs)
-    row |= tasks_check.merged(mine) | {f"peer_{key}": value for key, value in tasks_check.merged(best).items()}
-    row |= {"dual_difference": _apart(mine, best), "worst_pair": max(map(_apart_one, mine, best), key=abs)}
-    if abs(row["dual_difference"]) > DUAL:
-        finer = [clone(model).set_params(tol=options.tol / FINER) for model in (ours, theirs)]
-        for model, given in zip(finer, (case.sample_weight, their_weights), strict=True):
-            _fit(model, case, given)
-        mine_finer, best_finer = map(standings, finer)
-        row |= {"finer_difference": _apart(mine_finer, best_finer)}
+    seconds, (mine, best), said = fits(both)
+    report = ours.fit_report_
+    row: Row = {"seconds": seconds[0], "peer_seconds": seconds[1], "warnings": said, "converged": report.converged}
+    row |= check.merged(mine) | {f"peer_{key}": value for key, value in check.merged(best).items()}
+    row["dual_difference"] = _apart(mine, best)
+    row["worst_pair"] = max((_apart([a], [b]) for a, b in zip(mine, best, strict=True)), key=abs)
+    if abs(row["dual_difference"]) > check.DUAL:
+        _, (mine_finer, best_finer), _ = fits([clone(model).set_params(tol=asked.tol / FINER) for model in both])
+        row["finer_difference"] = _apart(mine_finer, best_finer)
         row |= {"below_best": -_apart(mine, best_finer), "peer_below_best": -_apart(best, best_finer)}
-    row |= {"n_support": len(ours.support_), "peer_n_support": len(theirs.support_)}
-    found = task.predictions(ours, theirs, case.X_test, case.y_test)
-    return row | {key: float(value) for key, value in found.items()}
+    row |= {"n_support": len(both[0].support_), "peer_n_support": len(both[1].support_)}
+    return row | {key: float(value) for key, value in _predictions(*both, case.split).items()}
 
 
-def _fit(model: Any, case: Case, sample_weight: Any) -> tuple[float, list[str]]:
-    """The seconds of a fit, and what it warned of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        started = time.perf_counter()
-        model.fit(case.X, case.y, sample_weight=sample_weight)
-        seconds = time.perf_counter() - started
-    return seconds, [str(warning.message) for warning in caught]
+def _predictions(ours: Any, theirs: Any, split: Split) -> dict[str, Any]:
+    """Return both scores, and of classes and sides the share that is predicted alike among the clear test rows."""
+    *_, X, y = split
+    if not hasattr(theirs, "decision_function"):
+        return {"score": ours.score(X, y), "peer_score": theirs.score(X, y)}
+    classes = getattr(theirs, "classes_", np.array([-1, 1]))
+    if len(classes) > 2:
+        theirs.decision_function_shape = "ovo"
+    mine, expected = ours.predict(X), theirs.predict(X)
+    clear = check.clear(theirs.decision_function(X), len(classes), MARGIN)
+    right = y if hasattr(theirs, "classes_") else 1
+    scores = {"score": np.mean(mine == right), "peer_score": np.mean(expected == right)}
+    return scores | {"same": np.mean((mine == expected)[clear]), "compared": clear.sum()}
 
 
-def _apart(mine: Sequence[tasks_check.Standing], best: Sequence[tasks_check.Standing]) -> float:
-    """How far the summed objective is above (below: negative) the other's, of the other's size."""
-    return _relative(sum(one.dual for one in mine), sum(one.dual for one in best))
+def _apart(mine: Sequence[check.Standing], best: Sequence[check.Standing]) -> float:
+    """Return how far the summed objective is above (below: negative) the other's, relative to it."""
+    ours, theirs = (sum(one.dual for one in some) for some in (mine, best))
+    return (ours - theirs) / abs(theirs) if theirs else ours - theirs
 
 
-def _apart_one(mine: tasks_check.Standing, best: tasks_check.Standing) -> float:
-    return _relative(mine.dual, best.dual)
-
-
-def _relative(mine: float, best: float) -> float:
-    return (mine - best) / abs(best) if best else mine - best
-
-
-def misses(row: dict[str, Any], tol: float) -> list[str]:
-    """What of ours does not hold in a row of ``compare``, in words; empty where all does."""
-    found = []
-    if not row["converged"]:
-        found.append(f"not converged: {'; '.join(row['warnings'])}")
-    if not row["dual_difference"] >= -DUAL:
-        found.append(f"dual {row['dual']:.8g} is {-row['dual_difference']:.2g} below scikit-learn's")
-    if not abs(row.get("finer_difference", 0.0)) <= DUAL:
-        found.append(f"dual {row['finer_difference']:+.2g} of scikit-learn's when both have tol / {FINER}")
-    if not row["violation"] <= VIOLATION * tol:
-        found.append(f"KKT violation {row['violation']:.3g} above {VIOLATION:g} tol = {VIOLATION * tol:.3g}")
-    if not max(row["box"], row["off_sum"]) <= FEASIBLE:
-        found.append(f"constraints: bounds off by {row['box']:.2g}, sums by {row['off_sum']:.2g}")
-    if "same" in row and not row["same"] >= SAME:
-        found.append(f"{100 * row['same']:.3f} % of {row['compared']:.0f} test rows predicted alike")
-    if "same" not in row and not abs(row["score"] - row["peer_score"]) <= R2:
-        found.append(f"R^2 {row['score']:.5f}, scikit-learn's {row['peer_score']:.5f}")
+def misses(row: Row, tol: float) -> list[str]:
+    """Return what of ours does not hold in a row of ``compare``, in words."""
+    most = check.VIOLATION * tol
     share = SUPPORT_REPEATED if row["repeated"] else SUPPORT
-    if not abs(row["n_support"] - row["peer_n_support"]) <= max(1, share * row["peer_n_support"]):
-        found.append(f"{row['n_support']} support vectors, scikit-learn's {row['peer_n_support']}")
-    return found
+    apart = abs(row["n_support"] - row["peer_n_support"])
+    alike = "same" in row
+    rules = {
+        f"not converged: {'; '.join(row['warnings'])}": row["converged"],
+        f"dual {row['dual']:.8g} is {-row['dual_difference']:.2g} below scikit-learn's":
+            row["dual_difference"] >= -check.DUAL,
+        f"dual {row.get('finer_difference', 0):+.2g} of scikit-learn's when both have tol / {FINER}":
+            abs(row.get("finer_difference", 0.0)) <= check.DUAL,
+        f"KKT violation {row['violation']:.3g} above 1.2 tol = {most:.3g}": row["violation"] <= most,
+        f"constraints: bounds off by {row['box']:.2g}, sums by {row['off_sum']:.2g}":
+            max(row["box"], row["off_sum"]) <= FEASIBLE,
+        f"{100 * row.get('same', 0):.3f} % of the test rows predicted alike": not alike or row["same"] >= SAME,
+        f"R^2 {row['score']:.5f}, scikit-learn's {row['peer_score']:.5f}":
+            alike or abs(row["score"] - row["peer_score"]) <= R2,
+        f"{row['n_support']} support vectors, scikit-learn's {row['peer_n_support']}":
+            apart <= max(1, share * row["peer_n_support"]),
+    }  # fmt: skip
+    return [words for words, holds in rules.items() if not holds]
 
 
-def notes(row: dict[str, Any]) -> list[str]:
-    """What is worth knowing beside that."""
+def _notes(row: Row) -> list[str]:
     if "finer_difference" not in row:
         return []
     return [
@@ -317,3 +227,53 @@ def notes(row: dict[str, Any]) -> list[str]:
         f"scikit-learn's at tol / {FINER}, scikit-learn's {row['peer_below_best']:.1e}; when both have tol / {FINER}, "
         f"{row['finer_difference']:+.1e}"
     ]
+
+
+def _show(result: Row) -> Shown:
+    rows, notes, held = [], [], 0
+    for one in result["sets"]:
+        notes += [f"{one['set']}: {words}" for words in (one.get("error"), one.get("remark")) if words]
+        for row in one.get("rows", []):
+            missed = [row["error"]] if row["error"] else row["misses"]
+            held += not missed
+            place = f"{one['set']}, {row['task']}, {row['form']}, {row['weights']}"
+            notes += [f"{place}: {note}" for note in (*missed, *row.get("notes", []))]
+            marked = row["task"] + "*" * bool(missed)
+            rows.append({**row, "label": table.label(one | row), "task": marked})
+    columns = (
+        ("set", "{label}"), ("task", "{task}"), ("form", "{form}"),
+        ("weights", lambda row: "yes" if row["weights"] == "weighted" else ""), ("dual", "{dual:.8g}"),
+        ("off by", "{dual_difference:+.1e}"), ("worst pair", "{worst_pair:+.1e}"),
+        ("violation", "{violation:.2e} / {peer_violation:.2e}"),
+        ("predicted alike", lambda row: f"{100 * row['same']:.2f} % of {row['compared']:.0f}"),
+        ("score", "{score:.4f} / {peer_score:.4f}"), ("SVs", "{n_support} / {peer_n_support}"),
+        ("seconds", "{seconds:.2g} / {peer_seconds:.2g}"),
+    )  # fmt: skip
+    words = (
+        "pairs of figures: ours / scikit-learn's; off by: of its dual objective, and of the worst pair of classes; "
+        f"predicted alike: test rows farther than {MARGIN:g} from a boundary; score: accuracy, R^2, or the share inside"
+    )
+    return shown(result, columns, rows, f"{held} of {len(rows)} rows hold", words, table.CHECKED, *notes, left=4)
+
+
+def _measure(asked: Asked) -> Row:
+    asked.sets = asked.sets or [name for name in TASK_SETS if asked.data or name in BUNDLED_TASKS]
+    return each_set(tasks_set)(asked)
+
+
+def _holds(result: Row) -> bool:
+    every = [row for one in result["sets"] for row in one.get("rows", [one])]
+    return not any(row.get("error") or row.get("misses") for row in every)
+
+
+COMMAND = Command(
+    "tasks",
+    "SVC, NuSVC, SVR, NuSVR and OneClassSVM against scikit-learn's",
+    (
+        several("--sets", tuple(TASK_SETS), None, "; all that are there"),
+        several("--tasks", tuple(TASKS), tuple(TASKS)), DATA, number("--tol", 1e-3, "KKT tolerance of both"),
+    ),
+    _measure,
+    _show,
+    _holds,
+)  # fmt: skip

@@ -18,7 +18,7 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks.commands import COMMANDS
+from benchmarks.__main__ import page
 from benchmarks.gpu import summary
 from clsvm.cli.app import app
 from clsvm.kernels.records import BUILTIN
@@ -62,16 +62,8 @@ def _flags(command: Any) -> Iterator[Row]:
 
 
 def results(name: str) -> str:
-    """A table as its benchmark has it for a page, or else as it draws it in a terminal."""
-    result = json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8"))
-    command = COMMANDS[result.get("kind", "fit")]
-    shown = (command.page or command.show)(result)
-    if isinstance(shown, str):
-        return shown
-    columns = shown.columns
-    rows = zip(*([str(cell) for cell in column.cells] for column in columns), strict=True)
-    notes = [str(words) for words in (shown.title, shown.caption) if words]
-    return "\n\n".join([markdown(tuple(str(column.header) for column in columns), rows), *notes])
+    """Return the tables of a result."""
+    return page(json.loads((ROOT / "benchmarks" / "results" / name).read_text("utf-8")))
 
 
 def gpu(name: str, *title: str) -> str:

@@ -1,11 +1,21 @@
-"""The sets of the comparison: real ones from benchmarks.sets, with rows of length 1, and synthetic ones by shape."""
+"""The sets of the comparison: real ones from benchmarks.sets, with rows of length 1, and synthetic ones with the shapes
+and densities of BoostSVM's sets, where these are not at hand.
+
+The probability that a row has an entry in column r = 1, 2, ... is min(CAP, r^-a). Bisection finds the exponent a that
+gives the density asked for. ``h`` further columns have entries in the share COMMON of all rows, as the paper describes
+url's common columns; they count towards the density. Columns stand in random order, and rows have length 1. Labels or
+targets come from a linear function with TEACHER weights, on columns drawn with a probability proportional to their
+entries, and noise of NOISE.
+"""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,35 +23,163 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from benchmarks import sets
-from benchmarks.boostsvm import shapes
-from benchmarks.boostsvm.shapes import SHAPES
+
+CAP = 0.5  # largest density of a column that is not one of the h
+COMMON = 0.74
+TEACHER = 200
+NOISE = 0.05  # share of labels that are flipped, or noise of a target over its deviation
+COMMON_COLUMNS = (0, 100, 1000)  # the values of h
+DRAWN_ROWS, DRAWN_COLUMNS, DRAWN_ENTRIES = (400, 40000), (100, 60000), (4, 1500)  # of shapes that are drawn
+DRAWN_MOST = 1.5e7  # entries of all of their rows
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a synthetic set is like.
+
+    n: rows that are made. paper_n: rows of the paper's set. dense: zeros are spread evenly, there is no power law.
+    """
+
+    n: int
+    d: int
+    density: float
+    paper_n: int
+    target: Literal["classes", "numbers"] = "classes"
+    dense: bool = False
+
+    @property
+    def per_row(self) -> float:
+        """Return the entries of a row, on average."""
+        return self.density * self.d
+
+    def refused(self, h: int) -> str:
+        """Return why the set cannot have h common columns; empty where it can."""
+        if h and self.dense:
+            return "all columns are dense"
+        if h * COMMON > self.per_row or h >= self.d:
+            return f"{h} columns of density {COMMON} need {h * COMMON:.0f} entries a row, rows have {self.per_row:.1f}"
+        return ""
+
+
+SHAPES = {
+    "real-sim": Shape(72309, 20958, 0.0024, paper_n=72309),
+    "rcv1": Shape(67740, 47236, 0.0015, paper_n=677399),
+    "e2006": Shape(16087, 150360, 0.0082, paper_n=16087, target="numbers"),
+    "gisette": Shape(6000, 5000, 0.9908, paper_n=6000, dense=True),
+    "url": Shape(23961, 3231961, 0.000036, paper_n=2396130),
+}
+
+
+def drawn(seed: int) -> Shape:
+    """Draw a shape by a seed: rows, columns and entries of a row, uniform in their logarithms."""
+    rng = np.random.default_rng(seed)
+
+    def between(low: float, high: float) -> int:
+        return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+
+    n, d = between(*DRAWN_ROWS), between(*DRAWN_COLUMNS)
+    per_row = between(DRAWN_ENTRIES[0], min(0.4 * d, DRAWN_ENTRIES[1], DRAWN_MOST / n))
+    return Shape(n, d, per_row / d, paper_n=n)
+
+
+@dataclass(frozen=True)
+class Made:
+    """Synthetic rows X (n, d), float32, CSR or (of a dense shape) an array, and y (n,). teacher: the weights (d,) of
+    the linear function. record: how the set was made, ready for JSON."""
+
+    X: Any
+    y: NDArray[np.float64]
+    teacher: NDArray[np.float64]
+    record: dict[str, float]
+
+
+def make(shape: Shape, h: int = 0, scale: int = 1, seed: int = 0) -> Made:
+    """Make the set of a shape with h common columns and n / scale rows. Raises ValueError where h is not possible."""
+    if words := shape.refused(h):
+        raise ValueError(words)
+    rng, n = np.random.default_rng(seed), max(2, shape.n // scale)
+    if shape.dense:
+        cells = np.abs(rng.standard_normal((n, shape.d), np.float32))
+        cells[rng.random(cells.shape, np.float32) >= shape.density] = 0
+        X, record = normalize(cells), {}
+        count, common = np.count_nonzero(cells, axis=0), np.zeros(0, np.int64)
+    else:
+        a = exponent(shape.d - h, shape.per_row - h * COMMON)
+        density = np.concatenate([np.full(h, COMMON), power_law(shape.d - h, a)])
+        place = rng.permutation(shape.d)
+        X, record = normalize(_entries(rng, n, density, place)), {"exponent": a}
+        count, common = np.bincount(X.indices, minlength=shape.d), place[:h]
+    total = int(count.sum())
+    record |= {"density": total / (n * shape.d), "share_common": float(count[common].sum() / max(total, 1))}
+    y, teacher = _taught(rng, X, count, shape.target)
+    return Made(X, y, teacher, record)
+
+
+def power_law(d: int, a: float) -> NDArray[np.float64]:
+    """Return the densities of d columns for the exponent a, falling."""
+    return np.minimum(CAP, np.arange(1, d + 1, dtype=np.float64) ** -a)
+
+
+def exponent(d: int, per_row: float) -> float:
+    """Return the exponent with which d columns have ``per_row`` entries a row together, by bisection in [0, 8]."""
+    low, high = 0.0, 8.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        if power_law(d, middle).sum() > per_row:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _entries(rng: np.random.Generator, n: int, density: NDArray[np.float64], place: NDArray[np.int64]) -> sp.csr_matrix:
+    """Draw CSR rows with an entry in column place[j] with probability density[j], independently.
+
+    Each cell gets a Poisson number of points with mean -log(1 - density), and has an entry where it gets any.
+    """
+    d = len(density)
+    points = rng.poisson(-np.log1p(-density) * n)
+    cells = rng.integers(0, n, points.sum()) * d + np.repeat(place, points)
+    cells.sort()
+    cells = cells[np.diff(cells, prepend=-1) != 0]
+    indptr = np.searchsorted(cells, np.arange(n + 1) * d)
+    values = np.abs(rng.standard_normal(len(cells), np.float32))
+    return sp.csr_matrix((values, (cells % d).astype(np.int32), indptr.astype(np.int32)), shape=(n, d))
+
+
+def _taught(
+    rng: np.random.Generator, X: Any, count: NDArray[np.int64], target: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return y (n,) by a teacher (d,): targets with mean 0 and deviation 1 before the noise, or labels of -1 and 1."""
+    n, used = X.shape[0], np.flatnonzero(count)
+    # The columns with the largest keys are a draw without replacement, each with a probability as its count.
+    keys = np.log(count[used]) + rng.gumbel(size=len(used))
+    chosen = used[np.argsort(-keys)[:TEACHER]]
+    teacher = np.zeros(len(count))
+    teacher[chosen] = rng.standard_normal(len(chosen))
+    score = np.asarray(X @ teacher, np.float64)
+    if target == "numbers":
+        return (score - score.mean()) / score.std() + NOISE * rng.standard_normal(n), teacher
+    y = np.where(score > np.median(score), 1.0, -1.0)
+    y[rng.random(n) < NOISE] *= -1
+    return y, teacher
+
 
 Loader = Callable[[Path | None], tuple[Any, Any]]
 
 
-def _binary(name: str) -> Loader:
-    def make(folder: Path | None) -> tuple[Any, Any]:
-        problem = sets.load(name, folder)
-        return problem.X, problem.y
-
-    return make
+def _binary(name: str, folder: Path | None) -> tuple[Any, Any]:
+    problem = sets.load(name, folder)
+    return problem.X, problem.y
 
 
-def _classes(name: str) -> Loader:
-    def make(folder: Path | None) -> tuple[Any, Any]:
-        if folder is None:
-            raise sets.MissingSetError(f"{name} is read from a folder: give it as --data DIR")
-        return sets.TASK_SETS[name].make(folder)[:2]
-
-    return make
+def _classes(name: str, folder: Path | None) -> tuple[Any, Any]:
+    return sets.load_task(name, folder, whole=True)[:2]
 
 
 REAL: dict[str, Loader] = {
-    "a9a": _binary("a9a"),
-    "mnist8": _binary("mnist8"),
-    "ijcnn1": _binary("ijcnn1"),
-    "letter": _classes("letter"),
-    "news20_bydate": _classes("news20_bydate"),
+    **{name: partial(_binary, name) for name in ("a9a", "mnist8", "ijcnn1")},
+    **{name: partial(_classes, name) for name in ("letter", "news20_bydate")},
 }
 SETS = (*REAL, *SHAPES)
 RANDOM = "random-"  # before a seed: a set of the shape that it draws
@@ -67,30 +205,29 @@ class Case:
 
     @property
     def nnz(self) -> int:
-        """Entries that are not 0."""
+        """Return the number of entries that are not 0."""
         return int(self.X.nnz if sp.issparse(self.X) else np.count_nonzero(self.X))
 
     def head(self) -> dict[str, Any]:
-        """What every row of a result says about its set."""
+        """Return what a result says about its set."""
         n, d = self.X.shape
         numbers = {"n": n, "d": d, "nnz": self.nnz, "C": self.C, "gamma": self.gamma}
         return {"set": self.name, "h": self.h, **numbers, "density": self.nnz / (n * d), "made": self.record}
 
 
 def refused(name: str, h: int) -> str:
-    """Why a set cannot have h common columns, in words; empty where it can."""
+    """Return why a set cannot have h common columns; empty where it can."""
     if name in SHAPES:
         return SHAPES[name].refused(h)
     return "a real set has the columns that it has" if h else ""
 
 
 def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> Case:
-    """The set of that name with n / scale rows; the same rows in every call. FileNotFoundError or MissingSetError says
-    what is missing."""
+    """Return the set of that name with n / scale rows, the same rows in every call; errors as of sets.load."""
     if name in SHAPES or name.startswith(RANDOM):
         seed = int(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else 0
-        shape = SHAPES.get(name) or shapes.drawn(seed)
-        made = shapes.make(shape, h, scale, seed)
+        shape = SHAPES.get(name) or drawn(seed)
+        made = make(shape, h, scale, seed)
         numbers = {"C": 100.0, "gamma": 0.5} if shape.target == "classes" else {"C": 256.0, "gamma": 0.125}
         return Case(name, h, made.X, made.y, shape.target == "classes", **numbers, record=made.record)
     X, y = REAL[name](folder)
@@ -102,3 +239,8 @@ def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> C
         if X.nnz >= DENSE * X.shape[0] * X.shape[1]:
             X = X.toarray()
     return Case(name, h, X, y[chosen])
+
+
+def asked_for(name: str, asked: Namespace) -> Case:
+    """Return the set of that name as the command line asks for it."""
+    return load(name, asked.h, asked.scale, asked.data)

@@ -1,66 +1,125 @@
-"""Table 4: products K(X, U) in every layout that can hold the rows, and how near the chosen layout is to the best."""
+"""Products K(X, U): table 4 and the choice of a layout, table 3 (what the order of columns and their partition gain, in
+products and in fits), figure 3 (square matrices stored dense and as CSR) and figure 4 (entries over the columns).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-from rich.table import Table
+import numpy as np
+import scipy.sparse as sp
 
-from benchmarks.boostsvm import cases, paper
-from benchmarks.boostsvm.shared import Options, Part, failed, label, measured, shown
-from benchmarks.boostsvm.timing import WORKING, Laid, race
+from benchmarks import table
+from benchmarks.bench import TOLERANCE, Laid, Product
+from benchmarks.boostsvm import fits
+from benchmarks.boostsvm.cases import Case, asked_for
+from benchmarks.table import Row, Shown, picture, shown
 from clsvm import kernels
-from clsvm.gram import layouts
+from clsvm.arrays import Data
+from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.csr import Csr
+from clsvm.gram.layouts.hybrid import Hybrid
+from clsvm.gram.layouts.record import Layout
+from clsvm.gram.partition import Partition
+from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
+WORKING = (512, 16)  # working rows of a product
 MOST_DENSE = 4 << 30  # bytes of dense rows that are tried
 ALLOWED = 1.15  # of the best layout's time, beside the spread
-APART = 1e-4  # of a kernel value, in float32
+PAPER_3: dict[str, tuple[float | None, ...]] = {  # seconds on a GPU: ThunderSVM, with order, with partition, BoostSVM
+    "real-sim": (3.80, 2.69, None, 1.97),
+    "rcv1": (348.58, 100.27, None, 93.76),
+    "e2006": (13.86, 7.02, 5.96, 3.10),
+}
+PAPER_4 = (  # GFLOP/s, then GB/s
+    "the paper's, on an RTX 3090: real-sim: ThunderSVM 419.75 GFLOP/s and 61.11 GB/s, BoostSVM 1123.8 and 221.4; "
+    "rcv1: ThunderSVM 425.65 GFLOP/s and 55.41 GB/s, BoostSVM 1187.18 and 206.93"
+)
 
 
-def measure(name: str, options: Options) -> dict[str, Any]:
-    """rows: those of timing.race by layout; layouts: how the rows are stored; chosen: the layout of "auto" for
-    each number of working rows; verdicts: its time over the best one's."""
-    case = options.load(name)
+def race(
+    stream: Stream, case: Case, contestants: Mapping[str, Laid], repeats: int, numbers: Sequence[int] = WORKING
+) -> list[Row]:
+    """Return a row for each of the ``numbers`` of working rows and contestant, in turns.
+
+    effective, done: multiply-adds of the entries that are not 0, and of all cells that are stored. apart: the largest
+    difference of a kernel value to float64's. A run is timed right after the same one, as those of a fit follow each
+    other. All write to the same place: on some systems the pages of a buffer decide more than the layout.
+    """
+    found, rng, n = [], np.random.default_rng(1), case.X.shape[0]
+    for working in numbers:
+        chosen = rng.choice(n, min(working, n), replace=False)
+        out = stream.buffer(max(Product.values_bytes(laid, len(chosen)) for laid in contestants.values()))
+        products = {name: Product(laid, chosen, out=out) for name, laid in contestants.items()}
+        every: dict[str, list[float]] = {name: [] for name in products}
+        for _ in range(repeats):
+            for name, product in products.items():
+                for _ in range(2):
+                    stream.finish()
+                    began = perf_counter()
+                    product.launch()
+                    stream.finish()
+                every[name].append(perf_counter() - began)
+        for name, product in products.items():
+            seconds = every[name]
+            low, high = np.quantile(seconds, (0.25, 0.75))
+            middle = statistics.median(seconds)
+            row = {"W": working, "name": name, "seconds": middle, "spread": float(high - low) / middle}
+            row |= {"all_seconds": seconds, "effective": case.nnz * len(chosen), "bytes": product.nbytes}
+            found.append(row | {"done": product.laid.rows.stored * len(chosen), "apart": product.error()})
+            product.free()
+        stream.free(out)
+    return found
+
+
+def right(result: Row) -> bool:
+    """Return whether every set was measured and every kernel value is float32's."""
+    measured = fits.measured(result)
+    return not fits.failed(result) and all(row["apart"] <= TOLERANCE for one in measured for row in one["rows"])
+
+
+# Every layout, and the choice between them.
+
+
+def measure(name: str, asked: Namespace) -> Row:
+    """Time each layout; chosen: that of "auto" for each number of working rows; verdicts: its time over the best's."""
+    case = asked_for(name, asked)
     kernel = kernels.make("rbf", gamma=case.gamma)
-    with Stream(options.device) as stream:
-        began = perf_counter()
+    with Stream(asked.device) as stream:
         plans = {W: layouts.choose(stream.profile, case.X, kernel.spec, working=W) for W in WORKING}
-        took = (perf_counter() - began) / len(plans)
         chosen = {W: plan.kind for W, plan in plans.items()}
         laid, kept = {}, []
+        n, d = case.X.shape
         for kind in layouts.names(kernel.spec):
-            if kind not in chosen.values() and not _fits(case, kind):
+            fit = d <= LAYOUTS[kind].most and (kind != "dense" or 4 * n * d <= MOST_DENSE)
+            if not fit and kind not in chosen.values():
                 continue
             began = perf_counter()
-            plan = layouts.choose(stream.profile, case.X, kernel.spec, kind)
-            laid[kind] = one = Laid(stream, case.X, plan, kernel)
-            seconds, whole = perf_counter() - began, plan.partition.dense if plan.partition else 0
-            stored = {"stored": one.rows.stored, "nbytes": one.nbytes, "whole": whole}
-            kept.append({"layout": kind, "build_seconds": seconds, **stored})
-        rows = race(stream, case, laid, options.repeats)
-        device = str(stream.info)
-    auto = [{"W": W, "layout": plan.kind, "reason": plan.reason, "seconds": took} for W, plan in plans.items()]
-    found = {"device": device, "chosen": auto, "layouts": kept, "rows": rows}
-    return case.head() | found | {"verdicts": verdicts(rows, chosen)}
+            laid[kind] = one = Laid.by(stream, case.X, kernel, kind)
+            kept.append({"layout": kind, "build_seconds": perf_counter() - began, "nbytes": one.nbytes})
+        rows = race(stream, case, laid, asked.repeats)
+    auto = [{"W": W, "layout": plan.kind, "reason": plan.reason} for W, plan in plans.items()]
+    found = {"chosen": auto, "layouts": kept, "rows": rows, "verdicts": verdicts(rows, chosen)}
+    return case.head() | found
 
 
-def _fits(case: cases.Case, kind: str) -> bool:
-    n, d = case.X.shape
-    return d <= LAYOUTS[kind].most and (kind != "dense" or 4 * n * d <= MOST_DENSE)
+def verdicts(rows: Sequence[Row], chosen: Mapping[int, str]) -> list[Row]:
+    """Return for each number of working rows whether the chosen layout takes at most ALLOWED of the best one's time.
 
-
-def verdicts(rows: list[dict[str, Any]], chosen: Mapping[int, str]) -> list[dict[str, Any]]:
-    """For each number of working rows: the best layout, the one ``chosen`` for so many, its time over the best one's,
-    and whether that is at most ALLOWED and the larger spread of the two."""
+    The larger spread of the two is allowed besides.
+    """
     found = []
     for working in dict.fromkeys(row["W"] for row in rows):
         timed = {row["name"]: row for row in rows if row["W"] == working}
-        best = min(timed, key=lambda name: timed[name]["seconds"])
-        own = chosen[working]
+        best, own = min(timed, key=lambda name: timed[name]["seconds"]), chosen[working]
         ratio = timed[own]["seconds"] / timed[best]["seconds"]
         allowed = ALLOWED + max(timed[name]["spread"] for name in (own, best))
         verdict = {"W": working, "best": best, "chosen": own, "ratio": ratio, "allowed": allowed}
@@ -68,65 +127,263 @@ def verdicts(rows: list[dict[str, Any]], chosen: Mapping[int, str]) -> list[dict
     return found
 
 
-def right(result: dict[str, Any]) -> bool:
-    """Whether every set was measured and every kernel value is float32's."""
-    return not failed(result) and all(row["apart"] <= APART for one in measured(result) for row in one["rows"])
+def holds(result: Row) -> bool:
+    """Return whether all values are right, and the chosen layout is near the best one."""
+    return right(result) and all(found["within"] for one in fits.measured(result) for found in one["verdicts"])
 
 
-def holds(result: dict[str, Any]) -> bool:
-    """The same, and whether the chosen layout is near the best one."""
-    return right(result) and all(found["within"] for one in measured(result) for found in one["verdicts"])
+def _mark(row: Row, one: Row) -> str:
+    return "*" * any((own["W"], own["layout"]) == (row["W"], row["name"]) for own in one["chosen"])
 
 
-def show(result: dict[str, Any]) -> Table:
-    """Milliseconds of each layout, * at the chosen one, and the verdicts."""
-    names, rows = tuple(LAYOUTS), []
-    for one in measured(result):
+def show(result: Row) -> Shown:
+    """Return milliseconds of each layout and the verdicts."""
+    rows: list[Row] = []
+    for one in fits.measured(result):
         built = {row["layout"]: f"{1e3 * row['build_seconds']:.3g}" for row in one["layouts"]}
-        rows.append([label(one), "build", *(built.get(name, "-") for name in names), "", "", "", ""])
+        rows.append({"label": table.label(one), "W": "build", **built})
         for found in one["verdicts"]:
-            cells = {row["name"]: _milliseconds(row, one) for row in one["rows"] if row["W"] == found["W"]}
-            said = f"{found['ratio']:.2f}", f"{found['allowed']:.2f}", "yes" if found["within"] else "no"
-            rows.append(["", str(found["W"]), *(cells.get(name, "-") for name in names), found["best"], *said])
+            cells = {
+                row["name"]: f"{1e3 * row['seconds']:.3g} ±{row['spread']:.0%}{_mark(row, one)}"
+                for row in one["rows"]
+                if row["W"] == found["W"]
+            }
+            rows.append({"label": table.label(one)} | found | cells)
+    columns: tuple[table.Column, ...] = (
+        ("set", "{label}"), ("W", "{W}"), *((name, f"{{{name}}}") for name in LAYOUTS), ("best", "{best}"),
+        ("ratio", "{ratio:.2f}"), ("allowed", "{allowed:.2f}"), ("within", lambda row: table.verdict(row["within"])),
+    )  # fmt: skip
     words = (
-        "ms of K(X, U) for W working rows, median and spread; *: the chosen layout; ratio: its time over the best\n"
+        "ms of K(X, U) for W working rows, median and spread; *: the chosen layout; ratio: its time over the best; "
         f"allowed: {ALLOWED:g} and the larger spread of the two"
     )
-    return shown(result, words, ("set", "W", *names, "best", "ratio", "allowed", "within"), 2, rows)
+    return shown(result, columns, rows, words, *fits.missing(result), left=2)
 
 
-def _milliseconds(row: dict[str, Any], one: dict[str, Any]) -> str:
-    mark = "*" if _chosen(row, one) else ""
-    return f"{1e3 * row['seconds']:.3g} ±{100 * row['spread']:.0f} %{mark}"
+def show_rates(result: Row) -> Shown:
+    """Return table 4: rates of each layout."""
+    rows = [row | {"one": one} for one in fits.measured(result) for row in one["rows"]]
+
+    def giga(title: str, value: str, over: str = "") -> table.Column:
+        return title, lambda row: f"{row[value] / (row[over] if over else 1) / 1e9:.3g}"
+
+    columns: tuple[table.Column, ...] = (
+        ("set", lambda row: table.label(row["one"])), ("layout", lambda row: row["name"] + _mark(row, row["one"])),
+        ("W", "{W}"), ("ms", lambda row: f"{1e3 * row['seconds']:.3g}"), giga("GFMA", "effective"),
+        giga("done", "done"),
+        giga("GB", "bytes"), giga("GFMA/s", "effective", "seconds"), giga("done/s", "done", "seconds"),
+        giga("GB/s", "bytes", "seconds"),
+    )  # fmt: skip
+    words = "GFMA: 10^9 multiply-adds of entries, done: of all cells that are stored; GB: rows read once, panel and K"
+    return shown(result, columns, rows, words, PAPER_4, *fits.missing(result), left=2)
 
 
-def show_rates(result: dict[str, Any]) -> Table:
-    """Table 4: rates of each layout."""
-    rows = []
-    for one in measured(result):
-        head = label(one)
-        for row in one["rows"]:
-            counted = f"{row['effective'] / 1e9:.3g}", f"{row['done'] / 1e9:.3g}", f"{row['bytes'] / 1e9:.3g}"
-            rates = (f"{row[what] / row['seconds'] / 1e9:.3g}" for what in ("effective", "done", "bytes"))
-            mark = "*" if _chosen(row, one) else ""
-            rows.append([head, row["name"] + mark, str(row["W"]), f"{1e3 * row['seconds']:.3g}", *counted, *rates])
-            head = ""
-    beside = "; ".join(
-        f"{name}: ThunderSVM {a:g} GFLOP/s and {c:g} GB/s, BoostSVM {b:g} and {d:g}"
-        for name, (a, b, c, d) in paper.TABLE_4.items()
-    )
+# Table 3.
+
+
+class AsTheyCame(Csr):
+    """Rows in CSR, with columns numbered as they came."""
+
+    def partition(self, profile: Profile, X: Data) -> None:
+        return None
+
+
+class Ordered(Csr):
+    """Rows in CSR, with columns numbered by falling density, however few they are."""
+
+    def partition(self, profile: Profile, X: Data) -> Partition:
+        return partition.by_density(partition.counts(X))
+
+
+class InPlace(Hybrid):
+    """The hybrid layout, with the columns of each part numbered as they came."""
+
+    def partition(self, profile: Profile, X: Data) -> Partition:
+        made = super().partition(profile, X)
+        parts = np.split(made.order, [made.dense])
+        return Partition(np.concatenate([np.sort(part) for part in parts]), made.dense)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How our machines hold rows: a layout's name, and what stands for that layout."""
+
+    layout: str = "auto"
+    record: Layout | None = None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Make the layout of this process the variant's."""
+        if self.record is None:
+            yield
+            return
+        usual, LAYOUTS[self.layout] = LAYOUTS[self.layout], self.record
+        try:
+            yield
+        finally:
+            LAYOUTS[self.layout] = usual
+
+
+VARIANTS = {
+    "neither": Variant("csr", AsTheyCame()),
+    "order": Variant("csr", Ordered()),
+    "partition": Variant("hybrid", InPlace()),
+    "both": Variant("hybrid"),
+}
+DUAL = 1e-4  # of the dual objective, that the variants may differ by at a KKT tolerance of 1e-3
+RUNS = 5  # of each product after the first
+
+
+def measure_variants(name: str, asked: Namespace) -> Row:
+    """Time products and fits of each variant; split_seconds: of counting columns and splitting rows."""
+    case = asked_for(name, asked)
+    kernel = kernels.make("rbf", gamma=case.gamma)
+    with Stream(asked.device) as stream:
+        laid = {}
+        for own, variant in VARIANTS.items():
+            with variant.applied():
+                laid[own] = Laid.by(stream, case.X, kernel, variant.layout)
+        rows = race(stream, case, laid, RUNS)
+        began = perf_counter()
+        made = LAYOUTS["hybrid"].partition(stream.profile, case.X)
+        assert made
+        partition.split(sp.csr_matrix(case.X), made)
+        seconds = perf_counter() - began
+    ended = fits.fitted(case, asked, (), VARIANTS)
+    return case.head() | {"rows": rows, "fits": ended, "split_seconds": seconds}
+
+
+def variants_hold(result: Row) -> bool:
+    """Return whether all values are right, and the fits that ended converged to the same objective."""
+    for one in fits.measured(result):
+        ended = [fit for fit in one["fits"] if not fit["too_long"]]
+        if any(fit["failed"] or not fit["report"]["converged"] for fit in ended):
+            return False
+        duals = [fit["report"]["dual"] for fit in ended] or [0.0]
+        if max(duals) - min(duals) > DUAL * abs(max(duals)):
+            return False
+    return right(result)
+
+
+def show_variants(result: Row) -> Shown:
+    """Return table 3: products and fits, each with its gain over "neither"."""
+    rows: list[Row] = []
+    for one in fits.measured(result):
+        first, paper = one["fits"][0].get("seconds"), PAPER_3.get(one["set"], (None,) * len(VARIANTS))
+        for own, fit, theirs in zip(VARIANTS, one["fits"], paper, strict=True):
+            row: Row = {"label": table.label(one), "own": own, "paper": "-" if theirs is None else f"{theirs:g}"}
+            for W in WORKING:
+                timed = {row["name"]: row["seconds"] for row in one["rows"] if row["W"] == W}
+                row |= {f"ms {W}": f"{1e3 * timed[own]:.3g}", f"gain {W}": f"{timed['neither'] / timed[own]:.2f}"}
+            row["fit"] = fit["failed"]
+            if "seconds" in fit:
+                split = one["split_seconds"] * (VARIANTS[own].layout == "hybrid") / fit["seconds"]
+                row |= {"fit": f"{fit['seconds']:.3g}", "gain": f"{first / fit['seconds']:.2f}" if first else ""}
+                row |= {"split": f"{100 * split:.2g}" if split else ""}
+            rows.append(row)
+    products = (part for W in WORKING for part in ((f"W = {W}, ms", f"{{ms {W}}}"), ("gain", f"{{gain {W}}}")))
+    columns = (
+        ("set", "{label}"), ("variant", "{own}"), *products, ("fit s", "{fit}"), ("gain", "{gain}"),
+        ("split %", "{split}"), ("paper's s", "{paper}"),
+    )  # fmt: skip
     words = (
-        "GFMA: 10^9 multiply-adds of entries, done: of all cells that are stored; GB: rows read once, panel and K\n"
-        f"the paper's, on an RTX 3090: {beside}"
+        "gain: over neither; order: columns by falling density; partition: dense columns whole, in their old order; "
+        "split: what counting columns and splitting rows take, of the fit's seconds; paper's s: ThunderSVM, with its "
+        "columns in order, partitioned, and BoostSVM, on an RTX 3090"
     )
-    heads = "set", "layout", "W", "ms", "GFMA", "done", "GB", "GFMA/s", "done/s", "GB/s"
-    return shown(result, words, heads, 2, rows)
+    return shown(result, columns, rows, words, *fits.missing(result), left=2)
 
 
-def _chosen(row: dict[str, Any], one: dict[str, Any]) -> bool:
-    """Whether a row is of the layout that was chosen for so many working rows."""
-    return any((own["W"], own["layout"]) == (row["W"], row["name"]) for own in one["chosen"])
+# Figures.
+
+SIZES = ("512", "1024", "2048", "4096")
+TENTHS, POINTS = 10, 80  # parts of the columns; points of a curve, at most
 
 
-PRODUCTS = Part("products in every layout, and the choice", cases.SETS, measure, show, holds)
-TABLE_4 = Part("rates of products", cases.SETS, measure, show_rates, right)
+def measure_squares(name: str, asked: Namespace) -> Row:
+    """Time K(X, X) of n = d rows without a zero, dense and as CSR; the kernel function is a small part of it."""
+    n = int(name) // asked.scale
+    X = np.random.default_rng(0).random((n, n), np.float32) + np.float32(0.5)
+    case = Case(name, 0, X, np.ones(n), gamma=1 / n)
+    kernel = kernels.make("rbf", gamma=case.gamma)
+    with Stream(asked.device) as stream:
+        laid = {kind: Laid.by(stream, X, kernel, kind) for kind in ("dense", "csr")}
+        return case.head() | {"rows": race(stream, case, laid, asked.repeats, (n,))}
+
+
+def show_squares(result: Row) -> Shown:
+    """Return figure 3: milliseconds, rates and the ratio for each size."""
+
+    def figures(i: int, kind: str) -> tuple[table.Column, table.Column]:
+        return (
+            (f"{kind} ms", lambda one: f"{1e3 * one['rows'][i]['seconds']:.3g}"),
+            (f"{kind} GFMA/s", lambda one: f"{one['rows'][i]['done'] / one['rows'][i]['seconds'] / 1e9:.3g}"),
+        )
+
+    columns: list[table.Column] = [("n = d", "{n}"), *figures(0, "dense"), *figures(1, "CSR")]
+    columns.append(("CSR / dense", lambda one: f"{one['rows'][1]['seconds'] / one['rows'][0]['seconds']:.2f}"))
+    words = "GFMA/s: 10^9 multiply-adds a second; on an RTX 3090 the paper has some 20 and 1 TFLOP/s"
+    return shown(result, columns, fits.measured(result), words, *fits.missing(result), left=0)
+
+
+def draw_squares(result: Row, path: Path) -> None:
+    """Draw figure 3."""
+    with picture(result, path) as (axes,):
+        for i, kind in enumerate(("dense", "csr")):
+            points = [(one["n"], one["rows"][i]["seconds"]) for one in fits.measured(result)]
+            axes.loglog(*zip(*points, strict=True), marker="o", label=kind)
+        axes.set(title="products of square matrices without a zero", xlabel="n = d", ylabel="seconds")
+
+
+def measure_columns(name: str, asked: Namespace) -> Row:
+    """Return the density of each tenth of the columns that occur, densest first, and at some ranks.
+
+    whole: columns that each of the paper's rules stores dense.
+    """
+    case = asked_for(name, asked)
+    n, count = case.X.shape[0], partition.counts(case.X)
+    falling = np.sort(count[count > 0])[::-1] / n
+    ranks = np.unique(np.geomspace(1, len(falling), POINTS).astype(int))
+    return case.head() | {
+        "occur": len(falling),
+        "common": int((falling > partition.FULL).sum()),
+        "deciles": [float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS)],
+        "ranks": ranks.tolist(),
+        "curve": falling[ranks - 1].tolist(),
+        "whole": {rule: partition.partition(count, n, rule).dense for rule in ("paper", "code")},
+    }
+
+
+def columns_hold(result: Row) -> bool:
+    """Return whether the tenths of columns have all entries between them."""
+    for one in fits.measured(result):
+        sizes = [len(tenth) for tenth in np.array_split(np.arange(one["occur"]), TENTHS)]
+        entries = sum(size * (density or 0) for size, density in zip(sizes, one["deciles"], strict=True)) * one["n"]
+        if abs(entries - one["nnz"]) > 1e-6 * one["nnz"]:
+            return False
+    return not fits.failed(result)
+
+
+def show_columns(result: Row) -> Shown:
+    """Return figure 4."""
+
+    def tenth(i: int) -> table.Column:
+        return str(i + 1), lambda one: "-" if one["deciles"][i] is None else f"{100 * one['deciles'][i]:.3g}"
+
+    columns: tuple[table.Column, ...] = (
+        ("set", table.label), ("density %", lambda one: f"{100 * one['density']:.3g}"), ("occur", "{occur}"),
+        ("> 50 %", "{common}"), ("whole, paper", "{whole[paper]}"), ("code", "{whole[code]}"),
+        *map(tenth, range(TENTHS)),
+    )  # fmt: skip
+    words = (
+        "density in % of each tenth of the columns that occur, densest first; whole: columns that a rule stores dense"
+    )
+    return shown(result, columns, fits.measured(result), words, *fits.missing(result))
+
+
+def draw_columns(result: Row, path: Path) -> None:
+    """Draw figure 4: the density of columns over their rank."""
+    with picture(result, path) as (axes,):
+        for one in fits.measured(result):
+            axes.loglog(one["ranks"], one["curve"], marker=".", label=table.label(one))
+        axes.set(title="columns by falling density", xlabel="rank", ylabel="share of rows with an entry")

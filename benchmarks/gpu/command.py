@@ -20,10 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment
+from benchmarks.command import machine, versions
 from benchmarks.gpu import summary
-from benchmarks.gpu.plan import BY_NAME, STEPS, Step
-from benchmarks.gpu.steps import write
+from benchmarks.gpu.plan import BY_NAME, STEPS, Step, write
 
 ROOT = Path(__file__).resolve().parents[2]
 HELP = "try everything on a GPU: limits, tests, training, peaks, products; JSON and tables into a folder"
@@ -34,66 +33,65 @@ GREEN = ("ok", "partial", "skipped")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add what the command takes."""
     parser.add_argument("--out", type=Path, required=True, help="the folder to write into")
     parser.add_argument("--minutes", type=_minutes, default=9.0, help="when to have ended (9)")
     parser.add_argument("--device", help="as clsvm.SVC takes it; CLSVM_DEVICE, else gpu")
     parser.add_argument("--data", type=_folder, help="folder of the data sets; CLSVM_DATA, else synthetic stand-ins")
-    parser.add_argument(
-        "--steps", type=_steps, default=[], help=f"some of the steps: {', '.join(step.name for step in STEPS)}"
-    )
+    parser.add_argument("--steps", type=_steps, default=[], help=f"some of the steps: {', '.join(BY_NAME)}")
 
 
 def main(argv: list[str]) -> int:
-    """The command by itself, which needs none of what the other benchmarks import."""
+    """Run the command by itself, which needs none of what the other benchmarks import."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description=__doc__)
     add_arguments(parser)
     return run(parser.parse_args(argv))
 
 
-def run(options: argparse.Namespace) -> int:
-    """Runs the steps; 0 where none failed or was killed, 1 otherwise."""
-    end = time.monotonic() + 60 * options.minutes - CLOSING
-    folder = options.out.resolve()
+def run(asked: argparse.Namespace) -> int:
+    """Run the steps; return 0 where none failed or was killed, 1 otherwise."""
+    end = time.monotonic() + 60 * asked.minutes - CLOSING
+    folder = asked.out.resolve()
     (folder / "steps").mkdir(parents=True, exist_ok=True)
-    for kind in ("*.json", "*.jsonl", "*.txt"):  # an earlier run's: its tests would pass for this one's
-        for file in (folder / "steps").glob(kind):
-            file.unlink()
+    for file in (folder / "steps").iterdir():  # an earlier run's: its tests would pass for this one's
+        file.unlink()
     (folder / "gpu.log").write_text("")
     named = os.environ.get("CLSVM_DATA")
-    data = options.data or (Path(named).resolve() if named else None)
+    data = asked.data or (Path(named).resolve() if named else None)
     told = {
-        "device": options.device or os.environ.get("CLSVM_DEVICE") or "gpu",
+        "device": asked.device or os.environ.get("CLSVM_DEVICE") or "gpu",
         "data": str(data) if data else None,
         "folder": str(folder / "steps"),
     }
     result: dict[str, Any] = {
         "kind": "gpu",
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M}",
-        "minutes": options.minutes,
+        "minutes": asked.minutes,
         "device": told["device"],
-        "machine": environment.machine(),
-        "versions": environment.versions(),
+        "machine": machine(),
+        "versions": versions(),
         "steps": [],
     }
-    plan = chosen(options.steps, told["data"])
-    with _stoppable():
+    plan = chosen(asked.steps, told["data"])
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run as Ctrl-C does
+    try:
         for i, step in enumerate(plan):
             left = end - time.monotonic()
             fair = left * step.share / sum(later.share for later in plan[i:])
             _step(result, folder, i, step, told, min(left, max(fair, LEAST)))
-    print(summary.markdown(result), flush=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0 if all(one["status"] in GREEN for one in result["steps"]) else 1
 
 
 def chosen(names: list[str], data: str | None) -> list[Step]:
-    """The steps of those names, or all but the drills; no stand-in for a set that is there."""
-    steps = [BY_NAME[name] for name in names] or [step for step in STEPS if not step.drill]
+    """Return the steps of those names, or all but the drills; no stand-in for a set that is there."""
+    steps = [BY_NAME[name] for name in names] or [step for step in STEPS if not step.name.startswith("drill")]
     return [step for step in steps if not (step.instead_of and _there(data, step.instead_of))]
 
 
 def _step(result: dict[str, Any], folder: Path, i: int, step: Step, told: dict[str, Any], limit: float) -> None:
-    """One step, its record and, as it stands by then, that of all."""
+    """Run one step; write its record and, as it stands by then, that of all."""
     file = folder / "steps" / f"{i:02d}-{re.sub(r'[^a-z0-9]+', '-', step.name)}.json"
     head: dict[str, Any] = {"step": step.name, "run": step.run, "limit": limit}
     started = time.monotonic()
@@ -106,30 +104,31 @@ def _step(result: dict[str, Any], folder: Path, i: int, step: Step, told: dict[s
         elif limit < WORTH:
             found = {"status": "skipped", "error": "no time was left"}
         else:
-            found = _process(step, file, {**told, "seconds": limit}, limit, folder / "gpu.log")
+            found = _process(step, file, {**told, "seconds": limit}, folder / "gpu.log")
     finally:
         record = head | {"seconds": time.monotonic() - started} | found
         result["steps"].append(record)
         write(file, record)
         write(folder / "gpu.json", result)
         (folder / "gpu.md").write_text(summary.markdown(result), encoding="utf-8")
-        for line in summary.said(record):
-            print(f"  {line}", flush=True)
+        print(summary.said(record), flush=True)
 
 
-def _process(step: Step, file: Path, told: dict[str, Any], limit: float, log: Path) -> dict[str, Any]:
-    """Runs a step in a process of its own and returns its record, whatever became of it."""
-    command = [sys.executable, "-m", "benchmarks.gpu.steps", step.name, str(file), json.dumps(told)]
-    file.unlink(missing_ok=True)
-    before, ended = log.stat().st_size, ""
+def _process(step: Step, file: Path, told: dict[str, Any], log: Path) -> dict[str, Any]:
+    """Run a step in a process of its own and return its record, whatever became of it."""
+    command = [sys.executable, "-m", "benchmarks.gpu.plan", step.name, str(file), json.dumps(told)]
+    paths = [str(ROOT), *(os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    extra = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    extra |= {"CLSVM_DEVICE": told["device"]} | ({"CLSVM_DATA": told["data"]} if told["data"] else {})
+    before, limit = log.stat().st_size, told["seconds"]
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=_environment(told), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+            command, cwd=ROOT, env={**os.environ, **extra}, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
             start_new_session=True,
         )  # fmt: skip
         try:
             code = process.wait(limit)
-            ended = "" if code == 0 else f"its process ended by itself: {_code(code)}"
+            ended = f"its process ended by itself: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
         except subprocess.TimeoutExpired:
             ended = f"stopped after its {limit:.0f} s"
         finally:
@@ -138,50 +137,21 @@ def _process(step: Step, file: Path, told: dict[str, Any], limit: float, log: Pa
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(file.read_text(encoding="utf-8"))
     if found["status"] == "cut":
-        with log.open("rb") as stream:
-            stream.seek(max(before, log.stat().st_size - 3000))
-            printed = stream.read().decode(errors="replace")
-        found |= {"status": "killed", "error": ended or "its process ended without a word", "printed": printed}
+        printed = log.read_bytes()[before:][-3000:].decode(errors="replace")
+        found |= {"status": "killed", "error": ended, "printed": printed}
     return found
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and all that it started; one that hangs inside a driver may stay, and is not waited for."""
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
+    """Kill the process and all that it started; one that hangs inside a driver may stay, and is not waited for."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
 
 
-@contextlib.contextmanager
-def _stoppable() -> Any:
-    """SIGTERM ends the run as ^C does: the step's processes go with it, and what was found is written."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _environment(told: dict[str, Any]) -> dict[str, str]:
-    """What a step's process sees: this checkout first, modules from wherever they come here, device and data."""
-    paths = [str(ROOT), *(os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
-    extra = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    extra |= {"CLSVM_DEVICE": told["device"]} | ({"CLSVM_DATA": told["data"]} if told["data"] else {})
-    return {**os.environ, **extra}
-
-
-def _code(code: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"exit code {code}"
+def _there(data: str | None, file: str) -> bool:
+    return data is not None and (Path(data) / file).is_file()
 
 
 def _folder(text: str) -> Path:
@@ -189,10 +159,6 @@ def _folder(text: str) -> Path:
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"expected a folder, got {text!r}")
     return folder
-
-
-def _there(data: str | None, file: str) -> bool:
-    return data is not None and (Path(data) / file).is_file()
 
 
 def _minutes(text: str) -> float:

@@ -1,4 +1,7 @@
-"""What the device is, and whether one small fit of every kind comes out as LIBSVM's."""
+"""What the device is and can do at most, and whether one small fit of every kind comes out as LIBSVM's.
+
+Times are the best wall times of batches of launches in which everything takes its turn (bench.Clock).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,18 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn import svm
+from sklearn import datasets, svm
 
 import clsvm
-from benchmarks.gpu.plan import Asked
+from benchmarks.bench import TRIAL, Bench, Clock, Launch, peaks_of
+from benchmarks.gpu.plan import Asked, ended
 from clsvm.errors import DeviceError
 from clsvm.opencl import devices, icd
 from clsvm.opencl.stream import Stream
@@ -44,7 +49,7 @@ TOOLS = (
 
 
 def limits(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Every device, and all that the driver says of the one that is tried; how its library was found."""
+    """Tell of every device, all that the driver says of the one that is tried, and how its library was found."""
     yield {"discovery": _discovery()}
     yield {"devices": [asdict(info) for info in clsvm.devices()]}
     info = devices.find(asked.device)
@@ -63,7 +68,7 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
 
 
 def _told() -> dict[str, str]:
-    """What vendors' tools say of clocks, bus and power, where they are."""
+    """Return what vendors' tools say of clocks, bus and power, where they are."""
     found = {}
     for words in TOOLS:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -73,7 +78,7 @@ def _told() -> dict[str, str]:
 
 
 def _discovery() -> dict[str, Any]:
-    """What clsvm.opencl.icd told the loader, and which drivers' libraries it could have told of."""
+    """Return what clsvm.opencl.icd told the loader, and which drivers' libraries it could have told of."""
     folder = os.environ.get("OCL_ICD_VENDORS", "")
     listed = {}
     for file in sorted(Path(folder or icd.SYSTEM_VENDORS).glob("*.icd")):
@@ -83,7 +88,7 @@ def _discovery() -> dict[str, Any]:
 
 
 def _property(raw: Any, name: str) -> Any:
-    """One of a device's properties in JSON's types; None where the device has none such."""
+    """Return one of a device's properties in JSON's types; None where the device has none such."""
     try:
         value = getattr(raw, name)
     except (cl.Error, AttributeError):
@@ -123,8 +128,8 @@ FITS = (
 
 
 def smoke(asked: Asked) -> Iterator[dict[str, Any]]:
-    """One small fit of every kind on the device, its decision values beside those of LIBSVM on the host."""
-    wrong = []
+    """Fit every kind on the device, and compare its decision values to those of LIBSVM on the host."""
+    wrong = list[str]()
     for fit in FITS:
         row: dict[str, Any] = {"fit": f"{fit.estimator} {fit.target} {dict(fit.parameters)}{' CSR' * fit.sparse}"}
         started = perf_counter()
@@ -138,8 +143,7 @@ def smoke(asked: Asked) -> Iterator[dict[str, Any]]:
         row["seconds"] = perf_counter() - started
         wrong += [row["fit"]] * (not row["right"])
         yield {"fits": [row]}
-    if wrong:
-        raise ArithmeticError(f"{len(wrong)} of {len(FITS)} fits are wrong or failed: {'; '.join(wrong)}")
+    ended(wrong, [])
 
 
 def _compared(fit: Fit, device: str | None) -> dict[str, Any]:
@@ -159,10 +163,8 @@ def _decisions(model: Any, X: Any) -> Any:
 
 
 def _data(fit: Fit) -> tuple[Any, Any]:
-    from sklearn.datasets import load_digits
-
     if fit.target == "digits":
-        X, y = load_digits(n_class=4, return_X_y=True)
+        X, y = datasets.load_digits(n_class=4, return_X_y=True)
         return X[:300] / 16, y[:300]
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 8))
@@ -170,3 +172,88 @@ def _data(fit: Fit) -> tuple[Any, Any]:
     if fit.sparse:
         X = sp.csr_matrix(np.where(rng.random(X.shape) < 0.3, X, 0.0))
     return X, {"classes": np.where(y > 0, 1, -1), "numbers": y, "none": None}[fit.target]
+
+
+COPIED = 1 << 26  # bytes of a copy
+
+
+def peaks(asked: Asked) -> Iterator[dict[str, Any]]:
+    """Measure multiply-adds, reads, local memory, launches, copies."""
+    with Bench(asked.device) as bench:
+        some = min(0.5, asked.seconds / 30)
+        yield {"microseconds": _latencies(bench, some)}
+        yield {"copies_gbs": _copies(bench, some)}
+        yield {"local": _local(bench, some)}
+        clock, most = Clock(min(8.0, asked.seconds / 4)), peaks_of(bench)
+        clock.run(bench, most.launches)
+        yield {"peaks": most.rates(clock)}
+
+
+def _local(bench: Bench, seconds: float) -> dict[str, Any]:
+    """Return GB/s of reads from local memory, over all compute units, and the shape that reached them."""
+    group = 1 if bench.vector else min(256, bench.profile.group)
+    groups, steps = (8 if bench.vector else 16) * bench.units, TRIAL[bench.profile.shape]
+    work, launches = {}, {}
+    with bench.section() as part:
+        first, out = part.stream.upload(np.full(4096, 0.5, np.float32)), part.stream.buffer(4 * groups * group)
+        for lanes in (8, 16) if bench.vector else (2, 4):
+            for chains in (4, 8):
+                kernel = part.kernel("local_read", "local_read", LANES=lanes, CHAINS=chains, GROUP=group)
+                name = f"{chains} chains of float{lanes}"
+                work[name] = 4e-9 * groups * group * steps * lanes * chains
+                launches[name] = partial(kernel, (groups * group,), (group,), steps, first, out)
+        clock = Clock(seconds)
+        clock.run(part, launches)
+    rates = {name: work[name] / clock.best[name] for name in work}
+    best = max(rates, key=lambda name: rates[name])
+    return {"gbs": rates[best], "shape": best}
+
+
+def _latencies(bench: Bench, seconds: float) -> dict[str, float]:
+    """Return microseconds of a launch among many, of a launch and the wait for it, of reading one number."""
+    with bench.section() as part:
+        stream = part.stream
+        room, kernel = stream.zeros(64), part.kernel("idle", "idle")
+
+        def launch() -> None:
+            kernel((64,), (1,) if bench.vector else (64,), room)
+
+        def wait() -> None:
+            launch()
+            stream.finish()
+
+        launches: dict[str, Launch] = {
+            "launch": launch,
+            "launch and wait": wait,
+            "read of a number": partial(stream.read, room, np.float32, 1),
+        }
+        clock = Clock(seconds)
+        clock.run(part, launches)
+    return {name: 1e6 * seconds for name, seconds in clock.best.items()}
+
+
+def _copies(bench: Bench, seconds: float) -> dict[str, Any]:
+    """Return GB/s of copies from and to NumPy's memory, from and to pinned memory, and within the device."""
+    nbytes = min(COPIED, bench.stream.largest, bench.stream.limit // 8)
+    with bench.section() as part:
+        stream, queue = part.stream, bench.queue
+        here, there = stream.zeros(nbytes), stream.zeros(nbytes)
+        numbers = np.ones(nbytes // 4, np.float32)
+        launches: dict[str, Launch] = {
+            "to the device": partial(stream.write, here, numbers),
+            "from the device": partial(stream.read, here, np.float32, nbytes // 4),
+            "within the device": partial(cl.enqueue_copy, queue, there, here, byte_count=nbytes),
+        }
+        rates: dict[str, Any] = {}
+        try:
+            memory = cl.Buffer(bench.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
+            pinned, _ = cl.enqueue_map_buffer(queue, memory, cl.map_flags.WRITE, 0, numbers.shape, numbers.dtype)
+            pinned[:] = 1
+            launches["to the device, pinned"] = partial(cl.enqueue_copy, queue, here, pinned, is_blocking=True)
+            launches["from the device, pinned"] = partial(cl.enqueue_copy, queue, pinned, here, is_blocking=True)
+        except cl.Error as error:
+            rates["pinned"] = f"{type(error).__name__}: {error}"
+        clock = Clock(seconds)
+        clock.run(part, launches)
+    rates |= {name: 1e-9 * nbytes / seconds for name, seconds in clock.best.items()}
+    return rates  # (within the device: bytes copied, each of which is read and written)

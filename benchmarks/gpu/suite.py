@@ -1,20 +1,21 @@
-"""The project's tests on the device, in pytest processes that may crash or hang: the test to blame is left out then,
-and the rest goes on. What has run is kept in the run's folder, so that a second step does not do it again.
+"""The project's tests on the device, each file in a process of its own that may crash or hang; several at a time.
+
+What has run is kept in the run's folder, so that a second step does not do it again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from benchmarks.gpu.plan import Asked, PartialError
 
@@ -22,133 +23,72 @@ ROOT = Path(__file__).resolve().parents[2]
 # the most telling of a new device
 FIRST = tuple(f"tests/{name}.py" for name in ("gram/test_products", "solvers/test_solver", "solvers/test_selection"))
 SHARE = 0.93  # of the step's limit, after which it stops by itself
-HANG = 60.0, 120.0  # seconds that a test may take: a third of the limit, between these
-WORKERS = 16  # pytest processes at most, where pytest-xdist is there and the cores are: compilers take them
-POLL = 0.1
-LISTED = 60  # failures that are kept by name
-GOOD = ("passed", "skipped", "lacking")  # lacking: a file that needs what is not installed here
-ALL, AGAIN, CUT = "all", "again", "cut"  # how a pytest process ended
-DIED = "signal "  # the same, where no test was to blame
-DEATHS = 3  # of pytest processes with no test to blame, after which none is begun
-
-
-class Log:
-    """What the plugin has written so far: outcomes by test, tests that are running, by when they began."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self._read = file, 0
-        self.file.touch()
-        self.outcome: dict[str, str] = {}
-        self.message: dict[str, list[str]] = {}
-        self.running: dict[str, float] = {}
-        self.collected = 0
-        self.look()
-
-    def look(self) -> None:
-        """Reads what is new in the file, whole lines only."""
-        with self.file.open(encoding="utf-8") as stream:
-            stream.seek(self._read)
-            text = stream.read()
-        whole = text[: text.rfind("\n") + 1]
-        self._read += len(whole.encode())
-        for line in whole.splitlines():
-            event = json.loads(line)
-            if "collected" in event:
-                self.collected = event["collected"]
-            elif "start" in event:
-                self.running[event["start"]] = event["at"]
-            else:
-                name = event["end"]
-                self.running.pop(name, None)
-                if self.outcome.get(name) not in ("failed", "error"):  # an error after a failure is the same one
-                    self.outcome[name] = event["outcome"]
-                    self.message[name] = event.get("message", [])
-
-    def blame(self, outcome: str, message: str, end: float = float("inf")) -> None:
-        """What was running, and had begun before ``end``, is why pytest ended: noted, and so not run again."""
-        with self.file.open("a", encoding="utf-8") as stream:
-            for name, began in self.running.items():
-                if began < end:
-                    event = {"end": name, "outcome": outcome, "message": [message], "at": time.time()}
-                    stream.write(json.dumps(event) + "\n")
-        self.running.clear()
-        self.look()
+HANG = 300.0  # seconds that a file may take
+WORKERS = 16  # processes at most: compilers take cores, too
+OURS = ("clsvm", "benchmarks", "tests")
+MISSING = re.compile(r"No module named '(\w+)")
 
 
 def suite(asked: Asked, first: bool, root: Path = ROOT, files: Sequence[str] = FIRST) -> Iterator[dict[str, Any]]:
-    """``files``, or all of ``root``'s tests but those that a step before has run."""
-    end = time.monotonic() + SHARE * asked.seconds
-    log = Log(asked.folder / "tests.jsonl")
-    before = set(log.outcome)
-    ending, died = AGAIN, 0
-    while ending == AGAIN or (ending.startswith(DIED) and died < DEATHS):
-        ending = _pytest(files if first else (), root, log, end, min(HANG[1], max(HANG[0], asked.seconds / 3)))
-        died += ending.startswith(DIED)
-        yield _record(log, before)
-    if ending not in (ALL, CUT):
-        raise RuntimeError(f"pytest ended before its tests: {ending}")
-    ran = sum("::" in name for name in log.outcome)
-    to_go = f"the time was over with {max(0, log.collected - ran)} of {log.collected} tests to go"
-    if bad := _bad(log, before):
-        raise AssertionError(f"{len(bad)} tests failed, crashed or hung" + f"; {to_go}" * (ending == CUT))
-    if ending == CUT:
-        raise PartialError(to_go)
-
-
-def _pytest(words: Sequence[str], root: Path, log: Log, end: float, hang: float) -> str:
-    """One pytest process over what has not run yet: ALL, AGAIN (a test is left out from now on), CUT, or its words."""
-    done, printed = log.file.with_name("done.txt"), log.file.with_name("pytest.txt")
-    done.write_text("\n".join(log.outcome), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu.plugin", "-p", "no:cacheprovider"]
-    command += ["--continue-on-collection-errors", "--tb=short", *_parallel(), *words]
-    paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
-    extra = {"CLSVM_GPU_TESTS": str(log.file), "CLSVM_GPU_DONE": str(done), "PYTHONPATH": paths}
-    log.running.clear()  # what an earlier step was cut off at
-    late = over = False
-    with printed.open("wb") as stream:
-        process = subprocess.Popen(
-            command, cwd=root, env={**os.environ, **extra}, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-        )
-        while process.poll() is None and not (late or over):
-            time.sleep(POLL)
-            log.look()
-            late = min(log.running.values(), default=time.time()) + hang < time.time()
-            over = time.monotonic() >= end
-        if late or over:
-            process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-    log.look()
-    if late:
-        log.blame("hung", f"ran longer than {hang:.0f} s", end=time.time() - hang)
-        return AGAIN
-    if over:
-        return CUT
-    if process.returncode in (0, 1, 5):  # all passed, some failed, none left
-        return ALL
-    if log.running:
-        log.blame("crashed", f"pytest's process ended with {process.returncode}")
-        return AGAIN
-    said = printed.read_text(encoding="utf-8", errors="replace")[-1500:]
-    return f"{DIED if process.returncode < 0 else 'code '}{process.returncode} {said}"
-
-
-def _parallel() -> list[str]:
-    """pytest-xdist's words, where it is there and the cores but one are several."""
+    """Run ``files``, or all of ``root``'s test files but those that a step before has run."""
+    end, done = time.monotonic() + SHARE * asked.seconds, asked.folder / "tests-done.txt"
+    ran = set(done.read_text().split()) if done.exists() else set()
+    every = list(files) if first else sorted(str(one.relative_to(root)) for one in root.rglob("test_*.py"))
+    to_go = [name for name in every if name not in ran]
+    counts: Counter[str] = Counter()
+    failures: dict[str, dict[str, Any]] = {}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(WORKERS, cores - 1)
-    there = workers > 1 and importlib.util.find_spec("xdist") is not None
-    return ["-n", str(workers), "--dist", "loadgroup"] if there else []
+    with ThreadPoolExecutor(max(1, min(WORKERS, cores - 1))) as pool:
+        futures = {pool.submit(_file, root, name, asked.folder, end): name for name in to_go}
+        for future in as_completed(futures):
+            outcomes, failed = future.result()
+            counts.update(outcomes)
+            failures |= failed
+            if "cut" not in outcomes:
+                ran.add(futures[future])
+            yield {"tests": dict(counts), "collected": sum(counts.values()), "failures": failures}
+    done.write_text("\n".join(ran))
+    left = f"the time was over with {counts['cut']} of {len(to_go)} files to go"
+    if failures:
+        raise AssertionError(f"{len(failures)} tests failed, crashed or hung" + f"; {left}" * bool(counts["cut"]))
+    if counts["cut"]:
+        raise PartialError(left)
 
 
-def _bad(log: Log, before: set[str]) -> list[str]:
-    return [name for name, outcome in log.outcome.items() if name not in before and outcome not in GOOD]
+def _file(root: Path, name: str, folder: Path, end: float) -> tuple[Counter[str], dict[str, dict[str, Any]]]:
+    """Run one file; return counts by outcome, and what failed. A crash, a hang or a cut stands for the whole file."""
+    limit, report = min(HANG, end - time.monotonic()), folder / f"{name.replace('/', '-')}.xml"
+    if limit <= 0:
+        return Counter(["cut"]), {}
+    paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", name]
+    try:
+        done = subprocess.run(
+            words, cwd=root, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.DEVNULL, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        hung = limit == HANG
+        return Counter(["hung" if hung else "cut"]), {name: _bad("hung", f"longer than {limit:.0f} s")} if hung else {}
+    if done.returncode not in (0, 1, 2, 5):
+        return Counter(["crashed"]), {name: _bad("crashed", f"pytest's process ended with {done.returncode}")}
+    counts: Counter[str] = Counter()
+    failures = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        outcome, text = next(((one.tag, one.text or "") for one in case if one.tag in _OUTCOMES), ("passed", ""))
+        found = _OUTCOMES.get(outcome, "passed")
+        missing = MISSING.search(text)
+        if found == "error" and missing and missing[1] not in OURS:
+            found = "lacking"  # a file that needs what is not installed here
+        counts[found] += 1
+        if found in ("failed", "error"):
+            said = [line[2:].strip() for line in text.splitlines() if line.startswith("E ")]
+            failures[f"{name}::{case.get('name')}"] = _bad(found, *said[:4])
+    report.unlink()
+    return counts, failures
 
 
-def _record(log: Log, before: set[str]) -> dict[str, Any]:
-    """Counts by outcome of this step's tests, what failed, and what was running at the end, for how many seconds."""
-    counts = Counter(outcome for name, outcome in log.outcome.items() if name not in before)
-    failed = {name: {"outcome": log.outcome[name], "message": log.message[name]} for name in _bad(log, before)[:LISTED]}
-    counted = {"tests": dict(counts), "collected": log.collected, "earlier": len(before), "failures": failed}
-    counted["lacking"] = tuple(name for name, outcome in log.outcome.items() if outcome == "lacking")
-    return counted | {"running": {name: time.time() - began for name, began in log.running.items()}}
+_OUTCOMES = {"failure": "failed", "error": "error", "skipped": "skipped"}
+
+
+def _bad(outcome: str, *message: str) -> dict[str, Any]:
+    return {"outcome": outcome, "message": [line[:300] for line in message]}

@@ -1,4 +1,5 @@
-"""Training: seconds of whole fits and of their parts, and the certificate, checked anew on a sample of rows.
+"""Training: seconds of whole fits, their parts and their kernels; the certificate, checked anew on a sample of rows;
+Nyström kernel machines: passes over the rows, and whole fits.
 
 Sets are taken whole where the device is fast enough, else their first rows. The parts are those of one more fit that
 waits for the device after each: on a GPU the others run ahead of it, and their seconds fall to whoever waits next.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,22 +24,20 @@ from sklearn.datasets import make_classification
 
 import clsvm
 from benchmarks import check, sets
-from benchmarks.gpu.peaks import speed
-from benchmarks.gpu.plan import Asked, PartialError
-from benchmarks.ladder_device import Bench
-from clsvm.models import svmlight
+from benchmarks.bench import TOLERANCE, Bench, Clock, Laid, Peaks, peaks_of, speed
+from benchmarks.falkon import passing
+from benchmarks.gpu.plan import Asked, PartialError, ended
+from clsvm import kernels as kernel_functions
 from clsvm.opencl import devices
+from clsvm.opencl.runtime import cl
 from clsvm.report import by_part
 
-Data = tuple[Any, NDArray[Any], Any, NDArray[Any]]
-"""Training rows, labels, test rows, labels."""
-
+Data = sets.Split
 ALL_OF_K = 0.25  # of the limit: what computing all of K may take at the arithmetic peak
 COLD, WARM = 0.55, 0.75  # of the limit: when the first fit gives up, and until when another one is begun
 FITS = 3  # warm ones
 SAMPLE = 1000  # rows of the check
 DECISIONS = 1e-2  # the largest error of a decision value
-SLACK = 1.2  # of the violation that was reported
 
 
 @dataclass(frozen=True)
@@ -52,37 +52,30 @@ class Training:
 
 
 def _of(name: str, folder: Path) -> Data:
-    one = sets.load(name, folder)
-    return one.X, one.y, one.X_test, one.y_test
-
-
-def _mnist10(folder: Path) -> Data:
-    one = sets.load_multiclass("mnist", folder)
+    one = (sets.load_multiclass if name in sets.MULTICLASS else sets.load)(name, folder)
     return one.X, one.y, one.X_test, one.y_test
 
 
 def _letter(folder: Path) -> Data:
-    (X, y), (X_test, y_test) = (svmlight.read_problem(folder / f"letter.scale{end}.xz", 16) for end in ("", ".t"))
+    X, y, X_test, y_test = sets.load_task("letter", folder)
     return X.toarray(), y, X_test.toarray(), y_test
-
-
-def _covtype(folder: Path) -> Data:
-    """Class 2 against the rest, columns in [0, 1]; as many training rows as in GTSVM's paper, drawn at random."""
-    with np.load(folder / "covtype_full.npz") as z:
-        X, y = z["X"], np.where(z["y"] == 2, 1.0, -1.0)
-    order = np.random.default_rng(0).permutation(len(y))
-    X = X.astype(np.float32)
-    low, high = X.min(axis=0), X.max(axis=0)
-    return _split((X[order] - low) / np.maximum(high - low, 1), y[order], 522911)
 
 
 def _split(X: Any, y: NDArray[Any], n: int) -> Data:
     return X[:n], y[:n], X[n:], y[n:]
 
 
+def _covtype(folder: Path) -> Data:
+    """Return class 2 against the rest; as many training rows as in GTSVM's paper, drawn at random."""
+    X, y = sets.covertype(None, folder)
+    return _split(X, y.astype(np.float64), 522911)
+
+
 def a9a_like(_: Path, n: int = 32561, tests: int = 16281) -> Data:
-    """Rows (n, 123) of ones and zeros, CSR: one value of each of 14 attributes, rare values rare; a noisy label, +1 for
-    a quarter, from a linear rule. Shape, non-zeros and the share of +1 are a9a's, nothing else is."""
+    """Return rows (n, 123) of ones and zeros, CSR, with a noisy label from a linear rule, +1 for a quarter.
+
+    A row has one value of each of 14 attributes, rare values rare: shape, non-zeros and the share of +1 are a9a's.
+    """
     rng = np.random.default_rng(0)
     values = np.array([5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41])  # 123 in all
     columns = []
@@ -97,8 +90,10 @@ def a9a_like(_: Path, n: int = 32561, tests: int = 16281) -> Data:
 
 
 def mnist_like(_: Path, n: int = 60000, tests: int = 10000) -> Data:
-    """Images (n, 784) in [0, 1] of ten classes, a fifth of their pixels above 0: noisy mixtures of two of a class's
-    twelve shapes, or with one of another class. Size and non-zeros are about MNIST's, nothing else is."""
+    """Return images (n, 784) in [0, 1] of ten classes, a fifth of their pixels above 0: size and non-zeros as MNIST's.
+
+    They are noisy mixtures of two of a class's twelve shapes, or with one of another class.
+    """
     rng = np.random.default_rng(0)
     at = np.stack(np.meshgrid(np.arange(28), np.arange(28)), axis=-1).reshape(1, 784, 2)
     strokes = rng.uniform(6, 22, (120, 5, 1, 2))  # shapes of five strokes
@@ -111,44 +106,34 @@ def mnist_like(_: Path, n: int = 60000, tests: int = 10000) -> Data:
     return _split(np.clip(1.2 * X - 0.2, 0, 1), y.astype(np.float64), n)
 
 
-def _eight(make: Callable[[Path], Data]) -> Callable[[Path], Data]:
-    """Class 8 against the rest."""
-
-    def two(folder: Path) -> Data:
-        X, y, X_test, y_test = make(folder)
-        return X, np.where(y == 8, 1.0, -1.0), X_test, np.where(y_test == 8, 1.0, -1.0)
-
-    return two
+def _eight_like(folder: Path) -> Data:
+    X, y, X_test, y_test = mnist_like(folder)
+    return X, np.where(y == 8, 1.0, -1.0), X_test, np.where(y_test == 8, 1.0, -1.0)
 
 
 def _synthetic(_: Path, n: int = 100000, tests: int = 10000) -> Data:
-    """Two classes of 20 informative features among 200, each of deviation 1; a quarter are support vectors."""
+    """Return two classes of 20 informative features among 200, each of deviation 1; a quarter are support vectors."""
     X, y = make_classification(n + tests, 200, n_informative=20, n_redundant=20, class_sep=2, random_state=0)
     return _split((X / X.std(axis=0)).astype(np.float32), np.where(y > 0, 1.0, -1.0), n)
 
 
+_ALL_AT_ONCE = {"C": 0.5, "gamma": 0.02, "multi_class": "crammer_singer", "gap_tol": 0.01}
 SETS: dict[str, Training] = {
     "a9a": Training("a9a", partial(_of, "a9a"), {"C": 1, "gamma": 0.05}),
     "a9a-like": Training("synthetic, in place of a9a", a9a_like, {"C": 1, "gamma": 0.05}),
     "mnist8": Training("MNIST, 8 against the rest", partial(_of, "mnist8"), {"C": 1, "gamma": 0.02}, 0.4),
-    "mnist8-like": Training("synthetic, in place of MNIST 8", _eight(mnist_like), {"C": 1, "gamma": 0.02}, 0.4),
+    "mnist8-like": Training("synthetic, in place of MNIST 8", _eight_like, {"C": 1, "gamma": 0.02}, 0.4),
     "synthetic": Training("synthetic, dense", _synthetic, {"C": 1, "gamma": 0.005}),
-    "covtype": Training(
-        "Covertype, class 2 against the rest, to a gap of 0.01", _covtype, {"C": 3, "gamma": 1, "gap_tol": 0.01}
-    ),
+    "covtype": Training("Covertype, 2 against the rest, gap 0.01", _covtype, {"C": 3, "gamma": 1, "gap_tol": 0.01}),
     "letter": Training("letter, 26 classes by pairs", _letter, {"C": 16, "gamma": 4}),
-    "mnist10": Training("MNIST, ten classes by pairs", _mnist10, {"C": 1, "gamma": 0.02}),
+    "mnist10": Training("MNIST, ten classes by pairs", partial(_of, "mnist"), {"C": 1, "gamma": 0.02}),
     "mnist10-like": Training("synthetic, in place of MNIST, by pairs", mnist_like, {"C": 1, "gamma": 0.02}),
-    "mnist10 at once": Training(
-        "MNIST, Crammer and Singer's machine to a gap of 0.01",
-        _mnist10,
-        {"C": 0.5, "gamma": 0.02, "multi_class": "crammer_singer", "gap_tol": 0.01},
-    ),
+    "mnist10 at once": Training("MNIST, Crammer and Singer, gap 0.01", partial(_of, "mnist"), _ALL_AT_ONCE),
 }
 
 
 def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
-    """Fits of one set: the first, up to three more, and one that waits; the certificate after the first."""
+    """Fit one set: the first fit, up to three more, and one that waits; the certificate after the first."""
     one, began = SETS[name], perf_counter()
     X, y, X_test, y_test = one.make(asked.data or Path())
     whole, d = X.shape
@@ -165,7 +150,9 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
 
     model, seconds = fit(parameters | {"max_time": max(1.0, left(COLD))}, X, y)
     report = model.fit_report_
-    yield {"cold": seconds, "report": _shown(report), "n_support": len(model.support_)}
+    told = report.to_dict()
+    del told["trace"]
+    yield {"cold": seconds, "report": told, "n_support": len(model.support_)}
     if not report.converged:
         raise PartialError(f"{report.status}, after {seconds:.1f} s of {len(y)} rows")
     model.decision_function(X_test)  # its support vectors go to the device, and stay
@@ -179,24 +166,22 @@ def train(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
         warm.append(fit(parameters, X, y)[1])
         yield {"warm": warm[-1:]}
     if waits:
-        yield {"parts": by_part(report.seconds), "parts_of": "the first fit"}
+        yield {"parts": by_part(report.seconds)}
     elif left(WARM) > 2 * min(warm, default=seconds):
         with waiting():
             waited, _ = fit(parameters, X, y)
-        yield {"parts": by_part(waited.fit_report_.seconds), "parts_of": "a fit that waits for each part"}
-        yield {"all_parts": dict(waited.fit_report_.seconds)}
-    if wrong := [word for word, right in checked.items() if right is False]:
-        raise ArithmeticError(f"the check on a sample of rows failed: {', '.join(wrong)}")
+        yield {"parts": by_part(waited.fit_report_.seconds), "all_parts": dict(waited.fit_report_.seconds)}
+    ended([word for word, right in checked.items() if right is False], [])
 
 
 def most(gflops: float, seconds: float, d: int, passes: float) -> int:
-    """Rows of d features of which all of K takes its share of the seconds, at the arithmetic peak."""
+    """Return the rows of d features of which all of K takes its share of the seconds, at the arithmetic peak."""
     return int(np.sqrt(1e9 * gflops * ALL_OF_K * seconds / (2 * d * passes)))
 
 
-def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, float]:
-    """(the machine, the seconds of its fit)."""
-    model = clsvm.SVC(**parameters)
+def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any], model: Any = None) -> tuple[Any, float]:
+    """Return a fitted SVC, or the model that is given, and the seconds of its fit."""
+    model = clsvm.SVC(**parameters) if model is None else model
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         started = perf_counter()
@@ -205,37 +190,183 @@ def fit(parameters: Mapping[str, Any], X: Any, y: NDArray[Any]) -> tuple[Any, fl
 
 
 def waiting() -> Any:
-    """A context in which the host waits for the device after every part of a step, so that seconds are its own."""
+    """Return a context in which the host waits for the device after every part of a step, so seconds are its own."""
     usual = devices.default_profile
     return patch("clsvm.opencl.stream.default_profile", lambda info: replace(usual(info), sync=1))
 
 
-def _shown(report: Any) -> dict[str, Any]:
-    found: dict[str, Any] = report.to_dict()
-    del found["trace"]
-    return found
-
-
 def _checked(model: Any, X: Any, y: NDArray[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Decision values of some training rows in float64 from the coefficients alone, and for two classes whether they
-    are optimal within the violation; nothing where the model is of pairs."""
+    """Check decision values of some training rows in float64 from the coefficients alone; nothing of a model of pairs.
+
+    Of two classes, whether they are optimal within the violation, too.
+    """
     rows = np.random.default_rng(0).permutation(len(y))[:SAMPLE]
     coef = np.asarray(model.dual_coef_, np.float64)
     classes = len(model.classes_)
     if classes > 2 and len(coef) != classes:
         return {}
-    kernel_fn = check.kernel("rbf", gamma=parameters["gamma"])
-    values = check.responses(X[rows], model.support_vectors_, coef.T, kernel_fn)
+    rbf = check.kernel("rbf", gamma=parameters["gamma"])
+    values = check.responses(X[rows], model.support_vectors_, coef.T, rbf)
     values = values + np.asarray(model.intercept_) if classes == 2 else values
     ours = np.asarray(model.decision_function(X[rows])).reshape(values.shape)
     error = float(np.abs(ours - values).max())
     found = {"rows": len(rows), "decision_error": error, "decisions right": error <= DECISIONS}
     if classes > 2:
         return found
-    alpha = np.zeros(len(y))
-    alpha[model.support_] = np.abs(coef[0])
+    alpha = np.abs(check.full_coef(model, len(y)))[rows]
     margin, C = y[rows] * values[:, 0] - 1, parameters["C"]
-    short = -margin[alpha[rows] < C * (1 - check.BOUND_SLACK)]
-    beyond = margin[alpha[rows] > C * check.BOUND_SLACK]
+    short = -margin[alpha < C * (1 - check.BOUND_SLACK)]
+    beyond = margin[alpha > C * check.BOUND_SLACK]
     violation = float(max(short.max(initial=0), beyond.max(initial=0)))
-    return found | {"violation": violation, "optimal": violation <= SLACK * max(model.tol, model.fit_report_.violation)}
+    allowed = check.VIOLATION * max(model.tol, model.fit_report_.violation)
+    return found | {"violation": violation, "optimal": violation <= allowed}
+
+
+# Kernels of a fit.
+
+VERBOSE = {"NVIDIA": "-cl-nv-verbose"}  # by a word of the vendor: the option with which a build log tells of registers
+LIMITS = {"private": "PRIVATE_MEM_SIZE", "local": "LOCAL_MEM_SIZE", "largest_group": "WORK_GROUP_SIZE"}
+LOG = 3000  # characters of a log
+Launches = list[tuple[Any, Any]]
+"""(kernel, event) of each."""
+
+
+def kernels(asked: Asked, name: str) -> Iterator[dict[str, Any]]:
+    """Fit one set a second time, on a queue that keeps times: launches and seconds of each kernel, the longest one."""
+    one = SETS[name]
+    X, y, *_ = one.make(asked.data or Path())
+    whole, d = X.shape
+    with Bench(asked.device) as bench:
+        device, context, gflops = bench.device, bench.context, speed(bench)  # (a queue does not keep its context)
+    n = min(whole, most(gflops, asked.seconds, d, one.passes))
+    yield {"set": name, "what": one.what, "n": n, "of": whole, "d": d, "parameters": one.parameters}
+    queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+    parameters = {**one.parameters, "device": queue, "max_time": max(1.0, COLD * asked.seconds)}
+    fit(parameters, X[:n], y[:n])
+    with timed() as launches:
+        _, seconds = fit(parameters, X[:n], y[:n])
+    queue.finish()
+    yield {"fit_seconds": seconds, **summed(launches, device)}
+    for word, option in VERBOSE.items():
+        if word in device.vendor:
+            yield {"logs": logs(launches, device, option)}
+
+
+@contextmanager
+def timed() -> Iterator[Launches]:
+    """Collect the launches inside, by whatever thread."""
+    launches: Launches = []
+    usual = cl.enqueue_nd_range_kernel
+
+    def enqueue(queue: Any, kernel: Any, *given: Any, **named: Any) -> Any:
+        event = usual(queue, kernel, *given, **named)
+        launches.append((kernel, event))
+        return event
+
+    with patch.object(cl, "enqueue_nd_range_kernel", enqueue):
+        yield launches
+
+
+def logs(launches: Launches, device: Any, option: str) -> list[dict[str, str]]:
+    """Return what the compiler says of each program that was launched, built again with one option more."""
+    programs: dict[int, tuple[Any, str]] = {}
+    for kernel, _ in launches:
+        program = kernel.get_info(cl.kernel_info.PROGRAM)
+        programs.setdefault(program.int_ptr, (program, kernel.function_name))
+    found = []
+    for program, name in programs.values():
+        options = program.get_build_info(device, cl.program_build_info.OPTIONS)
+        context, text = (program.get_info(getattr(cl.program_info, what)) for what in ("CONTEXT", "SOURCE"))
+        again = cl.Program(context, text).build(f"{options} {option}".split(), [device])
+        words = again.get_build_info(device, cl.program_build_info.LOG).strip()
+        found.append({"kernel": name, "options": options, "log": words[:LOG]})
+    return found
+
+
+def summed(launches: Launches, device: Any) -> dict[str, Any]:
+    """Return the span from the first launch to the last, the seconds of kernels in it, the longest wait, and a record
+    of each kernel with what the driver says that its items and groups take, in bytes."""
+    spans = np.array([(event.profile.start, event.profile.end) for _, event in launches], np.int64).reshape(-1, 2)
+    found: dict[str, dict[str, Any]] = {}
+    for (kernel, _), seconds in zip(launches, 1e-9 * np.diff(spans, axis=1)[:, 0], strict=True):
+        words = kernel.function_name
+        one = found.setdefault(words, {"kernel": words, "launches": 0, "seconds": 0.0, "longest": 0.0})
+        one["launches"] += 1
+        one["seconds"] += seconds
+        one["longest"] = max(one["longest"], seconds)
+        for name, limit in LIMITS.items():  # (several programs have a kernel of this name: the most of them)
+            got = int(kernel.get_work_group_info(getattr(cl.kernel_work_group_info, limit), device))
+            one[name] = max(one.get(name, 0), got)
+    begins, ends = spans[np.argsort(spans[:, 0])].T
+    ends = np.maximum.accumulate(ends)
+    waits = 1e-9 * np.maximum(begins[1:] - ends[:-1], 0)
+    return {
+        "launches": len(launches),
+        "span": float(1e-9 * (ends[-1] - begins[0])) if launches else 0.0,
+        "busy": float(sum(one["seconds"] for one in found.values())),
+        "longest_wait": float(waits.max(initial=0.0)),
+        "kernels": sorted(found.values(), key=lambda one: -one["seconds"]),
+    }
+
+
+# Nyström kernel machines.
+
+FEATURES, OUTPUTS, CENTERS = (54, 784), (1, 10), 4096
+ROWS, LEAST = 200_000, 4096  # of a pass at most, and of the one that is checked
+PASS = 0.01  # of the limit: what a pass takes at most, about, at the arithmetic peak
+FIT, PASSES = 0.2, 40  # of the limit: what the passes of a fit take at most, likewise; passes of a fit, about
+MACHINES: dict[str, dict[str, Any]] = {
+    "covtype": {"penalty": 1e-7, "gamma": 10.0},
+    "mnist10": {"penalty": 1e-6, "gamma": 0.02},
+}
+GROWING = 2048, 4096  # inducing points of a fit at least and at most
+
+
+def nystrom(asked: Asked) -> Iterator[dict[str, Any]]:
+    """Measure TFLOP/s of passes, of 2 n m (d + 2 k) for k outputs, and two fits of each set that is there."""
+    wrong = []
+    with Bench(asked.device) as bench:
+        gflops, peaks = speed(bench), peaks_of(bench)
+        for d in FEATURES:
+            for k in OUTPUTS:
+                row = _passes(bench, peaks, d, k, gflops, asked.seconds)
+                wrong += [f"d = {d}, k = {k}"] * (not row["right"])
+                yield {"passes": [row]}
+    for name, parameters in MACHINES.items() if asked.data is not None else ():
+        yield {"machines": [_fits(asked, name, parameters, gflops)]}
+    ended(wrong, [])
+
+
+def _passes(bench: Bench, peaks: Peaks, d: int, k: int, gflops: float, limit: float) -> dict[str, Any]:
+    """Time a pass over as many rows as take their share of the limit, beside the peaks, and check one over few rows."""
+    n = int(min(ROWS, max(LEAST, 1e9 * gflops * PASS * limit / (2 * CENTERS * (d + 2 * k)))))
+    few, rng = min(n, LEAST), np.random.default_rng(d + k)
+    X, V, gamma = rng.random((n, d), np.float32), rng.normal(size=(k, CENTERS)), 6.0 / d
+    rbf = kernel_functions.make("rbf", gamma=gamma)
+    found: dict[str, Any] = {"n": n, "m": CENTERS, "d": d, "k": k}
+    with bench.section() as part:
+        sums = passing(Laid.by(part.stream, X[:few], rbf), CENTERS, k)
+        K = check.kernel("rbf", gamma=gamma)(X[:few].astype(np.float64), X[:CENTERS].astype(np.float64))
+        expected = (K.T @ (K @ V.T)).T
+        error = np.abs(np.asarray(sums.forward_back(V)).reshape(expected.shape) - expected).max()
+        found |= {"error": float(error / np.abs(expected).max())}
+        found["right"] = found["error"] <= TOLERANCE
+    with bench.section() as part:
+        sums, clock = passing(Laid.by(part.stream, X, rbf), CENTERS, k), Clock(min(1.0, limit / 20))
+        clock.run(part, peaks.launches | {"pass": partial(sums.forward_back, V)})
+        rates, spent = peaks.rates(clock), clock.best["pass"]
+        found |= {"seconds": spent, "gflops": 2e-9 * n * CENTERS * (d + 2 * k) / spent}
+        return found | {"of_arithmetic": found["gflops"] / rates["fma_gflops"]}
+
+
+def _fits(asked: Asked, name: str, parameters: dict[str, Any], gflops: float) -> dict[str, Any]:
+    """Fit one set twice; with fewer inducing points on a slower device."""
+    X, y, X_test, y_test = SETS[name].make(asked.data or Path())
+    n, d = X.shape
+    m = int(np.clip(1e9 * gflops * FIT * asked.seconds / (2 * PASSES * n * d), *GROWING)) // 1024 * 1024
+    given = {"n_centers": m, "tol": 1e-3, "random_state": 0, "device": asked.device, **parameters}
+    (_, cold), (model, warm) = (fit({}, X, y, clsvm.FalkonClassifier(**given)) for _ in range(2))
+    report = model.fit_report_
+    found = {"set": name, "n": n, "d": d, "m": m, "cold": cold, "warm": warm, "parts": dict(report.seconds)}
+    found |= {"passes": report.passes, "status": report.status, "factors": report.factors, "centers": report.centers}
+    return found | {"accuracy": float(np.mean(model.predict(X_test) == y_test))}

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from benchmarks import command
+from benchmarks.__main__ import main
+
+Ran = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every set is measured in this process."""
-    monkeypatch.setattr(command, "in_own_process", lambda measure, name, options: measure(name, options))
+    for module in ("command", "growth", "predict"):
+        monkeypatch.setattr(f"benchmarks.{module}.in_own_process", lambda measure, name, asked: measure(name, asked))
+
+
+@pytest.fixture
+def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> Ran:
+    """What a command returns and writes, and the page of its file."""
+
+    def run(*words: str) -> tuple[int, dict[str, Any], str]:
+        out = tmp_path / "new" / "found.json"
+        code = main([*words, "--device", device, "--out", str(out)])
+        result = json.loads(out.read_text())
+        assert result["kind"] == words[0]
+        assert {"date", "device", "devices", "machine", "versions"} <= set(result)
+        capsys.readouterr()
+        assert main(["table", str(out)]) == 0
+        return code, result, capsys.readouterr().out
+
+    return run

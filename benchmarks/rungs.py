@@ -1,4 +1,5 @@
-"""The rungs: kernel rows K[w, i] = exp(-gamma |x_i - u_w|^2) the same way over and over, each time a little better.
+"""The rungs: kernel rows K[w, i] = exp(-gamma |x_i - u_w|^2) the same way over and over, each time a little better; and
+the smallest and the largest of n float32 and where they stand, in several forms.
 
 Letters: n rows, d features, W working rows u_w = x_rows[w]; ld >= n: columns of X and rows of K begin ld floats apart.
 """
@@ -8,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ladder_device import Bench
+from benchmarks.bench import Bench, Laid, Launch, Product
 from clsvm import kernels
-from clsvm.gram import layouts
-from clsvm.gram.products import Gram, Store
 
 # isort: split
 import pyopencl as cl  # (after clsvm.device, which prepares the loader)
 
-Rows = Callable[[int], None]
-"""Enqueues K of the first m rows (0 < m <= n) against all working rows."""
 STAGED = 256  # features of a working row in local memory at a time
 PIXELS = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.FLOAT)
 
@@ -48,11 +45,9 @@ class Matrix:
         return self.bench.stream.upload(turned)
 
     @cached_property
-    def gram(self) -> Gram:
-        """clsvm's own product over the dense layout of the same rows."""
-        stream, rbf = self.bench.stream, kernels.make("rbf", gamma=self.gamma)
-        plan = layouts.choose(stream.profile, self.X, rbf.spec, "dense")
-        return Gram(stream, layouts.build(stream, self.X, plan, "float32"), rbf)
+    def laid(self) -> Laid:
+        """Return clsvm's own dense layout of the same rows."""
+        return Laid.by(self.bench.stream, self.X, kernels.make("rbf", gamma=self.gamma))
 
 
 class Problem:
@@ -67,35 +62,32 @@ class Problem:
         self.K = self.bench.stream.buffer(self._nbytes)
 
     def clear(self) -> None:
-        """Kernel values are positive, so what a rung does not write will not pass for right."""
+        """Clear K. Kernel values are positive, so what a rung does not write will not pass for right."""
         self.bench.stream.clear(self.K, self._nbytes)
 
     def read(self, sample: NDArray[np.int64]) -> NDArray[np.float32]:
-        """K[:, sample] from the device, (W, len(sample))."""
+        """Return K[:, sample] from the device, (W, len(sample))."""
         K = self.bench.stream.read(self.K, np.float32, (self.W, self.matrix.ld))
         return np.ascontiguousarray(K[:, sample])
 
-    def error(self, read: Callable[[NDArray[np.int64]], NDArray[np.float32]], m: int) -> float:
-        """The largest difference of K from float64 on up to 64 of the first m rows, both ends among them."""
+    def error(self, into: Problem | Product, m: int) -> float:
+        """Return the largest difference of K from float64 on up to 64 of the first m rows, both ends among them."""
         sample = np.unique(np.linspace(0, m - 1, min(m, 64)).astype(np.int64))
         x = self.matrix.X[sample].astype(np.float64)
         u = self.matrix.X[self.working].astype(np.float64)
         distances = np.stack([np.square(x - row).sum(axis=1) for row in u])
-        difference = np.abs(read(sample) - np.exp(-self.matrix.gamma * distances))
+        difference = np.abs(into.read(sample) - np.exp(-self.matrix.gamma * distances))
         return float(np.nan_to_num(difference, nan=np.inf).max())
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A rung ready to run on a problem.
+class Ready(NamedTuple):
+    """A rung ready to run on a problem: ``launch`` enqueues K of the first m rows ``into`` the problem or a product.
 
-    clear and read: of what it stores; partial: whether it can do fewer rows than all.
+    A product is of all rows, whatever m.
     """
 
-    launch: Rows
-    clear: Callable[[], None]
-    read: Callable[[NDArray[np.int64]], NDArray[np.float32]]
-    partial: bool = True
+    launch: Callable[[int], None]
+    into: Problem | Product
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,7 @@ class Rung:
 
     name: str
     what: str
-    prepare: Callable[[Problem], Prepared]
+    prepare: Callable[[Problem], Ready]
     lacks: Callable[[Problem], str] = lambda problem: ""
 
 
@@ -115,30 +107,25 @@ def _range(items: int, group: int) -> tuple[tuple[int], tuple[int]]:
     return (-(-items // group) * group,), (group,)
 
 
-def _scalar(name: str, stored: str, p: Problem) -> Prepared:
-    """A work-item a row; X stored by "rows" or "columns"."""
+def _scalar(name: str, stored: str, p: Problem) -> Ready:
+    """Give each row a work-item; X is stored by "rows" or "columns"."""
     m, group = p.matrix, 64 if p.bench.vector else p.bench.profile.group
     kernel, X = p.bench.kernel(name, name, U=p.block), getattr(m, stored)
     head, tail = (m.d, p.W, p.at, m.gamma, m.ld), (X, p.K)
-    return Prepared(lambda rows: kernel(*_range(rows, group), rows, *head, *tail), p.clear, p.read)
+    return Ready(lambda rows: kernel(*_range(rows, group), rows, *head, *tail), p)
 
 
-def _vectorised(p: Problem) -> Prepared:
+def _vectors(local: bool, p: Problem) -> Ready:
+    """Give each work-item a vector of rows; local: working rows are staged in local memory."""
     m, lanes, group = p.matrix, p.bench.lanes, 1 if p.bench.vector else p.bench.profile.group
-    kernel = p.bench.kernel("vectorised", "vectorised", U=p.block, LANES=lanes)
+    more = {}
+    if local:
+        group = 16 if p.bench.vector else min(128, group)
+        more = {"GROUP": group, "DEPTH": STAGED}
+    name = "local_memory" if local else "vectorised"
+    kernel = p.bench.kernel(name, name, U=p.block, LANES=lanes, **more)
     tail = (m.d, p.W, p.at, m.gamma, m.ld, m.columns, p.K)
-    return Prepared(lambda rows: kernel(*_range(-(-rows // lanes), group), rows, *tail), p.clear, p.read)
-
-
-def _local_memory(p: Problem) -> Prepared:
-    m, lanes, group = p.matrix, p.bench.lanes, _group(p)
-    kernel = p.bench.kernel("local_memory", "local_memory", U=p.block, LANES=lanes, GROUP=group, DEPTH=STAGED)
-    tail = (m.d, p.W, p.at, m.gamma, m.ld, m.columns, p.K)
-    return Prepared(lambda rows: kernel(*_range(-(-rows // lanes), group), rows, *tail), p.clear, p.read)
-
-
-def _group(p: Problem) -> int:
-    return 16 if p.bench.vector else min(128, p.bench.profile.group)
+    return Ready(lambda rows: kernel(*_range(-(-rows // lanes), group), rows, *tail), p)
 
 
 def _lacks_local(p: Problem) -> str:
@@ -147,7 +134,7 @@ def _lacks_local(p: Problem) -> str:
 
 
 def _image_size(p: Problem) -> tuple[int, int]:
-    """Width in pixels of 4 floats, and lines of a working row: as few as the device's widest image allows."""
+    """Return the width in pixels of 4 floats, and lines of a working row: as few as the widest image allows."""
     pixels = -(-p.matrix.d // 4)
     lines = -(-pixels // int(p.bench.device.image2d_max_width))
     return -(-pixels // lines), lines
@@ -164,8 +151,8 @@ def _lacks_images(p: Problem) -> str:
     return f"{lines * p.W} lines of pixels needed, images have at most {highest}" if lines * p.W > highest else ""
 
 
-def _images(copy: str, p: Problem) -> Prepared:
-    """copy: "" measures a filled image; "kernel" fills it before each launch, "api" by clEnqueueCopyBufferToImage."""
+def _images(copy: str, p: Problem) -> Ready:
+    """Read working rows from an image, which a launch fills by a kernel or clEnqueueCopyBufferToImage ("": not)."""
     bench, m, lanes = p.bench, p.matrix, p.bench.lanes
     group = 1 if bench.vector else bench.profile.group
     width, lines = _image_size(p)
@@ -194,44 +181,118 @@ def _images(copy: str, p: Problem) -> Prepared:
         fill()
         compute(*_range(-(-rows // lanes), group), rows, *tail)
 
-    return Prepared(launch, p.clear, p.read)
+    return Ready(launch, p)
 
 
-def _ours(with_gather: bool, p: Problem) -> Prepared:
-    """clsvm's Gram storing its rows."""
-    gram, stream = p.matrix.gram, p.bench.stream
-    rows, panel = gram.rows, gram.panel(p.W)
-    places = np.full(panel.capacity, -1, np.int32)
-    places[: p.W] = rows.position[p.working]
-    at, count = stream.upload(places), stream.upload(np.array([p.W], np.int32))
-    nbytes = 4 * p.W * rows.n_pad
-    K = stream.zeros(nbytes)
-    store = Store((K,), p.W, rows.n_pad, stream.upload(np.arange(panel.capacity, dtype=np.int32)))
-    gram.gather(panel, at, count)
+def _ours(with_gather: bool, p: Problem) -> Ready:
+    """Store the rows of clsvm's own product."""
+    product = Product(p.matrix.laid, p.working)
 
     def launch(_rows: int) -> None:
         if with_gather:
-            gram.gather(panel, at, count)
-        gram.accumulate(panel, count, store, None)
+            product.gather()
+        product.launch()
 
-    def read(sample: NDArray[np.int64]) -> NDArray[np.float32]:
-        stored = stream.read(K, np.float32, (p.W, rows.n_pad))
-        return np.ascontiguousarray(stored[:, rows.position[sample]])
-
-    def clear() -> None:
-        stream.clear(K, nbytes)
-
-    return Prepared(launch, clear, read, partial=False)
+    return Ready(launch, product)
 
 
 RUNGS = (
     Rung("row-major", "a work-item a row, rows of X one after another", partial(_scalar, "row_major", "rows")),
     Rung("column-major", "a work-item a row, columns of X padded", partial(_scalar, "column_major", "columns")),
-    Rung("vectorised", "a work-item owns a vector of rows", _vectorised),
+    Rung("vectorised", "a work-item owns a vector of rows", partial(_vectors, False)),
     Rung("images", "working rows in an image that is already filled", partial(_images, ""), _lacks_images),
     Rung("images, own copy", "the image filled by a kernel each time", partial(_images, "kernel"), _lacks_images),
     Rung("images, API copy", "packed, then clEnqueueCopyBufferToImage", partial(_images, "api"), _lacks_images),
-    Rung("local memory", "working rows staged in local memory", _local_memory, _lacks_local),
+    Rung("local memory", "working rows staged in local memory", partial(_vectors, True), _lacks_local),
     Rung("clsvm", "the product of the solver, storing its rows", partial(_ours, False)),
     Rung("clsvm, gather", "the same and the gather of its working rows", partial(_ours, True)),
 )
+
+
+class Shape(NamedTuple):
+    """Macros of extremes.cl."""
+
+    lanes: int
+    chains: int
+    together: int
+
+
+VECTOR_SHAPES = Shape(8, 2, 4), Shape(16, 2, 8)  # which of them keeps up with memory depends on the processor
+GROUP_SHAPES = Shape(4, 4, 1), Shape(4, 2, 2), Shape(4, 2, 4)
+PARTS = 8  # work-groups for each compute unit, at most
+
+
+@dataclass(frozen=True)
+class Form:
+    """macros of extremes.cl; of its results: 0 the minimum, 1 the maximum; whether indices come with them."""
+
+    name: str
+    macros: tuple[str, ...]
+    results: tuple[int, ...]
+    indices: bool = True
+
+
+FORMS = (
+    Form("min", ("VALUES_ONLY",), (0,), False),
+    Form("argmin", (), (0,)),
+    Form("argmin ?:", ("TERNARY",), (0,)),
+    Form("argmax", ("MAXIMUM",), (1,)),
+    Form("argmin + argmax", ("BOTH",), (0, 1)),
+)
+
+
+def shapes(bench: Bench) -> tuple[Shape, ...]:
+    """Return what a device may like; the best counts."""
+    return VECTOR_SHAPES if bench.vector else GROUP_SHAPES
+
+
+class Extremes:
+    """One form over vectors of up to ``most`` numbers."""
+
+    def __init__(self, bench: Bench, form: Form, most: int, shape: Shape | None = None) -> None:
+        self.bench, self.form, self.shape = bench, form, shape or shapes(bench)[0]
+        self.group = 1 if bench.vector else bench.profile.group
+        lanes, chains, together = self.shape
+        macros: dict[str, int | None] = dict.fromkeys(form.macros)
+        macros |= {"GROUP": self.group, "LANES": lanes, "CHAINS": chains, "TOGETHER": together}
+        self._stages = [bench.kernel("extremes", name, **macros) for name in ("extremes", "last")]
+        parts = self._parts(most)[0] if bench.vector else PARTS * bench.units
+        stream, room = bench.stream, 4 * len(form.results) * parts
+        self._values, self._indices = stream.buffer(room), stream.buffer(room)
+        self.value, self.index = stream.buffer(64), stream.buffer(64)
+
+    def _parts(self, n: int) -> tuple[int, int]:
+        """Return parts and the numbers of one (which only the vector shape wants): pieces of 128 KB at least."""
+        step = self.shape.lanes * self.shape.chains * self.shape.together
+        if not self.bench.vector:  # (as many as leave few numbers after the last whole step)
+            whole = max(1, n // (self.group * step))
+            return whole // -(-whole // (PARTS * self.bench.units)), 0
+        piece = -(-max(-(-n // 128), 32768) // step) * step
+        return -(-n // piece), piece
+
+    def launch(self, x: Any, n: int) -> Launch:
+        """Return what reduces x[:n]; one stage where one part is all."""
+        first, last = self._stages
+        parts, piece = self._parts(n)
+        size = (parts * self.group,), (self.group,)
+        if parts == 1:
+            return lambda: first(*size, n, piece, x, self.value, self.index)
+
+        def both() -> None:
+            first(*size, n, piece, x, self._values, self._indices)
+            last((self.group,), (self.group,), parts, self._values, self._indices, self.value, self.index)
+
+        return both
+
+    def read(self) -> tuple[list[float], list[int]]:
+        """Return values and indices, of the minimum before the maximum."""
+        count = len(self.form.results)
+        values = self.bench.stream.read(self.value, np.float32, count)
+        return values.tolist(), self.bench.stream.read(self.index, np.int32, count).tolist()
+
+    def right(self, x: NDArray[np.float32]) -> bool:
+        """Return whether what it last found in x is what NumPy finds: of equal numbers the first."""
+        expected = [int((x.argmin, x.argmax)[which]()) for which in self.form.results]
+        values, indices = self.read()
+        same = values == [float(x[i]) for i in expected]
+        return same and (indices == expected or not self.form.indices)

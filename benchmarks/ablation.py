@@ -1,7 +1,7 @@
 """What each part gains (Meanti et al. 2020, appendix A.1): from plain NumPy on, one part added at a time.
 
-All solve the same problem from the same centres by :func:`clsvm.nystrom.newton.solve` to the same residual, whose norm
-is the preconditioner's: the objectives, compared with the least of them, say that the solutions are as good.
+All solve the same problem from the same inducing points by :func:`clsvm.nystrom.newton.solve` to the same residual,
+whose norm is the preconditioner's: the objectives, compared with the least of them, say that solutions are as good.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
-from benchmarks.falkon import FALKON_SETS, TOL
-from benchmarks.falkon_product import BLOCK, rbf
-from benchmarks.falkon_studies.shared import WARM, Options, named
+from benchmarks import table
+from benchmarks.command import Asked
+from benchmarks.falkon import BLOCK, FALKON_SETS, TOL, rbf
+from benchmarks.sets import MissingSetError
+from benchmarks.table import Row, Shown, shown
 from clsvm.distribute import call
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
@@ -32,9 +33,10 @@ from clsvm.nystrom.rows import RowBlock, RowOperator, Task
 from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
+WARM = 1000  # rows of a first solve that only builds programs
 ROWS = 116_000  # of covtype: a quarter of those that are trained on
 MOST = 1000  # steps
-TWO_CLASSES = tuple(name for name in FALKON_SETS if name in ("synthetic", "ijcnn1", "covtype"))
+TWO_CLASSES = ("synthetic", "ijcnn1", "covtype")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Posed:
     device: Any
 
     def first(self, n: int) -> Posed:
-        """The same of fewer rows, of which centres are none."""
+        """Return the same of fewer rows, of which centres are none."""
         return replace(self, X=self.X[:n], y=self.y[:n], places=None)
 
 
@@ -86,21 +88,21 @@ class Blocks:
         self._w: Vector = np.ones(self.n)
 
     def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """w (n,) of :meth:`forward_back`; losses that couple outputs there are none."""
+        """Take w (n,) of :meth:`forward_back`; losses that couple outputs there are none."""
         self._w = np.ones(self.n) if w is None else w.reshape(self.n)
 
     def forward(self, V: Vector) -> Vector:
-        """K V: (1, n) of V (1, m)."""
+        """Return K V (1, n) of V (1, m)."""
         T, v = np.empty(self.n), V[0].astype(self._real)
         self._over(lambda rows, K: T.__setitem__(rows, K @ v))
         return T[None]
 
     def back(self, R: Vector) -> Vector:
-        """K' R: (1, m) of R (1, n)."""
+        """Return K' R (1, m) of R (1, n)."""
         return self._summed(lambda rows, K: R[0, rows])
 
     def forward_back(self, V: Vector) -> Vector:
-        """K' (w * (K V)): (1, m) of V (1, m)."""
+        """Return K' (w * (K V)) (1, m) of V (1, m)."""
         v = V[0].astype(self._real)
         return self._summed(lambda rows, K: self._w[rows] * (K @ v))
 
@@ -136,15 +138,17 @@ class OneBlock:
         return 0
 
 
-def run(options: Options) -> dict[str, Any]:
-    """A row for each part, of one set."""
-    (name,) = named(options, TWO_CLASSES, ("covtype",))[:1]
+def measure(asked: Asked) -> dict[str, Any]:
+    """Solve the same problem with each part; objectives, compared with the least, say that solutions are as good."""
+    (name,) = (asked.sets or ["covtype"])[:1]
+    if name not in TWO_CLASSES:
+        raise MissingSetError(f"this study has no set {name!r}; there are {', '.join(TWO_CLASSES)}")
     recipe = FALKON_SETS[name]
-    X, y, X_test, y_test = recipe.make(options.data)
-    n = min(len(y), options.rows or ROWS)
-    places = np.sort(np.random.default_rng(0).permutation(n)[: options.centers or 2000])
-    posed = Posed(X[:n], y[:n].astype(np.float64), X[places], places, recipe.gamma, recipe.penalty, options.device)
-    rows = [_row(part, posed, X_test, y_test) for part in PARTS]
+    X, y, X_test, y_test = recipe.make(asked.data)
+    n = min(len(y), asked.rows or ROWS)
+    places = np.sort(np.random.default_rng(0).permutation(n)[: asked.centers or 2000])
+    posed = Posed(X[:n], y[:n].astype(np.float64), X[places], places, recipe.gamma, recipe.penalty, asked.device)
+    rows = [_ablated(part, posed, X_test, y_test) for part in PARTS]
     least = min(row["objective"] for row in rows)
     for before, row in zip([rows[0], *rows], rows, strict=False):
         row["above_least"] = row["objective"] / least - 1
@@ -153,9 +157,10 @@ def run(options: Options) -> dict[str, Any]:
     return {"set": name, "n": n, "d": X.shape[1], "centers": len(places), **numbers, "rows": rows}
 
 
-def _row(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, Any]:
+def _ablated(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, Any]:
     _solve(part, posed.first(WARM), most=2)  # builds programs, starts threads
     found, seconds, words = _solve(part, posed, MOST)
+    values = Blocks(X_test, posed.C, posed.gamma, "float32").forward(found.alpha)[0]
     return {
         "part": part.name,
         "seconds": seconds,
@@ -166,18 +171,18 @@ def _row(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, Any]:
         "objective": found.objective,
         "converged": found.status.converged,
         "exact": found.exact,
-        "error": _error(found.alpha, posed, X_test, y_test),
+        "error": float(np.mean((values > 0) != (y_test > 0))),
         **words,
     }
 
 
 def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Result, dict[str, float], dict[str, Any]]:
-    """What was found, seconds by what they were spent on, the sample's size and where K was."""
+    """Return what was found, seconds by what they were spent on, the sample's size and where K was."""
     with ExitStack() as stack:
         times = [perf_counter()]
         cross, exact = _products(part, posed, stack)
         times.append(perf_counter())
-        P = Preconditioner(_among(part, posed))
+        P = Preconditioner(kernel_matrix(posed.C, gamma=posed.gamma, dtype="float64", device=posed.device))
         sample = _sampled(cross, P, posed) if part.more else posed.places
         times.append(perf_counter())
         task = Task(LOSSES["squared"], posed.y[None], np.ones(cross.n), np.zeros(1), posed.penalty)
@@ -189,11 +194,15 @@ def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Result, dict[str
     weighed = found.seconds["preconditioner"]
     seconds = {"layout": layout, "preconditioner": made + weighed, "conjugate gradients": solved - weighed}
     where = cross.describe() if part.ours else f"NumPy, blocks of {BLOCK} rows"
-    return found, seconds | {"total": sum(seconds.values())}, {"sample": _size(sample, P), "layout": where}
+    return (
+        found,
+        seconds | {"total": sum(seconds.values())},
+        {"sample": len(posed.C if sample is None else sample), "layout": where},
+    )
 
 
 def _products(part: Part, posed: Posed, stack: ExitStack) -> tuple[Any, Callable[[], Any] | None]:
-    """K(X, C) as the solver takes it, and what makes the same in float64."""
+    """Return K(X, C) as the solver takes it, and what makes the same in float64."""
     if not part.ours:
         plain = partial(Blocks, posed.X, posed.C, posed.gamma)
         return plain(part.dtype), None if part.dtype == "float64" else partial(plain, "float64")
@@ -205,17 +214,8 @@ def _products(part: Part, posed: Posed, stack: ExitStack) -> tuple[Any, Callable
     return Cross(*given, part.dtype, 1, keep=part.keep), finer
 
 
-def _among(part: Part, posed: Posed) -> Vector:
-    """K(C, C) in float64."""
-    if part.ours:
-        return kernel_matrix(posed.C, kernel="rbf", gamma=posed.gamma, dtype="float64", device=posed.device)
-    C = posed.C.astype(np.float64)
-    K = rbf(C, C, np.square(C).sum(axis=1), posed.gamma)
-    return np.asarray((K + K.T) / 2)
-
-
 def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] | None:
-    """The rows of which the preconditioner is made, as a fit draws them."""
+    """Return the rows of which the preconditioner is made, as a fit draws them."""
     s = sampled(cross.n, cross.m, 1, cross.cost, TOL)
     if s <= cross.m:
         return posed.places
@@ -224,47 +224,13 @@ def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] 
     return sample
 
 
-def _size(sample: NDArray[np.intp] | None, P: Preconditioner) -> int:
-    return P.m if sample is None else len(sample)
-
-
-def _error(alpha: Vector, posed: Posed, X: Any, y: Any) -> float:
-    """The share of test rows of the wrong sign."""
-    with Stream(posed.device) as stream:
-        kernel = make("rbf", gamma=posed.gamma)
-        plan = layouts.choose(stream.profile, X, kernel.spec)
-        values = Cross(stream, X, posed.C, kernel, plan, "float32", 1, keep=False).forward(alpha)[0]
-    return float(np.mean((values > 0) != (y > 0)))
-
-
-def holds(result: dict[str, Any]) -> bool:
-    """Whether all converged, to objectives within 0.1 % of the least."""
-    return all(row["converged"] and row["above_least"] <= 1e-3 for row in result["rows"])
-
-
-def show(result: dict[str, Any]) -> Table:
-    """A row for each part that is added."""
-    table = Table(
-        title=f"{result['set']} {result['n']}x{result['d']}, m = {result['centers']}, residual {result['tol']:g}: "
-        "seconds, and how many times those of the row before"
-    )
-    titles = (
-        "preconditioner of rows",
-        "s of it",
-        "steps",
-        "s of them",
-        "s in all",
-        "gain",
-        "F above the least",
-        "test %",
-    )
-    table.add_column("what")
-    for title in titles:
-        table.add_column(title, justify="right")
-    for row in result["rows"]:
-        spent = row["seconds"]
-        figures = f"{spent['conjugate gradients']:.3g}", f"{spent['total']:.3g}", f"{row['gain']:.2f}"
-        rest = f"{row['above_least']:.1e}", f"{100 * row['error']:.2f}"
-        own = str(row["sample"]), f"{spent['preconditioner']:.3g}", str(row["steps"])
-        table.add_row(row["part"], *own, *figures, *rest)
-    return table
+def show(result: Row) -> Shown:
+    """Return a row for each part that is added."""
+    columns: tuple[table.Column, ...] = (
+        ("what", "{part}"), ("preconditioner of rows", "{sample}"), ("s of it", "{seconds[preconditioner]:.3g}"),
+        ("steps", "{steps}"), ("s of them", "{seconds[conjugate gradients]:.3g}"), ("s in all", "{seconds[total]:.3g}"),
+        ("gain", "{gain:.2f}"), ("F above the least", "{above_least:.1e}"),
+        table.percent("test %", "error"),
+    )  # fmt: skip
+    words = f"{table.label(result)}, m = {result['centers']}, residual {result['tol']:g}; gain: over the row before"
+    return shown(words, columns, result["rows"])

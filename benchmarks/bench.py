@@ -1,0 +1,285 @@
+"""A device as benchmarks of its kernels use it: its queue, a clock, its peaks, and products over rows on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from clsvm.gram import layouts
+from clsvm.gram.layouts.record import Plan
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.kernels import Kernel
+from clsvm.opencl import sources
+from clsvm.opencl.devices import find
+from clsvm.opencl.stream import Buffer, Stream
+
+# isort: split
+import pyopencl as cl  # (after clsvm.opencl, which prepares the loader)
+
+Launch = Callable[[], Any]
+"""Enqueues one evaluation and does not wait for it."""
+TEXTS = Path(__file__).parent / "cl_kernels"
+TOLERANCE = 1e-4  # of a kernel value in float32, which is at most 1
+
+READ_SHAPES = ((16, 8, 1), (16, 8, 4), (16, 16, 4), (8, 8, 1), (8, 8, 4), (4, 8, 1))  # LANES, CHAINS, STREAMS
+FMA_SHAPES = ((16, 8), (16, 10), (16, 12), (16, 16), (8, 12), (8, 16), (4, 8), (4, 16))  # LANES, CHAINS
+EXP_SHAPES = ((16, 1), (16, 2), (16, 4), (8, 4), (4, 4))  # LANES, CHAINS
+EXP = 16  # multiply-adds that an exponential takes, about
+READ = 1 << 29  # bytes that the read peak reads, where the device has them: more than caches hold
+LOOK = 1 << 22, 64  # bytes and multiply-adds of a chain in a first look at the peaks
+LAUNCH = 0.02  # seconds that a launch takes at most, about, by that look
+CHAIN = 1 << 15  # multiply-adds of a chain at most
+TRIAL = {"vector": 1 << 13, "group": 1 << 11}  # rounds of a trial launch, by the shape of the device's kernels
+
+
+class Bench:
+    """A device: the stream for buffers and kernels; device, context and queue for all else."""
+
+    def __init__(self, spec: Any = None) -> None:
+        info = find(spec)
+        self.device = [one for platform in cl.get_platforms() for one in platform.get_devices()][info.index]
+        self.context = cl.Context([self.device])
+        self.queue = cl.CommandQueue(self.context)
+        self.stream = Stream(self.queue)
+        self.profile = self.stream.profile
+        self.vector = self.profile.shape == "vector"
+        wide = int(self.device.native_vector_width_float)
+        self.lanes = min(16, max(4, wide)) if self.vector else 4  # rows or numbers of a work-item's vector
+        self.units = int(self.device.max_compute_units)
+
+    def section(self) -> Bench:
+        """Return the same device with a stream of its own, whose buffers go when the section ends."""
+        part = copy(self)
+        part.stream = Stream(self.queue)
+        return part
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stream.__exit__(*error)
+
+    def kernel(self, name: str, function: str, **numbers: int | None) -> Any:
+        """Return ``function`` of benchmarks/cl_kernels/<name>.cl with macros (None: defined without a value)."""
+        options = [f"-D{key}" if value is None else f"-D{key}={value}" for key, value in numbers.items()]
+        options += ["-DWIDE_PAIR"] * (self.profile.wide == "pair")
+        text = f"{sources.cl()}\n{(TEXTS / f'{name}.cl').read_text('utf-8')}"
+        return self.stream.kernel(text, options, function)
+
+
+@dataclass
+class Clock:
+    """The best wall time of each of several launches, taken in turn so that noise and clock rates meet all alike.
+
+    One reading is a batch of launches and the wait for the last one; a batch lasts at least ``batch`` seconds. Rounds
+    go on until ``seconds`` have passed, and there are at least ``rounds`` of them.
+    """
+
+    seconds: float
+    rounds: int = 3
+    batch: float = 0.004
+    best: dict[str, float] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def run(self, bench: Bench, launches: Mapping[str, Launch]) -> None:
+        for name, launch in launches.items():
+            launch()  # what a first launch pays for (first touch, lazy compilation) is nobody's time
+            bench.stream.finish()
+            first = self._read(bench, launch, 1)
+            self._counts[name] = max(1, int(self.batch / first))
+            self.best[name] = min(first, self.best.get(name, first))
+        start, done = time.perf_counter(), 0
+        while done < self.rounds or time.perf_counter() - start < self.seconds:
+            for name, launch in launches.items():
+                self.best[name] = min(self.best[name], self._read(bench, launch, self._counts[name]))
+            done += 1
+
+    @staticmethod
+    def _read(bench: Bench, launch: Launch, count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            launch()
+        bench.stream.finish()
+        return (time.perf_counter() - start) / count
+
+
+class Peaks:
+    """Float32 multiply-adds and reads a second, each the best over a few shapes of kernels that do nothing else.
+
+    numbers: float32 that are read, in a buffer of their own. steps: multiply-adds of a chain. exps: whether the
+    exponential function is measured as well.
+    """
+
+    def __init__(self, bench: Bench, numbers: int, steps: int, exps: bool = False) -> None:
+        self._work: dict[str, float] = {}  # flops or bytes of a launch
+        self.launches: dict[str, Launch] = {}
+        stream, vector = bench.stream, bench.vector
+        first = stream.upload(np.linspace(0.1, 0.9, 256, dtype=np.float32))
+        out = stream.buffer(4 * max(bench.units * 2048, 4096))
+        items, local = bench.units * (8 if vector else 2048), (1,) if vector else (64,)
+        for lanes, chains in FMA_SHAPES:
+            kernel = bench.kernel("peaks", "fma_chains", LANES=lanes, CHAINS=chains)
+            work = 2.0 * items * steps * lanes * chains
+            self._add(
+                f"fma: {chains} chains of float{lanes}", work, kernel, (items,), local, steps, 0.999, 0.001, first, out
+            )
+        for lanes, chains in EXP_SHAPES if exps else ():
+            some = max(1, steps // EXP)
+            kernel = bench.kernel("peaks", "exp_chains", LANES=lanes, CHAINS=chains)
+            work = float(items) * some * lanes * chains
+            self._add(f"exp: {chains} chains of float{lanes}", work, kernel, (items,), local, some, -0.999, first, out)
+        numbers = max(numbers // 65536, 1) * 65536
+        x = stream.buffer(4 * numbers)
+        stream.clear(x, 4 * numbers)
+        for lanes, chains, streams in READ_SHAPES:
+            pieces: dict[str, int | None] = {"PIECES": None} if vector else {}
+            kernel = bench.kernel("peaks", "read_sum", LANES=lanes, CHAINS=chains, STREAMS=streams, **pieces)
+            for items in (16, 128) if vector else (4096, 2048 * bench.units):
+                if count := numbers // (lanes * items) // (chains * streams) * (chains * streams):
+                    name = f"read: {streams} x {chains // streams} float{lanes} of {items} items"
+                    self._add(name, 4.0 * items * count * lanes, kernel, (items,), local, count, x, out)
+
+    def _add(self, name: str, work: float, kernel: Any, *arguments: Any) -> None:
+        self._work[name] = work
+        self.launches[name] = lambda: kernel(*arguments)
+
+    def rates(self, clock: Clock) -> dict[str, Any]:
+        """Return fma_gflops, read_gbs, exp_gs where measured (10^9 a second), and the shapes that reached them."""
+        rates = {name: work / clock.best[name] / 1e9 for name, work in self._work.items()}
+        found: dict[str, Any] = {}
+        for kind, unit in (("fma", "gflops"), ("read", "gbs"), ("exp", "gs")):
+            if mine := [name for name in rates if name.startswith(kind)]:
+                best = max(mine, key=lambda name: rates[name])
+                found |= {f"{kind}_{unit}": rates[best], f"{kind}_shape": best}
+        return found
+
+
+def speed(bench: Bench) -> float:
+    """Return about how many GFLOP/s of float32 the device does, by one shape of the arithmetic peak."""
+    lanes, chains, steps = 16 if bench.vector else 4, 8, TRIAL[bench.profile.shape]
+    items = bench.units * (8 if bench.vector else 2048)
+    with bench.section() as part:
+        first, out = part.stream.upload(np.full(256, 0.5, np.float32)), part.stream.buffer(4 * items)
+        kernel = part.kernel("peaks", "fma_chains", LANES=lanes, CHAINS=chains)
+        size = (items,), (1,) if bench.vector else (64,)
+        clock = Clock(0.0)
+        clock.run(part, {"fma": lambda: kernel(*size, steps, 0.999, 0.001, first, out)})
+    return 2e-9 * items * steps * lanes * chains / clock.best["fma"]
+
+
+def peaks_of(bench: Bench, exps: bool = False) -> Peaks:
+    """Return the peaks, to take turns with what is measured; their launches are as long as a first look allows."""
+    nbytes, chain = LOOK
+    with bench.section() as part:
+        look, clock = Peaks(part, nbytes // 4, chain), Clock(0.0, rounds=1)
+        clock.run(part, look.launches)
+        rates = look.rates(clock)
+    chain = max(chain, min(CHAIN, int(chain * LAUNCH / clock.best[rates["fma_shape"]])))
+    readable = int(1e9 * rates["read_gbs"] * LAUNCH)
+    nbytes = max(nbytes, min(READ, readable, bench.stream.largest, bench.stream.limit // 8))
+    return Peaks(bench, nbytes // 4, chain, exps)
+
+
+class Laid:
+    """Rows on the device by a plan. seconds: of laying them out. nbytes: that they hold."""
+
+    def __init__(self, stream: Stream, X: Any, plan: Plan, kernel: Kernel) -> None:
+        held, began = stream.held, time.perf_counter()
+        self.X, self.rows = X, layouts.build(stream, X, plan, "float32")
+        stream.finish()
+        self.seconds, self.nbytes = time.perf_counter() - began, stream.held - held
+        self.gram = Gram(stream, self.rows, kernel)
+
+    @classmethod
+    def by(cls, stream: Stream, X: Any, kernel: Kernel, kind: str = "dense", working: int | str = "auto") -> Laid:
+        """Return rows in the layout of that name; "auto": in the one that a fit would choose."""
+        return cls(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind, working), kernel)
+
+    def over(self, gram: Gram) -> Laid:
+        """Return the same rows with products of another stream."""
+        other = copy(self)
+        other.gram = gram
+        return other
+
+
+class Product:
+    """K(X, U) for the rows ``chosen`` of X as U, stored in ``out``, or summed as c += K D.
+
+    nbytes: what it reads and writes where rows are read once: rows, panel and K.
+    """
+
+    def __init__(self, laid: Laid, chosen: NDArray[Any], stored: bool = True, out: Buffer | None = None) -> None:
+        self.laid, self.chosen, self.stored, gram, rows = laid, chosen, stored, laid.gram, laid.rows
+        self.stream, self.W, self.gram = gram.stream, len(chosen), gram
+        self.panel = gram.panel(self.W)
+        self.count = self.stream.upload(np.array([self.W], np.int32))
+        at = np.full(self.panel.capacity, -1, np.int32)
+        at[: self.W] = rows.position[chosen]
+        self.at = self.stream.upload(at)
+        self.gather()
+        written = self.values_bytes(laid, self.W) if stored else 8 * rows.n_pad
+        self.out = self.stream.zeros(written) if out is None else out
+        self._given: tuple[Store | None, Update | None] = (
+            Store((self.out,), self.W, rows.n_pad, gram.slot(self.panel.capacity)), None
+        )  # fmt: skip
+        if not stored:
+            weights = self.stream.wide(np.full((1, self.panel.capacity), 1.0 / self.W))
+            self._given = None, Update(1, rows.n_pad, self.out, weights, self.panel.capacity)
+        self._written = written
+        blocks = self.panel.capacity // self.panel.width if self.panel.rows_stay else 1  # (a panel of CSR holds one)
+        self.nbytes = laid.nbytes + blocks * self.panel.nbytes + written
+
+    @staticmethod
+    def values_bytes(laid: Laid, W: int) -> int:
+        """Return the bytes of K(X, U) of W working rows."""
+        return 4 * W * int(laid.rows.n_pad)
+
+    def gather(self) -> None:
+        """Fetch the working rows."""
+        self.gram.gather(self.panel, self.at, self.count)
+
+    def launch(self) -> None:
+        """Enqueue the product."""
+        self.gram.accumulate(self.panel, self.count, *self._given)
+
+    def clear(self) -> None:
+        """Clear what it writes."""
+        self.stream.clear(self.out, self._written)
+
+    def error(self) -> float:
+        """Return the largest difference from float64 of a fresh launch, on some rows and working rows."""
+        self.clear()
+        self.launch()
+        n, n_pad = self.laid.rows.n, self.laid.rows.n_pad
+        sample = np.unique(np.linspace(0, n - 1, min(n, 64)).astype(np.int64))
+        at = self.laid.rows.position[sample]
+        ends = np.unique(np.linspace(0, self.W - 1, min(self.W, 8) if self.stored else self.W).astype(np.int64))
+        x, u = (_dense(self.laid.X[some]) for some in (sample, self.chosen[ends]))
+        gamma = float(self.gram.kernel.params["gamma"])
+        K = np.exp(-gamma * np.stack([np.square(x - row).sum(axis=1) for row in u]))
+        if self.stored:
+            got = np.stack([self.stream.read(self.out, np.float32, n_pad, 4 * w * n_pad)[at] for w in ends.tolist()])
+        else:
+            got, K = self.stream.read_wide(self.out, n_pad)[at], K.mean(axis=0)
+        return float(np.nan_to_num(np.abs(got - K), nan=np.inf).max())
+
+    def read(self, sample: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the stored K of some rows of X, (W, len(sample))."""
+        K = self.stream.read(self.out, np.dtype(np.float32), (self.W, self.laid.rows.n_pad))
+        return np.ascontiguousarray(K[:, self.laid.rows.position[sample]])
+
+    def free(self) -> None:
+        """Give back all but the rows and what it writes."""
+        self.stream.free(*self.panel.buffers(), self.count, self.at)
+
+
+def _dense(X: Any) -> NDArray[np.float64]:
+    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)

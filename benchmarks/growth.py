@@ -1,0 +1,215 @@
+"""How the seconds of a fit grow with the rows: ours beside the peers, on the first rows of a set, twice as many each
+time, until a fit takes longer than the limit.
+
+Each solver has a process of its own, in which a first fit of few rows builds the programs and is not timed; the fits
+take turns. A fit that is not done at the limit is ended, and so is its solver's series. The exponent is the slope of a
+straight line through log seconds over log rows, by least squares, on the UPPER largest numbers of rows: of the solver's
+own, and of those that all solvers have, since a solver that is slower ends earlier, where exponents are smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import check, sets, solvers, table
+from benchmarks.command import (
+    DATA,
+    PEERS,
+    PLOT,
+    Asked,
+    Command,
+    in_own_process,
+    number,
+    option,
+    peers,
+    repeats,
+    sets_of,
+)
+from benchmarks.solvers import Answer, Contestant, at_work
+from benchmarks.table import Row, Shown, picture, shown
+
+FIRST = 1000  # rows of the first fits
+UPPER = 4  # points of an exponent
+ONCE, TWICE = 1 / 2, 1 / 6  # of the limit: a first fit that takes longer is the only one; more than two only below this
+ALL = 1.5  # times the last number of rows: a set that has more is fitted whole as well
+
+
+def problem_of(name: str, folder: Path | None) -> tuple[Any, Any, float]:
+    """Return X (n, d), y of -1 and +1, gamma: all of covertype, or a set of benchmarks.sets."""
+    if name == "covtype":
+        X, y = sets.covertype(None, folder)
+        return X.astype(np.float64), y.astype(np.float64), 1.0
+    one = sets.load(name, folder)
+    return one.X, one.y, one.gamma
+
+
+def sizes(n: int) -> Iterator[int]:
+    """Yield FIRST, twice as many, and so on, and all n where there are by far more than the last of these."""
+    size = FIRST
+    while size <= n:
+        yield size
+        size *= 2
+    if n >= ALL * size / 2 or size == FIRST:
+        yield n
+
+
+def solver(name: str, asked: Asked, which: str, form: str) -> Answer:
+    """Return what answers a number of rows with the seconds of a fit, "solution" with what the last one found."""
+    X, y, gamma = problem_of(name, asked.data)
+    X, given, model = solvers.formed(X, form), solvers.parameters(asked.C, gamma), None
+
+    def answer(question: Any) -> Any:
+        nonlocal model
+        if question == "solution":
+            return solvers.solution(model)
+        model = solvers.made(which, "SVC", given, device=asked.device)
+        return solvers.fitted(which, model, X[:question], y[:question])
+
+    answer(min(FIRST, len(y)))
+    return answer
+
+
+def series(name: str, asked: Asked) -> Row:
+    """Return the fits of each number of rows, and the exponents of each solver, by its own and by common ones."""
+    problem = problem_of(name, asked.data)
+    X, y, gamma = problem
+    points: list[Row] = []
+    entered = [(*one, (name, asked, *one[:2])) for one in solvers.entered(asked.peers, X, asked.repeats)]
+    with at_work(asked.limit, solver, entered) as made:
+        for n in sizes(min(asked.rows or len(y), len(y))):
+            if going := [one for one in made if not one.failed]:
+                points.append({"n": n, "rows": _rows(going, n, problem, asked)})
+    seconds = {name: seconds_of(points, name) for name in ("clsvm", *asked.peers)}
+    shared = set.intersection(*(set(found) for found in seconds.values()))
+    return {
+        "set": name, "n": len(y), "d": X.shape[1], "C": asked.C, "gamma": gamma, "tol": solvers.TOL, "points": points,
+        "exponents": {name: exponent(found) for name, found in seconds.items()},
+        "common": {name: exponent({n: found[n] for n in shared}) for name, found in seconds.items()},
+    }  # fmt: skip
+
+
+def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], asked: Asked) -> list[Row]:
+    for one in going:
+        one.seconds = []
+    for _ in range(asked.repeats):
+        for one in going:
+            most = asked.limit * (TWICE if len(one.seconds) > 1 else ONCE) or np.inf
+            if min(one.seconds, default=0.0) <= most:
+                one.time(n)
+    X, y, gamma = problem
+    rbf, rows, checks = check.kernel("rbf", gamma=gamma), [], []
+    for one in going:
+        if (found := one.ask("solution")) is not None:
+            given = check.full_coef(found, n), float(found.intercept_[0])
+            checks.append(check.recompute(X[:n], y[:n], asked.C, *given, rbf))
+        rows.append(one.row() | {"misses": []})
+    solved = [row for row in rows if not row["failed"]]
+    for row, found, misses in zip(solved, checks, check.judged(checks, asked.C, solvers.TOL), strict=True):
+        row |= asdict(found) | {"misses": misses}
+    return rows
+
+
+def seconds_of(points: Sequence[Mapping[str, Any]], solver: str) -> dict[int, float]:
+    """Return the seconds of a solver's fits that ended, by the number of rows, with one form of its input.
+
+    The form is that of the most fits that count, and among these the fastest for the most rows.
+    """
+    by_form: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for point in points:
+        for row in point["rows"]:
+            if row["solver"] == solver and not row["failed"]:
+                by_form.setdefault(row.get("form", ""), {})[point["n"]] = row
+
+    def rank(fits: Mapping[int, Mapping[str, Any]]) -> tuple[int, float]:
+        return -sum(not row.get("misses") for row in fits.values()), float(fits[max(fits)]["seconds"])
+
+    return {n: row["seconds"] for n, row in min(by_form.values(), key=rank, default={}).items()}
+
+
+def exponent(seconds: Mapping[int, float]) -> Row | None:
+    """Return the slope of log seconds over log rows on the UPPER largest numbers of rows; None of fewer than two."""
+    upper = sorted(seconds)[-UPPER:]
+    if len(upper) < 2:
+        return None
+    slope = np.polyfit(np.log(upper), np.log([seconds[n] for n in upper]), 1)[0]
+    return {"exponent": float(slope), "from": upper[0], "to": upper[-1]}
+
+
+def _show(result: Row) -> Shown:
+    rows: list[Row] = []
+    notes = [f"{one['set']}: {one['error']}" for one in result["sets"] if "error" in one]
+    for one in (one for one in result["sets"] if "points" in one):
+        name = f"{one['set']}, C = {one['C']:g}"
+        for point in one["points"]:
+            best, said = table.compared([{**one, **point, "set": f"{name}, {point['n']} rows"}])
+            notes += [note for note in said if "> " not in note]
+            cells = {row["solver"]: row["failed"] or f"{row['took']:.3g}" + "*" * bool(row["misses"]) for row in best}
+            rows.append({"label": name, "n": point["n"], **cells})
+            rows[-1] |= {f"{row['solver']} times": f"{row['times']:.2f}" for row in best if row["times"]}
+        for words, slopes in (("exponent", one["exponents"]), ("of the same rows", one["common"])):
+            found = {who: "{exponent:.2f} ({from}-{to})".format_map(slope) for who, slope in slopes.items() if slope}
+            rows.append({"label": name, "n": words, **found})
+    columns: list[table.Column] = [("set", "{label}"), ("rows", "{n}"), ("clsvm s", "{clsvm}")]
+    for peer in PEERS:
+        columns += [(f"{peer} s", f"{{{peer}}}"), ("times ours", f"{{{peer} times}}")]
+    words = (
+        "exponent: least squares of log seconds over log rows on the four largest numbers of rows (from-to), of each "
+        "solver's and of those that all have"
+    )
+    return shown(result, columns, rows, words, table.CHECKED, *notes)
+
+
+def _holds(result: Row) -> bool:
+    """Return whether each series of ours has a fit, and all that ended count."""
+    for one in result["sets"]:
+        ours = [row for point in one.get("points", ()) for row in point["rows"] if row["solver"] == "clsvm"]
+        if not any("seconds" in row for row in ours) or any(row["misses"] for row in ours):
+            return False
+        if any(row["failed"] and not row["too_long"] for row in ours):
+            return False
+    return True
+
+
+def draw(result: Row, path: Path) -> None:
+    """Draw a panel for each series."""
+    measured = [one for one in result["sets"] if one.get("points")]
+    with picture(result, path, max(1, len(measured))) as panels:
+        for axes, one in zip(panels, measured, strict=False):
+            for name, slope in one["exponents"].items():
+                if found := seconds_of(one["points"], name):
+                    words = f"{name}, exponent {slope['exponent']:.2f}" if slope else name
+                    axes.loglog([*found], [*found.values()], marker="o", markersize=4, label=words)
+            axes.set(
+                title=f"{one['set']}, d = {one['d']}, C = {one['C']:g}", xlabel="rows n", ylabel="seconds of a fit"
+            )
+
+
+def _measure(asked: Asked) -> Row:
+    found = []
+    for name in asked.sets:
+        for C in asked.C:
+            found.append(in_own_process(series, name, argparse.Namespace(**{**vars(asked), "C": C})) | {"C": C})
+    return {"limit": asked.limit, "sets": found}
+
+
+COMMAND = Command(
+    "growth",
+    "seconds of a fit over the rows, ours and the peers', with exponents",
+    (
+        sets_of(("covtype", *sets.SETS), ("covtype", "mnist8")),
+        option("--C", type=float, nargs="+", default=[1.0, 100.0], help="a series for each"),
+        number("--rows", None, "of a fit at most"),
+        number("--limit", 60.0, "seconds of a fit, which end a solver's series; 0: none, in one process"),
+        peers(), DATA, repeats(3, "fits of each solver, one or two where it is slow"), PLOT,
+    ),
+    _measure,
+    _show,
+    _holds,
+    draw,
+)  # fmt: skip

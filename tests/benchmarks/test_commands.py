@@ -1,0 +1,335 @@
+"""Each command on a tiny case: ours is right, its table comes out, and it fails where ours is wrong.
+
+Seconds are not looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import (
+    falkon,
+    fits,
+    gallery,
+    growth,
+    gtsvm,
+    host,
+    ladder,
+    larger,
+    limit,
+    predict,
+    sets,
+    solvers,
+    studies,
+    tasks,
+)
+from benchmarks.__main__ import main, page
+from benchmarks.boostsvm import cases, products
+from benchmarks.commands import COMMANDS
+from clsvm.opencl.profiles import PROFILES
+from tests.benchmarks.conftest import Ran
+
+pytestmark = pytest.mark.full
+BROKEN = ["it is broken"]
+ROWS = "sets", 0, "rows"
+SHAPES = {
+    "real-sim": cases.Shape(400, 300, 0.05, paper_n=4000),
+    "e2006": cases.Shape(150, 400, 0.25, paper_n=150, target="numbers"),
+}
+SCRIPT = "from sklearn.svm import SVC\nprint('score', SVC().fit([[0.0], [1.0]], [0, 1]).score([[0.0]], [0]))\n"
+
+
+def two_classes(folder: Path | None) -> falkon.Split:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 4)).astype(np.float32)
+    y = np.where(np.sin(2 * X[:, 0]) + X[:, 1] > 0, 1, -1)
+    return X[:700], y[:700], X[700:], y[700:]
+
+
+def numbers(folder: Path | None) -> falkon.Split:
+    X, _, X_test, _ = two_classes(folder)
+    return X, np.sin(X[:, 0]) + X[:, 1], X_test, np.sin(X_test[:, 0]) + X_test[:, 1]
+
+
+def transposed(X: Any, C: Any, V: Any, gamma: float) -> Any:
+    return falkon.by_blocks(X, C, V, gamma).T
+
+
+@pytest.fixture
+def tiny(here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Small sets and sizes; NumPy in place of KeOps, which compiles for long; a data folder, and a gallery's script."""
+    rng, digits = np.random.default_rng(0), sets.load_multiclass("digits", None)
+    network = studies.Network(d=60, classes=4, latent=5, hidden=12)
+    sizes = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
+    for where, value in (
+        ("fits.SMALL", ("iris", "diabetes")), ("growth.FIRST", 200), ("larger.ROWS", 6000), ("larger.WIDE", 100),
+        ("larger.CACHE", 0.1), ("larger.LIMIT", 600000), ("larger.LOSS", np.inf), ("gtsvm.FITS", 1),
+        ("boostsvm.products.ALLOWED", np.inf), ("falkon.FEATURES", (3,)), ("falkon.PRODUCT", (900, 50)),
+        ("studies.Network", lambda: network), ("studies.FIRST", 200), ("studies.CENTERS", (100, 200)),
+        ("studies.WARM", 100), ("ablation.WARM", 100),
+        ("studies.keops", lambda X, C, V, gamma: partial(transposed, X, C, V, gamma)),
+        ("sets.SETS", {**sets.SETS, "a9a": sets.SETS["breast_cancer"]}), ("sets.BUNDLED", (*sets.BUNDLED, "a9a")),
+        ("sets.load_multiclass", lambda name, folder: replace(digits, X=digits.X[:200], y=digits.y[:200])),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"benchmarks.{where}", value)
+    for name, make in (("synthetic", two_classes), ("covtype", two_classes), ("kin40k", numbers)):
+        monkeypatch.setitem(falkon.FALKON_SETS, name, replace(falkon.FALKON_SETS[name], make=make))
+    for known, key, one in (
+        (ladder.SIZES, "small", sizes),
+        (fits.GRIDS, "short", {"C": [1, 10], "gamma": [0.5]}),
+        *((cases.SHAPES, *item) for item in SHAPES.items()),
+    ):
+        monkeypatch.setitem(known, key, one)  # type: ignore[arg-type]
+    monkeypatch.setenv("CLSVM_PROFILE", "")
+    monkeypatch.delenv("CLSVM_PROFILE")  # (host sets it)
+    X = rng.random((800, 6))
+    np.savez(tmp_path / "covtype_full.npz", X=X, y=1 + (X[:, 0] + X[:, 1] > 1))
+    (tmp_path / "plot_fits.py").write_text(SCRIPT)
+    (tmp_path / "plot_fetches.py").write_text("from sklearn.datasets import fetch_olivetti_faces\nSVC()\n")
+
+
+BOOST = "boostsvm --limit 0 --repeats 2"
+SPARSE = "--sets real-sim,e2006 --h 0,100"
+DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what its page says, what makes it fail
+    "fit --sets breast_cancer --peers libsvm --repeats 2 --plot PICTURE": (
+        "| breast_cancer 426x30 | clsvm (dense float64) |",
+        ((*ROWS, 0, "misses", BROKEN), (*ROWS, 0, "failed", "MemoryError: no"), (*ROWS, [])),
+    ),
+    "busy --sets breast_cancer --peers libsvm --repeats 2": (
+        "| breast_cancer 426x30 |",
+        (("sets", 0, "asked", False),),
+    ),
+    "pairs --sets iris --peers libsvm --repeats 2": ("| iris, 3 classes, ", ((*ROWS, 0, "misses", BROKEN),)),
+    "small --repeats 2": ("| iris 150x4 |", (("rows", 0, "misses", BROKEN),)),
+    "layouts --sets digits8 --repeats 1": (" * |", ((*ROWS, 0, "agrees", False),)),
+    "tasks --sets iris,diabetes": ("24 of 24 rows hold", ((*ROWS, 0, "misses", BROKEN), (*ROWS, 0, "error", "no"))),
+    "growth --sets digits8 --C 1 --rows 1000 --repeats 2 --peers libsvm --limit 0 --plot PICTURE": (
+        "| digits8, C = 1 | 200 |",
+        (("sets", 0, "points", 0, "rows", 0, "misses", BROKEN),),
+    ),
+    "limit --sets digits8 --repeats 1": ("digits8: peaks ", ((*ROWS[:2], "misses", BROKEN),)),
+    "predict --sets digits --peers libsvm --tests 200 --repeats 2 --limit 0": (
+        "| digits 1347x64 | 200 | clsvm (dense float64) |",
+        ((*ROWS, 0, "misses", BROKEN), ("sets", 0, "asked", False)),
+    ),
+    "predict --sets iris --repeats 2 --limit 60": ("| iris 112x4 | 38 |", ()),
+    "larger --sets mapped,huge --repeats 1 --bytes 2.4e6": (
+        "| mapped 6000x100 |",
+        (("sets", 0, "limit", 1), ("sets", 0, "in core", "dual", 1.0), ("sets", 1, "anonymous", larger.RESIDENT)),
+    ),
+    "outofcore --sizes 96 --dtypes float64 --repeats 1": (
+        "| cholesky | float64 | 96 |",
+        (("rows", 0, "same", False), ("rows", 0, "apart", 1e-9)),
+    ),
+    f"host --sets synthetic20k --rows {PROFILES['gpu'].alone + 100}": (
+        "synthetic20k",
+        (("rows", 0, "converged", False),),
+    ),
+    "gallery --folder FOLDER --repeats 1": ("| all |", (("rows", 0, "failed", True), ("rows", 0, "differing", BROKEN))),
+    "sharded --data FOLDER --rows 800 --repeats 2 --centers 20 --kill 0": (
+        "| 800 | one process |",
+        (("rows", 0, "contestants", 1, "recomputed", 0.1), ("rows", 0, "contestants", 1, "bound", 1)),
+    ),
+    "gtsvm --table 3 --sets breast_cancer": ("| breast_cancer 426x30 | clsvm (dense float64) |", ()),
+    "gtsvm --table 4": ("| digits 200x64 | 0.01 |", ()),
+    "gtsvm --figure 2 --sets breast_cancer": ("| breast_cancer |", ()),
+    f"{BOOST} --products {SPARSE}": (
+        "real-sim, h = 100: not possible, 100 columns of density 0.74",
+        ((*ROWS, 0, "apart", 1e-3), ("sets", 0, "verdicts", 0, "within", False)),
+    ),
+    f"{BOOST} --products --random 1 --seed 7 --scale 40": ("| random-7 ", ()),
+    f"{BOOST} --table 2 --peers libsvm {SPARSE}": ("| estimate |", ((*ROWS, 0, "failed", "> 1 s"),)),
+    f"{BOOST} --table 3 {SPARSE}": ("| neither |", (("sets", 0, "fits", 2, "report", "dual", 1.0),)),
+    f"{BOOST} --table 4 {SPARSE}": ("GFMA/s", ((*ROWS, 0, "apart", 1e-3),)),
+    f"{BOOST} --table 5 {SPARSE}": ("86 %", ((*ROWS, 0, "misses", BROKEN),)),
+    f"{BOOST} --figure 3 --scale 32 --plot PICTURE": ("| 128 |", ((*ROWS, 0, "apart", 1e-3),)),
+    f"{BOOST} --figure 4 {SPARSE} --plot PICTURE": ("| e2006 150x400, h = 100 |", (("sets", 0, "deciles", 0, 2.0),)),
+    "falkon --sets synthetic,kin40k --peers nystroem --centers 60 --repeats 1": (
+        "| synthetic 700x4 | squared | clsvm (dense float32) |",
+        (("sets", 1, "rows", 0, "score", 1.0),),
+    ),
+    "search --grid short --rows 200 --peers libsvm --repeats 1": (
+        "libsvm (dense float64)",
+        (("rows", 1, "apart", 0.1),),
+    ),
+    "falkon --product --peers numpy --repeats 1": ("| 3 | 1 |", ()),
+    "study table5 --sets synthetic --rows 1200 --centers 150 --libsvm-rows 400": (
+        "extrapolated from 400 rows",
+        ((*ROWS, 0, "converged", False),),
+    ),
+    "study ablation --centers 60": ("| + K kept where that is faster |", (("rows", 0, "above_least", 0.01),)),
+    "study features --rows 500 --centers 40 --repeats 2 --plot PICTURE": ("| 784 |", (("rows", 0, "apart", 0.1),)),
+    "study growth --rows 40000 --centers 20 --memory-limit 20MB --plot PICTURE": (
+        "| 40000 |",
+        (("rows", 0, "bytes_held", 10**9),),
+    ),
+    "study curves --sets kin40k,covtype --rows 500 --centers 200 --plot PICTURE": (
+        "| FalkonRegressor | 500 | 200 |",
+        ((*ROWS, 0, "converged", False),),
+    ),
+    "ladder --sizes small --plot PICTURE": ("| argmin ?: |", (("reductions", "rows", 0, "right", False),)),
+}
+
+
+def fails(result: dict[str, Any], *path: Any) -> bool:
+    """Whether a command fails when a result has another value, the last of the path, at a path."""
+    made = copy.deepcopy(result)
+    at: Any = made
+    for step in path[:-2]:
+        at = at[step]
+    at[path[-2]] = path[-1]
+    return not COMMANDS[result["kind"]].holds(made)
+
+
+@pytest.mark.parametrize("words", DONE)
+def test_commands(ran: Ran, tiny: None, words: str, tmp_path: Path) -> None:
+    if words.startswith("sharded"):
+        pytest.importorskip("distributed")
+    said, wrong = DONE[words]
+    picture = tmp_path / "new" / "it.png"
+    code, result, shown = ran(*words.replace("PICTURE", str(picture)).replace("FOLDER", str(tmp_path)).split())
+    assert code == 0
+    assert said in shown
+    assert not re.search(r"does not count: |KKT violation \d", shown)
+    for path in wrong:
+        assert fails(result, *path), path
+    assert picture.exists() == ("PICTURE" in words)
+    columns = [{line.count("|") for line in part.splitlines() if line.startswith("|")} for part in shown.split("\n\n")]
+    assert all(len(found) < 2 for found in columns), "every row has the header's columns"
+
+
+def test_figures_of_commands(ran: Ran, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What single figures are made of."""
+    (one,) = ran("limit", "--sets", "digits8", "--repeats", "1")[1]["sets"]
+    assert one["share"] == pytest.approx(max(one["limits"]["arithmetic"], one["limits"]["memory"]) / one["seconds"])
+    launch = host.cl.enqueue_nd_range_kernel
+    (row,) = ran("host", "--sets", "synthetic20k", "--rows", str(PROFILES["gpu"].alone + 100))[1]["rows"]
+    assert 5 * row["outer_steps"] < row["calls"]["launches"] < 60 * row["outer_steps"]
+    assert host.cl.enqueue_nd_range_kernel is launch
+    code, result, shown = ran("growth", "--sets", "digits8", "--C", "1", "--limit", "1e-4", "--repeats", "1")
+    assert (code, result["sets"][0]["points"][0]["rows"][0]["too_long"]) == (1, True)
+    assert "| > 0.0001 s |" in shown
+    made = solvers.made
+    monkeypatch.setattr(
+        solvers, "made", lambda who, kind, *given, **ours: made(who, kind, *given, **ours).set_params(tol=9)
+    )
+    code, _, shown = ran("pairs", "--sets", "iris", "--repeats", "1")
+    assert code == 1
+    assert "above 1.2 tol" in shown
+
+
+def test_kept_results_have_tables() -> None:
+    files = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
+    assert len(files) > 60
+    for file in files:
+        assert page(json.loads(file.read_text())).count("\n|") > 1, file
+
+
+def test_words_that_are_not_known(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLSVM_DATA", raising=False)
+    for words in (["fit", "--sets", "mnist9"], ["tasks", "--tasks", "SVM"], ["gtsvm", "--table", "1"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert words[-1] in capsys.readouterr().err
+    for words, said in (
+        ("layouts --sets a9a", "a9a is read from a folder: give it as --data DIR"),
+        ("boostsvm --table 3 --sets gisette", "table 3 has no set 'gisette'"),
+        ("hard --sets a9a5k_C1e4 --data /no/folder", ""),
+    ):
+        assert main(words.split()) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_each_claim_of_a_task_can_fail() -> None:
+    good = {"repeated": False, "converged": True, "warnings": [], "n_support": 100, "peer_n_support": 100}
+    good |= {"dual": 1.0, "dual_difference": 0.0, "violation": 1e-3, "box": 0.0, "off_sum": 0.0, "same": 1.0}
+    good |= {"score": 1.0, "peer_score": 1.0}
+    assert tasks.misses(good, 1e-3) == []
+    for change, said in (
+        ({"converged": False, "warnings": ["max_iter"]}, "not converged: max_iter"),
+        ({"dual_difference": -2e-5}, "below scikit-learn's"),
+        ({"dual_difference": float("nan")}, "below scikit-learn's"),
+        ({"finer_difference": 2e-5}, "when both have tol / 100"),
+        ({"violation": 1.21e-3}, "KKT violation"),
+        ({"box": 1e-6}, "constraints"),
+        ({"off_sum": 1e-6}, "constraints"),
+        ({"same": 0.9985}, "predicted alike"),
+        ({"n_support": 102}, "102 support vectors"),
+    ):
+        (missed,) = tasks.misses(good | change, 1e-3)
+        assert said in missed
+
+
+def test_rules_of_single_commands() -> None:
+    found = growth.exponent({n: (7e-9 * n**1.7 if n > 1000 else 5.0) for n in (500, 1000, 2000, 4000, 8000, 16000)})
+    assert found == {"exponent": pytest.approx(1.7), "from": 2000, "to": 16000}
+    assert [[*growth.sizes(n)][-1] for n in (60000, 581012, 400)] == [60000, 512000, 400]
+    work = limit.Work(rows=3e9, tiles=1e9, cells=10, nbytes=4e6, working_sets=100)
+    limits = work.limits({"fma_gflops": 200, "exp_gs": 2, "read_gbs": 10})
+    assert limits == pytest.approx({"arithmetic": 0.3 + 1.5, "memory": 1.24, "tiles": 0.1 + 0.5})
+    rows = [{"W": 512, "name": "dense", "seconds": 1.0, "spread": 0.01}]
+    rows.append({"W": 512, "name": "csr", "seconds": 1.18, "spread": 0.02})
+    assert [products.verdicts(rows, {512: own})[0]["within"] for own in ("csr", "dense")] == [False, True]
+    for guess in (0.03, 0.2, 0.25, 1.5):
+        assert 0.2 / 2**0.2501 <= gtsvm.loosest(lambda tol: 0.05 * tol, guess) <= 0.2
+    peers = [{"solver": "onedal", "ratio": ratio, "warm": warm} for ratio, warm in ((1.5, 1), (1.1, 2))]
+    ours = [{"solver": "clsvm", "ratio": ratio, "warm": 1} for ratio in (1.5, 1.51)]
+    assert [fits._no_more([one, *peers]) for one in ours] == [True, False]
+    calls = [
+        {"solver": who, "warm": s, "seconds": dict.fromkeys(predict.CALLS, s)}
+        for who, s in (("clsvm", 1), ("onedal", 3))
+    ]
+    assert predict._faster(calls) is False
+    for left, right, found in (
+        ("score 0.500\nrows 3", "score 0.503\nrows 3", (2, 0)),
+        ("score 0.50", "score 0.52", (1, 1)),
+        ("left 1\ntwo 2", "right 1", (2, 2)),
+        ("done in 0.3s\nfit time: 12", "done in 8.3s\nfit time: 900", (0, 0)),
+    ):
+        count, differing = gallery.differences(left, right)
+        assert (count, len(differing)) == found
+
+
+@pytest.mark.parametrize("name", ["real-sim", "gisette", "url", "random-7"])
+def test_synthetic_rows_have_the_density_asked_for(name: str) -> None:
+    case, again = (cases.load(name, 100 if name == "url" else 0, scale=40) for _ in range(2))
+    shape = cases.SHAPES.get(name) or cases.drawn(7)
+    assert case.nnz / (case.X.shape[0] * shape.d) == pytest.approx(shape.density, rel=0.25)
+    assert abs(case.X - again.X).max() == 0
+
+
+def test_a_process_that_takes_too_long_is_ended() -> None:
+    ones = [solvers.Contestant("one", "", 1, solvers.Worker(20, partial, time.sleep)) for _ in range(2)]
+    assert ones[0].ask(0.001) is None
+    assert not ones[0].failed
+    ones[0].worker.limit = 0.2
+    assert [ones[0].ask(60), ones[0].failed, ones[0].too_long] == [None, "> 0.2 s", True]
+    assert ones[1].ask("now") is None
+    assert ones[1].failed.startswith("TypeError")
+    ones[1].worker.end()
+
+
+def test_a_wrong_rung_is_marked(ran: Ran, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = ladder.RUNGS[0].prepare
+
+    def spoilt(problem: Any) -> Any:
+        made = good(problem)
+        problem.matrix.gamma *= 1.01  # what NumPy is asked for from now on
+        return made
+
+    rungs = ladder.RUNGS[0], replace(ladder.RUNGS[0], name="broken", prepare=lambda problem: 1 / 0)
+    monkeypatch.setattr(ladder, "RUNGS", (replace(rungs[0], name="spoilt", prepare=spoilt), rungs[1]))
+    code, _, shown = ran("ladder", "--sizes", "small")
+    assert code == 1
+    assert "broken: ZeroDivisionError" in shown
+    assert "| spoilt* |" in shown

@@ -1,0 +1,242 @@
+"""`python -m benchmarks gpu`: what goes wrong is recorded and the next step runs; figures of each step, small; the
+ladder's kernels against NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.bench import Bench, Product
+from benchmarks.gpu import command, plan, products, suite, summary, training
+from benchmarks.gpu import device as device_steps
+from benchmarks.gpu.plan import BY_NAME, STEPS, Asked, PartialError
+from benchmarks.rungs import FORMS, RUNGS, Extremes, Matrix, Problem, shapes
+from clsvm.opencl import devices
+from tests.conftest import thrifty
+
+pytestmark = pytest.mark.full
+HEAD: dict[str, Any] = {"date": "", "minutes": 1, "device": "d", "versions": {}}
+HEAD["machine"] = {"cpu": "c", "cores": 1, "python": "3"}
+
+
+def merged(parts: Any) -> dict[str, Any]:
+    """The record of a step that is run here, and how it ended under "ending"."""
+    found: dict[str, Any] = {"status": "ok", "seconds": 1.0}
+    try:
+        for part in parts:
+            plan.add(found, part)
+    except Exception as error:
+        found["ending"] = error
+    return found
+
+
+def test_what_goes_wrong_is_recorded_and_the_next_step_runs(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(command.BY_NAME, "drill hang", replace(BY_NAME["drill hang"], share=1e-3))
+    monkeypatch.setattr(command, "LEAST", 1.0)
+    monkeypatch.setattr(command, "WORTH", 0.5)
+    words = ["--minutes", "2", "--device", device, "--steps", "drill error, drill hang,drill crash,limits"]
+    assert main(["gpu", "--out", str(tmp_path), *words]) == 1
+    assert not any(str(tmp_path).encode() in file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline"))
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    error, hang, crash, limits = result["steps"]
+    assert [one["status"] for one in result["steps"]] == ["failed", "killed", "killed", "ok"]
+    assert error["error"] == "RuntimeError: a drill: this step fails on purpose"
+    assert hang["error"] == "stopped after its 1 s"
+    assert crash["error"] == "its process ended by itself: SIGABRT"
+    assert "Fatal Python error: Aborted" in crash["printed"]
+    assert all(one["found"] for one in (error, hang, crash))
+    assert limits["properties"]["max_compute_units"] > 0
+    assert [json.loads(file.read_text()) for file in sorted((tmp_path / "steps").iterdir())] == result["steps"]
+    capsys.readouterr()
+    assert main(["table", str(tmp_path / "gpu.json")]) == 0
+    assert capsys.readouterr().out.strip() == (tmp_path / "gpu.md").read_text().strip()
+    monkeypatch.delenv("CLSVM_DATA", raising=False)
+    monkeypatch.setattr(command, "WORTH", 4.0)
+    assert main(["gpu", "--out", str(tmp_path), "--minutes", "0.05", "--steps", "train a9a,limits"]) == 0
+    skipped = json.loads((tmp_path / "gpu.json").read_text())["steps"]
+    assert ["--data DIR" in skipped[0]["error"], skipped[1]["error"]] == [True, "no time was left"]
+
+
+def test_stand_ins_stand_in_for_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "mnist.npz").touch()
+    for data, count in ((None, 5), (str(tmp_path), 2)):
+        names = [one.name for one in command.chosen([], data)]
+        assert sum(name.endswith("-like") for name in names) == count
+        assert not any(name.startswith("drill") for name in names)
+
+
+def test_nothing_is_imported_that_such_a_machine_may_lack() -> None:
+    code = (
+        "import runpy, sys\n"
+        "sys.modules.update(dict.fromkeys(('rich', 'typer', 'matplotlib', 'sklearnex', 'click', 'pandas')))\n"
+        "import benchmarks.gpu.device, benchmarks.gpu.products, benchmarks.gpu.suite, benchmarks.gpu.trials\n"
+        "import clsvm; clsvm.SVC\n"
+        "sys.argv = ['benchmarks', 'gpu', '--help']\n"
+        "runpy.run_module('benchmarks', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: str) -> str:
+    """Kernels as a CPU has them and as a GPU has them, at sizes that take no time."""
+    own = devices.untuned_profile(devices.find(device)).name.removesuffix("8")
+    if request.param != own and thrifty(device):
+        pytest.skip("kernels of other devices are left to Intel's compiler, the fastest")
+    monkeypatch.setenv("CLSVM_PROFILE", request.param)
+    few = {"vector": 16, "group": 16}
+    for name, value in (
+        ("bench.READ", 1 << 20), ("bench.CHAIN", 64), ("bench.TRIAL", few), ("gpu.device.TRIAL", few),
+        ("gpu.device.COPIED", 1 << 16), ("gpu.products.LEAST_ROWS", 150),
+        ("gpu.products.LONG", {"vector": 1 << 12, "group": 1 << 12}), ("gpu.products.REDUCED", (100, 1 << 12)),
+        ("gpu.products.WORKING", {"few": (2, 9), "many": (21,)}), ("gpu.products.HALF", np.inf),
+        ("gpu.products.ALL", np.inf), ("gpu.products.SUBPROBLEMS", (16,)),
+        ("gpu.products.SIZES", (9,)), ("gpu.training.CENTERS", 64),
+        ("gpu.training.ROWS", 400), ("gpu.training.LEAST", 200), ("gpu.training.FEATURES", (5,)),
+        ("gpu.training.GROWING", (1024, 1024)), ("gpu.training.MACHINES", {"two": {"penalty": 1e-4, "gamma": 0.05}}),
+        ("gpu.training.FITS", 1), ("gpu.training.VERBOSE", {"": "-DNO_MORE"}), ("gpu.trials.SECONDS", 0.0),
+        ("gpu.trials.GROUPS", 2), ("gpu.trials.STEPS", 3), ("gpu.device.FITS", device_steps.FITS[:1]),
+        ("gpu.products.SPARSE", {"one": (1.0, lambda: products.text_like(300, 500))}),
+        ("gpu.training.SETS", {"two": training.Training("two", small, {"C": 1, "gamma": 0.05})}),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"benchmarks.{name}", value)
+    return str(request.param)
+
+
+def small(_: Path) -> Any:
+    return training.a9a_like(_, 400, 100)
+
+
+def shifted(fit: Any, *given: Any) -> Any:
+    model, seconds = fit(*given)
+    model.intercept_ = model.intercept_ + 0.5
+    return model, seconds
+
+
+RUNS = {step.run: step.arguments for step in STEPS if not step.run.startswith(("suite", "plan"))}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_steps(shape: str, device: str, tmp_path: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step is right and fills its tables; a wrong product is seen, and what there was no time for is named."""
+    module, _, name = run.partition(":")
+    step = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), name)
+    given = {key: {"d": 7, "name": "two"}[key] for key in RUNS[run]}
+    asked = Asked(device=device, data=tmp_path, seconds=20.0, folder=tmp_path)
+    found = merged(step(asked, **given)) | {"step": name, "run": run}
+    assert "ending" not in found, found["ending"]
+    for rows in (found.get(key, []) for key in ("products", "layouts", "reductions", "passes", "fits")):
+        assert all(one["right"] for one in rows if "refused" not in one)
+    page = summary.markdown({**HEAD, "steps": [found]})
+    titles = [title for title, table, *_ in summary.TABLES if table == name and not title.startswith("Choice")]
+    assert all(f"## {title}\n" in page for title in titles)
+    if name == "train":
+        assert found["report"]["converged"]
+        assert found["checked"]["decisions right"]
+        assert found["checked"]["optimal"]
+        monkeypatch.setattr(training, "fit", partial(shifted, training.fit))
+        found = merged(step(asked, **given))
+        assert isinstance(found["ending"], ArithmeticError)
+        assert [found["checked"][words] for words in ("decisions right", "optimal")] == [False, False]
+    elif name == "kernels":
+        assert found["launches"] == sum(one["launches"] for one in found["kernels"]) > 5
+    elif name in ("products", "layouts"):
+        right = Product.launch
+        monkeypatch.setattr(Product, "launch", lambda one: None if one.W == 9 and one.stored else right(one))
+        found = merged(step(asked, **given))
+        assert isinstance(found["ending"], ArithmeticError)
+        assert {(one["W"], one["stored"]) for one in found[name] if not one["right"]} == {(9, True)}
+        monkeypatch.setattr(products, "HALF", -1.0)
+        assert isinstance(merged(step(asked, **given))["ending"], PartialError)
+
+
+TESTS = {
+    "test_a.py": "def test_passes(): pass\ndef test_fails(): assert 1 == 2, 'one is not two'\n",
+    "test_b.py": "import os\ndef test_passes(): pass\ndef test_crashes(): os.abort()\n",
+    "test_c.py": "import time\ndef test_hangs(): time.sleep(60)\n",
+    "test_d.py": "import no_such_module\n",
+    "test_e.py": "import clsvm.no_such_module\n",
+}
+
+
+def test_a_suite_outlives_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, folder = tmp_path / "root", tmp_path / "steps"
+    for one in (root, folder):
+        one.mkdir()
+    for name, text in {"pytest.ini": "[pytest]\n", **TESTS}.items():
+        (root / name).write_text(text)
+    monkeypatch.setattr(suite, "HANG", 8.0)
+    found = merged(suite.suite(Asked(None, None, 60.0, folder), True, root, ("test_a.py", "test_b.py", "test_c.py")))
+    assert found["tests"] == {"passed": 1, "failed": 1, "crashed": 1, "hung": 1}
+    assert found["failures"]["test_a.py::test_fails"]["message"][0].startswith("AssertionError: one is not two")
+    assert {"test_b.py", "test_c.py"} < set(found["failures"])
+    assert isinstance(found["ending"], AssertionError)
+    found = merged(suite.suite(Asked(None, None, 60.0, folder), False, root))
+    assert found["tests"] == {"lacking": 1, "error": 1}
+    (folder / "tests-done.txt").unlink()
+    found = merged(suite.suite(Asked(None, None, 0.0, folder), False, root))
+    assert isinstance(found["ending"], PartialError)
+    assert "5 of 5 files to go" in str(found["ending"])
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_rungs(device: str, profile: str, rung: Any) -> None:
+    with Bench(device) as bench:
+        for n, d, W in ((1, 1, 1), (17, 5, 2), (300, 33, 16), (2000, 261, 9)):
+            with bench.section() as part:
+                problem = Problem(Matrix(part, n, d), W)
+                if reason := rung.lacks(problem):
+                    pytest.skip(reason)
+                one = rung.prepare(problem)
+                one.into.clear()
+                one.launch(n)
+                assert problem.error(one.into, n) < 1e-5, (rung.name, n, d, W)
+
+
+def test_extremes(device: str, profile: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.integers(0, 3, 50_000), np.full(300, np.inf), rng.permutation(50_003)]).astype(np.float32)
+    with Bench(device) as bench:
+        buffer = bench.stream.upload(x)
+        for n in (1, 17, 513, 5000, len(x)):
+            for form in FORMS:
+                for one in (Extremes(bench, form, n, shape) for shape in shapes(bench)):
+                    one.launch(buffer, n)()
+                    assert one.right(x[:n]), (form.name, one.shape, n, one.read())
+
+
+def test_the_peaks_do_what_they_count(device: str, profile: str) -> None:
+    """Every multiply-add and every number shows in what the peaks' kernels leave behind."""
+    rng = np.random.default_rng(0)
+    first = rng.random(64).astype(np.float32)
+    with Bench(device) as bench:
+        start, out = bench.stream.upload(first), bench.stream.buffer(64)
+        local = (1,) if bench.vector else (2,)
+        for name, chains, given, step in (
+            ("fma_chains", 3, (5, 0.5, 0.25), lambda v: v * 0.5 + 0.25),
+            ("exp_chains", 2, (3, -0.5), lambda v: np.exp(-0.5 * v)),
+        ):
+            bench.kernel("peaks", name, LANES=4, CHAINS=chains)((2,), local, *given, start, out)
+            v = first[: 4 * chains].astype(np.float64)
+            for _ in range(int(given[0])):
+                v = step(v)
+            np.testing.assert_allclose(bench.stream.read(out, np.float32, 2), [v.sum()] * 2, rtol=1e-6)
+        x = rng.integers(0, 100, 2 * 16 * 4).astype(np.float32)
+        kernel = bench.kernel("peaks", "read_sum", LANES=4, CHAINS=4, STREAMS=2)
+        kernel((2,), local, 16, bench.stream.upload(x), out)
+        expected = x.reshape(16, 2, 4).swapaxes(0, 1).reshape(2, -1).sum(axis=1)
+        np.testing.assert_array_equal(bench.stream.read(out, np.float32, 2), expected)
