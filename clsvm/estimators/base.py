@@ -28,7 +28,7 @@ from clsvm.errors import warn
 from clsvm.estimators import targets
 from clsvm.estimators.callbacks import CallbackSupportMixin, FitTask, fit_task
 from clsvm.estimators.checks import check_values, remedy, symmetric, times, variance
-from clsvm.fit import prepare
+from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
@@ -228,7 +228,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         if words := kernel.beyond(self.dtype):
             by_rows = isinstance(self.gamma, str) and kernel is not self.kernel and words.startswith("gamma=")
             asked = f" (of gamma={self.gamma!r})" if by_rows else ""
-            raise ValueError(prepare.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
+            raise ValueError(precision.beyond(words.replace(" ", f"{asked} ", 1), self.dtype))
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:

@@ -20,13 +20,12 @@ from clsvm.estimators.answers import Answers, Classes
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.constructors import documented, without_probability
 from clsvm.estimators.dual import Machine
-from clsvm.fit import one, several
-from clsvm.fit.trained import Several, joined
+from clsvm.fit import driver
+from clsvm.fit.run import Fitted
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.pairwise import pairs
 from clsvm.opencl import devices
-from clsvm.problem import posed
-from clsvm.solvers.member import Member
+from clsvm.problem import Subproblem, posed
 
 Vector = NDArray[np.float64]
 Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
@@ -62,16 +61,17 @@ class _Classifier(ClassifierMixin, Machine):
             return X
         if self.warm_start and not same:
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
-        members: list[Member] = []
+        members: list[Subproblem] = []
         if self._way == "crammer_singer":
             problem = posed.crammer_singer(index, bounds, len(classes))
         else:
             members = self._members(index, self._sides(2), bounds)
             problem = members[0].problem.among(members[0].rows, len(index))
         start = self._before((problem.problems, problem.n))
-        trained = one.solve(rows, problem, kernel, self._options(), start, started)
+        whole = Subproblem(np.arange(problem.n), problem, start)
+        trained = driver.solve(rows, [whole], kernel, self._options(), started)
         self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
-        b, rho = self._scaled(np.stack(trained.b), trained.rho)
+        b, rho = self._scaled(trained.results[0].b, trained.rho)
         support = _by_class(b.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps[:1])
         self._set_learnt(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
@@ -86,16 +86,16 @@ class _Classifier(ClassifierMixin, Machine):
             return [(1, 0)]
         return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
 
-    def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Member]:
+    def _members(self, index: NDArray[np.intp], sides: Sequence[Side], bounds: Vector) -> list[Subproblem]:
         """Return the problem of each machine, by its classes, over the rows of these."""
         made = []
         of_class = [np.flatnonzero(index == i) for i in range(index.max() + 1)]
         for i, j in sides:
             rows = np.flatnonzero(index >= 0) if j is None else np.sort(np.concatenate([of_class[i], of_class[j]]))
-            made.append(Member(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
+            made.append(Subproblem(rows, self._problem(np.where(index[rows] == i, 1.0, -1.0), bounds[rows])))
         return made
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         if self._way == "crammer_singer":
             raise NotImplementedError
         boxes = self._boxes(y, sample_weight)
@@ -116,21 +116,21 @@ class _Classifier(ClassifierMixin, Machine):
         k, sides = len(self.classes_), self._sides(len(self.classes_))
         coefficients = np.zeros((k - 1 if self._way == "ovo" else k, len(index)))
         before = self._before(coefficients.shape) if same else None
-        found: list[Several] = []
+        found: list[Fitted] = []
         for some in _at_a_time(sides, np.bincount(index[index >= 0], minlength=k), self.checkpoint is not None):
             members = self._members(index, some, bounds)
             places = [_places(side, one.rows, index) for side, one in zip(some, members, strict=True)]
             if before is not None:
-                members = [replace(one, start=before[at]) for one, at in zip(members, places, strict=True)]
+                members = [replace(one, start=before[at][None]) for one, at in zip(members, places, strict=True)]
             since, options = perf_counter() if found else started, self._options()
             if options.max_time is not None:
                 options = options.but(max_time=max(0.0, options.max_time - (since - started)))
-            trained = several.train(rows, members, kernel, options, since)
+            trained = driver.solve(rows, members, kernel, options, since)
             self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
-            for number, at in enumerate(places):
-                coefficients[at] = self._scaled(trained.b[number][None], trained.rho[number][None])[0][0]
-            found.append(replace(trained, b=[]))
-        trained = joined(found, perf_counter() - started)
+            for one, at in zip(trained.results, places, strict=True):
+                coefficients[at] = self._scaled(one.b, one.rho)[0][0]
+            found.append(trained.without_coefficients())
+        trained = Fitted.joined(found, perf_counter() - started)
         intercept = self._scaled(np.zeros((len(trained.rho), 1)), trained.rho)[1]
         support = _by_class(coefficients.any(axis=0), index)
         self.n_iter_ = _counts(trained.steps)

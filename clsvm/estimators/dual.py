@@ -17,14 +17,14 @@ from clsvm import problem
 from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.margins import Fit
-from clsvm.fit import one
-from clsvm.fit.trained import Several
+from clsvm.fit import driver
+from clsvm.fit.run import Fitted
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
 from clsvm.parameters import Options
+from clsvm.problem import Subproblem
 from clsvm.report import FitReport
-from clsvm.solvers.member import Member
 from clsvm.tasks import TASKS
 
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
@@ -74,7 +74,7 @@ class Machine(KernelEstimator):
         self,
         X: Any,
         kernel: Kernel | Precomputed,
-        trained: Several,
+        trained: Fitted,
         support: NDArray[np.intp],
         dual_coef: NDArray[np.float64],
         intercept: NDArray[np.float64],
@@ -112,7 +112,7 @@ class Machine(KernelEstimator):
             task=self._task,
         )
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         """(classes, a member for each machine): the problems that a fit to y (n,) solves, over those n rows, each as
         often as the task's problem has it. Of one class y is None, and sample_weight (n,) is given. Raises
         NotImplementedError where the problems are coupled."""
@@ -149,8 +149,9 @@ class Machine(KernelEstimator):
         if start is not None and copies > 1:  # each copy takes what has the sign of its bounds
             start = np.tile(start, copies)
             start = np.where(problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
-        trained = one.solve(rows, problem, kernel, self._options(), start, started)
-        b = trained.b[0].reshape(copies, n).sum(axis=0)
+        whole = Subproblem(np.arange(problem.n), problem, start)
+        trained = driver.solve(rows, [whole], kernel, self._options(), started)
+        b = trained.results[0].b.reshape(copies, n).sum(axis=0)
         support = np.flatnonzero(b)
         self.n_iter_ = int(min(trained.steps[0], np.iinfo(np.int32).max))
         all_one, (_, rho) = np.zeros(n, np.intp), self._scaled(b[None], trained.rho)

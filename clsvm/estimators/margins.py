@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.errors import ClsvmError
-from clsvm.fit import several, sharded
+from clsvm.fit import driver, sharded
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
-from clsvm.problem import posed
-from clsvm.solvers.member import Member
+from clsvm.problem import Subproblem, posed
 
 _SAMPLE = 100  # rows whose kernel values say how large C is
 _LARGE = 10.0  # C, for kernel values whose spread is 1
@@ -31,7 +30,7 @@ class Fit(NamedTuple):
 
     rows: Any
     kernel: Kernel | Precomputed
-    members: list[Member]
+    members: list[Subproblem]
     started: float
 
 
@@ -58,20 +57,20 @@ def possible_nu(fit: Fit, narrow: NDArray[np.intp], nu: float, options: Options)
     return f"; nu={min(most, _rounded_up(max(soft))):g} is large enough, and {limit}"
 
 
-def _soft(fit: Fit, members: list[Member], C: float, options: Options) -> list[float] | None:
+def _soft(fit: Fit, members: list[Subproblem], C: float, options: Options) -> list[float] | None:
     """Return the nu of C-SVC's solution for each member; None where they take too many iterations, or fail."""
     steps = _STEPS * max(len(one.rows) for one in members)
     steps = steps if options.max_iter < 0 else min(steps, options.max_iter)
     asked = options.but(max_iter=steps, gap_tol=None, checkpoint=None, verbose=False)
-    posed_soft = [Member(one.rows, posed.soft_margin(one.problem, C)) for one in members]
+    posed_soft = [Subproblem(one.rows, posed.soft_margin(one.problem, C)) for one in members]
     try:
-        trained = several.train(fit.rows, posed_soft, fit.kernel, asked, fit.started)
+        trained = driver.solve(fit.rows, posed_soft, fit.kernel, asked, fit.started)
     except (ValueError, MemoryError, ClsvmError):  # (what the fit itself found is not lost for a remedy)
         return None
     if not trained.report.converged:
         return None
     weights = [float((one.problem.hi - one.problem.lo).sum()) for one in members]
-    return [float(np.abs(b).sum()) / (C * weight) for b, weight in zip(trained.b, weights, strict=True)]
+    return [float(np.abs(one.b).sum()) / (C * weight) for one, weight in zip(trained.results, weights, strict=True)]
 
 
 def _spread(rows: Any, kernel: Kernel | Precomputed) -> float:

@@ -15,8 +15,7 @@ from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
 from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
-from clsvm.problem import posed
-from clsvm.solvers.member import Member
+from clsvm.problem import Subproblem, posed
 
 
 @documented
@@ -89,9 +88,9 @@ class OneClassSVM(OutlierMixin, Machine):
         self.offset_ = -self.intercept_
         return X
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, sample_weight))
-        return np.zeros(0), [Member(np.arange(len(weights)), posed.one_class(float(self.nu), weights))]
+        return np.zeros(0), [Subproblem(np.arange(len(weights)), posed.one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:
         """Signed distance (n,) float64 to the boundary, positive inside."""

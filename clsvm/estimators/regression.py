@@ -15,8 +15,7 @@ from clsvm.estimators.classification import Vector
 from clsvm.estimators.constructors import documented
 from clsvm.estimators.dual import Machine
 from clsvm.parameters import Number
-from clsvm.problem import Problem, posed
-from clsvm.solvers.member import Member
+from clsvm.problem import Problem, Subproblem, posed
 
 
 class _Regressor(RegressorMixin, Machine):
@@ -32,10 +31,10 @@ class _Regressor(RegressorMixin, Machine):
         self._fit_one(X, member.problem, started)
         return X
 
-    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Member]]:
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         weights = targets.weights_of(sample_weight, y)
         problem = self._problem(targets.numbers_of(y), weights)
-        return np.zeros(0), [Member(np.arange(problem.n), problem)]
+        return np.zeros(0), [Subproblem(np.arange(problem.n), problem)]
 
     def predict(self, X: Any) -> Vector:
         """The value (n,) float64 at each row of X, the same in any batch."""

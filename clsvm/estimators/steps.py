@@ -18,7 +18,7 @@ from clsvm.nystrom.centers import Centers
 from clsvm.nystrom.fit import Options as NystromOptions
 from clsvm.nystrom.rows import Task
 from clsvm.parameters import Options
-from clsvm.solvers.member import Member
+from clsvm.problem import Subproblem
 from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
@@ -79,7 +79,7 @@ class DualSteps(Steps):
         """How a fit to y answers from decision values."""
         return self.machine._answers(y, sample_weight)
 
-    def posed(self, y: Any, sample_weight: Any) -> list[Member]:
+    def posed(self, y: Any, sample_weight: Any) -> list[Subproblem]:
         """The problem of each machine of a fit to y (n,), or of one class to None and sample_weight (n,). Raises
         NotImplementedError where they share no rows."""
         return self.machine._posed(y, sample_weight)[1]

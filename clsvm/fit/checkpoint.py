@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,34 +19,25 @@ from clsvm import files
 from clsvm.errors import CheckpointError
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.parameters import Options
-from clsvm.problem import Constraint
+from clsvm.problem import Constraint, Subproblem
 from clsvm.report import Status
-from clsvm.solvers.member import Member, Outcome
+from clsvm.solvers import Result
 
 Vector = NDArray[np.float64]
 _SHOWN = "problems", "kernel"  # what a refusal quotes: the rest are digests
-_REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # what is kept of an outcome, beside b and rho
-
-
-class Ended(NamedTuple):
-    """How one of several problems ended, and the dtype and the device of the kernel values that say so."""
-
-    outcome: Outcome
-    status: Status
-    dtype: str
-    device: str
+_REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # what is kept of a result, beside b and rho
 
 
 @contextmanager
 def opened(
-    options: Options, X: Any, members: Sequence[Member], kernel: Kernel | Precomputed
+    options: Options, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed
 ) -> Iterator[Checkpoint | None]:
-    """The checkpoint that a fit of ``members`` to X asks for, if it does: read where the file is there, and written
-    once more at the end, however that comes. Raises CheckpointError as :meth:`Checkpoint.read`."""
+    """Open the checkpoint that a fit asks for, if it does: read where the file is there, and written once more at the
+    end, however that comes. Raises CheckpointError as :meth:`Checkpoint.read`."""
     if options.checkpoint is None:
         yield None
         return
-    made = Checkpoint(Path(options.checkpoint), X, members, kernel, options)
+    made = Checkpoint(Path(options.checkpoint), X, subproblems, kernel, options)
     if made.file.exists():
         made.read()
     try:
@@ -57,40 +48,41 @@ def opened(
 
 
 class Checkpoint:
-    """Coefficients of some problems in a file, how those ended that are solved, and digests of the fit that they belong
-    to; written whole or not at all. Several threads may use it.
+    """Coefficients of subproblems in a file, the results of those that are solved, and digests of the fit that they
+    belong to; written whole or not at all. Several threads may use it.
 
-    b: the coefficients (problems, n) of each member, its own start before there are others. solved: the members of
-    several that converged, which need not be solved again: the file says so where tol, gap_tol and dtype are the same.
-    A member of a single problem that is coupled has as many coefficients as that.
+    b: the coefficients (problems, m) of each subproblem, its own start before there are others. solved: those of
+    several that converged, which need not be solved again where tol, gap_tol and dtype are the same. A fit of one
+    subproblem goes on from its coefficients.
     """
 
     VERSION = 2
 
     def __init__(
-        self, file: Path, X: Any, members: Sequence[Member], kernel: Kernel | Precomputed, options: Options
+        self, file: Path, X: Any, subproblems: Sequence[Subproblem], kernel: Kernel | Precomputed, options: Options
     ) -> None:
         self.file, self._every = file, options.checkpoint_every
         self._asked = ", ".join(f"{name}={getattr(options, name)!r}" for name in ("tol", "gap_tol", "dtype"))
         arrays = (X.indptr, X.indices, X.data) if sp.issparse(X) else (X,)
         posed, bounds = list[NDArray[Any]](), list[NDArray[Any]]()
-        for one in (member.problem for member in members):
+        for one in (subproblem.problem for subproblem in subproblems):
             posed += [one.q, np.asarray([one.constraint.name]), np.asarray([one.kink])]
             bounds += [one.lo, one.hi, *([] if one.start is None else [one.total])]
-        if (unused := np.setdiff1d(np.arange(X.shape[0]), np.concatenate([one.rows for one in members]))).size:
+        used = np.concatenate([one.rows for one in subproblems])
+        if (unused := np.setdiff1d(np.arange(X.shape[0]), used)).size:
             bounds.append(unused)
         self._of = {
             "rows of X": _digest(np.asarray(X.shape), *arrays),
-            "problems": _kind(members, X.shape[0]),
+            "problems": _kind(subproblems, X.shape[0]),
             "labels": _digest(*posed),
             "C, nu or weights": _digest(*bounds),
             "kernel": repr(kernel),
         }
         self.b = [
             np.zeros_like(one.problem.q) if one.start is None else one.start.reshape(one.problem.q.shape)
-            for one in members
+            for one in subproblems
         ]
-        self.solved: dict[int, Ended] = {}
+        self.solved: dict[int, Result] = {}
         self._lock, self._written, self._changed = RLock(), perf_counter(), False
         folder = self.file.parent
         if not folder.is_dir():
@@ -126,15 +118,16 @@ class Checkpoint:
 
     def _recalled(
         self, place: int, status: Status, dtype: str, device: str, reached: Sequence[float], rho: Vector
-    ) -> Ended:
-        """How a problem ended in the fit that wrote the file; this fit takes no steps for it."""
+    ) -> Result:
+        """Return the result of a subproblem in the fit that wrote the file; this fit takes no steps for it."""
         numbers: dict[str, Any] = dict(zip(_REACHED, reached, strict=True))
-        numbers["exact_rows"] = int(numbers["exact_rows"])
-        outcome = Outcome(b=self.b[place][0], rho=rho, steps=0, sure=status is Status.TOLERANCE, **numbers)
-        return Ended(outcome, status, dtype, device)
+        numbers |= {"exact_rows": int(numbers["exact_rows"]), "steps": 0, "working_set": self.b[place].shape[1]}
+        numbers |= {"dtype": dtype, "precision": dtype, "device": device}
+        b = self.b[place]
+        return Result(b=b, f=np.full_like(b, np.nan), rho=rho[None], status=status, **numbers)
 
     def save(self, place: int, b: Vector) -> None:
-        """Keep the coefficients of a problem, and write the file. Raises OSError."""
+        """Keep the coefficients of a subproblem, and write the file. Raises OSError."""
         with self._lock:
             self._keep(place, b)
             self.write()
@@ -145,12 +138,12 @@ class Checkpoint:
             self._keep(place, b)
             self._write_in_time()
 
-    def ended(self, place: int, one: Ended) -> None:
-        """:meth:`stands` of a problem that nothing more is done for."""
+    def ended(self, place: int, result: Result) -> None:
+        """:meth:`stands` of a subproblem that has a result."""
         with self._lock:
-            self._keep(place, one.outcome.b)
-            if one.status.converged:
-                self.solved[place] = one
+            self._keep(place, result.b)
+            if result.status.converged and len(self.b) > 1:
+                self.solved[place] = result
             self._write_in_time()
 
     def close(self) -> None:
@@ -162,15 +155,15 @@ class Checkpoint:
     def write(self) -> None:
         """Replace the file by one of what there is now. Raises OSError."""
         with self._lock:
-            solved = [(place, *one) for place, one in sorted(self.solved.items())]
+            solved = [one for _, one in sorted(self.solved.items())]
             content: dict[str, Any] = {
                 "clsvm_checkpoint": np.int64(self.VERSION),
                 "b": np.concatenate([one.ravel() for one in self.b]),
                 "asked": np.str_(self._asked),
-                "solved": np.array([place for place, *_ in solved], np.int64),
-                "ended": np.array([(status.name, *where) for _, _, status, *where in solved], np.str_),
-                "reached": np.array([[getattr(one, name) for name in _REACHED] for _, one, *_ in solved], np.float64),
-                "rho": np.array([one.rho for _, one, *_ in solved], np.float64),
+                "solved": np.array(sorted(self.solved), np.int64),
+                "ended": np.array([(one.status.name, one.dtype, one.device) for one in solved], np.str_),
+                "reached": np.array([[getattr(one, name) for name in _REACHED] for one in solved], np.float64),
+                "rho": np.array([one.rho[0] for one in solved], np.float64),
             }
             content |= {name: np.str_(value) for name, value in self._of.items()}
             with files.atomic_write(self.file) as stream:
@@ -178,7 +171,7 @@ class Checkpoint:
             self._written, self._changed = perf_counter(), False
 
     def _keep(self, place: int, b: Vector) -> None:
-        """Coefficients of a problem, of which nothing else is known."""
+        """Take coefficients of a subproblem, of which nothing else is known."""
         self.b[place], self._changed = b.reshape(self.b[place].shape), True
         self.solved.pop(place, None)
 
@@ -187,12 +180,12 @@ class Checkpoint:
             self.write()
 
 
-def _kind(members: Sequence[Member], n: int) -> str:
-    """What the problems of a fit to n rows are of, in words."""
-    if len(members) == 1:
-        coupled = members[0].problem.constraint is Constraint.COUPLED
+def _kind(subproblems: Sequence[Subproblem], n: int) -> str:
+    """Return what the subproblems of a fit to n rows are of, in words."""
+    if len(subproblems) == 1:
+        coupled = subproblems[0].problem.constraint is Constraint.COUPLED
         return "one for all classes" if coupled else "one"
-    return "one for each class" if all(len(one.rows) == n for one in members) else "one for each pair of classes"
+    return "one for each class" if all(len(one.rows) == n for one in subproblems) else "one for each pair of classes"
 
 
 def _digest(*arrays: NDArray[Any]) -> str:

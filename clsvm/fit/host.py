@@ -25,7 +25,7 @@ from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Progress, Status, relative_gap
-from clsvm.solvers import Solution, active_set, certificate
+from clsvm.solvers import Result, active_set, certificate
 from clsvm.threads import go_on, one_thread
 
 Vector = NDArray[np.float64]
@@ -200,7 +200,7 @@ def solve(
     aim: float = 1.0,
     progress: Progress | None = None,
     save: Callable[[Vector], None] | None = None,
-) -> Solution:
+) -> Result:
     """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
 
     most: steps of the active set, which the solution counts. max_time: seconds. aim: the share of tol at which the work
@@ -240,14 +240,14 @@ def solve(
         status = Status.TOLERANCE
     seconds = perf_counter() - began
     point = Point(seconds, found.steps, 0, float(primal.sum()), float(dual.sum()), gap, violation, len(K))
-    return Solution(
+    return Result(
         b=b,
         f=f,
         rho=rho,
-        primal=primal,
-        dual=dual,
-        violation=np.full(len(primal), violation),
-        steps=np.full(len(primal), found.steps, np.int64),
+        primal=float(primal.sum()),
+        dual=float(dual.sum()),
+        violation=violation,
+        steps=found.steps,
         status=status,
         error_bound=EPS * values.scale * float(np.abs(b).sum(axis=1).max()),
         exact_rows=int(b.size),

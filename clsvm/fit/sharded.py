@@ -1,16 +1,15 @@
-"""One problem over rows in several places: laid out there in shards, solved, certified, reported.
+"""Rows in several places, laid out there in shards for solves over all of them.
 
 The places are devices of this machine (:class:`LocalRows`), or whatever else has rows (:class:`RemoteRows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
-from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
@@ -21,7 +20,7 @@ from clsvm.arrays import Data
 from clsvm.distribute import PROBE, OnDevices, Parts, ask_one, opened, replayed, speeds
 from clsvm.fit import prepare
 from clsvm.fit.sizes import choose
-from clsvm.fit.trained import At, Trained, reported
+from clsvm.gram import precision
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.kernels.evaluation import Extent
@@ -29,8 +28,6 @@ from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
-from clsvm.report import Status
-from clsvm.report.display import Display
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Shard, row_bytes, travelled
 from clsvm.solvers.sharded import Sharded
@@ -41,7 +38,7 @@ WORKING = 256  # working rows that say how fast a device is
 
 
 class Facts(NamedTuple):
-    """A shard's facts. sizes, extent: of its rows (prepare.row_sizes); W, cache_bytes, reason: of sizes.choose; row:
+    """A shard's facts. sizes, extent: of its rows (precision.measured); W, cache_bytes, reason: of sizes.choose; row:
     bytes of one; layout: words."""
 
     sizes: Vector
@@ -83,121 +80,101 @@ class OneShard(Shard):
 
     def facts(self, working_set: int | str, cache: float | str, n: int) -> Facts:
         """Return the facts for a problem of n rows in all."""
-        found = prepare.row_sizes(self.stream, self.plan, self.X, self.gram)
+        found = precision.measured(self.stream, self.gram.rows, self.gram.kernel, self.X, self.plan)
         W, cache_bytes, reason = choose(self.stream, self.gram, working_set, cache, n)
         return Facts(found.sizes, found.extent, W, cache_bytes, reason, row_bytes(self.X), self.gram.rows.describe())
 
 
-def train(
-    X: Any,
-    problem: Problem,
-    kernel: Kernel | Precomputed,
-    options: Options,
-    start: Vector | None,
-    since: float,
-    save: Callable[[Vector], None] | None = None,
-) -> Trained:
-    """Solve a problem over remote rows, or over several devices of this machine; see :func:`clsvm.fit.train.train`.
-
-    Raises ValueError for kernel values, and for problems that are coupled.
-    """
+@contextmanager
+def in_shards(X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str) -> Iterator[ShardedFit]:
+    """Lay out rows that are elsewhere, or for several devices of this machine, in shards. Raises ValueError for kernel
+    values."""
     if isinstance(kernel, Precomputed):
         raise ValueError(
             "kernel='precomputed' and functions of Python are for one device: rows over several make their own values"
         )
-    if problem.constraint is Constraint.COUPLED:
-        raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
     home = X if elsewhere(X) else LocalRows(X, devices.listed(options.device))
-    b = None if start is None or not start.any() else problem.feasible(start)[:, home.order]
-    place = np.argsort(home.order)
-    there = _ordered(problem, home.order)
-    trained: Trained | None = None
-    for dtype in ("float32", "float64") if options.dtype == "float32" else ("float64",):
-        began = perf_counter()
-        with (
-            Stream(devices.first(options.device), options.memory_limit) as stream,
-            Display(options.verbose, options.tol, options.gap_tol) as progress,
-            home.laid(kernel, options, dtype) as laid,
-        ):
-            ready = Ready(stream, laid, home.shape, kernel, options, dtype)
-            if not ready.last and ready.coarse(there):
-                continue
-            seconds = {"check": began - since, "layout": perf_counter() - began}
-            solution = ready.solve(
-                there,
-                start=b,
-                max_time=None if options.max_time is None else options.max_time - (perf_counter() - since),
-                progress=progress,
-                save=save and (lambda b: save(b[:, place])),
-                save_every=options.checkpoint_every,
-            )
-            solution = replace(solution, b=solution.b[:, place], f=solution.f[:, place])
-            report = reported(solution, ready.at(), seconds | solution.seconds, perf_counter() - since)
-            trained = Trained(solution, report, laid.plan)
-            if ready.last or solution.status is not Status.STALLED:
-                break
-    assert trained
-    return trained
+    with (
+        Stream(devices.first(options.device), options.memory_limit) as stream,
+        home.laid(kernel, options, dtype) as laid,
+    ):
+        yield ShardedFit(stream, laid, home, kernel, options, dtype)
+
+
+class ShardedFit:
+    """Rows in shards, ready for solves as in :class:`prepare.PreparedFit`, with a device for the working set."""
+
+    def __init__(
+        self, stream: Stream, laid: Laid, home: RemoteRows, kernel: Kernel, options: Options, dtype: str
+    ) -> None:
+        self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
+        self._order, n, d = home.order, *home.shape
+        asked = options.working_set_size, options.cache_size, n
+        answers = laid.shards.ask("facts", [asked] * len(laid.shards.sizes))
+        self._facts: list[Facts] = replayed(answers, lambda i: ask_one(laid.shards, i, "facts", *asked))
+        sizes = np.concatenate([one.sizes for one in self._facts])
+        extent = reduce(Extent.joined, (one.extent for one in self._facts))
+        self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
+        self.last, self.plan, self.device, self.reason = (
+            dtype == laid.finest,
+            laid.plan,
+            laid.device,
+            self._facts[0].reason,
+        )
+        self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
+
+    def settle(self, problem: Problem, **asked: Any) -> solvers.Result | None:
+        """Solve ``problem``; None where it is left to a better dtype. Raises ValueError for problems that are coupled.
+
+        asked: settings of solvers.Settings that are of one solve.
+        """
+        if problem.constraint is Constraint.COUPLED:
+            raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
+        options, order, back = self._options, self._order, np.argsort(self._order)
+        eps = float(np.finfo(self._dtype).eps)
+        if not self.last and certificate.hopeless(eps * self._scales.own, problem, options.tol):
+            return None
+        start, save = asked["start"], asked["save"]
+        asked |= {
+            "start": None if start is None else start[:, order],
+            "save": save and (lambda b: save(b[:, back])),
+        }
+        found = self._solve(_ordered(problem, order), asked)
+        found = replace(found, b=found.b[:, back], f=found.f[:, back])
+        rounding = float(np.finfo(np.float64).eps) * self._scales.double
+        return found.certain(rounding, options.tol, options.gap_tol)
+
+    def _solve(self, problem: Problem, asked: dict[str, Any]) -> solvers.Result:
+        """Solve a problem over the rows in the order of the shards."""
+        one, options, plan = self._facts[0], self._options, travelled(self._laid.plan)
+        given = self._stream, self._kernel, plan, self._dtype, problem.constraint, problem.kink
+        working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
+        settings = solvers.Settings(
+            tol=options.tol,
+            gap_tol=options.gap_tol,
+            working_set=working_set.W,
+            cache_bytes=one.cache_bytes,
+            kernel_scale=self._scales.own,
+            exact=None,
+            sizes=self._scales.sizes,
+            **asked,
+        )
+        return Sharded(self._laid.shards, working_set, problem, settings).run()
+
+    def peak(self) -> int:
+        """Return the most bytes that a device held."""
+        return max(self._stream.peak, self._laid.shards.peak())
+
+    def describe(self) -> str:
+        """Return in words how the rows stand."""
+        few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
+        return f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
 
 
 def _ordered(problem: Problem, order: NDArray[np.intp]) -> Problem:
     """Return a problem over its rows in another order."""
     start = None if problem.start is None else problem.start[:, order]
     return replace(problem, lo=problem.lo[:, order], hi=problem.hi[:, order], q=problem.q[:, order], start=start)
-
-
-class Ready:
-    """Rows in shards, ready for a solve, with a device for the working set; shape (n, d) of all."""
-
-    def __init__(
-        self, stream: Stream, laid: Laid, shape: tuple[int, int], kernel: Kernel, options: Options, dtype: str
-    ) -> None:
-        self._stream, self._laid, self._kernel, self._options, self._dtype = stream, laid, kernel, options, dtype
-        asked = options.working_set_size, options.cache_size, shape[0]
-        answers = laid.shards.ask("facts", [asked] * len(laid.shards.sizes))
-        self._facts: list[Facts] = replayed(answers, lambda i: ask_one(laid.shards, i, "facts", *asked))
-        sizes = np.concatenate([one.sizes for one in self._facts])
-        extent = reduce(Extent.joined, (one.extent for one in self._facts))
-        self._scales = prepare.scales(kernel, sizes, extent, shape[1], dtype, options.dtype)
-        self.last = dtype == laid.finest
-
-    def coarse(self, problem: Problem) -> bool:
-        """Return whether the dtype is too coarse for the tolerance."""
-        eps = float(np.finfo(self._dtype).eps)
-        return certificate.hopeless(eps * self._scales.own, problem, self._options.tol)
-
-    def solve(self, problem: Problem, **settings: Any) -> solvers.Solution:
-        """Solve ``problem``; settings: the ones of solvers.Settings that belong to one solve."""
-        one, asked, plan = self._facts[0], self._options, travelled(self._laid.plan)
-        given = self._stream, self._kernel, plan, self._dtype, problem.constraint, problem.kink
-        working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
-        wanted = solvers.Settings(
-            tol=asked.tol,
-            gap_tol=asked.gap_tol,
-            max_iter=asked.max_iter,
-            working_set=working_set.W,
-            cache_bytes=one.cache_bytes,
-            kernel_scale=self._scales.own,
-            exact=None,
-            sizes=self._scales.sizes,
-            **settings,
-        )
-        solution = Sharded(self._laid.shards, working_set, problem, wanted).run()
-        rounding = float(np.finfo(np.float64).eps) * self._scales.double
-        return prepare.sure(solution, rounding, asked.tol, asked.gap_tol)
-
-    def at(self) -> At:
-        """Return where it was solved."""
-        few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
-        layout = f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
-        where = (
-            max(self._stream.peak, self._laid.shards.peak()),
-            self._laid.device,
-            layout,
-            self._facts[0].reason,
-            self._laid.plan,
-        )
-        return At(*where, "float32: rows are in shards" * (self._options.precision == "fast"))
 
 
 class LocalRows:

@@ -1,102 +1,92 @@
-"""Small problems over subsets of the rows of one data set, side by side on one device (solvers/batch.py), and on the
-host what that leaves."""
+"""Small subproblems side by side on one device (solvers/batch.py), and on the host what that leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from clsvm.arrays import Data
 from clsvm.fit import host, prepare
-from clsvm.fit.checkpoint import Ended
-from clsvm.fit.record import Given, Record, Worker, as_outcome
+from clsvm.fit.on_host import OnHost
+from clsvm.fit.run import FitContext, Worker
 from clsvm.gram import layouts
 from clsvm.gram.blocks import products_of
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.record import Plan
+from clsvm.gram.precision import Scales
 from clsvm.gram.precomputed import PrecomputedGram, SharedGram, StoredGram
 from clsvm.gram.products import Gram, Products
 from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.report import Point, Progress, Status
-from clsvm.report.display import Display
-from clsvm.solvers import Solution, batch, certificate
-from clsvm.solvers.member import Checks, Outcome
+from clsvm.report import Point, Status
+from clsvm.solvers import Checks, Result, batch, certificate
 
-# K of all rows is computed once where a row takes the room of so many values at least, members' tiles have so many
+# K of all rows is computed once where a row takes the room of so many values at least, subproblems' tiles have so many
 # times as many values as it has, and it takes no more than a share of the memory that the rows leave.
 LONG, COMMON, ROOM = 128, 1.3, 0.25
 WIDE = 4096  # columns at most of rows that the host samples: sparse ones become dense there
 
 
-def solve(dtype: str, few: bool, given: Given, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
-    """Small members on one device, from what was found before: each piece side by side, then what is left of it on the
-    host. few: whether they are few altogether."""
-    options, record = worker
+def solve(context: FitContext, dtype: str, few: bool, worker: Worker, pieces: Iterator[list[int]]) -> Generator[None]:
+    """Solve small subproblems on one device, from their results so far: each piece side by side, then on the host what
+    is left of it. few: whether they are few altogether."""
+    options, run, _ = worker
     if (first := next(pieces, None)) is None:
         return
-    with (
-        Stream(options.device, options.memory_limit) as stream,
-        Display(options.verbose, options.tol, options.gap_tol) as progress,
-    ):
+    with Stream(options.device, options.memory_limit) as stream:
         started = perf_counter()
-        gram, record.plan, scale = _products(stream, dtype, given, worker, [len(given.members[i].rows) for i in first])
-        record.lap("layout", started)
-        unlike = record.plan is not None and options.layout not in ("auto", gram.rows.kind)
-        words = f", read by their numbers, and so not {options.layout}" * unlike
-        record.layouts.append(f"{gram.rows.describe()}{words}, {dtype}")
-        record.devices.append(str(stream.info))
-        work = _Work(stream, gram, given, options, scale, record, few, progress)
+        gram, scale = _products(stream, dtype, context, worker, [len(context.subproblems[i].rows) for i in first])
+        run.lap("layout", started)
+        work = _Work(stream, gram, context, worker, scale, few)
         for todo in chain([first], pieces):
-            if given.left() <= 0:
+            if context.left() <= 0:
                 break
             started = perf_counter()
-            work.side_by_side(todo)
-            record.lap("subproblem", started)
+            work.on_device(todo)
+            run.lap("subproblem", started)
             started = perf_counter()
             work.on_host(todo)
-            record.lap("active set", started)
-            work.conclude(todo)
-            work.keep(todo)
-            record.peak = max(record.peak, stream.peak)
+            run.lap("active set", started)
+            run.peak = max(run.peak, stream.peak)
             yield
 
 
 def _products(
-    stream: Stream, dtype: str, given: Given, worker: Worker, sizes: list[int]
-) -> tuple[Products, Plan | None, prepare.Scales]:
-    """The products of which members of these sizes take their tiles, the plan of the rows, and rounding errors: of rows
-    by their numbers, or of K of all rows, computed once."""
-    (options, record), X, kernel = worker, given.X, given.kernel
+    stream: Stream, dtype: str, context: FitContext, worker: Worker, sizes: list[int]
+) -> tuple[Products, Scales]:
+    """Return the products from which subproblems of these sizes take their tiles, and rounding errors: of rows by their
+    numbers, or of K of all rows, computed once."""
+    (options, run, _), X, kernel = worker, context.X, context.kernel
     if isinstance(kernel, Precomputed):
-        gram, plan, scale, _ = prepare.products(stream, X, kernel, options, dtype)
-        return gram, plan, scale
-    plan = record.plan or prepare.planned(stream.profile, X, kernel, options)
+        gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype)
+        return gram, scale
+    plan = run.plan = run.plan or prepare.planned(stream.profile, X, kernel, options)
     apart = _by_number(stream, plan, X, options)
     whole = _whole(stream, dtype, X, (plan, apart), sizes)
     gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype, plan, whole or apart)
     if whole and isinstance(gram, Gram):
         in_place = not LAYOUTS[apart.kind].sparse and batch.made_in_place(gram, max(sizes))
         gram = gram if in_place or SharedGram.needs(gram) > stream.limit - stream.held else SharedGram(stream, gram)
-    return gram, plan, scale
+    return gram, scale
 
 
 def _by_number(stream: Stream, plan: Plan, X: Data, options: Options) -> Plan:
-    """The plan for rows that are read by their numbers."""
+    """Return the plan for rows that are read by their numbers."""
     return layouts.gathered(plan, X, stream.limit // 8, options.layout == "auto")
 
 
 def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes: list[int]) -> Plan | None:
-    """The plan of rows for K of all of them, computed once: one of ``plans``, which are for products with all rows, and
-    for rows that are read by their numbers. None where the tiles of members of these sizes have hardly more values
-    than K, rows are short, or memory is little."""
+    """Return the plan of rows for K of all of them, computed once: one of ``plans``, which are for products with all
+    rows, and for rows that are read by their numbers. None where the tiles of subproblems of these sizes have hardly
+    more values than K, rows are short, or memory is little."""
     if stream.profile.shape != "vector":
         return None
     n, itemsize = X.shape[0], np.dtype(dtype).itemsize
@@ -114,127 +104,107 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
 
 @dataclass
 class _Work:
-    """Members on one device in one dtype: what they are made of, and what was found so far."""
+    """Subproblems on one device in one dtype, from their results so far. scale: rounding errors of kernel values."""
 
     stream: Stream
     gram: Products
-    given: Given
-    options: Options
-    scale: prepare.Scales
-    record: Record
+    context: FitContext
+    worker: Worker
+    scale: Scales
     few: bool
-    progress: Progress | None
-    finished: set[int] = field(default_factory=set)  # those that the host has solved
     blocks: dict[bool, host.Blocks] = field(default_factory=dict)
+    rows: int = 0  # of kernel matrices, so far
     began: float = field(default_factory=perf_counter)
 
-    def side_by_side(self, todo: list[int]) -> None:
-        """Members that their dtype is fine enough for, and those that are too large for the host."""
+    def on_device(self, todo: list[int]) -> None:
+        """Solve subproblems that the dtype is fine enough for, and those that are too large for the host."""
         able = [place for place in todo if not (self._hopeless(place) and self._takes(place))]
-        members, found = self.given.members, self.given.found
-        again = [replace(members[p], start=found[p].b) if p in found else members[p] for p in able]
-        taken = max((found[p].steps for p in able if p in found), default=0)
-        options, single, kept = self.options, self.gram.rows.dtype == "float32", self.given.kept
+        context, options, before = self.context, self.worker.options, [self._before(place) for place in able]
+        again = [
+            replace(context.subproblems[place], start=one.b) if one else context.subproblems[place]
+            for place, one in zip(able, before, strict=True)
+        ]
+        single, kept = self.gram.rows.dtype == "float32", context.checkpoint
         checked = single and (self.stream.profile.wide == "double" or self._held)
-        sample = self._blocks(self._held) if self.given.X.shape[1] <= WIDE else None
-        outcomes = batch.solve(
+        sample = self._blocks(self._held) if context.X.shape[1] <= WIDE else None
+        results = batch.solve(
             self.stream,
             self.gram,
             again,
             options.tol,
-            options.max_iter if options.max_iter < 0 else options.max_iter - taken,
+            context.steps_left(max((one.steps for one in before if one), default=0)),
             Checks(self.scale.own, (lambda: self._double) if checked else None, sample, self.scale.sizes),
-            self._watch,
-            lambda: self.given.left() <= 0,
+            lambda at, result: self._watch(able[at], result.after(before[at])),
+            lambda: context.left() <= 0,
             None if kept is None else lambda at, b: kept.stands(able[at], b),
         )
-        for place, outcome in zip(able, outcomes, strict=True):
-            if outcome is not None:
-                before = found[place].steps if place in found else 0
-                found[place] = replace(outcome, steps=before + outcome.steps)
-                capped = 0 <= options.max_iter <= found[place].steps
-                left = Status.GAP if self._within(outcome) else Status.MAX_ITER if capped else Status.STALLED
-                self.record.statuses[place] = Status.TOLERANCE if outcome.sure else left
-                self.record.dtypes[place] = self.gram.rows.dtype
+        for place, one, result in zip(able, before, results, strict=True):
+            if result is not None:
+                found = replace(result.after(one), **self._where(result.dtype))
+                if found.status is not Status.TOLERANCE:
+                    capped = 0 <= options.max_iter <= found.steps
+                    within = options.gap_tol is not None and found.gap <= options.gap_tol
+                    status = Status.GAP if within else Status.MAX_ITER if capped else Status.STALLED
+                    found = replace(found, status=status)
+                context.results[place] = found
 
     def on_host(self, todo: list[int]) -> None:
-        """What that left, what is finer there, and, of few small problems, those for which tol is coarse."""
-        quick = self.few and host.holds(self.stream, self.given.X.shape)
+        """Finish what that left, what is finer on the host, and, of few small subproblems, those for which tol is
+        coarse. Then say where rounding in float64 itself could hide the tolerance, or time was over."""
+        context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
+        quick = self.few and host.holds(self.stream, context.X.shape)
         for place in todo:
-            status, outcome = self.record.statuses.get(place, Status.STALLED), self.given.found.get(place)
-            if outcome is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
+            before = self._before(place)
+            if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
                 continue  # (pair steps in float64 come first)
-            rough = status is Status.TOLERANCE and certificate.beyond(self._hidden(place), self.options.tol)
-            gap = outcome.gap if outcome else np.inf
-            aim = host.aim(self.given.kernel, self._shape(place), status, gap, rough, quick)
-            if aim is not None and self._takes(place) and self.given.left() > 0:
-                one = self._one_on_host(place, aim)
-                self.given.found[place], self.record.statuses[place] = as_outcome(one), one.status
-                self.record.dtypes[place] = one.dtype
-                self.finished.add(place)
-                self._watch(place, self.given.found[place])
+            result = before and before.certain(rounding, options.tol, options.gap_tol)
+            status, gap = (before.status, before.gap) if before else (Status.STALLED, np.inf)
+            rough = result is not None and result.status is Status.PRECISION
+            shape = len(context.subproblems[place].rows), context.X.shape[1]
+            aim = host.aim(context.kernel, shape, status, gap, rough, quick)
+            if aim is not None and self._takes(place) and context.left() > 0:
+                result = self._one_on_host(place, aim)
+                self._watch(place, result)
+            if result is not None:
+                late = result.status is Status.STALLED and context.left() <= 0
+                context.found(place, replace(result, status=Status.MAX_TIME) if late else result)
 
-    def conclude(self, todo: list[int]) -> None:
-        """Statuses that say so where rounding in float64 itself could hide the tolerance, or time was over."""
-        statuses = self.record.statuses
-        for place in todo:
-            status = statuses.get(place)
-            if status not in (Status.TOLERANCE, Status.GAP, Status.STALLED):
-                continue
-            outcome = self.given.found[place]
-            bound = outcome.error_bound if place in self.finished else self._hidden(place)
-            weight, options = float(np.abs(outcome.b).sum()), self.options
-            numbers = bound, weight, outcome.primal, options.tol, options.gap_tol
-            if certificate.doubtful(status, *numbers):
-                if self._within(outcome) and not certificate.doubtful(Status.GAP, *numbers):
-                    statuses[place] = Status.GAP
-                    continue
-                statuses[place] = Status.PRECISION
-                self.given.found[place] = replace(outcome, error_bound=max(outcome.error_bound, bound))
-            elif statuses[place] is Status.STALLED and self.given.left() <= 0:
-                statuses[place] = Status.MAX_TIME
-
-    def keep(self, todo: list[int]) -> None:
-        """How the members ended, in the checkpoint."""
-        found, record, kept = self.given.found, self.record, self.given.kept
-        for place in todo:
-            if kept and place in found:
-                at = record.dtypes[place], str(self.stream.info)
-                kept.ended(place, Ended(found[place], record.statuses[place], *at))
-
-    def _one_on_host(self, place: int, aim: float) -> Solution:
-        """A member over its own rows, from what was found before."""
-        member, before, most = self.given.members[place], self.given.found.get(place), self.options.max_iter
-        rows, kernel = self.given.rows(member.rows), self.given.kernel
-        values = host.kernel_values(self.stream, rows, kernel, self.record.plan, member.problem, self.scale.double)
-        start = before.b if before else member.start
-        steps, kept = before.steps if before else 0, self.given.kept
-        one = host.solve(
-            self.stream,
-            values,
-            member.problem,
-            None if start is None else member.problem.feasible(start[None]),
-            self.options.tol,
-            self.options.gap_tol,
-            most=np.inf if most < 0 else most - steps,
-            max_time=self.given.left(),
-            aim=aim,
-            save=None if kept is None else partial(kept.save, place),
+    def _one_on_host(self, place: int, aim: float) -> Result:
+        """Solve a subproblem over its own rows, from its result so far."""
+        context, before, one = self.context, self._before(place), self.context.subproblems[place]
+        given = context.rows(one.rows), context.kernel, self.worker.run.plan, self.scale.double, self.worker.options
+        found = OnHost(self.stream, *given).finish(
+            one.problem,
+            before,
+            aim,
+            start=one.start,
+            max_iter=context.steps_left(before.steps if before else 0),
+            max_time=context.left(),
+            save=context.save(place),
         )
-        return replace(one, steps=one.steps + steps)
+        return replace(found, seconds={}, trace=(), **self._where(found.dtype))
+
+    def _where(self, dtype: str) -> dict[str, Any]:
+        """Return words for kernel values of ``dtype``: how they were computed, by which device, of which rows."""
+        options, rows = self.worker.options, self.gram.rows
+        unlike = self.worker.run.plan is not None and options.layout not in ("auto", rows.kind)
+        words = f", read by their numbers, and so not {options.layout}" * unlike
+        why = ": problems of few rows are solved whole" * (options.precision == "fast" and dtype == "float32")
+        layout = f"{rows.describe()}{words}, {rows.dtype}"
+        return {"precision": f"{dtype}{why}", "device": str(self.stream.info), "layout": layout}
 
     @cached_property
     def _held(self) -> bool:
         """Whether all of K is quickly made on the host."""
-        return host.holds(self.stream, self.given.X.shape)
+        return host.holds(self.stream, self.context.X.shape)
 
     @cached_property
     def _double(self) -> Products | host.Blocks:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
-        X, kernel, plan = self.given.X, self.given.kernel, self.record.plan
+        X, kernel, plan = self.context.X, self.context.kernel, self.worker.run.plan
         if self._held:
             return self._blocks(True)
-        laid = plan and _by_number(self.stream, plan, X, self.options)
+        laid = plan and _by_number(self.stream, plan, X, self.worker.options)
         if isinstance(kernel, Precomputed) or laid is None:
             return PrecomputedGram(self.stream, X, "float64")
         return products_of(self.stream, X, laid, kernel, "float64")
@@ -242,36 +212,28 @@ class _Work:
     def _blocks(self, whole: bool) -> host.Blocks:
         """K on the host, one of each kind."""
         if whole not in self.blocks:
-            X, plan = self.given.X, self.record.plan
+            X, plan = self.context.X, self.worker.run.plan
             centre = plan.centre if plan else np.zeros(X.shape[1])
-            self.blocks[whole] = host.Blocks(X, self.given.kernel, centre, whole)
+            self.blocks[whole] = host.Blocks(X, self.context.kernel, centre, whole)
         return self.blocks[whole]
 
-    def _watch(self, place: int, outcome: Outcome) -> None:
-        self.record.rows += len(outcome.b)
-        if self.progress:
+    def _watch(self, place: int, result: Result) -> None:
+        self.rows += result.b.shape[1]
+        if self.worker.progress:
             now, nan = perf_counter() - self.began, float("nan")
-            found = {**self.given.found, place: outcome}  # (other threads add some meanwhile)
+            found = {**self.context.results, place: result}  # (other threads add some meanwhile)
             steps = sum(one.steps for one in found.values())
-            self.progress(Point(now, steps, place, nan, nan, nan, outcome.violation, self.record.rows))
+            self.worker.progress(Point(now, steps, place, nan, nan, nan, result.violation, self.rows))
 
-    def _within(self, outcome: Outcome) -> bool:
-        """Whether gap_tol is reached."""
-        return self.options.gap_tol is not None and outcome.gap <= self.options.gap_tol
-
-    def _shape(self, place: int) -> tuple[int, int]:
-        return len(self.given.members[place].rows), self.given.X.shape[1]
+    def _before(self, place: int) -> Result | None:
+        return self.context.results.get(place)
 
     def _takes(self, place: int) -> bool:
-        return host.takes(self.stream, self.given.members[place].problem)
+        return host.takes(self.stream, self.context.subproblems[place].problem)
 
     def _hopeless(self, place: int) -> bool:
         """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
-        if self.gram.rows.dtype == self.stream.profile.finest:
-            return False
-        rounding = float(np.finfo(self.gram.rows.dtype).eps) * self.scale.own
-        return certificate.hopeless(rounding, self.given.members[place].problem, self.options.tol)
-
-    def _hidden(self, place: int) -> float:
-        """What rounding of kernel values in float64, as devices compute them, can hide of a member's violation."""
-        return host.EPS * self.scale.double * float(np.abs(self.given.found[place].b).sum())
+        dtype, tol = self.gram.rows.dtype, self.worker.options.tol
+        rounding = float(np.finfo(dtype).eps) * self.scale.own
+        coarse = certificate.hopeless(rounding, self.context.subproblems[place].problem, tol)
+        return dtype != self.stream.profile.finest and coarse

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.errors import ROW, RowError
-from clsvm.gram.layouts.record import Plan
+from clsvm.gram.layouts.record import Plan, Rows
 from clsvm.kernels import Kernel, underflow
-from clsvm.kernels.evaluation import Extent
+from clsvm.kernels.evaluation import BROKEN, Extent
+from clsvm.opencl.stream import Stream
 
 Vector = NDArray[np.float64]
 LOST = 1e-4  # share of the largest kernel value that leaving a type's range may cost
+EPS = float(np.finfo(np.float64).eps)
 DECISION_ERROR = 5e-3  # bound of a decision value's error above which kernel values are evaluated in float64
 
 
@@ -89,6 +91,53 @@ def refuse(kernel: Kernel, rows: Extent, others: Extent, d: int, which: str = ""
         if kernel.spec.element:
             words = f"entries{which} from {both.low:.3g} to {both.high:.3g}"
         raise ValueError(f"{words} leave the range of {dtype} inside {kernel!r}: scale X")
+
+
+class Scales(NamedTuple):
+    """Rounding errors of kernel values of n rows, in units of eps.
+
+    own: of their dtype, in its eps. double: of float64, in float64's. sizes, extent: of rows (n,), which the errors
+    follow from; None for values that are given.
+    """
+
+    own: float
+    double: float
+    sizes: Vector | None = None
+    extent: Extent | None = None
+
+
+def scales(
+    kernel: Kernel, sizes: Vector, extent: Extent, d: int, dtype: str, asked: str, error: float | None = None
+) -> Scales:
+    """Return the rounding errors of kernel values in ``dtype``, of rows of d features with such sizes.
+
+    error: that of an inner product over its norms, where it is not the dtype's. Raises ValueError where values are too
+    large for the dtype, in words for the one that was ``asked`` for, and where inner values leave the range of float64.
+    """
+    size, least, *_ = extent
+    single, double = (kernel.evaluation(extent, extent, one, d) for one in (dtype, "float64"))
+    eps, most = float(np.finfo(dtype).eps), float(np.finfo(dtype).max)
+    error = error or eps
+    own = kernel.rounding(size, error, least, underflow(dtype, d)) * (error / eps)
+    wide = kernel.rounding(size, EPS, least, underflow("float64", d))
+    if not (single.largest <= most and wide < np.inf):
+        raise ValueError(beyond(f"{kernel!r} of these rows (inner products up to {size:.3g}) is too large", asked))
+    refuse(kernel, extent, extent, d)
+    return Scales(min(max(own, single.error / eps), BROKEN), max(wide, double.error / EPS), sizes, extent)
+
+
+def measured(stream: Stream, rows: Rows, kernel: Kernel, X: Data, plan: Plan) -> Measures:
+    """Return the measures of rows on a device, by their squared norms there where these say enough."""
+    eps, floor = float(np.finfo(rows.dtype).eps), underflow(rows.dtype, X.shape[1])
+    found: Vector = stream.read(rows.xx, rows.dtype, rows.n_pad)[rows.position].astype(np.float64)
+    if kernel.spec.element or found.min(initial=np.inf) * eps < floor:  # (too small for the dtype is 0 there)
+        return measures(kernel, X, plan)
+    return Measures(found, found[:0], found[:0])
+
+
+def beyond(what: str, dtype: str) -> str:
+    """Return the words for numbers that ``dtype`` does not hold."""
+    return f"{what} for {dtype}: scale X" + (" or take dtype='float64'" * (dtype == "float32"))
 
 
 def terms(X: Data) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from clsvm.errors import BuildError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts, units
-from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.products import Gram, Products, Store, Update
 from clsvm.gram.units import Units
 from clsvm.kernels import Kernel, make
 from clsvm.opencl.stream import Stream
@@ -101,3 +101,25 @@ def _product(
     sums = stream.read_wide(c, (1, rows.n_pad))[0, rows.position]
     own = stream.read(gram.squared, np.float32, rows.n_pad)[rows.position]
     return K.astype(np.float64), sums, own
+
+
+def chosen(gram: Products, precision: str, many: bool = False) -> tuple[Units | None, str]:
+    """Return matrix units for the products of a fit, where precision="fast" asks for them and they serve, and in words
+    how kernel values are computed.
+
+    many: whether many solves share the rows, of which some may be too hard for the units.
+    """
+    dtype = gram.rows.dtype
+    if precision != "fast" or dtype != "float32":
+        return None, dtype
+    if not isinstance(gram, Gram):
+        return None, "float32: K is given, is stored whole, or is of rows that pass through the device"
+    if many:
+        return None, "float32: many solves share the rows"
+    stream = gram.stream
+    why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in known(stream)]
+    if why and all(why):  # (no trial where none would serve)
+        return None, f"float32: {why[0]}"
+    unit, words, _ = found(stream)
+    words = unit.why_not(gram.kernel.spec, gram.rows, stream.profile) if unit else words
+    return (unit, unit.name) if unit and not words else (None, f"float32: {words}")

@@ -20,10 +20,9 @@ from clsvm.kernels import Kernel
 from clsvm.model_selection.fits import SAID, Fits, Found, Group, Job
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
-from clsvm.problem import Problem
+from clsvm.problem import Problem, Subproblem
 from clsvm.report import Status
-from clsvm.solvers import Solution, batch, certificate
-from clsvm.solvers.member import Member
+from clsvm.solvers import Result, batch, certificate
 
 Vector = NDArray[np.float64]
 STARTS = 256 << 20  # bytes of solutions that are kept, for fits of other folds and of other candidates each
@@ -98,21 +97,21 @@ class Folds(Fits):
                     self.found[job.candidate, fold] = self.reduced(found, self.answers(job.machine, fold))
                     yield
 
-    def _members(self, job: Job) -> list[Member]:
+    def _members(self, job: Job) -> list[Subproblem]:
         """The machines of a job; none of one of another kind, or that can not be posed."""
         try:
             return self.steps(job.machine).posed(*self.targets(job.fold))
         except SAID:
             return []
 
-    def _problems(self, job: Job, members: list[Member]) -> list[Problem]:
+    def _problems(self, job: Job, members: list[Subproblem]) -> list[Problem]:
         """The problem of each machine of a job, over all rows, each as often as the problem has it."""
         steps, train = self.steps(job.machine), self.splits[job.fold][0]
         places = (np.arange(steps.copies)[:, None] * self.n + train).ravel()
         return [member.problem.among(places[member.rows], steps.copies * self.n) for member in members]
 
     def _solved(
-        self, job: Job, members: list[Member], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
+        self, job: Job, members: list[Subproblem], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
     ) -> list[_Solved]:
         """The machines of a job over all rows, each from where that of the nearest job of ``near`` ended, if any.
 
@@ -133,7 +132,7 @@ class Folds(Fits):
             if one.moved(steps) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
-                asked = _asked(options, perf_counter() - began, int(one.solution.steps.sum()))
+                asked = _asked(options, perf_counter() - began, one.solution.steps)
                 one = one.certified(ready, kept, asked)
             if one.solution.status is Status.STALLED:
                 return []
@@ -145,7 +144,7 @@ class _Solved(NamedTuple):
     """A problem over all rows and its solution."""
 
     problem: Problem
-    solution: Solution
+    solution: Result
 
     def nbytes(self) -> int:
         """Return the bytes of its arrays: lo, hi and q; b and f."""
@@ -204,7 +203,7 @@ class _Solved(NamedTuple):
         return np.round(values[0] - rho[0], 10), float(rho[0])
 
 
-def _small(stream: Stream, members: list[Member]) -> bool:
+def _small(stream: Stream, members: list[Subproblem]) -> bool:
     """Whether these are best by themselves: solved side by side, or there are none of this kind."""
     return not members or (len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream))
 

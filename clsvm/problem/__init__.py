@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from clsvm.problem.dual import Constraint, Problem
+from clsvm.problem.dual import Constraint, Problem, Subproblem
 
-__all__ = ["Constraint", "Problem"]
+__all__ = ["Constraint", "Problem", "Subproblem"]

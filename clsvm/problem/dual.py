@@ -160,6 +160,37 @@ class Problem:
         return np.asarray(rho.ravel()[self.group])
 
 
+@dataclass(frozen=True)
+class Subproblem:
+    """Rows (m,) of a data set, by their numbers, and the problem over them.
+
+    start: coefficients (problems, m) to begin with; None for those that the problem says.
+    """
+
+    rows: NDArray[np.intp]
+    problem: Problem
+    start: Vector | None = None
+
+    @property
+    def beginning(self) -> Vector:
+        """The coefficients (problems, m) to begin with."""
+        begun = self.problem.start if self.start is None else self.start
+        return np.zeros_like(self.problem.q) if begun is None else begun
+
+    def among(self, n: int) -> Subproblem:
+        """Return the same problem over all n rows."""
+        start = None if self.start is None else np.zeros((self.problem.problems, n))
+        if start is not None:
+            start[:, self.rows] = self.start
+        return Subproblem(np.arange(n), self.problem.among(self.rows, n), start)
+
+    def begun(self, b: Vector | None) -> Subproblem:
+        """Return the same from coefficients near ``b`` that keep bounds and sums; None or zeros: from its beginning."""
+        if b is None or not b.any():
+            return replace(self, start=None)
+        return replace(self, start=self.problem.feasible(b.reshape(self.problem.q.shape)))
+
+
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
     """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing
     laid on the first rows."""

@@ -8,9 +8,9 @@ from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
 from clsvm.solvers.certificate import Exact
 from clsvm.solvers.decomposition import Coupled, Solver
-from clsvm.solvers.solution import Settings, Solution
+from clsvm.solvers.result import Checks, Result, Settings
 
-__all__ = ["Exact", "Settings", "Solution", "Solver", "batch", "solver"]
+__all__ = ["Checks", "Exact", "Result", "Settings", "Solver", "batch", "solver"]
 
 
 def solver(stream: Stream, gram: Products, problem: Problem, settings: Settings) -> Solver:

@@ -1,6 +1,6 @@
 """Many small problems at a time: each is its own working set, with all of its kernel matrix on the device.
 
-Solves:   the problems of decomposition.py, one for each Member (member.py), over some rows each of one data set
+Solves:   the problems of decomposition.py, one for each Subproblem, over some rows each of one data set
 Given:    products with K over all rows (gram); rows and problem of each member
 Returns:  b, rho, objectives, violation of each
 
@@ -10,7 +10,7 @@ f = K b + q. On a CPU short rows are made by the subproblem itself, when a step 
 the subproblem left, because its f is in kernel precision or because it ran out of steps, is solved again from there.
 Where the rounding of K could hide most of the tolerance, f of the rows that can decide the violation comes from float64
 products with the support vectors; where it could move the objective alone, a sample of rows says first how much of that
-it did. A member that has taken its steps, or stands still, short of its tolerance is left as it is, and the outcome
+it did. A member that has taken its steps, or stands still, short of its tolerance is left as it is, and the result
 says so. One-vs-one pairs, folds and subsets of rows in general are such members.
 """
 
@@ -28,13 +28,14 @@ from clsvm.gram.products import Products
 from clsvm.opencl.launch import local
 from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint, Problem
+from clsvm.problem import Constraint, Problem, Subproblem
+from clsvm.report import Status
 from clsvm.solvers import certificate, member_tiles, programs
 from clsvm.solvers.certificate import Extremes
 from clsvm.solvers.decomposition import VECTOR_STATE
-from clsvm.solvers.member import Block, Checks, Member, Outcome
 from clsvm.solvers.member_tiles import TILES, UNIT
 from clsvm.solvers.programs import Limits
+from clsvm.solvers.result import Block, Checks, Result
 from clsvm.solvers.selection import View
 from clsvm.threads import one_thread
 
@@ -77,19 +78,19 @@ def made_in_place(gram: Products, rows: int) -> bool:
 def solve(
     stream: Stream,
     gram: Products,
-    members: Sequence[Member],
+    members: Sequence[Subproblem],
     tol: float,
     max_iter: int,
     checks: Checks,
-    watch: Callable[[int, Outcome], object] = lambda place, outcome: None,
+    watch: Callable[[int, Result], object] = lambda place, result: None,
     over: Callable[[], bool] = lambda: False,
     stands: Stands | None = None,
-) -> list[Outcome | None]:
-    """The outcome of each member, in order. watch is told of each as it comes (place, outcome). over: asked after each
+) -> list[Result | None]:
+    """The result of each member, in order. watch is told of each as it comes (place, result). over: asked after each
     launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
     member, -1 for the profile's patience. stands: told after each launch where each member at work stands (place, b).
     Members are at most :func:`largest` rows."""
-    found: list[Outcome | None] = [None] * len(members)
+    found: list[Result | None] = [None] * len(members)
     if not members:
         return found
     order = sorted(range(len(members)), key=lambda place: -len(members[place].rows))
@@ -107,9 +108,9 @@ def solve(
                 blank = True
                 batch.tiles()
             tell = stands and partial(_tell, stands, places)
-            for place, outcome in zip(places, batch.run(tol, max_iter, over, tell), strict=True):
-                found[place] = outcome
-                watch(place, outcome)
+            for place, result in zip(places, batch.run(tol, max_iter, over, tell), strict=True):
+                found[place] = result
+                watch(place, result)
             batch.free()
             if over():
                 break
@@ -165,7 +166,7 @@ class _Batch:
     f: Vector
 
     def __init__(
-        self, stream: Stream, gram: Products, members: Sequence[Member], W: int, Q: Buffer, checks: Checks
+        self, stream: Stream, gram: Products, members: Sequence[Subproblem], W: int, Q: Buffer, checks: Checks
     ) -> None:
         self.stream, self.gram, self.members, self.W, self.Q, self.checks = stream, gram, members, W, Q, checks
         B, kind = len(members), members[0].problem
@@ -174,7 +175,7 @@ class _Batch:
         for p, member in enumerate(members):
             m, own = len(member.rows), member.problem
             ws[p, :m], self.places[p, :m] = np.arange(m), gram.rows.position[member.rows]
-            lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning
+            lo[p, :m], hi[p, :m], q[p, :m], b[p, :m] = own.lo[0], own.hi[0], own.q[0], member.beginning[0]
         # as the device holds them: where it has no double precision they are sums of two floats
         lo, hi, q, self.b = map(stream.held_wide, (lo, hi, q, b))
         self.problem = Problem(lo, hi, q, kind.constraint, kind.kink)
@@ -206,7 +207,7 @@ class _Batch:
         self.stream.finish()
         self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
-    def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Outcome]:
+    def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Result]:
         """Solve the members; return what each comes to."""
         (B, W), profile = self.b.shape, self.stream.profile
         budget = profile.patience * W if max_iter < 0 else max_iter
@@ -243,7 +244,7 @@ class _Batch:
             if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or over():
                 break
         ends = zip(*map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
-        return [self._outcome(p, seen, *end) for p, end in enumerate(ends)]
+        return [self._result(p, seen, *end) for p, end in enumerate(ends)]
 
     def _solve(self, limits: Limits) -> None:
         """Launch the subproblem of all members."""
@@ -342,13 +343,26 @@ class _Batch:
                 own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])
                 self.f[p, here] = block(own[here], own[used]) @ self.b[p, used] + self.problem.q[p, here]
 
-    def _outcome(
+    def _result(
         self, p: int, seen: Extremes, violation: float, steps: int, bound: float, exact: int, sure: bool
-    ) -> Outcome:
+    ) -> Result:
         member, shape = self.members[p], self.b.shape
         here = slice(p, p + 1), slice(len(member.rows))
         lo, hi, q = (array[here].copy() for array in (self.problem.lo, self.problem.hi, self.problem.q))
         problem, b = replace(self.problem, lo=lo, hi=hi, q=q), self.b[here].copy()
         primal, dual = certificate.objectives(problem, b, self.f[here].copy(), seen.offset.reshape(shape)[here].copy())
-        b, rho = member.problem.snapped(b, lo, hi), seen.rho.reshape(len(self.members), -1)[p]
-        return Outcome(b[0], rho, float(primal[0]), float(dual[0]), violation, steps, bound, exact, sure)
+        return Result(
+            b=member.problem.snapped(b, lo, hi),
+            f=self.f[here].copy(),
+            rho=seen.rho.reshape(len(self.members), -1)[p][None],
+            primal=float(primal[0]),
+            dual=float(dual[0]),
+            violation=violation,
+            steps=steps,
+            status=Status.TOLERANCE if sure else Status.STALLED,
+            error_bound=bound,
+            exact_rows=exact,
+            working_set=len(member.rows),
+            rows_computed=len(member.rows),
+            dtype=self.gram.rows.dtype,
+        )

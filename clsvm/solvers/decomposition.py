@@ -38,9 +38,9 @@ from clsvm.solvers import programs
 from clsvm.solvers.kernel_rows import KernelRows, Square
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.programs import Limits
+from clsvm.solvers.result import Settings
 from clsvm.solvers.selection import View, nbytes, selection
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.solution import Settings
 from clsvm.solvers.state import State
 
 Vector = NDArray[np.float64]

@@ -33,8 +33,8 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.solvers import certificate
 from clsvm.solvers.programs import Hits, Misses
+from clsvm.solvers.result import Settings, Vector
 from clsvm.solvers.selection import Selection
-from clsvm.solvers.solution import Settings, Vector
 from clsvm.solvers.state import State
 from clsvm.threads import go_on
 

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, stacked
 from clsvm.distribute import Lost, Parts, ask_one, replayed
 from clsvm.problem import Constraint, Problem
+from clsvm.solvers.result import Settings
 from clsvm.solvers.shard import Change, Offer, ShardProblem, row_bytes
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.solution import Settings
 from clsvm.solvers.working_set import WorkingSet, chosen
 
 Vector = NDArray[np.float64]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Status, relative_gap
 from clsvm.solvers import certificate
-from clsvm.solvers.solution import Settings, Solution
+from clsvm.solvers.result import Result, Settings
 
 Vector = NDArray[np.float64]
 NEAR, CLOSE = 3, 0.6  # times that a violation within tol is brought towards CLOSE of it, to do without a certificate
@@ -155,7 +155,7 @@ class Loop(ABC):
         """Return a context in which memory that steps need is free."""
         return nullcontext()
 
-    def run(self) -> Solution:
+    def run(self) -> Result:
         """Iterate until the problem is solved, or an end is set; save the coefficients where that is interrupted."""
         try:
             return self._run()
@@ -164,7 +164,7 @@ class Loop(ABC):
                 self.settings.save(self.coefficients())
             raise
 
-    def _run(self) -> Solution:
+    def _run(self) -> Result:
         outer, course, status = 0, Course(), None
         if self.settings.max_time is not None:
             self.until = course.began + self.settings.max_time
@@ -298,19 +298,19 @@ class Loop(ABC):
             primal -= (rho.reshape(self.P, -1) * self.problem.total).sum(axis=1)
         return primal, -(quadratic / 2 + linear)
 
-    def _solution(self, status: Status, outer: int, course: Course) -> Solution:
+    def _solution(self, status: Status, outer: int, course: Course) -> Result:
         state, (b, f) = self._read(), self.found()
         rho = certificate.of(self.problem, b, f).rho.reshape(self.P, -1) if state.held else state.rho
         objectives = self._objective(rho)
         course.trace.append(state.point(perf_counter() - course.began, outer, objectives))
-        return Solution(
+        return Result(
             b=b,
             f=f,
             rho=rho,
-            primal=objectives[0],
-            dual=objectives[1],
-            violation=state.violation,
-            steps=state.steps,
+            primal=float(objectives[0].sum()),
+            dual=float(objectives[1].sum()),
+            violation=state.worst,
+            steps=int(state.steps.sum()),
             status=status,
             error_bound=self.check.hidden(b),
             exact_rows=course.exact_rows,

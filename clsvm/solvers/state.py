@@ -15,7 +15,7 @@ from clsvm.gram.products import Products, Update
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
-from clsvm.solvers.solution import Vector
+from clsvm.solvers.result import Vector
 
 
 class State:

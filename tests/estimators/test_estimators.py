@@ -28,7 +28,7 @@ import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm.errors import DeviceError
 from clsvm.estimators import classification
-from clsvm.fit import several
+from clsvm.fit import driver
 from clsvm.model_selection import SVCSearchCV
 from clsvm.opencl import devices
 from clsvm.report import Status
@@ -860,13 +860,13 @@ def test_pairs_in_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = model(gamma=0.2, tol=1e-4).fit(X, index)
     monkeypatch.setattr(classification, "MACHINES", 4)
     monkeypatch.setattr(classification, "COEFFICIENTS", 1)
-    calls, train = [], several.train
+    calls, solve = [], driver.solve
 
     def counted(X: Any, members: Any, *given: Any) -> Any:
         calls.append(len(members))
-        return train(X, members, *given)
+        return solve(X, members, *given)
 
-    monkeypatch.setattr(several, "train", counted)
+    monkeypatch.setattr(driver, "solve", counted)
     parts = model(gamma=0.2, tol=1e-4).fit(X, index)
     assert calls == [4, 4, 4, 3]
     for name in ("support_", "dual_coef_", "intercept_", "n_iter_"):

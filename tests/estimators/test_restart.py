@@ -18,7 +18,7 @@ from sklearn.datasets import dump_svmlight_file
 import clsvm
 from clsvm import SVC, NuSVC
 from clsvm.errors import CheckpointError
-from clsvm.fit import train
+from clsvm.fit import driver
 from clsvm.problem import Constraint, Problem
 from clsvm.problem.posed import c_svc, crammer_singer
 from clsvm.solvers import newton
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
 
 def interrupted_in_a_solve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the next fits of one problem after another end as by Ctrl-C, each when its solver has looked four times."""
-    real = train.Display.__enter__
+    real = driver.Display.__enter__
 
     def interrupts(display: Any) -> Any:
         real(display)
@@ -167,7 +167,7 @@ def interrupted_in_a_solve(monkeypatch: pytest.MonkeyPatch) -> None:
         show.phase = lambda words: None  # type: ignore[attr-defined]
         return show
 
-    monkeypatch.setattr(train.Display, "__enter__", interrupts)
+    monkeypatch.setattr(driver.Display, "__enter__", interrupts)
 
 
 def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

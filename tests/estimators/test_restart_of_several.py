@@ -13,7 +13,7 @@ from sklearn import svm
 
 from clsvm import SVC, NuSVC, from_sklearn
 from clsvm.errors import CheckpointError, MemoryLimitError
-from clsvm.fit import checkpoint, host, several
+from clsvm.fit import checkpoint, driver, host
 from clsvm.solvers import batch, newton
 from tests.estimators.test_restart import classes, interrupted_in_a_solve
 
@@ -331,7 +331,7 @@ def test_what_is_written_when(device: str, tmp_path: Path, monkeypatch: pytest.M
     def broken(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(several, "_small", broken)
+    monkeypatch.setattr(driver, "_room", broken)
     with pytest.raises(KeyboardInterrupt):
         machine("ovo", device, checkpoint=tmp_path / "none").fit(X, Y)
     assert not (tmp_path / "none").exists()

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from clsvm import SVC, FalkonRegressor
-from clsvm.fit import several
+from clsvm.fit import driver
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV
 from clsvm.threads import dealt
 
@@ -46,7 +46,7 @@ def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*given: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(several, "_small", broken)
+    monkeypatch.setattr(driver, "_room", broken)
     with pytest.raises(MemoryError, match="no room"):
         SVC(device=[device] * 2).fit(X, DIGITS)
     assert not [thread for thread in threading.enumerate() if thread.name == "clsvm"]

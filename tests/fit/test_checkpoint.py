@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clsvm.fit.checkpoint import Ended, opened
+from clsvm.fit.checkpoint import opened
 from clsvm.kernels import make
 from clsvm.parameters import Options
+from clsvm.problem import Subproblem
 from clsvm.problem.posed import c_svc
 from clsvm.report import Status
-from clsvm.solvers.member import Member, Outcome
+from clsvm.solvers import Result
 
 
 def posed(file: Path, count: int) -> Any:
     """What a checkpoint is opened with, of some equal problems of two rows."""
-    members = [Member(np.arange(2), c_svc(np.array([[1.0, -1.0]]), np.ones((1, 2))))] * count
+    members = [Subproblem(np.arange(2), c_svc(np.array([[1.0, -1.0]]), np.ones((1, 2))))] * count
     return Options(checkpoint=file), np.eye(2), members, make("rbf", gamma=1.0)
 
 
@@ -52,7 +53,8 @@ def test_one_thread_writes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
     """What was said of other coefficients is not said of these."""
     given = posed(tmp_path / "state", 2)
-    end = Ended(Outcome(np.ones(2), np.zeros(1), 1.0, 1.0, 0.0, 3, 0.0, 2, True), Status.TOLERANCE, "float32", "it")
+    ones, none = np.ones((1, 2)), np.zeros((1, 1))
+    end = Result(ones, ones, none, 1.0, 1.0, 0.0, 3, Status.TOLERANCE, 0.0, 2, 2, "float32", device="it")
     with opened(*given) as made:
         assert made
         made.ended(0, end)
@@ -65,4 +67,4 @@ def test_what_is_begun_again_is_not_solved(tmp_path: Path) -> None:
         assert last
         assert list(last.solved) == [0]
         assert [b.tolist() for b in last.b] == [[[1.0, 1.0]], [[0.5, 0.5]]]
-        assert last.solved[0].outcome.exact_rows == 2
+        assert last.solved[0].exact_rows == 2

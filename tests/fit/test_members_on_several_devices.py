@@ -15,10 +15,9 @@ import scipy.sparse as sp
 from sklearn.datasets import load_digits
 
 from clsvm import SVC, NuSVC
-from clsvm.fit import host, several, side_by_side
+from clsvm.fit import driver, host, side_by_side
 from clsvm.report.display import labelled
 from clsvm.solvers import batch
-from clsvm.solvers.member import Member
 from clsvm.threads import dealt, go_on
 from tests.conftest import USABLE, halves
 
@@ -81,8 +80,8 @@ def test_members_by_decomposition(device: str, monkeypatch: pytest.MonkeyPatch, 
     those before them computed of K, and checked: sums are made in another order."""
     monkeypatch.setattr(batch, "largest", lambda stream: 100)
     asked: list[int] = []
-    real = several.train_each
-    monkeypatch.setattr(several, "train_each", lambda *given: asked.append(len(given[1])) or real(*given))
+    real = driver._over_the_same_rows
+    monkeypatch.setattr(driver, "_over_the_same_rows", lambda *given: asked.append(len(given[3])) or real(*given))
     one, two = fitted(device, multi_class=way), fitted([device] * 2, multi_class=way)
     np.testing.assert_allclose(two.dual_coef_, one.dual_coef_, rtol=0, atol=1e-9)
     np.testing.assert_allclose(two.intercept_, one.intercept_, rtol=1e-9)
@@ -199,12 +198,12 @@ def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_pieces_keep_devices_at_work() -> None:
     """Some pieces for each device, none of fewer members than it takes at a time while there are enough of these."""
-    members: Any = [Member(np.arange(size), None) for size in (5, 9, 7, 3, 8, 2, 6, 4)]  # type: ignore[arg-type]
-    assert several._pieces(members, [*range(8)], 1, 4) == [[*range(8)]]
-    assert several._pieces(members, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
-    assert several._pieces(members, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]
-    assert several._pieces(members, [*range(8)], 2, 300) == [[1, 4, 2, 6], [0, 7, 3, 5]]
-    assert several._pieces(members, [3], 2, 300) == [[3]]
+    sizes = 5, 9, 7, 3, 8, 2, 6, 4
+    assert driver._pieces(sizes, [*range(8)], 1, 4) == [[*range(8)]]
+    assert driver._pieces(sizes, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
+    assert driver._pieces(sizes, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]
+    assert driver._pieces(sizes, [*range(8)], 2, 300) == [[1, 4, 2, 6], [0, 7, 3, 5]]
+    assert driver._pieces(sizes, [3], 2, 300) == [[3]]
 
 
 def test_one_worker_works_in_the_caller_s_thread() -> None:

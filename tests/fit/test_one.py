@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
 from clsvm.errors import CheckpointError
-from clsvm.fit import one, side_by_side
+from clsvm.fit import driver
 from clsvm.opencl.devices import default_profile, find
 from tests.conftest import noisy
 
@@ -26,7 +26,7 @@ def test_the_same_optimum_either_way(device: str, monkeypatch: pytest.MonkeyPatc
     assert report.selection == "all rows are one working set"
     assert (report.outer_steps, len(report.trace)) == (1, 1)
     assert report.trace[-1].steps == report.steps == np.max(batched.n_iter_)
-    monkeypatch.setattr(one, "_whole", lambda *given: False)
+    monkeypatch.setattr(driver, "_suits_batch", lambda *given: False)
     other = make(gamma=0.3, tol=1e-5, device=device).fit(X, Y)
     assert other.fit_report_.selection != report.selection
     assert report.dual == pytest.approx(other.fit_report_.dual, rel=1e-6)
@@ -98,7 +98,7 @@ def test_progress_counts_the_steps_of_the_point_s_own_problem(device: str, monke
         show.phase = lambda words: None  # type: ignore[attr-defined]
         return show
 
-    monkeypatch.setattr(side_by_side.Display, "__enter__", told)
+    monkeypatch.setattr(driver.Display, "__enter__", told)
     report = SVC(gamma=0.3, device=device).fit(X, Y).fit_report_
     assert points[-1].steps == report.steps > 0
 

@@ -12,7 +12,7 @@ from sklearn.datasets import make_blobs, make_classification
 
 from clsvm import SVC
 from clsvm.fit import host, prepare
-from clsvm.fit.record import Given
+from clsvm.fit.run import FitContext
 from clsvm.gram import responses
 from clsvm.gram.layouts import picked
 from clsvm.opencl.stream import Stream
@@ -49,7 +49,7 @@ def test_pairs_are_laid_out_from_rows_on_the_device(
     def none(*_: Any, **__: Any) -> None:
         raise AssertionError("all rows of a member came to the host")
 
-    monkeypatch.setattr(Given, "rows", none)
+    monkeypatch.setattr(FitContext, "rows", none)
     if kernel != "laplacian":  # (whose rows' sizes are sums that the host makes)
         monkeypatch.setattr(picked.Picked, "__array__", none)
     found = SVC(**asked).fit(X, y)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from clsvm import SVC, SVR, kernels
-from clsvm.fit import prepare
 from clsvm.gram import blocks, layouts, trial, units
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.gram.units import EMULATED, UNITS
@@ -19,7 +18,6 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
-from clsvm.parameters import Options
 
 GPU = PROFILES["gpu"]
 # The tile of tests, and those that GPUs have
@@ -278,7 +276,7 @@ def test_where_they_are_not_used(device: str, emulated: None, name: str) -> None
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, kind)
         gram = blocks.products_of(stream, X, plan, kernel, dtype)
-        assert prepare.fast(gram, Options(precision=precision)) == (None, words)
+        assert trial.chosen(gram, precision) == (None, words)
 
 
 def test_few_features(device: str, monkeypatch: pytest.MonkeyPatch, emulated: None) -> None:
@@ -286,7 +284,7 @@ def test_few_features(device: str, monkeypatch: pytest.MonkeyPatch, emulated: No
     monkeypatch.setattr(units, "UNITS", (replace(EMULATED, least=X.shape[1] + 1),))
     with Stream(device) as stream:
         gram = blocks.products_of(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), kernel, "float32")
-        unit, words = prepare.fast(gram, Options(precision="fast"))
+        unit, words = trial.chosen(gram, "fast")
     d = X.shape[1]
     said = f"float32: of {d} features values are stored no sooner by {EMULATED.name}, {d + 1} are the least"
     assert (unit, words) == (None, said)
@@ -296,7 +294,7 @@ def test_where_rows_pass_through_the_device(device: str, emulated: None) -> None
     X, kernel = rows(100)[0], kernels.make("rbf", gamma=0.02)
     with Stream(device) as stream:
         gram = blocks.BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), kernel, "float32")
-        units_of, words = prepare.fast(gram, Options(precision="fast"))
+        units_of, words = trial.chosen(gram, "fast")
     assert units_of is None
     assert words.startswith("float32: ")
 

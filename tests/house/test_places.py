@@ -20,7 +20,7 @@ import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernel_matrix, libsvm, load_model, save_model
 from clsvm.cli.flags import command, of_estimators
 from clsvm.estimators.constructors import documented
-from clsvm.fit import several
+from clsvm.fit import driver
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneReader, Lanes
 from clsvm.gram.layouts.record import Pass, Rows, in_order, lanes, options, padded
@@ -212,8 +212,8 @@ def test_a_parameter_of_the_solver(device: str, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match="patience must be >= 1, got 0"):
         Patient(patience=0).fit(X)
     asked: list[Any] = []
-    real = several.train
-    monkeypatch.setattr(several, "train", lambda *rest: asked.append(rest[3]) or real(*rest))
+    real = driver.solve
+    monkeypatch.setattr(driver, "solve", lambda *rest: asked.append(rest[3]) or real(*rest))
     Patient(patience=7, device=device).fit(X)
     assert [one.patience for one in asked] == [7]
 

@@ -18,7 +18,7 @@ from clsvm.solvers import kernel_rows
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows, Made
 from clsvm.solvers.newton import Newton
-from clsvm.solvers.solution import Settings
+from clsvm.solvers.result import Settings
 from tests.conftest import thrifty
 
 pytestmark = pytest.mark.parametrize("profile", ["cpu", "cpu8"], indirect=True)

@@ -21,7 +21,7 @@ from clsvm.problem.posed import c_svc
 from clsvm.solvers import kernel_rows, newton
 from clsvm.solvers.decomposition import Solver
 from clsvm.solvers.kernel_rows import KernelRows
-from clsvm.solvers.solution import Settings
+from clsvm.solvers.result import Settings
 from tests.conftest import noisy, thrifty
 
 

@@ -29,7 +29,7 @@ from sklearn.svm import LinearSVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from clsvm import SVC, SVR, Kernel, NuSVC, OneClassSVM
-from clsvm.fit import side_by_side, train
+from clsvm.fit import driver
 from clsvm.models.pairwise import pairs, strips, votes
 from clsvm.solvers import batch
 from tests import reference
@@ -565,8 +565,7 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(
         show.phase = lambda words: None  # type: ignore[attr-defined]
         return show
 
-    for module in (train, side_by_side):
-        monkeypatch.setattr(module.Display, "__enter__", interrupts)
+    monkeypatch.setattr(driver.Display, "__enter__", interrupts)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[::-1] * 2, None if y is None else y[::-1])
     assert len(told) == 1

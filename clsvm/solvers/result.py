@@ -1,0 +1,140 @@
+"""What a solve is asked, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.gram.products import Products
+from clsvm.report import Point, Progress, Status, relative_gap
+from clsvm.solvers import certificate
+from clsvm.solvers.certificate import Exact
+
+Vector = NDArray[np.float64]
+Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K[rows, columns] on the host
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
+    row cache. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
+    exact enough as it is. sizes: of rows (n,), by which a sample of them is taken (certificate.certified). start:
+    feasible coefficients (problems, n) to begin with; known: coefficients near those and the f of them; looked: the
+    rows (n,) of which that f is of kernel values in float64. save: called with the coefficients at least ``save_every``
+    seconds apart, and where the solve is interrupted. reported: whether somebody is told of seconds by part, for which
+    the host waits more often, of a trace, and of objectives, whose rounding is looked at."""
+
+    tol: float
+    gap_tol: float | None
+    max_iter: int
+    working_set: int
+    cache_bytes: int
+    kernel_scale: float
+    exact: Exact | None
+    sizes: Vector | None = None
+    progress: Progress | None = None
+    max_time: float | None = None
+    start: Vector | None = None
+    known: tuple[Vector, Vector] | None = None
+    looked: NDArray[np.bool_] | None = None
+    save: Callable[[Vector], None] | None = None
+    save_every: float = 60.0
+    reported: bool = True
+
+
+class Checks(NamedTuple):
+    """What is known of the rounding of K, and how it is seen. kernel_scale: of a value, in units of its dtype's eps.
+    exact: makes the same products in float64, or blocks of K on the host. sample: such blocks, of few rows. sizes: of
+    all rows, for a sample of those of large subproblems (certificate.certified)."""
+
+    kernel_scale: float
+    exact: Callable[[], Products | Block] | None = None
+    sample: Block | None = None
+    sizes: Vector | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a solve of a subproblem comes to, whichever solver made it.
+
+    b: coefficients (problems, m). f: gradients K b + q (problems, m). rho: offsets (problems, groups). primal, dual:
+    objectives, nan for the dual of a subproblem that was not begun. violation: KKT violation. steps: SMO iterations, or
+    steps of the active set. error_bound: largest error of f that rounding of K can have caused. exact_rows: rows whose
+    f comes from kernel values in float64. dtype, precision, device, layout: of the kernel values that say so, in words.
+    working_set: its size. seconds: by part of the solve.
+    """
+
+    b: Vector
+    f: Vector
+    rho: Vector
+    primal: float
+    dual: float
+    violation: float
+    steps: int
+    status: Status
+    error_bound: float
+    exact_rows: int
+    working_set: int
+    dtype: str
+    outer_steps: int = 0
+    rows_computed: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    trace: tuple[Point, ...] = ()
+    precision: str = ""
+    device: str = ""
+    layout: str = ""
+
+    @property
+    def gap(self) -> float:
+        return relative_gap(self.primal, self.dual)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a solver has taken the subproblem."""
+        return not isnan(self.dual)
+
+    def unfinished(self, most: int) -> bool:
+        """Whether the solve took all steps that it was given, but not the ``most`` that it may, -1 for no limit."""
+        return self.status is Status.MAX_ITER and not 0 <= most <= self.steps
+
+    def after(self, before: Result | None) -> Result:
+        """Return this result with what it took to come to ``before``, where it began."""
+        if before is None:
+            return self
+        last, trace = before.trace[-1] if before.trace else None, self.trace
+        if last:
+            trace = tuple(
+                p._replace(seconds=p.seconds + last.seconds, steps=p.steps + last.steps, outer=last.outer)
+                for p in self.trace
+            )
+        parts = {*before.seconds, *self.seconds}
+        return replace(
+            self,
+            steps=self.steps + before.steps,
+            outer_steps=self.outer_steps + before.outer_steps,
+            rows_computed=self.rows_computed + before.rows_computed,
+            working_set=before.working_set,
+            seconds={part: before.seconds.get(part, 0.0) + self.seconds.get(part, 0.0) for part in parts},
+            trace=(*before.trace, *trace),
+        )
+
+    def certain(self, rounding: float, tol: float, gap_tol: float | None) -> Result:
+        """Return the result with a status that says so where rounding in float64 itself, ``rounding`` for a coefficient
+        1, can hide a tenth of the tolerance or more."""
+        weight = float(np.abs(self.b).sum(axis=1).max(initial=0.0))
+        hidden = rounding * weight
+
+        def doubtful(status: Status) -> bool:
+            return certificate.doubtful(status, hidden, weight, self.primal, tol, gap_tol)
+
+        final = self.status is Status.STALLED and self.dtype == "float64"  # (else there is float64 to try)
+        if not (self.status in (Status.TOLERANCE, Status.GAP) or final) or not doubtful(self.status):
+            return self
+        if gap_tol is not None and self.gap <= gap_tol and not doubtful(Status.GAP):
+            return replace(self, status=Status.GAP)
+        return replace(self, status=Status.PRECISION, error_bound=max(self.error_bound, hidden))
