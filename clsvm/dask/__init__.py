@@ -1,7 +1,7 @@
-"""Machines whose rows are on many machines: scikit-learn's interface over Dask's arrays and data frames.
+"""Estimators of rows that are on many machines: scikit-learn's interface over Dask's arrays and data frames.
 
-The chunks of rows stay with Dask's workers, each on its own device. Of machines on centres, centres and coefficients
-are all that travels, of SVMs the rows of working sets. Needs the extra ``dask``.
+The chunks of rows stay with Dask's workers, each on its own device. A Falkon model sends its inducing points and
+coefficients alone, an SVM the rows of its working sets. Needs the extra ``dask``.
 """
 
 from __future__ import annotations

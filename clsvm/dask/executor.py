@@ -92,7 +92,7 @@ class OnWorkers:
     def ask(self, name: str, given: Sequence[Question | None]) -> list[Any]:
         """See :class:`clsvm.distribute.Parts`."""
         asked = [i for i, one in enumerate(given) if one is not None]
-        self._lay([i for i in asked if i not in self._there])
+        self._lay({*asked})
         calls = [(i, self._call(i, name, given[i])) for i in asked]
         answers: list[Any] = [None] * len(given)
         for i, call in calls:
@@ -112,35 +112,29 @@ class OnWorkers:
         """Free what the workers hold."""
         self.client.run(worker.forget, self._name, on_error="ignore")
 
-    def _lay(self, missing: list[int]) -> None:
+    def _lay(self, missing: set[int]) -> None:
         """Have parts built by workers that are there."""
-        waiting: dict[Future[Any], int] = {}
-        self._find_homes(missing)
-        for i in missing:
-            waiting[self._laying(i)] = i
-        while waiting:
-            for future in ended(list(waiting), "FIRST_COMPLETED"):
-                i = waiting.pop(future)
-                if future.status in ("cancelled", "lost"):
-                    waiting[self._laying(i)] = i
-                    continue
-                future.result()
-                self._there.add(i)
-            moved = self._find_homes(list(waiting.values()))
-            for future, i in list(waiting.items()):
-                if i in moved:
-                    del waiting[future]
-                    future.cancel()
-                    waiting[self._laying(i)] = i
+        asked: dict[int, Future[Any]] = {}
+        while missing := missing - self._there:
+            for i in self._find_homes(missing) & asked.keys():
+                asked.pop(i).cancel()
+            for i in sorted(missing):
+                if i not in asked or asked[i].status in ("cancelled", "lost"):
+                    asked[i] = self._laying(i)
+            done = ended([asked[i] for i in missing], "FIRST_COMPLETED")
+            for i in missing:
+                if asked[i] in done and asked[i].status not in ("cancelled", "lost"):
+                    asked[i].result()
+                    self._there.add(i)
 
     def _laying(self, i: int) -> Future[Any]:
         chunks = self._chunks
         row = i, chunks.X[i], chunks.y[i], chunks.weights[i]
         return self.client.submit(worker.lay, self._recipe, *row, workers=[self.homes[i]], pure=False)
 
-    def _find_homes(self, parts: list[int]) -> set[int]:
+    def _find_homes(self, parts: set[int]) -> set[int]:
         """Return the parts whose worker is gone, which have another one now."""
-        there = some(self.client) if parts else []
+        there = some(self.client)
         lost = {i for i in parts if self.homes[i] not in there}
         for i in lost:
             self.homes[i] = min(there, key=Counter(self.homes).__getitem__)

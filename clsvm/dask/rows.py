@@ -252,7 +252,7 @@ class Answering:
 
 
 class OverChunks(Answering):
-    """What the estimators of this package share; what is said there of X and y holds of Dask's collections, too.
+    """What the estimators of this package share: X and y are as in clsvm's estimators, or Dask's collections.
 
     Rows come in chunks, of known sizes or unknown; columns in one. A Dask client has to be there. ``device`` and
     ``memory_limit`` are of each worker's device, and of the caller's for what stays here: an SVM's working set, a

@@ -36,7 +36,7 @@ NEEDS = "a search over workers needs"
 LOSSES = 3  # how often all workers that have the data may be lost before another piece is done
 
 
-class _Dealt(Fits):
+class DealtFits(Fits):
     """The fits of a search, in pieces for Dask's workers. sent, received: bytes to and from them."""
 
     sent = received = 0
@@ -120,21 +120,21 @@ def _found(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
     return results, [(str(one.message), one.category) for one in said]
 
 
-class _Folds(_Dealt, Folds):
+class _Folds(DealtFits, Folds):
     """The fits of an SVM's search."""
 
 
-class _NystromFolds(_Dealt, NystromFolds):
+class _NystromFolds(DealtFits, NystromFolds):
     """The fits of a Falkon model's search."""
 
 
 def _best(name: str) -> Any:
     """Return the best estimator's method of that name, for Dask's collections too, where that estimator has it."""
-    has = available_if(lambda search: hasattr(super(_Here, search), name))
+    has = available_if(lambda search: hasattr(super(SearchOverWorkers, search), name))
     return has(in_chunks(getattr(BaseSearchCV, name)))
 
 
-class _Here(Answering):
+class SearchOverWorkers(Answering):
     """A search takes Dask's collections, too: they are brought together here and sent to every worker as they are. What
     the best estimator answers for chunks comes in chunks."""
 
@@ -171,7 +171,7 @@ class _Here(Answering):
         self.bytes_sent_ = {"to the workers": folds.sent, "back": folds.received}
 
 
-class SVCSearchCV(_Here, local.SVCSearchCV):
+class SVCSearchCV(SearchOverWorkers, local.SVCSearchCV):
     """:class:`clsvm.model_selection.SVCSearchCV` over Dask's workers, with the same parameters, attributes and scores.
 
     Each worker takes all fits of one kernel function, then those of the next one; where there are fewer kernel
@@ -190,7 +190,7 @@ class SVCSearchCV(_Here, local.SVCSearchCV):
     _folds = _Folds
 
 
-class FalkonSearchCV(_Here, local.FalkonSearchCV):
+class FalkonSearchCV(SearchOverWorkers, local.FalkonSearchCV):
     """:class:`clsvm.model_selection.FalkonSearchCV` over Dask's workers, as :class:`SVCSearchCV` is."""
 
     _folds = _NystromFolds

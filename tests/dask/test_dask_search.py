@@ -56,7 +56,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     scatter, submit = distributed.Client.scatter, distributed.Client.submit
 
     def scattered(self: Any, data: Any, **how: Any) -> Any:
-        calls["data"] += [data] * isinstance(data, dealing._Dealt)
+        calls["data"] += [data] * isinstance(data, dealing.DealtFits)
         return scatter(self, data, **how)
 
     def submitted(self: Any, call: Any, *given: Any, **how: Any) -> Any:
@@ -83,7 +83,7 @@ def scores(search: Any) -> Any:
 
 def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> list[bool]:
     """Have ``call`` called once the first piece of a search is done; returns a list that is filled then."""
-    real, called = dealing._Dealt._each, list[bool]()
+    real, called = dealing.DealtFits._each, list[bool]()
 
     def each(self: Any) -> Iterator[None]:
         for _ in (steps := real(self)):
@@ -95,7 +95,7 @@ def after_the_first(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -
                     steps.throw(error)  # as if it came where the search waits
             yield
 
-    monkeypatch.setattr(dealing._Dealt, "_each", each)
+    monkeypatch.setattr(dealing.DealtFits, "_each", each)
     return called
 
 
