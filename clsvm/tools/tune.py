@@ -186,25 +186,23 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     info = find(spec)
     start = profile = untuned_profile(info)
     n = 1 << (14 if profile.shape == "vector" else 17)
-    found = []
+    result, told = Tuning([], []), progress or (lambda words, share: None)
     families = [family for family in FAMILIES if len(list(family.candidates(profile))) > 1]
     parts = len(families) + bool(RATES)  # each has an equal share of the time; all rates together are one
     for i, family in enumerate(families):
-        if progress:
-            progress(family.name, i / parts)
+        told(family.name, i / parts)
         now = perf_counter()
-        one, profile = _search(spec, family, profile, n, now + (end - now) / (parts - i))
-        found.append(one)
-    measured = []
+        found, profile = _search(spec, family, profile, n, now + (end - now) / (parts - i))
+        result.families.append(found)
     for i, rate in enumerate(RATES):
-        if progress:
-            progress(rate.words, (len(families) + i / len(RATES)) / parts)
-        ratio, profile = _measured(spec, rate, profile, end)
-        measured.append(ratio)
-    result = Tuning(found, measured)
+        told(rate.words, (len(families) + i / len(RATES)) / parts)
+        ratio = _measured(spec, rate, profile) if perf_counter() < end else None
+        result.rates.append(RateResult(rate.field, rate.words, getattr(profile, rate.field), ratio))
+        changed: dict[str, Any] = {} if ratio is None else {rate.field: ratio}
+        profile = replace(profile, **changed)
     if result.kept:
-        ratios = {rate.field: rate.ratio for rate in measured if rate.ratio is not None}
-        searched = [one for one in found if one.searched]
+        ratios = {rate.field: rate.ratio for rate in result.rates if rate.ratio is not None}
+        searched = [one for one in result.families if one.searched]
         record = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "profile": _difference(start, profile) | ratios,
@@ -214,17 +212,13 @@ def tune(spec: Any = None, seconds: float = 60.0, progress: Callable[[str, float
     return result
 
 
-def _measured(spec: Any, rate: Rate, profile: Profile, end: float) -> tuple[RateResult, Profile]:
-    """Measure a rate, unless perf_counter() is ``end`` already; return it, and the profile with it."""
-    default, ratio = getattr(profile, rate.field), None
-    if perf_counter() < end:
-        try:
-            with Stream(spec, profile=profile) as stream:
-                ratio = rates.measure(stream, rate)
-        except (ClsvmError, ValueError):  # the device does not take it, as in _search
-            pass
-    changed: dict[str, Any] = {} if ratio is None else {rate.field: ratio}
-    return RateResult(rate.field, rate.words, default, ratio), replace(profile, **changed)
+def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
+    """Return a rate with the numbers of a profile, None where the device does not take the rows."""
+    try:
+        with Stream(spec, profile=profile) as stream:
+            return rates.measure(stream, rate)
+    except (ClsvmError, ValueError):
+        return None
 
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:

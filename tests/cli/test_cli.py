@@ -72,21 +72,6 @@ def raising(error: BaseException, first: Callable[[], object] = lambda: None) ->
 # The main path
 
 
-@pytest.mark.full
-def test_sample_train_predict_in_fresh_processes(tmp_path: Path) -> None:
-    for args in (
-        ["sample", "breast_cancer"],
-        ["train", "breast_cancer.train", "model"],
-        ["predict", "breast_cancer.test", "model"],
-    ):
-        process = shell(*args, cwd=tmp_path)
-        out, err = process.communicate(timeout=300)
-        assert (process.returncode, err) == (0, ""), f"{args}: {err}"
-    accuracy = re.fullmatch(r"Accuracy = ([0-9.]+)% \((\d+)/143\) \(classification\)\n", out)
-    assert accuracy
-    assert float(accuracy[1]) > 94
-
-
 def test_train_prints_svm_trains_lines_and_the_report(clsvm: Command, tmp_path: Path) -> None:
     result = clsvm("train", "breast_cancer.train")
     assert (result.code, result.err) == (0, "")
@@ -262,14 +247,6 @@ def test_models_of_other_labels_predict(clsvm: Command, tmp_path: Path) -> None:
         assert set((tmp_path / "out").read_text().split()) == words
         assert (result.out == "") == (labels.dtype.kind == "U")
         assert ("no accuracy: the labels of m are text" in result.err) == (labels.dtype.kind == "U")
-
-
-def test_predictions_to_stdout(clsvm: Command, folder: Path, tmp_path: Path) -> None:
-    assert clsvm("train", "-q", "breast_cancer.train", "m").code == 0
-    out, err = shell("predict", "-q", "breast_cancer.test", "m", "/dev/stdout", cwd=tmp_path).communicate(timeout=300)
-    assert err == ""
-    assert set(out.split()) == {"1", "-1"}
-    assert len(out.splitlines()) == 143
 
 
 # Progress
@@ -629,29 +606,21 @@ for name in sys.argv[1:]:
     assert "None" not in out
 
 
-def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+def test_help_of_the_module_imports_nothing_heavy(tmp_path: Path) -> None:
     code = """
-import sys, atexit, clsvm.cli.app
+import sys, atexit, runpy
 heavy = {"sklearn", "pyopencl", "scipy", "numpy"}
 atexit.register(lambda: print(heavy & set(sys.modules), file=sys.stderr))
-clsvm.cli.app.main()
+runpy.run_module("clsvm.__main__", run_name="__main__")
 """
     out, err = shell("--help", cwd=tmp_path, code=code).communicate(timeout=60)
-    assert "Usage: clsvm" in out
-    assert err == "set()\n"
+    assert ("Usage: clsvm" in out, err) == (True, "set()\n")
 
 
 def test_version(clsvm: Command) -> None:
     from clsvm import __version__
 
     assert clsvm("--version") == (0, f"clsvm {__version__}\n", "")
-
-
-def test_module_runs(tmp_path: Path) -> None:
-    out, err = shell(cwd=tmp_path, code="import runpy; runpy.run_module('clsvm', run_name='__main__')").communicate(
-        timeout=60
-    )
-    assert "Usage: clsvm" in out + err
 
 
 def test_sample_is_scaled_split_and_repeatable(clsvm: Command, tmp_path: Path) -> None:

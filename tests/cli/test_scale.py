@@ -241,21 +241,6 @@ def test_as_svm_scale(
         same(command("scale", "-r", "theirs", *target, data), peer("-r", "ours", *target, data, cwd=tmp_path))
 
 
-@needs_libsvm
-@pytest.mark.parametrize("flags", [[], ["-l", "0"], ["-y", "0", "1"]], ids=" ".join)
-def test_as_svm_scale_over_several_blocks(command: Command, tmp_path: Path, flags: list[str]) -> None:
-    """Dense, signed and sparse columns side by side, at the size of block that is shipped."""
-    rng = np.random.default_rng(0)
-    dense = rng.normal(size=(4000, 60)) * rng.choice([1e-6, 1.0, 1e6], 60)
-    thin = np.where(rng.random((4000, 60)) < 0.05, rng.random((4000, 60)), 0.0)
-    values = np.stack([dense, thin], axis=2).reshape(4000, -1)
-    with (tmp_path / "data").open("w") as stream:
-        for i, row in enumerate(values):
-            stream.write(" ".join([str(i % 7), *(f"{j}:{v!r}" for j, v in enumerate(row.tolist(), 1) if v)]) + "\n")
-    assert values.size > scale._CELLS
-    same(command("scale", *flags, "data"), peer(*flags, "data", cwd=tmp_path))
-
-
 # Bad input
 
 

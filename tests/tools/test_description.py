@@ -48,25 +48,17 @@ def test_the_figures_of_a_small_matrix(form: Any, device: str) -> None:
 
 
 def test_the_layouts_of_a_small_matrix(device: str) -> None:
-    """Four rows are too few to sample clusters of: those would hold all columns. All of them are the working vectors,
-    which a vector of 16 lanes holds, at 2.5 times the cost of an entry in a panel of 64,
-    at 1.5 times that of a cell of dense rows, and 4/3 times that of clustered ones."""
+    """Milliseconds are of four working vectors, by the measured speed; four rows are too few to sample clusters of."""
     found = describe(sp.csr_matrix(X), device)
-    launch, lines = CPU.step_cost / 20 / (4 * 4), np.sum(1 - (1 - np.array(COUNTS) / 4) ** 16)
-    costs = {
-        "dense": np.hypot(1.5 * 12, 1.5 * CPU.value_cost) + 2 * launch,
-        "csr": 4.75 * 2.5 * CPU.csr_cost + 12000 / 16 * lines / 4 + 1.4 * CPU.value_cost + 3 * launch,
-        "clustered": np.hypot(4 / 3 * 12 * CPU.clustered_cost, 1.4 * CPU.value_cost) + 2 * launch,
-        "hybrid": None,  # (no column would be whole)
-        "inverted": None,  # (of rows so few there is no index)
-    }
     nbytes = {"dense": 4 * 12 * 4, "csr": 4 * 8 + 19 * 6, "clustered": 4 * 12 * 4, "hybrid": 4 * 8 + 19 * 6}
     nbytes["inverted"] = 4 * 10 * 4 + 4 * 8 + 4 * 3
     assert {one.layout: one.nbytes for one in found.layouts} == nbytes
-    assert {one.layout: one.cost for one in found.layouts} == pytest.approx(costs)
-    seconds = {name: cost * 4 * 4 / SPEED for name, cost in costs.items() if cost is not None}
-    expected = dict.fromkeys(costs) | {name: 1e3 * one for name, one in seconds.items()}
-    assert {one.layout: one.milliseconds for one in found.layouts} == pytest.approx(expected)
+    for one in found.layouts:
+        if one.layout in ("hybrid", "inverted"):  # (no column would be whole; of rows so few there is no index)
+            assert (one.cost, one.milliseconds) == (None, None)
+        else:
+            assert one.cost is not None
+            assert one.milliseconds == pytest.approx(1e3 * one.cost * 4 * 4 / SPEED)
     assert found.chosen == "dense"
     assert found.cluster_columns == pytest.approx(12)
 
@@ -86,16 +78,6 @@ def test_bytes_are_those_that_a_device_gets(device: str) -> None:
             if kind == "inverted":
                 beside += 6 * entries + 4 * (made.index.columns + 2)
             assert found[kind] == 4 * made.stored + beside, kind
-
-
-def test_clusters_of_two_kinds_of_rows(device: str) -> None:
-    """Sorted by their pattern, 16 neighbours use the columns of one kind."""
-    rows = np.zeros((640, 80))
-    rows[::2, :30] = rows[1::2, 30:60] = 1
-    found = describe(rows, device)
-    assert found.cluster_columns == pytest.approx(30)
-    assert [one.nbytes for one in found.layouts if one.layout == "clustered"] == [640 * 30 * 4]
-    assert found.chosen == "clustered"
 
 
 def test_fewer_than_ten_columns(device: str) -> None:
