@@ -101,7 +101,7 @@ def test_an_interrupt_writes_what_was_found(clsvm: Command, device: str, monkeyp
     from clsvm.nystrom import newton
 
     def tell(self: Any, d: Any) -> None:
-        self.interrupted = self.steps == 2
+        self.interrupted = self.result.steps == 2
 
     monkeypatch.setattr(newton._Newton, "_tell", tell)
     done = clsvm("falkon", "train", "breast_cancer.train", "model", "--machine", "logistic", "--device", device)
