@@ -161,19 +161,9 @@ def _ablated(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, An
     _solve(part, posed.first(WARM), most=2)  # builds programs, starts threads
     found, seconds, words = _solve(part, posed, MOST)
     values = Blocks(X_test, posed.C, posed.gamma, "float32").forward(found.alpha)[0]
-    return {
-        "part": part.name,
-        "seconds": seconds,
-        "steps": found.steps,
-        "newton_steps": found.newton_steps,
-        "passes": found.passes,
-        "residual": found.residual,
-        "objective": found.objective,
-        "converged": found.status.converged,
-        "exact": found.exact,
-        "error": float(np.mean((values > 0) != (y_test > 0))),
-        **words,
-    }
+    kept = ("steps", "newton_steps", "passes", "residual", "objective", "exact")
+    row = {"part": part.name, "seconds": seconds, **{key: getattr(found, key) for key in kept}, **words}
+    return row | {"converged": found.status.converged, "error": float(np.mean((values > 0) != (y_test > 0)))}
 
 
 def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Result, dict[str, float], dict[str, Any]]:

@@ -148,7 +148,7 @@ def _show(result: Row) -> Shown:
         name = f"{one['set']}, C = {one['C']:g}"
         for point in one["points"]:
             best, said = table.compared([{**one, **point, "set": f"{name}, {point['n']} rows"}])
-            notes += [note for note in said if "> " not in note]
+            notes += said
             cells = {row["solver"]: row["failed"] or f"{row['took']:.3g}" + "*" * bool(row["misses"]) for row in best}
             rows.append({"label": name, "n": point["n"], **cells})
             rows[-1] |= {f"{row['solver']} times": f"{row['times']:.2f}" for row in best if row["times"]}

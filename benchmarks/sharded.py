@@ -140,21 +140,11 @@ def _question(client: Any, rows: Any) -> float:
 def _row(name: str, fits: list[tuple[float, Any]], X: Any, y: Any) -> Row:
     seconds, model = [one for one, _ in fits], fits[-1][1]
     report = model.fit_report_
-    return {
-        "name": name,
-        "cold": seconds[0],
-        "seconds": later(seconds),
-        "dual": report.dual,
-        "violation": report.violation,
-        "recomputed": _violation(model, X, y) if len(X) <= 10**5 else None,
-        "steps": report.outer_steps,
-        "working_set": report.working_set_size,
-        "parts": dict(report.seconds),
-        "support": len(model.support_),
-        "rows_computed": report.rows_computed,
-        "exact_rows": report.exact_rows,
-        "bytes": getattr(model, "bytes_sent_", {}),
-    }
+    kept = {key: getattr(report, key) for key in ("dual", "violation", "rows_computed", "exact_rows")}
+    kept |= {"steps": report.outer_steps, "working_set": report.working_set_size, "parts": dict(report.seconds)}
+    row = {"name": name, "cold": seconds[0], "seconds": later(seconds), **kept, "support": len(model.support_)}
+    checked = _violation(model, X, y) if len(X) <= 10**5 else None
+    return row | {"recomputed": checked, "bytes": getattr(model, "bytes_sent_", {})}
 
 
 def _violation(model: Any, X: Any, y: Any) -> float:
@@ -179,16 +169,9 @@ def _killed(n: int, asked: Asked) -> Row:
         seconds, model = _fit(over_dask, asked, *given)
         timer.join()
     report = model.fit_report_
-    return {
-        "n": n,
-        "seconds": seconds,
-        "undisturbed": alone,
-        "dual": report.dual,
-        "of_one_process": undisturbed.fit_report_.dual,
-        "violation": report.violation,
-        "recomputed": _violation(model, X, y),
-        "status": report.status,
-    }
+    kept = {key: getattr(report, key) for key in ("dual", "violation", "status")}
+    row = {"n": n, "seconds": seconds, "undisturbed": alone, "of_one_process": undisturbed.fit_report_.dual}
+    return row | kept | {"recomputed": _violation(model, X, y)}
 
 
 def holds(result: Row) -> bool:

@@ -96,7 +96,7 @@ def named(row: Row) -> str:
 
 def starred(row: Row) -> str:
     """Return ``named`` with * where the row does not count."""
-    return named(row) + "*" * bool(failure(row) or row.get("misses"))
+    return named(row) + "*" * bool(row.get("misses") or (failure(row) and not row.get("too_long")))
 
 
 def failure(row: Row) -> str:
@@ -154,7 +154,7 @@ def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[l
             more = {"one": one, "label": head(one), "named": starred(row), "took": None if failure(row) else took(row)}
             more["times"] = took(row) / ours if ours and row["solver"] != "clsvm" and not failure(row) else None
             rows.append(row | more)
-            words = [failure(row)] if failure(row) else row.get("misses", [])
+            words = [failure(row)] * (not row.get("too_long")) if failure(row) else row.get("misses", [])
             notes += [f"{one['set']}, {named(row)}: {note}" for note in (*words, *row.get("notes", []))]
         notes += passed_over(one["set"], one["rows"])
     return rows, notes

@@ -166,7 +166,7 @@ def show(result: Row) -> Shown:
     rows, notes = [], []
     for one in measured(result):
         found, said = table.compared([one])
-        notes += [note for note in said if "> " not in note]
+        notes += said
         rows += [row | {"paper": PAPER_2.get(one["set"], ())} for row in found]
         for other in one["estimates"]:
             told = {"label": table.label(other), "named": "estimate", "took": other["seconds"]}

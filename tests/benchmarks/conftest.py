@@ -15,13 +15,6 @@ Ran = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every set is measured in this process."""
-    for module in ("command", "growth", "predict"):
-        monkeypatch.setattr(f"benchmarks.{module}.in_own_process", lambda measure, name, asked: measure(name, asked))
-
-
-@pytest.fixture
 def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> Ran:
     """What a command returns and writes, and the page of its file."""
 

@@ -64,18 +64,15 @@ def test_what_goes_wrong_is_recorded_and_the_next_step_runs(
     assert main(["table", str(tmp_path / "gpu.json")]) == 0
     assert capsys.readouterr().out.strip() == (tmp_path / "gpu.md").read_text().strip()
     monkeypatch.delenv("CLSVM_DATA", raising=False)
+    assert (
+        sum(one.name.endswith("-like") for one in command.chosen([], None)) == 5
+    )  # (they stand in for what is missing)
+    (tmp_path / "mnist.npz").touch()
+    assert sum(one.name.endswith("-like") for one in command.chosen([], str(tmp_path))) == 2
     monkeypatch.setattr(command, "WORTH", 4.0)
     assert main(["gpu", "--out", str(tmp_path), "--minutes", "0.05", "--steps", "train a9a,limits"]) == 0
     skipped = json.loads((tmp_path / "gpu.json").read_text())["steps"]
     assert ["--data DIR" in skipped[0]["error"], skipped[1]["error"]] == [True, "no time was left"]
-
-
-def test_stand_ins_stand_in_for_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "mnist.npz").touch()
-    for data, count in ((None, 5), (str(tmp_path), 2)):
-        names = [one.name for one in command.chosen([], data)]
-        assert sum(name.endswith("-like") for name in names) == count
-        assert not any(name.startswith("drill") for name in names)
 
 
 def test_nothing_is_imported_that_such_a_machine_may_lack() -> None:
@@ -220,9 +217,8 @@ def test_extremes(device: str, profile: str) -> None:
 
 
 def test_the_peaks_do_what_they_count(device: str, profile: str) -> None:
-    """Every multiply-add and every number shows in what the peaks' kernels leave behind."""
-    rng = np.random.default_rng(0)
-    first = rng.random(64).astype(np.float32)
+    """Every multiply-add shows in what the peaks' kernels leave behind."""
+    first = np.random.default_rng(0).random(64).astype(np.float32)
     with Bench(device) as bench:
         start, out = bench.stream.upload(first), bench.stream.buffer(64)
         local = (1,) if bench.vector else (2,)
@@ -235,8 +231,3 @@ def test_the_peaks_do_what_they_count(device: str, profile: str) -> None:
             for _ in range(int(given[0])):
                 v = step(v)
             np.testing.assert_allclose(bench.stream.read(out, np.float32, 2), [v.sum()] * 2, rtol=1e-6)
-        x = rng.integers(0, 100, 2 * 16 * 4).astype(np.float32)
-        kernel = bench.kernel("peaks", "read_sum", LANES=4, CHAINS=4, STREAMS=2)
-        kernel((2,), local, 16, bench.stream.upload(x), out)
-        expected = x.reshape(16, 2, 4).swapaxes(0, 1).reshape(2, -1).sum(axis=1)
-        np.testing.assert_array_equal(bench.stream.read(out, np.float32, 2), expected)
