@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone, is_classifier
-from sklearn.metrics import check_scoring
+from sklearn.base import is_classifier
 from sklearn.model_selection import ParameterGrid, check_cv
 
 from clsvm.accel import costs
@@ -55,6 +53,7 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
 def run(asked: Any, X: Any, y: Any) -> Any:
     """Search as SVCSearchCV, and give GridSearchCV what it would have found."""
     from clsvm.accel.strict import Search
+    from clsvm.model_selection.search import adopt
 
     found = Search(
         made(asked.estimator),
@@ -65,15 +64,5 @@ def run(asked: Any, X: Any, y: Any) -> Any:
         error_score=asked.error_score,
         return_train_score=asked.return_train_score,
     ).fit(X, y)
-    learnt = {name: value for name, value in vars(found).items() if name.endswith("_") and not name.startswith("_")}
-    learnt["scorer_"] = check_scoring(asked.estimator, scoring=asked.scoring)
-    if asked.refit:
-        began = perf_counter()
-        best = clone(asked.estimator).set_params(**clone(learnt["best_params_"], safe=False))
-        learnt["best_estimator_"] = best.fit(X, y)
-        learnt["refit_time_"] = perf_counter() - began
-        if hasattr(best, "feature_names_in_"):
-            learnt["feature_names_in_"] = best.feature_names_in_
-    for name, value in learnt.items():
-        setattr(asked, name, value)
+    adopt(asked, found, X, y)
     return asked

@@ -158,7 +158,8 @@ class ChunkedFalkon(OverChunks, local.Falkon):
                 yield PreparedChunks(chunks, blocks, formulation, dtype, k, found.total)
 
         trained = nystrom.solved(formulation, task, options, None, random, clock, opened)
-        self._set_learnt(trained, centers, found.offset, found.classes, kernel)
+        self._set_basis(centers, found.offset, found.classes)
+        self._set_learnt(trained, kernel)
         self.bytes_sent_ = chunks.bytes_sent
         return centers.rows
 
@@ -216,7 +217,6 @@ class ChunkedClassifier(ChunkedFalkon):
         encoding, weights = Labels.of(summaries, self.class_weight, self._targets)
         loss = LOSSES[self._loss(len(encoding.table))]
         offset = loss.constant(encoding.table, weights) if self.fit_intercept else np.zeros(len(encoding.table))
-        self.classes_ = encoding.classes
         return Encoded(encoding, offset, float(weights.sum()), encoding.classes, encoding.table)
 
 

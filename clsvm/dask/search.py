@@ -25,12 +25,12 @@ from clsvm.dask import worker
 from clsvm.dask.executor import neighbours, pickled, workers
 from clsvm.dask.rows import Answering, client_for, here, in_chunks
 from clsvm.errors import DeviceError, warn
-from clsvm.model_selection.fits import Fits, Found
+from clsvm.model_selection.fits import Fits, FoldResult
 from clsvm.model_selection.folds import Folds
 from clsvm.model_selection.nystrom import NystromFolds
 
 Jobs = list[tuple[int, int]]
-Results = dict[tuple[int, int], Found | Exception]
+Results = dict[tuple[int, int], FoldResult | Exception]
 Said = list[tuple[str, type[Warning]]]
 NEEDS = "a search over workers needs"
 LOSSES = 3  # how often all workers that have the data may be lost before another piece is done
@@ -73,7 +73,7 @@ class DealtFits(Fits):
                     continue
                 results, said = came
                 losses = 0
-                self.received += sum(one.nbytes for one in results.values() if isinstance(one, Found))
+                self.received += sum(one.nbytes for one in results.values() if isinstance(one, FoldResult))
                 self.found.update(results)
                 for words, category in said:
                     warn(words, category)
@@ -114,7 +114,7 @@ def _found(fits: Fits, jobs: Jobs, among: int) -> tuple[Results, Said]:
     own = copy.copy(fits)
     if among > 1 and own.machine.memory_limit is None:
         own.machine = clone(own.machine).set_params(memory_limit=worker.share(own.machine.device, among))
-    own.rows = own.steps(clone(own.machine)).rows(own.X)
+    own.rows = clone(own.machine)._rows(own.X, reset=True)
     with warnings.catch_warnings(record=True) as said:
         results = own.done(jobs)
     return results, [(str(one.message), one.category) for one in said]

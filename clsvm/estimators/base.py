@@ -31,10 +31,12 @@ from clsvm.estimators.checks import check_values, remedy, symmetric, times, vari
 from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
+from clsvm.models.decoder import Decoder
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.parameters import PARAMETERS, Parameter
 from clsvm.system import explained
+from clsvm.tasks import TASKS
 
 _SLOW = "kernel is a Python function: it is evaluated for all pairs of rows on the host; a clsvm Kernel runs on devices"
 DTYPES = [np.float64, np.float32]
@@ -59,6 +61,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     model_: KernelModel
     fit_report_: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # of what the constructor takes
+    _task: str  # of clsvm.tasks.TASKS
     _told: FitTask | None = None  # what calls registered callbacks while a fit runs
 
     def __sklearn_tags__(self) -> Any:
@@ -207,10 +210,23 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise ValueError("the kernel function returned values that are not finite")
         return symmetric(K) if X is Y else K
 
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return a prediction for each row of X (n, d), the same in any batch, (n,).
+
+        A classifier gives the class: by the sign of the decision value, the largest of k, or the most pairs. A
+        regression gives the value, float64. A one-class machine gives +1 inside the boundary and -1 outside.
+        """
+        X = self._met(X)
+        return self.model_.predict(X, devices.first(self.device), self.memory_limit)
+
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
         """Return the model's decision values of the rows of X, those of pairs of classes in this shape."""
         X = self._met(X)
         return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
+
+    def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
+        """Return how a fit to y and sample_weight makes predictions of decision values."""
+        return Decoder(TASKS[self._task].kind, np.zeros(0))
 
     def _met(self, X: Any) -> Any:
         """Return X as the fitted model takes it. Raises ValueError and NotFittedError."""

@@ -16,16 +16,16 @@ from sklearn.utils.validation import check_is_fitted, check_random_state
 from clsvm import problem
 from clsvm.errors import warn
 from clsvm.estimators import margins, targets
-from clsvm.estimators.answers import Answers, Classes
 from clsvm.estimators.base import KernelLike
-from clsvm.estimators.constructors import documented, without_probability
+from clsvm.estimators.constructors import documented, keep, without_probability
 from clsvm.estimators.dual import Machine
 from clsvm.fit import driver
 from clsvm.fit.run import Fitted
 from clsvm.kernels import Kernel, Precomputed
+from clsvm.models.decoder import Decoder
 from clsvm.models.pairwise import pairs
-from clsvm.opencl import devices
 from clsvm.problem import Subproblem, posed
+from clsvm.tasks import CLASSES
 
 Vector = NDArray[np.float64]
 Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
@@ -136,32 +136,30 @@ class _Classifier(ClassifierMixin, Machine):
         self.n_iter_ = _counts(trained.steps)
         self._set_learnt(X, kernel, trained, support, coefficients[:, support], 0.0 - intercept, self.classes_, index)
 
-    def _answers(self, y: Any, sample_weight: Any) -> Answers:
+    def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         classes = self._boxes(y, sample_weight).classes
-        return self._of_classes(classes, len(classes) > 2 and self._way == "ovo")
+        return self._decoder_of(classes, len(classes) > 2 and self._way == "ovo")
 
-    def _of_classes(self, classes: NDArray[Any], of_pairs: bool) -> Classes:
-        return Classes(classes, of_pairs, self.decision_function_shape, bool(self.break_ties))
-
-    @property
-    def _fitted_answers(self) -> Classes:
-        check_is_fitted(self)
-        return self._of_classes(self.classes_, self.model_.of_pairs)
+    def _decoder_of(self, classes: NDArray[Any], of_pairs: bool) -> Decoder:
+        return Decoder(CLASSES, classes, of_pairs, self.decision_function_shape, bool(self.break_ties))
 
     def decision_function(self, X: Any) -> Vector:
-        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
-        for classes_[1]; (n, k) for more; with decision_function_shape="ovo" (n, pairs), positive for the first."""
-        answers = self._fitted_answers
+        """Return the decision values of the rows of X (n, d), float64, the same for a row in any batch.
+
+        (n,) for two classes, positive for classes_[1]; (n, k) for more. With decision_function_shape="ovo" (n, pairs),
+        positive for the first class of a pair.
+        """
         values = self._decision_values(X, self.decision_function_shape)
-        return values if answers.of_pairs else answers.decision_function(values)
+        return values if self.model_.of_pairs else self._decoder_of(self.classes_, False).decision_function(values)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class (n,) of each row of X: by the sign of its decision value, the largest of k, or the most pairs; with
-        break_ties the largest decision value decides between as many pairs."""
-        answers = self._fitted_answers
-        if answers.by_votes:
-            return self.model_.predict(self._met(X), devices.first(self.device), self.memory_limit)
-        return answers.by_value(self.decision_function(X))
+        """Return the class of each row of X (n, d), (n,): by the sign of its decision value, the largest of k, or the
+        most pairs. With break_ties the largest decision value decides between classes with as many pairs."""
+        check_is_fitted(self)
+        decoder = self._decoder_of(self.classes_, self.model_.of_pairs)
+        if decoder.by_votes or not decoder.of_pairs:
+            return super().predict(X)
+        return decoder.by_value(self.decision_function(X))
 
     def _coef(self) -> Any:
         """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""
@@ -190,6 +188,9 @@ class SVC(_Classifier):
     """
 
     _task = "c_svc"
+    C: float
+    multi_class: str
+    bias: bool
 
     @without_probability
     def __init__(
@@ -223,33 +224,7 @@ class SVC(_Classifier):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.tol = tol
-        self.cache_size = cache_size
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.random_state = random_state
-        self.device = device
-        self.working_set_size = working_set_size
-        self.gap_tol = gap_tol
-        self.dtype = dtype
-        self.precision = precision
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.multi_class = multi_class
-        self.bias = bias
-        self.max_time = max_time
-        self.warm_start = warm_start
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        keep(self, locals())
 
     @property
     def _scale(self) -> float:  # type: ignore[override]
@@ -275,6 +250,7 @@ class NuSVC(_Classifier):
 
     _task = "nu_svc"
     _refused = "specified nu is infeasible"
+    nu: float
 
     @without_probability
     def __init__(
@@ -306,31 +282,7 @@ class NuSVC(_Classifier):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        self.nu = nu
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.tol = tol
-        self.cache_size = cache_size
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.random_state = random_state
-        self.device = device
-        self.working_set_size = working_set_size
-        self.gap_tol = gap_tol
-        self.dtype = dtype
-        self.precision = precision
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.max_time = max_time
-        self.warm_start = warm_start
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        keep(self, locals())
 
     def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
         return posed.nu_svc(signs, float(self.nu), bounds)

@@ -14,7 +14,6 @@ from sklearn.utils.validation import (
 )
 
 from clsvm import problem
-from clsvm.estimators.answers import Answers
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.margins import Fit
 from clsvm.fit import driver
@@ -37,17 +36,18 @@ class Machine(KernelEstimator):
     """
 
     tol: Any
+    shrinking: Any
     cache_size: Any
     max_iter: Any
     working_set_size: Any
     gap_tol: Any
+    precision: Any
     max_time: Any
     warm_start: Any
     checkpoint: Any
     checkpoint_every: Any
     n_iter_: Any
     fit_report_: FitReport
-    _task: str  # of clsvm.tasks.TASKS
     _ends: tuple[NDArray[np.float64], NDArray[np.float64]]
 
     def _options(self) -> Options:
@@ -117,10 +117,6 @@ class Machine(KernelEstimator):
         often as the task's problem has it. Of one class y is None, and sample_weight (n,) is given. Raises
         NotImplementedError where the problems are coupled."""
         raise NotImplementedError
-
-    def _answers(self, y: Any, sample_weight: Any) -> Answers:
-        """How a fit to y answers from decision values."""
-        return Answers()
 
     def _scaled(
         self, b: NDArray[np.float64], rho: NDArray[np.float64]

@@ -12,25 +12,26 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, check_random_state
+from sklearn.utils.validation import _get_feature_names, check_array, check_random_state
 
 from clsvm import arrays
 from clsvm.errors import naming
 from clsvm.estimators import targets
-from clsvm.estimators.answers import Answers, Classes, Probable
 from clsvm.estimators.base import DTYPES, KernelEstimator
 from clsvm.estimators.callbacks import FitTask
 from clsvm.estimators.checks import check_values
-from clsvm.estimators.constructors import documented
+from clsvm.estimators.constructors import documented, keep
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
 from clsvm.losses import LOSSES
+from clsvm.models.decoder import Decoder, log_logistic, logistic
 from clsvm.models.model import KernelModel
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.centers import Centers, choose
 from clsvm.nystrom.parameters import TABLE
 from clsvm.nystrom.rows import Task
 from clsvm.opencl import devices
+from clsvm.tasks import CLASSES, NUMBERS
 
 Vector = NDArray[np.float64]
 _Callback = Callable[[int, Vector, float], Any] | None
@@ -58,16 +59,11 @@ class Falkon(KernelEstimator):
     warm_start: Any
     callback: Any
     _table = TABLE
-    _task: str  # of clsvm.tasks.TASKS
     _checks: Mapping[str, Any] = MappingProxyType({})  # of y, beside scikit-learn's own
 
     def _loss(self, outputs: int) -> str:
         """A name of LOSSES."""
         raise NotImplementedError
-
-    def _answers(self, classes: NDArray[Any]) -> Answers:
-        """How it answers from decision values."""
-        return Answers()
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, and y; sample_weight (n,) multiplies the loss of each row.
@@ -115,64 +111,47 @@ class Falkon(KernelEstimator):
         check_values(kernel, X)
         task = self._problem(posed)
         centers, start = self._centers(X, kernel, posed.weights, random, len(posed.y))
+        self._set_basis(centers, task.offset, posed.classes)
         options = self._options()
         if self._told:
-            learnt = partial(self._after_step, centers, task.offset, posed.classes, kernel)
-            options = replace(options, callback=_telling(self._told, learnt, options.callback))
-        trained = nystrom.train(X, task, kernel, centers, options, start, random, started)
-        self._set_learnt(trained, centers, task.offset, posed.classes, kernel)
+            options = replace(options, callback=_telling(self._told, partial(self._after_step, kernel), self.callback))
+        self._set_learnt(nystrom.train(X, task, kernel, centers, options, start, random, started), kernel)
 
-    def _set_learnt(
-        self, trained: nystrom.Trained, centers: Centers, offset: Vector, classes: NDArray[Any], kernel: Kernel
-    ) -> None:
-        """Set the attributes of a fit."""
+    def _set_basis(self, centers: Centers, offset: Vector, classes: NDArray[Any]) -> None:
+        """Set the attributes that do not depend on the coefficients."""
+        self.centers_, self.center_indices_, self.intercept_ = centers.rows, centers.places, offset
+        if len(classes):
+            self.classes_ = classes
+
+    def _set_learnt(self, trained: nystrom.Trained, kernel: Kernel) -> None:
+        """Set the attributes of a fit, beside those of :meth:`_set_basis`."""
         report = self.fit_report_ = trained.report
-        self._set_machine(trained.alpha, report.steps, trained.plan, report.dtype, centers, offset, classes, kernel)
+        self._set_model(kernel, trained.alpha, report.steps, trained.plan, report.dtype)
 
-    def _after_step(
-        self,
-        centers: Centers,
-        offset: Vector,
-        classes: NDArray[Any],
-        kernel: Kernel,
-        step: int,
-        coefficients: Vector,
-    ) -> dict[str, Any]:
-        """Return the attributes of a machine that was fitted until a step, with its coefficients (m, k)."""
+    def _after_step(self, kernel: Kernel, step: int, coefficients: Vector) -> dict[str, Any]:
+        """Return the attributes of an estimator that was fitted until a step, with its coefficients (m, k)."""
         reached = object.__new__(type(self))
         reached.__dict__ = self.__dict__.copy()
-        alpha = np.ascontiguousarray(coefficients.T)
-        reached._set_machine(alpha, step, None, self.dtype, centers, offset, classes, kernel)
+        reached._set_model(kernel, np.ascontiguousarray(coefficients.T), step, None, self.dtype)
         return {name: value for name, value in vars(reached).items() if name != "_told"}
 
-    def _set_machine(
-        self,
-        alpha: Vector,
-        steps: int,
-        plan: Plan | None,
-        dtype: str,
-        centers: Centers,
-        offset: Vector,
-        classes: NDArray[Any],
-        kernel: Kernel,
-    ) -> None:
-        """Set the attributes that predictions need, and the number of steps, for coefficients alpha (k, m)."""
-        self.centers_, self.center_indices_ = centers.rows, centers.places
-        self.dual_coef_, self.intercept_ = alpha, offset
-        self.n_iter_ = steps
+    def _set_model(self, kernel: Kernel, alpha: Vector, steps: int, plan: Plan | None, dtype: str) -> None:
+        """Set the model of coefficients alpha (k, m), and the number of steps."""
+        self.dual_coef_, self.n_iter_ = alpha, steps
+        classes = getattr(self, "classes_", np.zeros(0))
         count = np.zeros(max(1, len(classes)), np.int32)
-        count[0] = centers.rows.shape[0]  # (centres are of no class)
+        count[0] = self.centers_.shape[0]  # (centres are of no class)
         self.model_ = KernelModel(
             kernel=kernel,
-            support_vectors=centers.rows,
+            support_vectors=self.centers_,
             dual_coef=alpha,
-            intercept=offset,
+            intercept=self.intercept_,
             classes=classes,
             n_support=count,
             plan=plan,
             dtype=dtype,
             task=self._task,
-            **self._estimates(len(offset)),
+            **self._estimates(len(alpha)),
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
@@ -268,6 +247,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
     """
 
     _task = "nystrom_numbers"
+    loss: str
     _checks = MappingProxyType({"y_numeric": True, "multi_output": True})
 
     def __init__(
@@ -293,25 +273,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
         callback: _Callback = None,
         verbose: bool = False,
     ) -> None:
-        self.n_centers = n_centers
-        self.penalty = penalty
-        self.loss = loss
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.fit_intercept = fit_intercept
-        self.center_selection = center_selection
-        self.max_iter = max_iter
-        self.tol = tol
-        self.dtype = dtype
-        self.device = device
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.callback = callback
-        self.verbose = verbose
+        keep(self, locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -329,59 +291,25 @@ class FalkonRegressor(RegressorMixin, Falkon):
         weights = _scaled(targets.weights_of(sample_weight, y))
         return Posed(np.zeros(0), np.ascontiguousarray(y.reshape(len(y), -1).T), weights)
 
+    def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
+        return Decoder(NUMBERS, np.zeros(0), columns=np.ndim(y) > 1)
+
     def predict(self, X: Any) -> Vector:
-        """The values (n,) or (n, k) float64 at each row of X, the same in any batch."""
-        values = self._decision_values(X)
+        """Return the values (n,) or (n, k) float64 at each row of X (n, d), the same in any batch."""
+        values = super().predict(X)
         return values if self._flat else values.reshape(len(values), -1)
 
 
-class _Classes(ClassifierMixin, Falkon):
-    """What classifiers on centres share. Targets are one row of signs for two classes, else one for each class."""
-
-    class_weight: Any
-    _task = "nystrom_classes"
-
-    def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
-        """y (1 or k, n) of each row's class."""
-        signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
-        return signs[1:] if k == 2 else signs
-
-    def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        classes, index = targets.classes_of(y)
-        by_class = targets.class_weights(self.class_weight, classes, classes[index])
-        weights = _scaled(_scaled(targets.weights_of(sample_weight, index)) * _scaled(by_class)[index])
-        left = np.unique(index[weights > 0])
-        if len(left) < 2:
-            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
-        places = np.zeros(len(classes), np.intp)
-        places[left] = np.arange(len(left))
-        return Posed(classes[left], self._targets(places[index], len(left)), weights)
-
-    def _train(self, X: Any, posed: Posed, started: float) -> None:
-        self.classes_ = posed.classes
-        super()._train(X, posed, started)
-
-    def _answers(self, classes: NDArray[Any]) -> Classes:
-        return Classes(classes, False, "ovr", False)
-
-    def decision_function(self, X: Any) -> Vector:
-        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
-        for classes_[1]; (n, k) for more."""
-        return self._decision_values(X)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The class (n,) of each row of X: by the sign of its decision value, or the largest of k."""
-        check_is_fitted(self)
-        return self._answers(self.classes_).by_value(self.decision_function(X))
-
-
 @documented
-class FalkonClassifier(_Classes):
+class FalkonClassifier(ClassifierMixin, Falkon):
     """Classification by :class:`FalkonRegressor`'s least squares on signs: one machine for two classes, for more one
     for each class against the rest, all at once.
 
     Attributes after fit: classes_, and those of :class:`FalkonRegressor`.
     """
+
+    _task = "nystrom_classes"
+    class_weight: Any
 
     def __init__(
         self,
@@ -406,28 +334,34 @@ class FalkonClassifier(_Classes):
         callback: _Callback = None,
         verbose: bool = False,
     ) -> None:
-        self.n_centers = n_centers
-        self.penalty = penalty
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.fit_intercept = fit_intercept
-        self.center_selection = center_selection
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.tol = tol
-        self.dtype = dtype
-        self.device = device
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.callback = callback
-        self.verbose = verbose
+        keep(self, locals())
 
     def _loss(self, outputs: int) -> str:
         return "squared"
+
+    def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
+        """y (1 or k, n) of each row's class."""
+        signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
+        return signs[1:] if k == 2 else signs
+
+    def _posed(self, y: Any, sample_weight: Any) -> Posed:
+        classes, index = targets.classes_of(y)
+        by_class = targets.class_weights(self.class_weight, classes, classes[index])
+        weights = _scaled(_scaled(targets.weights_of(sample_weight, index)) * _scaled(by_class)[index])
+        left = np.unique(index[weights > 0])
+        if len(left) < 2:
+            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
+        places = np.zeros(len(classes), np.intp)
+        places[left] = np.arange(len(left))
+        return Posed(classes[left], self._targets(places[index], len(left)), weights)
+
+    def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
+        return Decoder(CLASSES, self._posed(y, sample_weight).classes)
+
+    def decision_function(self, X: Any) -> Vector:
+        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
+        for classes_[1]; (n, k) for more."""
+        return self._decision_values(X)
 
 
 @documented
@@ -449,15 +383,10 @@ class LogisticFalkonClassifier(FalkonClassifier):
         """Of two classes 1 / (1 + exp(-f)); models have no softmax."""
         return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
-    def _answers(self, classes: NDArray[Any]) -> Probable:
-        return Probable(classes)
-
     def predict_proba(self, X: Any) -> Vector:
-        """Probabilities (n, k) float64 of the classes in their order, for each row of X."""
-        values = self.decision_function(X)
-        return self._answers(self.classes_).predict_proba(values)
+        """Return probabilities (n, k) float64 of the classes in their order, for each row of X (n, d)."""
+        return logistic(self.decision_function(X))
 
     def predict_log_proba(self, X: Any) -> Vector:
-        """The logarithms of :meth:`predict_proba` of the rows of X (n, d): (n, k)."""
-        values = self.decision_function(X)
-        return self._answers(self.classes_).predict_log_proba(values)
+        """Return the logarithms of :meth:`predict_proba` of the rows of X (n, d): (n, k)."""
+        return log_logistic(self.decision_function(X))

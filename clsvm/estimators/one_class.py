@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from sklearn.base import OutlierMixin
 
 from clsvm.estimators import targets
-from clsvm.estimators.answers import Answers, Sides
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
-from clsvm.estimators.constructors import documented
+from clsvm.estimators.constructors import documented, keep
 from clsvm.estimators.dual import Machine
 from clsvm.problem import Subproblem, posed
 
@@ -28,6 +27,7 @@ class OneClassSVM(OutlierMixin, Machine):
     """
 
     _task = "one_class"
+    nu: float
 
     def __init__(
         self,
@@ -54,27 +54,7 @@ class OneClassSVM(OutlierMixin, Machine):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.tol = tol
-        self.nu = nu
-        self.shrinking = shrinking
-        self.cache_size = cache_size
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.device = device
-        self.working_set_size = working_set_size
-        self.gap_tol = gap_tol
-        self.dtype = dtype
-        self.precision = precision
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.max_time = max_time
-        self.warm_start = warm_start
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        keep(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse; sample_weight (n,) are the bounds of the coefficients. y is not used.
@@ -99,10 +79,3 @@ class OneClassSVM(OutlierMixin, Machine):
     def score_samples(self, X: Any) -> Vector:
         """decision_function + offset_, (n,)."""
         return np.asarray(self.decision_function(X) + self.offset_)
-
-    def predict(self, X: Any) -> NDArray[np.int64]:
-        """+1 (n,) for a row of X inside the boundary, -1 outside."""
-        return self._answers(None, None).predict(self.decision_function(X))
-
-    def _answers(self, y: Any, sample_weight: Any) -> Answers:
-        return Sides()

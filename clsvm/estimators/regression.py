@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from clsvm.estimators import targets
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.classification import Vector
-from clsvm.estimators.constructors import documented
+from clsvm.estimators.constructors import documented, keep
 from clsvm.estimators.dual import Machine
 from clsvm.parameters import Number
 from clsvm.problem import Problem, Subproblem, posed
@@ -36,10 +36,6 @@ class _Regressor(RegressorMixin, Machine):
         problem = self._problem(targets.numbers_of(y), weights)
         return np.zeros(0), [Subproblem(np.arange(problem.n), problem)]
 
-    def predict(self, X: Any) -> Vector:
-        """The value (n,) float64 at each row of X, the same in any batch."""
-        return self._decision_values(X)
-
 
 @documented
 class SVR(_Regressor):
@@ -51,6 +47,9 @@ class SVR(_Regressor):
     """
 
     _task = "epsilon_svr"
+    C: float
+    epsilon: float
+    bias: bool
 
     def __init__(
         self,
@@ -79,29 +78,7 @@ class SVR(_Regressor):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.tol = tol
-        self.C = C
-        self.epsilon = epsilon
-        self.shrinking = shrinking
-        self.cache_size = cache_size
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.device = device
-        self.working_set_size = working_set_size
-        self.gap_tol = gap_tol
-        self.dtype = dtype
-        self.precision = precision
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.bias = bias
-        self.max_time = max_time
-        self.warm_start = warm_start
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        keep(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         return posed.epsilon_svr(y, targets.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
@@ -117,6 +94,8 @@ class NuSVR(_Regressor):
     """
 
     _task = "nu_svr"
+    nu: float
+    C: float
 
     def __init__(
         self,
@@ -144,28 +123,7 @@ class NuSVR(_Regressor):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
     ) -> None:
-        self.nu = nu
-        self.C = C
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.tol = tol
-        self.cache_size = cache_size
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.device = device
-        self.working_set_size = working_set_size
-        self.gap_tol = gap_tol
-        self.dtype = dtype
-        self.precision = precision
-        self.memory_limit = memory_limit
-        self.layout = layout
-        self.max_time = max_time
-        self.warm_start = warm_start
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
+        keep(self, locals())
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         return posed.nu_svr(y, targets.bounds_of(self.C, weights), float(self.nu))

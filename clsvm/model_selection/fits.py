@@ -1,13 +1,15 @@
-"""The fits of a search, by candidates and folds: what they share, what they came to, and a checkpoint of it."""
+"""All fits of a search, by candidates and folds: what they share, their results, and a checkpoint of these."""
 
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 import zipfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Self
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import joblib
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
@@ -23,31 +25,26 @@ from sklearn.utils.validation import _num_samples
 from clsvm import files
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import targets
-from clsvm.estimators.answers import Answers, Classes, Probable
-from clsvm.estimators.steps import Steps
-from clsvm.model_selection.shown import shown_fits
+from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import listed
+from clsvm.report.display import progress_bar
 from clsvm.threads import dealt
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
-SAID = (
-    ValueError,
-    TypeError,
-    NotImplementedError,
-    MemoryError,
-    ClsvmError,
-)  # what a fit of its own says once more, or can do
+_SHOW_EVERY = 10.0  # seconds between two lines of progress, where there is no terminal
+# Errors for which a fit is done as the estimator does it: it raises them again, or succeeds.
+SAID = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a fit to a fold came to: decision values of ``rows`` (rising numbers), (rows,) or (rows, machines).
+class FoldResult:
+    """The result of a fit to a fold: decision values of some rows (rising numbers), (rows,) or (rows, machines).
 
-    offsets: what these lack of sums of kernel values, (machines,); of machines on centres none is kept.
-    predicted: the classes (rows,) by pairs of them, whose values are many; ``values`` are then what decision_function
-    returns, or empty where no scorer asks for them.
+    offsets: what these lack of sums of kernel values, (machines,); Falkon models have none.
+    predicted: the classes (rows,) by pairs of classes, whose values are many. ``values`` are then what
+    decision_function returns, or empty where no scorer asks for them.
     """
 
     values: Vector
@@ -58,48 +55,12 @@ class Found:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Return the bytes of the arrays."""
         return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
 
 
-class Recalled(NamedTuple):
-    """How a fit answers, and what it came to for some ``rows`` (rising numbers)."""
-
-    answers: Answers
-    rows: Rows
-    values: Vector
-    offsets: Vector
-    predicted: NDArray[Any] | None
-
-    def decision_function(self, numbers: Rows) -> Vector:
-        """As the fitted machine's, for the rows of these numbers."""
-        if self.predicted is not None:
-            return np.asarray(self.values[np.searchsorted(self.rows, numbers)])
-        return self.answers.decision_function(self.values[np.searchsorted(self.rows, numbers)])
-
-    def score_samples(self, numbers: Rows) -> Vector:
-        """As the fitted machine's, which is of one class, for the rows of these numbers."""
-        return self.decision_function(numbers) + self.offsets
-
-    def predict(self, numbers: Rows) -> NDArray[Any]:
-        """As the fitted machine's, for the rows of these numbers."""
-        if self.predicted is not None:
-            return np.asarray(self.predicted[np.searchsorted(self.rows, numbers)])
-        return self.answers.predict(self.values[np.searchsorted(self.rows, numbers)])
-
-    def predict_log_proba(self, numbers: Rows) -> Vector:
-        """As the fitted machine's, which has probabilities, for the rows of these numbers."""
-        assert isinstance(self.answers, Probable)
-        return self.answers.predict_log_proba(self.values[np.searchsorted(self.rows, numbers)])
-
-    def predict_proba(self, numbers: Rows) -> Vector:
-        """As the fitted machine's, which has probabilities, for the rows of these numbers."""
-        assert isinstance(self.answers, Probable)
-        return self.answers.predict_proba(self.values[np.searchsorted(self.rows, numbers)])
-
-
 class Job(NamedTuple):
-    """A fit: its candidate, its fold, and the machine with its parameters."""
+    """A fit: its candidate, its fold, and the estimator with its parameters."""
 
     candidate: int
     fold: int
@@ -107,17 +68,18 @@ class Job(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Jobs that share their work: those of one key."""
+    """Jobs of one key, which share their work."""
 
     key: tuple[Any, ...]
     jobs: list[Job]
 
 
 class Fits:
-    """Every fit of a search: candidates by folds. machine: with the parameters that are not searched. Subclasses say
-    what fits of their machines share."""
+    """Every fit of a search: candidates by folds. Subclasses say what the fits of their estimators share.
 
-    steps: type[Steps]
+    machine: the estimator with the parameters that are not searched.
+    """
+
     valued = True  # whether scorers may ask for decision values
     whole = False  # whether values of all pairs of classes are kept, as a checkpoint has them
 
@@ -134,24 +96,32 @@ class Fits:
         self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
         self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
         self.kept = [self._kept(train, trained_too) for train, _ in splits]
-        self.found: dict[tuple[int, int], Found | Exception] = {}
-        self.rows = self.steps(clone(machine)).rows(X)  # as a solver reads them
+        self.found: dict[tuple[int, int], FoldResult | Exception] = {}
+        self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
         self.n = _num_samples(X)
         self._digest = ""
         self._targets: dict[int, tuple[Any, Any]] = {}  # by fold
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        """What jobs have in common that share their work. Raises NotImplementedError, or what the fit would raise,
-        where a job shares nothing."""
+        """Return what jobs have in common that share their work.
+
+        Raises NotImplementedError, or what the fit would raise, where a job shares nothing.
+        """
         raise NotImplementedError
 
     def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """The jobs of a group, a yield whenever some are found; what has to go alone is added to ``apart``."""
+        """Do the jobs of a group, with a yield whenever some are done. Add those that have to go alone to ``apart``."""
         raise NotImplementedError
 
-    def answers(self, machine: Any, fold: int) -> Answers:
-        """How a machine answers that was fitted to a fold."""
-        raise NotImplementedError
+    def decoder(self, machine: Any, fold: int) -> Decoder:
+        """Return how a machine that was fitted to a fold makes predictions of decision values."""
+        y, weights = self.targets(fold)
+        return machine._decoder(y, weights)
+
+    def options(self, machine: Any) -> Any:
+        """Return what a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""
+        machine._check_numbers()
+        return machine._options()
 
     def bare(self) -> Self:
         """Return a copy without what is found and what each process makes of X and y itself."""
@@ -163,25 +133,25 @@ class Fits:
         return self
 
     def _kept(self, train: Rows, trained_too: bool) -> Rows:
-        """The rows, rising, whose decision values are wanted of a fit to ``train``: those of all folds that have it."""
+        """Return the rows, rising, whose decision values a fit to ``train`` gives: those of its tests."""
         tests = [test for same, test in self.splits if np.array_equal(same, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
     @property
     def seconds(self) -> Vector:
-        """Of each fit, (candidates, folds); nan where it failed."""
+        """Return the seconds of each fit, (candidates, folds); nan where it failed."""
         out = np.full((len(self.candidates), len(self.splits)), np.nan)
         for (candidate, fold), found in self.found.items():
-            if isinstance(found, Found):
+            if isinstance(found, FoldResult):
                 out[candidate, fold] = found.seconds
         return out
 
     @property
     def unconverged(self) -> int:
-        return sum(isinstance(found, Found) and not found.converged for found in self.found.values())
+        return sum(isinstance(found, FoldResult) and not found.converged for found in self.found.values())
 
     def run(self, checkpoint: Any, shown: bool) -> None:
-        """Do what is not done yet; errors of a fit are kept, for scikit-learn to deal with."""
+        """Do the fits that are not done yet. The errors of fits are kept, for scikit-learn to deal with."""
         file = None if checkpoint is None else Path(checkpoint)
         self.whole = file is not None
         if file is not None:
@@ -195,9 +165,9 @@ class Fits:
             with (
                 _no_convergence_warnings(),
                 shown_fits(shown, begun, total) as show,
-                closing(self._each()) as steps,
+                closing(self._each()) as each,
             ):
-                for _ in steps:
+                for _ in each:
                     show(len(self.found))
                     if file is not None and perf_counter() - started > _WRITE_EVERY:
                         self._write(file)
@@ -207,11 +177,11 @@ class Fits:
                 self._write(file)
 
     def _each(self) -> Generator[None]:
-        """Fit by fit."""
+        """Do one fit after another."""
         yield from self._by(*self._groups())
 
     def _by(self, groups: list[Group], apart: list[Job]) -> Generator[None]:
-        """The jobs of some groups, then those that go alone, on the machine's devices."""
+        """Do the jobs of some groups, then those that go alone, on the estimator's devices."""
         devices = listed(self.machine.device)
 
         def together(device: Any, pieces: Iterator[Group]) -> Generator[None]:
@@ -226,13 +196,13 @@ class Fits:
         yield from dealt(devices, apart, alone)
 
     def pieces(self, workers: int) -> list[list[tuple[int, int]]]:
-        """What is not done yet, (candidate, fold) of each fit, in pieces for workers that share nothing."""
+        """Return (candidate, fold) of each fit that is not done yet, in pieces for workers that share nothing."""
         groups, apart = self._groups()
         jobs = [group.jobs for group in _pieces(groups, workers)] + [[job] for job in apart]
         return [[(job.candidate, job.fold) for job in some] for some in jobs]
 
-    def done(self, jobs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Found | Exception]:
-        """What some fits come to, (candidate, fold) of each, and no others."""
+    def done(self, jobs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], FoldResult | Exception]:
+        """Return the results of some fits, by (candidate, fold)."""
         own = copy.copy(self)
         own.found, groups, apart = {}, *self._groups(jobs)
         with _no_convergence_warnings():
@@ -241,7 +211,7 @@ class Fits:
         return own.found
 
     def _on(self, device: Any, jobs: list[Job]) -> list[Job]:
-        """Jobs on one of the machine's devices; but for those whose candidate says on which."""
+        """Return jobs on one of the estimator's devices, but for those whose candidate names its own."""
         return [
             job
             if "device" in self.candidates[job.candidate]
@@ -250,7 +220,7 @@ class Fits:
         ]
 
     def _together(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """The jobs of a group; what has to go alone is added to ``apart``."""
+        """Do the jobs of a group; one by one where they cannot share their work after all."""
         try:
             yield from self.shared(group, apart)
         except SAID as error:  # of these numbers, on this device
@@ -258,16 +228,16 @@ class Fits:
             yield from self._one_by_one(left, str(error) or type(error).__name__)
 
     def _one_by_one(self, jobs: list[Job], why: str = "") -> Iterator[None]:
-        """Fits as the estimator does them; said where that is slower than it should be: where ``why`` hinders none."""
+        """Do fits as the estimator does them. Warn with ``why`` where one succeeds that should have shared its work."""
         for job in jobs:
             found = self.found[job.candidate, job.fold] = self._alone(job)
-            if why and isinstance(found, Found):
+            if why and isinstance(found, FoldResult):
                 warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
                 why = ""
             yield
 
     def _groups(self, among: Sequence[tuple[int, int]] | None = None) -> tuple[list[Group], list[Job]]:
-        """What shares its work, and what does not, of what is not done; among: of these fits alone."""
+        """Return the groups of jobs that are not done, and those that share nothing. among: of these fits alone."""
         groups: list[Group] = []
         apart: list[Job] = []
         for candidate, values in enumerate(self.candidates):
@@ -288,21 +258,24 @@ class Fits:
         return groups, apart
 
     def by_rows(self, job: Job) -> bool:
-        """Whether a job is of the rows as they are: it counts none of them twice, and has no past."""
+        """Return whether a job is of the rows as they are: no row is there twice, and no earlier fit matters."""
         train = self.splits[job.fold][0]
         return len(np.unique(train)) == len(train) and not job.machine.warm_start
 
     def targets(self, fold: int) -> tuple[Any, Any]:
-        """y of the rows that a fold is fitted to, as all fits take it, and sample_weight of them, ones where none is
-        given. Raises ValueError as a fit does."""
+        """Return y and sample_weight of the rows that a fold is fitted to; weights of 1 where none are given.
+
+        Labels are read once (:class:`targets.Labels`). Raises ValueError as a fit does.
+        """
         if fold not in self._targets:
             train = self.splits[fold][0]
-            y = None if self.y is None else self.steps(self.machine).targets(np.asarray(self.y)[train])
+            y = None if self.y is None else np.asarray(self.y)[train]
+            y = targets.classes_of(y) if is_classifier(self.machine) else y
             self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
         return self._targets[fold]
 
-    def _alone(self, job: Job) -> Found | Exception:
-        """A fit as the estimator has it, of the fold's rows; scikit-learn's error_score says what becomes of errors."""
+    def _alone(self, job: Job) -> FoldResult | Exception:
+        """Fit the estimator to the fold's rows. Return its error, if any, for scikit-learn's error_score."""
         machine: Any = clone(job.machine)
         train, kept = self.splits[job.fold][0], self.kept[job.fold]
         began = perf_counter()
@@ -311,34 +284,26 @@ class Fits:
         try:
             machine.fit(X, y, **weights)
             seconds = perf_counter() - began
-            steps = self.steps(machine)
             rows = _safe_split(machine, self.X, self.y, kept, train)[0]
-            converged, offsets, by_pairs = machine.fit_report_.converged, steps.offsets(), machine.model_.of_pairs
+            converged, offsets, by_pairs = machine.fit_report_.converged, -machine.intercept_, machine.model_.of_pairs
             if by_pairs and not self.whole:
                 values = machine.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
-                return Found(values, seconds, converged, offsets, machine.predict(rows))
-            values = steps.decision_values(rows)
+                return FoldResult(values, seconds, converged, offsets, machine.predict(rows))
+            values = machine._decision_values(rows)
         except Exception as error:
             return error
-        return Found(values, seconds, converged, offsets)
+        return FoldResult(values, seconds, converged, offsets)
 
-    def reduced(self, found: Found, answers: Answers) -> Found:
+    def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
         """Return what is kept of a fit: of pairs of classes no value for each, unless all are asked for."""
-        if self.whole or not (isinstance(answers, Classes) and answers.of_pairs):
+        if self.whole or not decoder.of_pairs:
             return found
-        values = answers.decision_function(found.values) if self.valued else np.zeros((len(found.values), 0))
-        return replace(found, values=values, predicted=answers.predict(found.values))
+        values = decoder.decision_function(found.values) if self.valued else np.zeros((len(found.values), 0))
+        return replace(found, values=values, predicted=decoder.predict(found.values))
 
-    def recall(self, machine: Any, candidate: int, train: Rows) -> Recalled | None:
-        """What a fit of the machine, with the parameters of a candidate, to ``train`` came to; None where those are no
-        fold. Raises what the fit raised."""
-        fold = next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
-        if fold is None:
-            return None
-        found = self.found[candidate, fold]
-        if isinstance(found, Exception):
-            raise found
-        return Recalled(self.answers(machine, fold), self.kept[fold], found.values, found.offsets, found.predicted)
+    def fold_of(self, train: Rows) -> int | None:
+        """Return the number of the fold that is fitted to ``train``, if there is one."""
+        return next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
 
     def _read(self, file: Path) -> None:
         try:
@@ -349,7 +314,7 @@ class Fits:
                         candidate, fold = map(int, name.split("_"))
                         seconds, converged, *offsets = content[f"of_{name}"]
                         numbers = float(seconds), bool(converged), np.array(offsets)
-                        found[candidate, fold] = Found(content[name], *numbers)
+                        found[candidate, fold] = FoldResult(content[name], *numbers)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(f"{file} is no checkpoint of a search ({error})") from None
         if digest != self._digest:
@@ -359,7 +324,7 @@ class Fits:
     def _write(self, file: Path) -> None:
         content: dict[str, Any] = {"clsvm_search": np.str_(self._digest)}
         for (candidate, fold), found in list(self.found.items()):  # (other threads add some meanwhile)
-            if isinstance(found, Found):
+            if isinstance(found, FoldResult):
                 content[f"{candidate}_{fold}"] = found.values
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged, *found.offsets])
         with files.atomic_write(file) as stream:
@@ -367,23 +332,46 @@ class Fits:
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
-    """Groups; where there are fewer of them than workers each in parts, which have some folds each. Every part makes
-    its own kernel matrix, so there are no more parts than needed."""
-    parts = max(1, -(-workers // max(1, len(groups))))
-    return [piece for group in groups for piece in _by_folds(group, parts)]
+    """Return groups for workers: where there are fewer than workers, each is split by folds.
 
-
-def _by_folds(group: Group, parts: int) -> list[Group]:
-    """A group in so many parts at most, by folds."""
-    folds = list(dict.fromkeys(job.fold for job in group.jobs))
-    split = [set(some.tolist()) for some in np.array_split(folds, min(parts, len(folds)))]
-    return [group._replace(jobs=[job for job in group.jobs if job.fold in some]) for some in split]
+    Every part makes its own kernel matrix, so there are no more parts than needed.
+    """
+    parts, pieces = max(1, -(-workers // max(1, len(groups)))), []
+    for group in groups:
+        folds = list(dict.fromkeys(job.fold for job in group.jobs))
+        for some in np.array_split(folds, min(parts, len(folds))):
+            pieces.append(group._replace(jobs=[job for job in group.jobs if job.fold in some]))
+    return pieces
 
 
 @contextmanager
 def _no_convergence_warnings() -> Iterator[None]:
-    """Fits inside do not warn where they did not converge: the search counts them. For the thread that waits for all
-    others: filters of warnings are the process's."""
+    """Silence warnings of fits that did not converge: the search counts these. Filters are the process's, so that this
+    is for the thread that waits for all others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
+
+
+@contextmanager
+def shown_fits(wanted: bool, begun: int, total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that shows how many fits are done, of which ``begun`` were before: by a bar on a terminal,
+    elsewhere by a line every few seconds and one at the end."""
+    started = shown = perf_counter()
+    words = ""
+    with ExitStack() as stack:
+        draw = stack.enter_context(progress_bar()) if wanted and sys.stderr.isatty() else None
+
+        def show(done: int) -> None:
+            nonlocal words, shown
+            left = (total - done) * (perf_counter() - started) / max(1, done - begun)
+            words = f"{done} of {total} fits, {timedelta(seconds=round(left))} left"
+            if draw:
+                draw(words, done / total)
+            elif wanted and perf_counter() - shown >= _SHOW_EVERY:
+                print(words, file=sys.stderr, flush=True)
+                shown = perf_counter()
+
+        yield show
+    if wanted and not draw:
+        print(words, file=sys.stderr, flush=True)

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.estimators.answers import Answers
-from clsvm.estimators.steps import DualSteps
+from clsvm.estimators.dual import Machine
 from clsvm.fit import prepare
 from clsvm.gram.precision import DECISION_ERROR
 from clsvm.kernels import Kernel
-from clsvm.model_selection.fits import SAID, Fits, Found, Group, Job
+from clsvm.model_selection.fits import SAID, Fits, FoldResult, Group, Job
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Problem, Subproblem
 from clsvm.report import Status
 from clsvm.solvers import Result, batch, certificate
+from clsvm.tasks import TASKS
 
 Vector = NDArray[np.float64]
 STARTS = 256 << 20  # bytes of solutions that are kept, for fits of other folds and of other candidates each
@@ -30,36 +30,29 @@ ROUNDED = 1e-12  # of a coefficient: what scaling it by rounded numbers may do, 
 
 
 class Folds(Fits):
-    """Of :class:`clsvm.estimators.dual.Machine`. Jobs of a group are of one kernel function on one device."""
-
-    steps = DualSteps
-
-    def answers(self, machine: Any, fold: int) -> Answers:
-        return self.steps(machine).answers(*self.targets(fold))
+    """All fits of a search over support vector machines. Jobs of a group have one kernel function on one device."""
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        machine, steps, of_all = job.machine, self.steps(job.machine), self.steps(self.machine)
-        options = steps.options()
-        read_alike = (steps.given, steps.own) == (of_all.given, of_all.own)
+        machine, options = job.machine, self.options(job.machine)
+        read_alike = (machine._given, machine._own) == (self.machine._given, self.machine._own)
         if not read_alike or not self.by_rows(job) or machine.checkpoint is not None:
             raise NotImplementedError
         room = options.dtype, options.working_set_size, options.cache_size, options.device, options.memory_limit
         return self._kernel(job), getattr(machine, "bias", True), *room
 
     def _kernel(self, job: Job) -> Any:
-        """The kernel function, whose gamma may be by the rows of the fold; or the caller's."""
+        """Return the kernel function, whose gamma may be by the rows of the fold, or the caller's."""
         machine = job.machine
-        if self.steps(job.machine).given or self.steps(job.machine).own:
+        if machine._given or machine._own:
             return machine.kernel
         by_rows = not isinstance(machine.kernel, Kernel) and isinstance(machine.gamma, str)
-        return self.steps(job.machine).kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
+        return machine._kernel(self.rows[self.splits[job.fold][0]] if by_rows else self.rows)
 
     def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """The jobs of a group over one set of rows, a fold after the other; what has to go alone is added to
-        ``apart``."""
-        first = self.steps(group.jobs[0].machine)
-        options = first.options()
-        rows, kernel = first.trained_on(self.rows, group.key[0])
+        """Do the jobs of a group over one set of rows, a fold after the other."""
+        first, known = group.jobs[0].machine, group.key[0]
+        options = self.options(first)
+        rows, kernel = first._trained_on(self.rows, known if isinstance(known, Kernel) else None)
         by_fold: dict[int, list[Job]] = defaultdict(list)
         for job in group.jobs:
             by_fold[job.fold].append(job)
@@ -88,38 +81,39 @@ class Folds(Fits):
                     if len(last) < room:
                         last[job.candidate] = solved
                     here = [*(here if len(here) < room else []), solved]
-                    answered = [one.answered(self.steps(job.machine)) for one in solved]
+                    answered = [one.answered(job.machine) for one in solved]
                     values = np.stack([values[self.kept[fold]] for values, _ in answered], axis=1)
                     values = values[:, 0] if len(solved) == 1 else values
                     offsets = np.array([offset for _, offset in answered])
                     converged = all(one.solution.status.converged for one in solved)
-                    found = Found(values, perf_counter() - began, converged, offsets)
-                    self.found[job.candidate, fold] = self.reduced(found, self.answers(job.machine, fold))
+                    found = FoldResult(values, perf_counter() - began, converged, offsets)
+                    self.found[job.candidate, fold] = self.reduced(found, self.decoder(job.machine, fold))
                     yield
 
     def _members(self, job: Job) -> list[Subproblem]:
-        """The machines of a job; none of one of another kind, or that can not be posed."""
+        """Return the machines of a job; none where they share no rows, or where posing them fails."""
         try:
-            return self.steps(job.machine).posed(*self.targets(job.fold))
+            _, members = job.machine._posed(*self.targets(job.fold))
         except SAID:
             return []
+        return members
 
     def _problems(self, job: Job, members: list[Subproblem]) -> list[Problem]:
-        """The problem of each machine of a job, over all rows, each as often as the problem has it."""
-        steps, train = self.steps(job.machine), self.splits[job.fold][0]
-        places = (np.arange(steps.copies)[:, None] * self.n + train).ravel()
-        return [member.problem.among(places[member.rows], steps.copies * self.n) for member in members]
+        """Return the problem of each machine of a job, over all rows, each as often as the problem has it."""
+        copies, train = TASKS[job.machine._task].copies, self.splits[job.fold][0]
+        places = (np.arange(copies)[:, None] * self.n + train).ravel()
+        return [member.problem.among(places[member.rows], copies * self.n) for member in members]
 
     def _solved(
         self, job: Job, members: list[Subproblem], ready: prepare.PreparedFit, near: Sequence[list[_Solved]]
     ) -> list[_Solved]:
-        """The machines of a job over all rows, each from where that of the nearest job of ``near`` ended, if any.
+        """Solve the machines of a job over all rows, each from where that of the nearest job of ``near`` ended.
 
         Where rounding of kernel values could move a decision value too far, a solve goes on to a certificate in
-        float64. No machines where rounding is too much even for that: the estimator then has other ways.
+        float64. Return no machines where rounding is too much even for that: the estimator then has other ways.
         """
-        steps, kept, began = self.steps(job.machine), self.kept[job.fold], perf_counter()
-        options, problems = steps.options(), self._problems(job, members)
+        machine, kept, began = job.machine, self.kept[job.fold], perf_counter()
+        options, problems = self.options(machine), self._problems(job, members)
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
         starts: list[dict[str, Any]] = [{}] * len(problems)
@@ -129,7 +123,7 @@ class Folds(Fits):
         solved = []
         for problem, start in zip(problems, starts, strict=True):
             one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
-            if one.moved(steps) > DECISION_ERROR:
+            if one.moved(machine) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
                 asked = _asked(options, perf_counter() - began, one.solution.steps)
@@ -191,15 +185,18 @@ class _Solved(NamedTuple):
         here[:, kept] = f[:, kept] + (exact(kept, moved) if moved.any() else 0)
         return _Solved(problem, replace(solution, f=here))
 
-    def moved(self, steps: DualSteps) -> float:
-        """How far the rounding of kernel values can have moved a decision value."""
-        bound, _ = steps.scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
+    def moved(self, machine: Machine) -> float:
+        """Return how far the rounding of kernel values can have moved a decision value."""
+        bound, _ = machine._scaled(np.array([[self.solution.error_bound]]), self.solution.rho)
         return float(bound[0, 0])
 
-    def answered(self, steps: DualSteps) -> tuple[Vector, float]:
-        """Decision values of every row of the problem, and their offset. Values are rounded, so that equal rows, whose
-        f is made by other sums, tie as they should."""
-        values, rho = steps.scaled(self.solution.f - self.problem.q, self.solution.rho)
+    def answered(self, machine: Machine) -> tuple[Vector, float]:
+        """Return the decision values of every row of the problem, and their offset.
+
+        Values are rounded, so that equal rows, whose f is made by other sums, tie as they should.
+        """
+        machine._check_margins(self.solution.rho)
+        values, rho = machine._scaled(self.solution.f - self.problem.q, self.solution.rho)
         return np.round(values[0] - rho[0], 10), float(rho[0])
 
 

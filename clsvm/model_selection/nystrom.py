@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_random_state
 
-from clsvm.estimators.answers import Answers, Columns
 from clsvm.estimators.checks import check_values
-from clsvm.estimators.steps import NystromSteps
-from clsvm.model_selection.fits import Fits, Found, Group, Job
+from clsvm.model_selection.fits import Fits, FoldResult, Group, Job
 from clsvm.nystrom import fit as nystrom
 from clsvm.nystrom.rows import Task
 from clsvm.report import Status
@@ -35,7 +33,7 @@ HOST, ARRAYS = (
 )  # bytes of the host's memory for outputs of all rows, about, and how many of these a solve has
 
 
-class Part(NamedTuple):
+class FoldBatch(NamedTuple):
     """Jobs of one candidate that are solved at once, and the one for each place: the last one fills up."""
 
     jobs: list[Job]
@@ -43,33 +41,30 @@ class Part(NamedTuple):
 
 
 class NystromFolds(Fits):
-    """Of :class:`clsvm.estimators.falkon.Falkon`. Jobs of a group have one kernel function, the same centres and as
-    many outputs."""
-
-    steps = NystromSteps
+    """All fits of a search over Falkon models. Jobs of a group have one kernel function, the same centres and as many
+    outputs."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._kernels: dict[int, tuple[Any, str]] = {}  # of a candidate, and what its centres depend on
 
     def key(self, job: Job) -> tuple[Any, ...]:
-        machine, steps = job.machine, self.steps(job.machine)
-        options, how = steps.options(), machine.center_selection
+        machine, options, how = job.machine, self.options(job.machine), job.machine.center_selection
         if not self.by_rows(job) or options.callback is not None:
             raise NotImplementedError
         if job.candidate not in self._kernels:  # (these take a look at all rows)
             by_penalty = isinstance(how, str) and how == "leverage"
             drawn = how, machine.n_centers, machine.random_state, machine.penalty if by_penalty else None
-            self._kernels[job.candidate] = steps.kernel(self.rows), joblib.hash(drawn)
-        k = len(steps.posed(*self.targets(job.fold)).y)
+            self._kernels[job.candidate] = machine._kernel(self.rows), joblib.hash(drawn)
+        k = len(machine._posed(*self.targets(job.fold)).y)
         return *self._kernels[job.candidate], k, options.dtype, options.device, options.memory_limit
 
     def shared(self, group: Group, apart: list[Job]) -> Iterator[None]:
         (kernel, _, k, *_), first = group.key, group.jobs[0].machine
-        options, random = self.steps(first).options(), check_random_state(clone(first).random_state)
+        options, random = self.options(first), check_random_state(clone(first).random_state)
         check_values(kernel, self.rows)
-        weights = self.steps(first).posed(np.asarray(self.y), self.weights).weights
-        centers = self.steps(first).centers(self.rows, kernel, weights, random)
+        weights = first._posed(np.asarray(self.y), self.weights).weights
+        centers = first._chosen(self.rows, kernel, weights, random)
         least, tol = (min(float(getattr(job.machine, name)) for job in group.jobs) for name in ("penalty", "tol"))
         survey = nystrom.survey(self.rows, kernel, options)
         formulation = nystrom.formulate(kernel, centers, options, least, survey)
@@ -85,7 +80,7 @@ class NystromFolds(Fits):
                     apart += part.jobs
                 yield
 
-    def _solved(self, part: Part, ready: nystrom.PreparedRows, last: dict[int, Vector]) -> bool:
+    def _solved(self, part: FoldBatch, ready: nystrom.PreparedRows, last: dict[int, Vector]) -> bool:
         """Solve a part from where the one before of the same folds ended, and note what was found; or not, where it
         stalls and the device has finer numbers."""
         began, machine, task = perf_counter(), part.jobs[0].machine, self._task(part)
@@ -102,10 +97,10 @@ class NystromFolds(Fits):
             last[job.fold] = found.alpha.reshape(len(folds), -1, found.alpha.shape[1])[place]
             values = f[place][:, self.kept[job.fold]].T
             values = values[:, 0] if values.shape[1] == 1 else values
-            self.found[job.candidate, job.fold] = Found(values, seconds, found.status.converged)
+            self.found[job.candidate, job.fold] = FoldResult(values, seconds, found.status.converged)
         return True
 
-    def _task(self, part: Part) -> Task:
+    def _task(self, part: FoldBatch) -> Task:
         """Outputs of a task for each fold; of a single one with the weights of rows, not of outputs."""
         tasks = [self._of_fold(part.jobs[place]) for place in part.places]
         if len(tasks) == 1:
@@ -117,19 +112,14 @@ class NystromFolds(Fits):
 
     def _of_fold(self, job: Job) -> Task:
         """Over all rows, with weights 0 where the fold leaves them out."""
-        train, steps = self.splits[job.fold][0], self.steps(job.machine)
-        task = steps.task(steps.posed(*self.targets(job.fold)))
+        train = self.splits[job.fold][0]
+        task = job.machine._problem(job.machine._posed(*self.targets(job.fold)))
         y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
         y[:, train], weights[train] = task.y, task.weights
         return replace(task, y=y, weights=weights)
 
-    def answers(self, machine: Any, fold: int) -> Answers:
-        steps = self.steps(machine)
-        answers = steps.answers(steps.posed(*self.targets(fold)))
-        return Columns() if answers.classes is None and np.ndim(self.y) > 1 else answers
 
-
-def _parts(jobs: list[Job], most: int) -> list[Part]:
+def _parts(jobs: list[Job], most: int) -> list[FoldBatch]:
     """Jobs of a candidate, ``most`` at a time and as evenly as can be, from the largest penalty down."""
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:
@@ -140,5 +130,5 @@ def _parts(jobs: list[Job], most: int) -> list[Part]:
     for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].machine.penalty)):
         for first in range(0, len(same), most):
             some = same[first : first + most]
-            parts.append(Part(some, [min(place, len(some) - 1) for place in range(most)]))
+            parts.append(FoldBatch(some, [min(place, len(some) - 1) for place in range(most)]))
     return parts

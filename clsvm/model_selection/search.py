@@ -8,7 +8,7 @@ cost nothing. Along C a solution is scaled to where the next one begins, and f w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Any, Self
@@ -29,20 +29,22 @@ from clsvm.estimators import targets
 from clsvm.estimators.base import KernelEstimator
 from clsvm.estimators.callbacks import registered
 from clsvm.estimators.checks import defined
+from clsvm.estimators.constructors import keep
 from clsvm.estimators.dual import Machine
 from clsvm.estimators.falkon import Falkon
-from clsvm.model_selection.fits import Fits, Recalled, Rows
+from clsvm.model_selection.fits import Fits, FoldResult, Rows
 from clsvm.model_selection.folds import Folds
 from clsvm.model_selection.nystrom import NystromFolds
+from clsvm.models.decoder import log_logistic, logistic
 
 Vector = NDArray[np.float64]
 
 
 class _SearchCV(GridSearchCV):
-    """What searches share that share what their fits have in common."""
+    """A grid search whose fits share their work where they can."""
 
     _machine: type[KernelEstimator]
-    _words: str  # which estimators these are
+    _words: str  # for the estimators of _machine
     _folds: type[Fits]
 
     def __init__(
@@ -60,19 +62,7 @@ class _SearchCV(GridSearchCV):
         return_train_score: bool = False,
         checkpoint: Any = None,
     ) -> None:
-        super().__init__(
-            estimator,
-            param_grid,
-            scoring=scoring,
-            n_jobs=n_jobs,
-            refit=refit,
-            cv=cv,
-            verbose=verbose,
-            pre_dispatch=pre_dispatch,
-            error_score=error_score,
-            return_train_score=return_train_score,
-        )
-        self.checkpoint = checkpoint
+        keep(self, locals())
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Search on X (n, d), dense or sparse, or K (n, n), and y (n,); sample_weight and groups as in scikit-learn.
@@ -100,44 +90,19 @@ class _SearchCV(GridSearchCV):
         groups = params.pop("groups", None)
         numbers = np.arange(_num_samples(X))
         splits = [(numbers[train], numbers[test]) for train, test in splitter.split(X, y, groups)]
-        folds = self._folds(
-            clone(self.estimator),
-            X,
-            y,
-            splits,
-            list(ParameterGrid(self.param_grid)),
-            params.get("sample_weight"),
-            self.return_train_score,
-        )
-        inner = _Recalled(
-            _Fold(clone(self.estimator), folds),
-            self.param_grid,
-            scoring=self.scoring,
-            refit=self.refit,
-            cv=splits,
-            error_score=self.error_score,
-            return_train_score=self.return_train_score,
-        )
+        weights, candidates = params.get("sample_weight"), list(ParameterGrid(self.param_grid))
+        machine = clone(self.estimator)
+        folds = self._folds(machine, X, y, splits, candidates, weights, self.return_train_score)
+        shared = {name: getattr(self, name) for name in ("scoring", "refit", "error_score", "return_train_score")}
+        inner = _Recalled(_Fold(clone(machine), folds), self.param_grid, cv=splits, **shared)
         inner.folds, inner.work = folds, partial(folds.run, self.checkpoint, bool(self.verbose))
-        inner.candidates = folds.candidates
         inner.fit(numbers[:, None], y, **params)
-        for name, value in vars(inner).items():
-            if name.endswith("_") and not name.startswith("_"):
-                setattr(self, name, value)
-        if self.scoring is None:
-            self.scorer_ = check_scoring(self.estimator)  # (the folds' own would keep their rows)
-        if self.refit:
-            began = perf_counter()
-            self.best_estimator_ = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
-            self.best_estimator_.fit(X, y, **params)
-            self.refit_time_ = perf_counter() - began
-            if hasattr(self.best_estimator_, "feature_names_in_"):
-                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        adopt(self, inner, X, y, **params)
         self._note(folds)
         return self
 
     def _note(self, folds: Fits) -> None:
-        """What the fits cost, as attributes; warns where some did not converge."""
+        """Set what the fits cost as attributes. Warn where some did not converge."""
         self.cv_results_["mean_fit_time"] = folds.seconds.mean(axis=1)
         self.cv_results_["std_fit_time"] = folds.seconds.std(axis=1)
         if folds.unconverged:
@@ -213,26 +178,41 @@ class FalkonSearchCV(_SearchCV):
     _machine, _words, _folds = Falkon, "one of clsvm's machines on centres", NystromFolds
 
 
+def adopt(search: GridSearchCV, found: GridSearchCV, X: Any, y: Any, **params: Any) -> None:
+    """Set the attributes of a fitted search on another one, whose own estimator is refitted to all rows X (n, d)."""
+    for name, value in vars(found).items():
+        if name.endswith("_") and not name.startswith("_"):
+            setattr(search, name, value)
+    if search.scoring is None:
+        search.scorer_ = check_scoring(search.estimator)  # (the folds' own would keep their rows)
+    if search.refit:
+        began = perf_counter()
+        best = clone(search.estimator).set_params(**clone(search.best_params_, safe=False))
+        search.best_estimator_ = best.fit(X, y, **params)
+        search.refit_time_ = perf_counter() - began
+        if hasattr(best, "feature_names_in_"):
+            search.feature_names_in_ = best.feature_names_in_
+
+
 class _Recalled(GridSearchCV):
-    """scikit-learn's search over folds: once its own checks are passed, ``work`` is done, and recalled.
+    """scikit-learn's search over folds: once its own checks are passed, ``work`` does all fits, which are recalled.
 
     Candidates go by their numbers, since scikit-learn hands over copies of their values.
     """
 
     folds: Fits
     work: Callable[[], None]
-    candidates: Sequence[Mapping[str, Any]]
 
     def _run_search(self, evaluate_candidates: Callable[[Any], Any]) -> None:
-        if self.scoring is None:  # (then an estimator's score, by its predictions)
-            self.folds.valued = False
-        else:
-            self.folds.valued = _reads_values(check_scoring(self.estimator, scoring=self.scoring))
+        # (without scoring the estimator's score decides, by its predictions)
+        self.folds.valued = self.scoring is not None and _reads_values(
+            check_scoring(self.estimator, scoring=self.scoring)
+        )
         self.work()
-        evaluate_candidates([{"candidate": number} for number in range(len(self.candidates))])
+        evaluate_candidates([{"candidate": number} for number in range(len(self.folds.candidates))])
 
     def _format_results(self, candidate_params: Any, *rest: Any, **options: Any) -> Any:
-        named = [self.candidates[one["candidate"]] for one in candidate_params]
+        named = [self.folds.candidates[one["candidate"]] for one in candidate_params]
         return super()._format_results(named, *rest, **options)
 
 
@@ -243,10 +223,13 @@ def _reads_values(scorer: Any) -> bool:
     return getattr(scorer, "_response_method", None) != "predict"
 
 
-class _Fold(BaseEstimator):
-    """Stands for a machine in scikit-learn's search: X are numbers of rows; what a fit to them came to is recalled."""
+def _delegated(name: str) -> Callable[[Any], bool]:
+    """Return the check that a fold's machine has a method, for scikit-learn's available_if."""
+    return lambda fold: hasattr(fold.machine, name)
 
-    recalled_: Recalled | None
+
+class _Fold(BaseEstimator):
+    """Stands for an estimator in scikit-learn's search. X are numbers of rows; the results of fits are recalled."""
 
     def __init__(self, machine: Any, folds: Any, candidate: int = -1) -> None:
         self.machine, self.folds, self.candidate = machine, folds, candidate
@@ -255,7 +238,7 @@ class _Fold(BaseEstimator):
         return repr(self.machine)
 
     def __getattr__(self, name: str) -> Any:
-        """Scorers may read the machine's parameters."""
+        """Return a parameter of the machine, which scorers may read."""
         if name.startswith("_") or name.endswith("_"):
             raise AttributeError(f"{name!r} is not known of a fold's fit, of which predictions alone are")
         return getattr(self.machine, name)
@@ -266,7 +249,7 @@ class _Fold(BaseEstimator):
         return tags
 
     def set_params(self, **params: Any) -> Self:
-        """The number of a candidate; or, for the refit, which is none, what its parameters are."""
+        """Take the number of a candidate; or, for the refit, which is none, its parameters."""
         if "candidate" in params:
             self.candidate = params["candidate"]
             params = clone(dict(self.folds.candidates[self.candidate]), safe=False)
@@ -274,47 +257,54 @@ class _Fold(BaseEstimator):
         return self
 
     def fit(self, numbers: Rows, y: Any = None, **params: Any) -> Self:
-        """Recall a fold. The refit is left to the search."""
-        known, train = self.candidate >= 0, np.asarray(numbers)[:, 0]
-        self.recalled_ = self.folds.recall(self.machine, self.candidate, train) if known else None
+        """Recall the fit to a fold. Raises what it raised. The refit is left to the search."""
+        fold = self.folds.fold_of(np.asarray(numbers)[:, 0]) if self.candidate >= 0 else None
+        if fold is not None:
+            found: FoldResult | Exception = self.folds.found[self.candidate, fold]
+            if isinstance(found, Exception):
+                raise found
+            self.recalled_, self.decoder_ = found, self.folds.decoder(self.machine, fold)
+            self.rows_ = self.folds.kept[fold]
         return self
 
     @property
     def classes_(self) -> Any:
-        if self._known.answers.classes is None:
+        if not len(self.decoder_.classes):
             raise AttributeError("classes_")
-        return self._known.answers.classes
+        return self.decoder_.classes
 
     @property
     def offset_(self) -> Any:
         if not hasattr(self.machine, "score_samples"):
             raise AttributeError("offset_")
-        return self._known.offsets
+        return self.recalled_.offsets
 
-    @property
-    def _known(self) -> Recalled:
-        assert self.recalled_
-        return self.recalled_
+    def _values(self, numbers: Rows) -> Vector:
+        """Return what is known of the decision values of some rows."""
+        return np.asarray(self.recalled_.values[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])])
 
     def predict(self, numbers: Rows) -> Any:
-        return self._known.predict(np.asarray(numbers)[:, 0])
+        if self.recalled_.predicted is not None:
+            return self.recalled_.predicted[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
+        return self.decoder_.predict(self._values(numbers))
 
-    @available_if(lambda self: hasattr(self.machine, "decision_function"))  # type: ignore[untyped-decorator]
+    @available_if(_delegated("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, numbers: Rows) -> Any:
-        return self._known.decision_function(np.asarray(numbers)[:, 0])
+        values = self._values(numbers)
+        return values if self.recalled_.predicted is not None else self.decoder_.decision_function(values)
 
-    @available_if(lambda self: hasattr(self.machine, "score_samples"))  # type: ignore[untyped-decorator]
+    @available_if(_delegated("score_samples"))  # type: ignore[untyped-decorator]
     def score_samples(self, numbers: Rows) -> Any:
-        return self._known.score_samples(np.asarray(numbers)[:, 0])
+        return self.decision_function(numbers) + self.offset_
 
-    @available_if(lambda self: hasattr(self.machine, "predict_proba"))  # type: ignore[untyped-decorator]
+    @available_if(_delegated("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, numbers: Rows) -> Any:
-        return self._known.predict_proba(np.asarray(numbers)[:, 0])
+        return logistic(self._values(numbers))
 
-    @available_if(lambda self: hasattr(self.machine, "predict_log_proba"))  # type: ignore[untyped-decorator]
+    @available_if(_delegated("predict_log_proba"))  # type: ignore[untyped-decorator]
     def predict_log_proba(self, numbers: Rows) -> Any:
-        return self._known.predict_log_proba(np.asarray(numbers)[:, 0])
+        return log_logistic(self._values(numbers))
 
-    @available_if(lambda self: hasattr(self.machine, "score"))  # type: ignore[untyped-decorator]
+    @available_if(_delegated("score"))  # type: ignore[untyped-decorator]
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
         return float(type(self.machine).score(self, numbers, y, sample_weight))  # (which asks for predictions)

@@ -21,6 +21,7 @@ from clsvm.gram.precision import Reach, measures
 from clsvm.gram.responses import ALL, HOST, Support, whole_tiles
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import pairwise, probability
+from clsvm.models.decoder import Decoder
 from clsvm.models.pairwise import Strip
 from clsvm.opencl.devices import first
 from clsvm.opencl.memory import DeviceCache, parse_bytes
@@ -244,11 +245,7 @@ class KernelModel:
 
             return np.asarray(self.classes[self._reduced(X, device, memory_limit, most, (), np.intp, 2 * k)])
         values = self.decision_function(X, device, memory_limit)
-        if not len(self.classes):
-            return np.where(values > 0, 1, -1) if TASKS[self.task].kind == ONE_CLASS else values
-        index = (values > 0).astype(np.intp) if self._single else values.argmax(axis=1)
-        predicted: NDArray[Any] = self.classes[index]
-        return predicted
+        return Decoder(TASKS[self.task].kind, self.classes).by_value(values)
 
     @property
     def has_probabilities(self) -> bool:

@@ -102,7 +102,7 @@ class Display:
         if not self._on:
             return None
         if sys.stderr.isatty():
-            self._bar = self._open.enter_context(_bar())
+            self._bar = self._open.enter_context(progress_bar())
             self._show("training")
         return self
 
@@ -148,7 +148,7 @@ def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
             nonlocal bar
             seconds = perf_counter() - began
             if bar is None and sys.stderr.isatty() and seconds > SOON:
-                bar = stack.enter_context(_bar())
+                bar = stack.enter_context(progress_bar())
             if bar is not None:
                 left = math.ceil(seconds * (total - count) / max(count, 1))
                 bar(f"{timedelta(seconds=left)} left, {words}, {count} of {total}", count / total)
@@ -157,7 +157,7 @@ def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[str, float], None]]:
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """A line on stderr that goes at the end: what takes its words and the share that is done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -15,7 +15,6 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 import clsvm
 from clsvm import SVC, Kernel, OneClassSVM
-from clsvm.estimators.steps import DualSteps
 from clsvm.fit import prepare
 from clsvm.model_selection import SVCSearchCV, folds
 from clsvm.problem import posed
@@ -76,7 +75,7 @@ def fitted(job: Any, one: Any, train: Any) -> Any:
         one.solution.b.reshape(-1, len(X)).sum(axis=0)[None, train],
         np.arange(len(train)),
     )
-    model.intercept_ = np.array([-one.answered(DualSteps(model))[1]])
+    model.intercept_ = np.array([-one.answered(model)[1]])
     return model
 
 

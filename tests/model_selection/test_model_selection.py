@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, OneClassSVM, plots
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
-from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds, shown
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, fits, folds
 from clsvm.problem.posed import c_svc, epsilon_svr
 from clsvm.solvers import certificate
 from tests.callbacks import Noted
@@ -275,10 +275,10 @@ def test_lines_where_there_is_no_terminal(
 ) -> None:
     X, y = noisy(60, 3)
     search = SVCSearchCV(SVC(device=device), {"C": [1, 2]}, cv=3, verbose=1, refit=False)
-    monkeypatch.setattr(shown, "_SHOW_EVERY", 1e9)
+    monkeypatch.setattr(fits, "_SHOW_EVERY", 1e9)
     search.fit(X, y)
     assert capsys.readouterr().err.splitlines() == ["6 of 6 fits, 0:00:00 left"]
-    monkeypatch.setattr(shown, "_SHOW_EVERY", 0)
+    monkeypatch.setattr(fits, "_SHOW_EVERY", 0)
     search.fit(X, y)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" fits")[0] for line in lines] == [f"{i} of 6" for i in (1, 2, 3, 4, 5, 6, 6)]
