@@ -13,12 +13,8 @@ from typing import Any
 
 import numpy as np
 
-PYTHON, PROBABILITY, CAPPED, TALKS = (
-    "kernel is a function of Python's",
-    "probability=True",
-    "max_iter ends LIBSVM's steps",
-    "verbose=True prints LIBSVM's words",
-)
+PYTHON, PROBABILITY = "kernel is a function of Python's", "probability=True"
+CAPPED, TALKS = "max_iter ends LIBSVM's steps", "verbose=True prints LIBSVM's words"
 
 
 @dataclass(frozen=True)

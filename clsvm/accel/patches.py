@@ -9,10 +9,11 @@ not in them, so that pickles hold what they always held, and are made of the num
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import ref
@@ -25,19 +26,11 @@ from sklearn.utils import parallel
 
 from clsvm.accel import log, search
 from clsvm.accel.costs import COSTS, PYTHON, cells, left_out, number_of_classes, refused
-from clsvm.accel.names import made
-from clsvm.accel.workers import Accelerated
 from clsvm.errors import DeviceError, warn
 
 Method = Callable[..., Any]
-_LEARNT = (
-    "support_",
-    "support_vectors_",
-    "_n_support",
-    "_probA",
-    "_probB",
-    "fit_status_",
-)  # that both sides name alike
+# Attributes that both sides name alike.
+_LEARNT = ("support_", "support_vectors_", "_n_support", "_probA", "_probB", "fit_status_")
 _CLASSIFIERS = ("c_svc", "nu_svc")
 _CALLED = {name: getattr(BaseLibSVM, name) for name in ("_compute_kernel", "_warn_from_fit_status")}  # by LIBSVM's side
 
@@ -58,51 +51,50 @@ class _Known(NamedTuple):
 
 _known: dict[int, _Known] = {}  # by the estimator's id: subclasses may be equal to one another, or have no hash
 _state: dict[str, Any] = {"broken": "", "spent": 0.0}  # why no device can be used; seconds that LIBSVM took
-_busy = threading.local()  # on: while clsvm works, which makes an estimator of scikit-learn's by a fit of its own
-
-
-@contextmanager
-def _at_work() -> Iterator[None]:
-    _busy.on = True
-    try:
-        yield
-    finally:
-        _busy.on = False
+_busy = threading.local()  # on: while to_sklearn makes an estimator by a fit of scikit-learn's, which is LIBSVM's
 
 
 def _fit(original: Method) -> Method:
     @functools.wraps(original)
     def fit(self: Any, X: Any, y: Any, sample_weight: Any, solver_type: int, kernel: str, random_seed: int) -> Any:
         _known.pop(id(self), None)
+        libsvm = functools.partial(original, self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
         if getattr(_busy, "on", False):
-            return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
+            return libsvm()
         with log.call(f"{type(self).__name__}.fit", getattr(X, "shape", ())) as call:
             classes = number_of_classes(y) if self._impl in _CLASSIFIERS else 1
             why_not = _bypassed(self) or refused(self, self.kernel) or left_out(self, sample_weight)
             width = 0.0 if why_not or kernel == "precomputed" else cells(X)
             theirs = COSTS.of_fit(len(y), width, classes)
-            if _ours(call, why_not, theirs, COSTS.least_of_fit(classes)):
-                try:
-                    with _at_work():
-                        return _learn(self, X, y, sample_weight, kernel)
-                except Exception as error:
-                    _failed(call, error)
-            with _counted():
-                return original(self, X, y, sample_weight, solver_type, kernel, random_seed=random_seed)
+            ours = functools.partial(_learn, self, X, y, sample_weight, kernel)
+            return _chosen(call, why_not, theirs, COSTS.least_of_fit(classes), ours, libsvm)
 
     return fit
 
 
-@contextmanager
-def _counted() -> Iterator[None]:
-    """What LIBSVM takes inside."""
+def _chosen(
+    call: log.Call,
+    why_not: str,
+    theirs: float,
+    least: float,
+    ours: Callable[[], Any],
+    libsvm: Callable[[], Any],
+) -> Any:
+    """Return what clsvm returns where it can do a call and is expected to be faster, and does not fail; else what
+    LIBSVM returns, whose seconds are counted. theirs, least: see :meth:`Costs.pays`."""
+    if _ours(call, why_not, theirs, least):
+        try:
+            return ours()
+        except Exception as error:
+            _failed(call, error)
     began = perf_counter()
-    yield
+    found = libsvm()
     _state["spent"] += perf_counter() - began
+    return found
 
 
 def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
-    """Whether the call is clsvm's: where it can do it and is expected to be faster; the call then says why."""
+    """Return whether clsvm can do a call and is expected to be faster. The call's ``why`` says so."""
     if why_not := why_not or _state["broken"]:
         call.why = why_not
         return False
@@ -114,29 +106,26 @@ def _ours(call: log.Call, why_not: str, theirs: float, least: float) -> bool:
 
 
 def _failed(call: log.Call, error: Exception) -> None:
-    """Leave the call to scikit-learn, whose error it is then if it fails there, too. Warns where there is no device,
-    once: no call asks for one again."""
+    """Note that a call is left to scikit-learn, which raises its own error if it fails, too.
+
+    Warn once where there is no device: no call asks for one again.
+    """
     call.who, call.why = log.THEIRS, f"clsvm failed: {error}"
-    if isinstance(error, DeviceError) and (lacking := _no_device()):
-        _state["broken"] = f"no device: {lacking}"
-        with suppress(RuntimeWarning):  # (where warnings are errors)
-            warn(f"clsvm.accel leaves all to scikit-learn: {lacking}", RuntimeWarning)
+    if isinstance(error, DeviceError):
+        from clsvm.opencl.devices import find
 
-
-def _no_device() -> str:
-    """Why no device is found, in words; empty where one is."""
-    from clsvm.opencl.devices import find
-
-    try:
-        find(None)
-    except DeviceError as error:
-        return str(error)
-    return ""
+        try:
+            find(None)
+        except DeviceError as lacking:
+            _state["broken"] = f"no device: {lacking}"
+            with suppress(RuntimeWarning):  # (where warnings are errors)
+                warn(f"clsvm.accel leaves all to scikit-learn: {lacking}", RuntimeWarning)
 
 
 def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
-    """Fit ours, and give the estimator what LIBSVM would have found."""
+    """Fit clsvm's estimator, and set what LIBSVM would have found on scikit-learn's."""
     import clsvm
+    from clsvm.accel.strict import made
 
     gamma = "scale" if kernel == "precomputed" else model._gamma  # (0 there)
     others: dict[str, Any] = {"kernel": kernel, "gamma": gamma}
@@ -145,7 +134,11 @@ def _learn(model: Any, X: Any, y: Any, sample_weight: Any, kernel: str) -> None:
     ours = made(model, **others)
     weights = sample_weight if len(sample_weight) else None
     ours.fit(X, None if model._impl == "one_class" else y, sample_weight=weights)
-    found = clsvm.to_sklearn(ours)
+    _busy.on = True
+    try:
+        found = clsvm.to_sklearn(ours)
+    finally:
+        _busy.on = False
     for name in _LEARNT:
         setattr(model, name, getattr(found, name))
     model.dual_coef_, model.intercept_ = found._dual_coef_, found._intercept_
@@ -206,21 +199,15 @@ def _answer(original: Method, answer: Callable[[Any, Any, Any], Any]) -> Method:
     @functools.wraps(original)
     def answered(self: Any, X: Any) -> Any:
         with log.call(f"{type(self).__name__}.{name}", getattr(X, "shape", ())) as call:
-            support = len(self.support_)
+            support, classes, theirs, least = len(self.support_), _classes(self), 0.0, 0.0
             why_not = _bypassed(self) or (PYTHON if callable(self.kernel) else "")
             why_not = why_not or ("" if support else "there is no support vector")
-            rows, classes = (
-                0 if why_not else X.shape[0],
-                _classes(self),
-            )  # (a function of Python's reads rows of any kind)
-            theirs = 0.0 if why_not else COSTS.of_answer(rows, support, cells(X), classes)
-            if _ours(call, why_not, theirs, COSTS.least_of_answer(rows, classes)):
-                try:
-                    return answer(self, _machine(self), X)
-                except Exception as error:
-                    _failed(call, error)
-            with _counted():
-                return original(self, X)
+            if not why_not:  # (a function of Python's reads rows of any kind)
+                theirs = COSTS.of_answer(X.shape[0], support, cells(X), classes)
+                least = COSTS.least_of_answer(X.shape[0], classes)
+            return _chosen(
+                call, why_not, theirs, least, lambda: answer(self, _machine(self), X), lambda: original(self, X)
+            )
 
     return answered
 
@@ -240,8 +227,25 @@ def _decided(model: Any, machine: Any, X: Any) -> Any:
     return (-values if _classes(model) == 2 else values).reshape(X.shape[0], -1)
 
 
+class Accelerated:
+    """A function that has the patches while it runs, if that is in another process than the one that sent it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.sender = function, os.getpid()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns."""
+        if os.getpid() == self.sender or applied():
+            return self.function(*args, **kwargs)
+        apply()
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            undo()
+
+
 def _sent(original: Method) -> Method:
-    """joblib's workers get functions that install the patches there."""
+    """Return a method that sends joblib's workers functions with the patches."""
 
     @functools.wraps(original)
     def init(self: Any, function: Any) -> None:
@@ -285,7 +289,7 @@ _before: dict[tuple[Any, str], Method] = {}
 
 
 def applied() -> bool:
-    """Whether the patches are there."""
+    """Return whether the patches are there."""
     return bool(_before)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn import svm
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.model_selection import ParameterGrid, check_cv
 
 from clsvm.accel import costs
-from clsvm.accel.names import altered, made
 from clsvm.estimators.callbacks import registered
+from clsvm.estimators.checks import defined
 
+_THEIRS = (svm.SVC, svm.NuSVC, svm.SVR, svm.NuSVR, svm.OneClassSVM)
 SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # that searches of ours vary
 
 
@@ -39,6 +41,19 @@ def refused(asked: Any, params: dict[str, Any]) -> str:
     return next(filter(None, reasons), "")
 
 
+def altered(estimator: BaseEstimator) -> str:
+    """Return in words why an estimator may differ from scikit-learn's support vector machines, or "" if it is one.
+
+    A subclass that defines nothing is one, too.
+    """
+    kind = type(estimator)
+    base = next((one for one in kind.__mro__ if one in _THEIRS), None)
+    if base is None or (kind is not base and defined(kind, base)):
+        return f"{kind.__name__} has methods or parameters of its own"
+    replaced = [name for name in vars(estimator) if hasattr(kind, name) or name.startswith("__")]
+    return f"{', '.join(replaced)} of this {kind.__name__} is replaced" if replaced else ""
+
+
 def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
     """What LIBSVM is expected to take for all fits of the search, and what ours takes for them at least."""
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
@@ -52,7 +67,7 @@ def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
 
 def run(asked: Any, X: Any, y: Any) -> Any:
     """Search as SVCSearchCV, and give GridSearchCV what it would have found."""
-    from clsvm.accel.strict import Search
+    from clsvm.accel.strict import Search, made
     from clsvm.model_selection.search import adopt
 
     found = Search(

@@ -1,8 +1,11 @@
-"""Estimators that stand in for scikit-learn's: a solution without use is an error here, not a warning."""
+"""clsvm's estimators in place of scikit-learn's. A solution without use is an error here, not a warning."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
+
+from sklearn import svm
 
 from clsvm.estimators import classification
 from clsvm.estimators.classification import SVC
@@ -11,7 +14,8 @@ from clsvm.estimators.regression import SVR, NuSVR
 from clsvm.model_selection import SVCSearchCV
 from clsvm.model_selection.folds import Folds
 
-__all__ = ["SVC", "SVR", "NoMarginError", "NuSVC", "NuSVR", "OneClassSVM", "Search"]
+LIBSVM_CACHE = 200  # MB, scikit-learn's default: where it says no more, the size is chosen
+_THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
 
 
 class NoMarginError(Exception):
@@ -34,6 +38,30 @@ class _Folds(Folds):
         for found in self.found.values():
             if isinstance(found, NoMarginError):
                 raise found
+
+
+_OURS: dict[str, tuple[Any, Any]] = {
+    "c_svc": (SVC, svm.SVC),
+    "nu_svc": (NuSVC, svm.NuSVC),
+    "epsilon_svr": (SVR, svm.SVR),
+    "nu_svr": (NuSVR, svm.NuSVR),
+    "one_class": (OneClassSVM, svm.OneClassSVM),
+}
+
+
+def made(model: Any, **others: Any) -> Any:
+    """Return clsvm's estimator, not fitted, with the parameters of one of scikit-learn's and ``others`` over them.
+
+    A parameter that only a user's subclass of scikit-learn's class has, such as ``device``, is left out.
+    """
+    ours, theirs = _OURS[model._impl]
+    shared = inspect.signature(ours).parameters.keys() & inspect.signature(theirs).parameters.keys()
+    given = {name: getattr(model, name) for name in shared - _THEIR_OWN if hasattr(model, name)}
+    if model._impl == "nu_svc":  # (LIBSVM takes a class_weight there and does nothing with it)
+        given.pop("class_weight", None)
+    if given.get("cache_size") == LIBSVM_CACHE:
+        given["cache_size"] = "auto"
+    return ours(**given | others)
 
 
 class Search(SVCSearchCV):
