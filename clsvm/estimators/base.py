@@ -211,18 +211,31 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return symmetric(K) if X is Y else K
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return a prediction for each row of X (n, d), the same in any batch, (n,).
+        """Return a prediction for each row of X (n, d), the same in any batch: (n,), or (n, k) of k outputs.
 
-        A classifier gives the class: by the sign of the decision value, the largest of k, or the most pairs. A
-        regression gives the value, float64. A one-class machine gives +1 inside the boundary and -1 outside.
+        - A classifier gives the class: by the sign of the decision value, the largest of k, or the most pairs. With
+          break_ties the largest decision value decides between classes with as many pairs.
+        - A regression gives the value, float64.
+        - A one-class machine gives +1 inside the boundary and -1 outside.
+
+        Raises NotFittedError, and ValueError for other features than those of the fit.
         """
-        X = self._met(X)
-        return self.model_.predict(X, devices.first(self.device), self.memory_limit)
+        check_is_fitted(self)
+        decoder = self._fitted_decoder
+        if decoder.by_votes:
+            return self.model_.predict(self._met(X), devices.first(self.device), self.memory_limit)
+        values = getattr(self, "decision_function", self._decision_values)(X)  # (a subclass may define its own)
+        return decoder.by_value(values)
 
     def _decision_values(self, X: Any, shape: str = "ovo") -> NDArray[np.float64]:
         """Return the model's decision values of the rows of X, those of pairs of classes in this shape."""
         X = self._met(X)
         return self.model_.decision_function(X, devices.first(self.device), self.memory_limit, shape)
+
+    @property
+    def _fitted_decoder(self) -> Decoder:
+        """Return how the fitted estimator makes predictions of decision values."""
+        return Decoder(TASKS[self._task].kind, getattr(self, "classes_", np.zeros(0)))
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         """Return how a fit to y and sample_weight makes predictions of decision values."""

@@ -140,6 +140,10 @@ class _Classifier(ClassifierMixin, Machine):
         classes = self._boxes(y, sample_weight).classes
         return self._decoder_of(classes, len(classes) > 2 and self._way == "ovo")
 
+    @property
+    def _fitted_decoder(self) -> Decoder:
+        return self._decoder_of(self.classes_, self.model_.of_pairs)
+
     def _decoder_of(self, classes: NDArray[Any], of_pairs: bool) -> Decoder:
         return Decoder(CLASSES, classes, of_pairs, self.decision_function_shape, bool(self.break_ties))
 
@@ -150,16 +154,7 @@ class _Classifier(ClassifierMixin, Machine):
         positive for the first class of a pair.
         """
         values = self._decision_values(X, self.decision_function_shape)
-        return values if self.model_.of_pairs else self._decoder_of(self.classes_, False).decision_function(values)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of each row of X (n, d), (n,): by the sign of its decision value, the largest of k, or the
-        most pairs. With break_ties the largest decision value decides between classes with as many pairs."""
-        check_is_fitted(self)
-        decoder = self._decoder_of(self.classes_, self.model_.of_pairs)
-        if decoder.by_votes or not decoder.of_pairs:
-            return super().predict(X)
-        return decoder.by_value(self.decision_function(X))
+        return values if self.model_.of_pairs else self._fitted_decoder.decision_function(values)
 
     def _coef(self) -> Any:
         """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""

@@ -294,10 +294,9 @@ class FalkonRegressor(RegressorMixin, Falkon):
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         return Decoder(NUMBERS, np.zeros(0), columns=np.ndim(y) > 1)
 
-    def predict(self, X: Any) -> Vector:
-        """Return the values (n,) or (n, k) float64 at each row of X (n, d), the same in any batch."""
-        values = super().predict(X)
-        return values if self._flat else values.reshape(len(values), -1)
+    @property
+    def _fitted_decoder(self) -> Decoder:
+        return Decoder(NUMBERS, np.zeros(0), columns=not self._flat)
 
 
 @documented
@@ -359,8 +358,8 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return Decoder(CLASSES, self._posed(y, sample_weight).classes)
 
     def decision_function(self, X: Any) -> Vector:
-        """Decision values of the rows of X, float64, the same for a row in any batch: (n,) for two classes, positive
-        for classes_[1]; (n, k) for more."""
+        """Return the decision values of the rows of X (n, d), float64, the same for a row in any batch: (n,) for two
+        classes, positive for classes_[1]; (n, k) for more."""
         return self._decision_values(X)
 
 
