@@ -347,12 +347,8 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         classes, index = targets.classes_of(y)
         by_class = targets.class_weights(self.class_weight, classes, classes[index])
         weights = _scaled(_scaled(targets.weights_of(sample_weight, index)) * _scaled(by_class)[index])
-        left = np.unique(index[weights > 0])
-        if len(left) < 2:
-            raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
-        places = np.zeros(len(classes), np.intp)
-        places[left] = np.arange(len(left))
-        return Posed(classes[left], self._targets(places[index], len(left)), weights)
+        left, index = targets.weighing(index, weights, "Invalid input")
+        return Posed(classes[left], self._targets(np.maximum(index, 0), len(left)), weights)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         return Decoder(CLASSES, self._posed(y, sample_weight).classes)

@@ -22,7 +22,7 @@ _ALLOWED = {"allow_all_zero_weights"} & signature(_check_sample_weight).paramete
 
 
 class Labels(NamedTuple):
-    """Labels that have been read: classes (k,) sorted, and which of them each row is of, places (n,)."""
+    """Labels that have been read: classes (k,), sorted, and the place of each row's class among them, places (n,)."""
 
     classes: NDArray[Any]
     places: NDArray[np.intp]
@@ -44,7 +44,7 @@ def check_missing(y: Any, name: str = "y") -> None:
 
 
 def classes_of(y: Any) -> Labels:
-    """Of labels y (n,), or themselves where they have been read. Raises ValueError for fewer than two classes."""
+    """Return labels y (n,) as they are read, or themselves. Raises ValueError for fewer than two classes."""
     if isinstance(y, Labels):
         return y
     y = column_or_1d(y, warn=True)
@@ -56,12 +56,12 @@ def classes_of(y: Any) -> Labels:
 
 
 def numbers_of(y: Any) -> Vector:
-    """Targets (n,) as float64. Raises ValueError as :func:`within`."""
+    """Return targets (n,) as float64. Raises ValueError as :func:`within`."""
     return within(np.asarray(column_or_1d(y, warn=True), np.float64))
 
 
 def within(y: Vector) -> Vector:
-    """Targets themselves. Raises ValueError where their squares are beyond float64."""
+    """Return the targets themselves. Raises ValueError where their squares are beyond float64."""
     if (largest := float(np.abs(y).max(initial=0.0))) > _MOST:
         raise ValueError(f"y must be numbers of at most {_MOST:g}, got {largest:g}")
     return y
@@ -86,8 +86,10 @@ def weights_of(sample_weight: Any, X: Any, refused: str = "Invalid input") -> Ve
 
 
 def bounds_of(C: float, rows: Vector, by_class: Vector | None = None) -> Vector:
-    """C * class weight * sample weight of each row (n,). Raises ValueError where the squares of what coefficients can
-    add up to are beyond float64."""
+    """Return C * class weight * sample weight of each row, (n,).
+
+    Raises ValueError where the square of the sum of the bounds is beyond float64.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         bounds = C * rows if by_class is None else C * by_class * rows
         total = float(np.maximum(bounds, 0).sum())
@@ -113,8 +115,11 @@ def class_weights(class_weight: Any, classes: NDArray[Any], y: NDArray[Any]) -> 
 
 @dataclass(frozen=True)
 class Boxes:
-    """classes (k,) sorted, those that weigh something; weights (k,) of them; index (n,) of each row's class, -1 where
-    it is none of these; bounds (n,) of each row's coefficient, C * class weight * sample weight."""
+    """Classes and bounds of a fit.
+
+    classes (k,): sorted, those with a row of positive weight. weights (k,): of the classes. index (n,): each row's
+    class, -1 where it is none of these. bounds (n,): of each row's coefficient, C * class weight * sample weight.
+    """
 
     classes: NDArray[Any]
     weights: Vector
@@ -123,15 +128,26 @@ class Boxes:
 
 
 def boxes(C: float, class_weight: Any, sample_weight: Any, y: Any, refused: str = "Invalid input") -> Boxes:
-    """The classes of labels y (n,) and their rows' bounds. Rows that weigh nothing are no rows, and a class of such
-    rows alone is no class. Raises ValueError where fewer than two classes are left."""
+    """Return the classes of labels y (n,) and the bounds of their rows' coefficients.
+
+    A class without a row of positive weight is none. Raises ValueError where fewer than two classes are left.
+    """
     classes, index = classes_of(y)
     weights = class_weights(class_weight, classes, classes[index])
     rows = weights_of(sample_weight, index, refused)
     bounds = bounds_of(C, rows, weights[index])
-    left = np.unique(index[bounds > 0])
+    left, index = weighing(index, bounds, refused)
+    return Boxes(classes[left], weights[left], index, np.maximum(bounds, 0))
+
+
+def weighing(index: NDArray[np.intp], weights: Vector, refused: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the classes that have a row of positive weight, and for each row its place among them, else -1.
+
+    index, weights (n,): class and weight of each row. Raises ValueError where fewer than two classes are left.
+    """
+    left = np.unique(index[weights > 0])
     if len(left) < 2:
         raise ValueError(f"{refused} - all samples with positive weights belong to the same class.")
-    places = np.full(len(classes), -1)
+    places = np.full(index.max() + 1, -1)
     places[left] = np.arange(len(left))
-    return Boxes(classes[left], weights[left], places[index], np.maximum(bounds, 0))
+    return left, places[index]
