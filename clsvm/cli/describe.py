@@ -27,10 +27,10 @@ def describe(asked: Any) -> None:
     """Run ``clsvm describe``, see :func:`clsvm.tools.describe.describe`."""
     figure = common.new_figure(asked.plot)
     common.check_files([asked.file], [asked.plot])
-    from clsvm.models import rows
+    from clsvm.models import svmlight
     from clsvm.tools import describe as tool
 
-    X = rows.read_rows(asked.file, asked.features)
+    X = svmlight.read_rows(asked.file, asked.features)
     try:
         found = tool.describe(X, asked.device)
     except ValueError as error:

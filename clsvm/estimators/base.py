@@ -1,4 +1,7 @@
-"""What every kernel estimator shares: the kernel function, rows and their checks, the device, the model's answers."""
+"""The base class of all estimators: parameters, the kernel function, rows and their checks, predictions.
+
+Methods with one underscore are read by clsvm.model_selection, clsvm.dask and clsvm.accel, too.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,7 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 
 
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
-    """An estimator of a function of a kernel, under scikit-learn's contract: what it knows of its problem is left to
-    subclasses, which set what they learn in :meth:`_learn`."""
+    """An estimator with a kernel function, under scikit-learn's contract. Subclasses learn in :meth:`_learn`."""
 
     kernel: Any
     degree: Any
@@ -60,9 +62,9 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     intercept_: Any
     model_: KernelModel
     fit_report_: Any
-    _table: Mapping[str, Parameter] = PARAMETERS  # of what the constructor takes
+    _table: Mapping[str, Parameter] = PARAMETERS  # describes the constructor's parameters
     _task: str  # of clsvm.tasks.TASKS
-    _told: FitTask | None = None  # what calls registered callbacks while a fit runs
+    _told: FitTask | None = None  # calls registered callbacks while a fit runs
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -71,14 +73,16 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return tags
 
     def __sklearn_clone__(self) -> Any:
-        shell = copy.copy(self)  # pyopencl's objects cannot be copied, as clone would: the clone gets the same ones
+        shell = copy.copy(self)  # pyopencl's objects cannot be copied: the clone gets the same ones
         made = super(KernelEstimator, shell).__sklearn_clone__()
         made.device = self.device
         return made
 
     def set_params(self, **params: Any) -> Self:
-        """scikit-learn's; ``kernel__gamma`` and its like make a new :class:`Kernel`, since kernels do not change.
-        Raises ValueError for a name that neither has."""
+        """Set parameters, as scikit-learn does. ``kernel__gamma`` and the like make a new :class:`Kernel`.
+
+        Raises ValueError for a name that neither the estimator nor its kernel has.
+        """
         inner = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         super().set_params(**params)
         if inner:
@@ -97,12 +101,11 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, and y (n,), labels or, of a regression, numbers; sample_weight (n,)
-        scales C.
+        """Train on X (n, d), dense or sparse, and y (n,): labels, or the numbers of a regression.
 
-        Raises ValueError or TypeError for bad input (got and expected are named), DeviceError and BuildError where the
-        machine fails, and leaves the estimator as it was then; warns with ConvergenceWarning where the tolerance was
-        not reached.
+        sample_weight (n,) scales C. Raises ValueError or TypeError for bad input, with what was got and expected;
+        DeviceError and BuildError where the machine fails. The estimator then stays as it was. Warns with
+        ConvergenceWarning where the tolerance was not reached.
         """
         started = perf_counter()
         self._check_numbers()
@@ -116,7 +119,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             learner._told = told
             rows = learner._learn(X, y, sample_weight, started)
             del learner._told
-            self.__dict__ = learner.__dict__  # (all that was learnt at once)
+            self.__dict__ = learner.__dict__  # (all learnt attributes at once)
             if told:
                 told.end()
         if not self.fit_report_.converged:
@@ -124,12 +127,14 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return self
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
-        """Set every attribute that a fit learns, one after the other, and return the rows as they were read. started:
-        perf_counter() when it began."""
+        """Set every attribute that a fit learns, and return the rows as they were read.
+
+        started: perf_counter() at which the fit began.
+        """
         raise NotImplementedError
 
     def _check_numbers(self) -> None:
-        """Raises ValueError or TypeError for a parameter out of range: what it is and what was expected."""
+        """Raise ValueError or TypeError for a parameter out of range, with what was got and expected."""
         parameters.check(self._asked(), self._table)
         memory.parse_bytes(self.memory_limit)
         names = f"{', '.join(BUILTIN)}, precomputed"
@@ -142,8 +147,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
             raise TypeError(f"kernel must be a name ({names}), a Kernel or a function, got {self.kernel!r}")
 
     def _asked(self) -> dict[str, Any]:
-        """The values of the table's parameters, also where a user's subclass sets them in its constructor. What such a
-        class takes beside ours is its own, whatever it is called, unless it is the solver's."""
+        """Return the values of the table's parameters, also where a user's subclass sets them in its constructor.
+
+        A parameter that only such a class takes is its own, whatever its name is, unless it is the solver's.
+        """
         made: Any = type(self)
         known = (name for name, one in self._table.items() if name in _named(made) or one.solver)
         return {name: getattr(self, name) for name in known if hasattr(self, name)}
@@ -155,17 +162,19 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _given(self) -> bool:
-        """Whether X holds kernel values."""
+        """Return whether X holds kernel values."""
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     @property
     def _own(self) -> bool:
-        """Whether the kernel is a function of the caller's."""
+        """Return whether the kernel is a function of the caller's."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel | type)
 
     def _rows(self, X: Any, y: Any = "no_validation", reset: bool = False, **checks: Any) -> Any:
-        """X, or (X, y), as the layouts read it, after scikit-learn's checks. What a function of the caller's reads is
-        left as it is."""
+        """Return X, or (X, y), as the layouts read rows, after scikit-learn's checks.
+
+        Rows that a function of the caller's reads are left as they are.
+        """
         alone = isinstance(y, str)
         if self._given and sp.issparse(X):
             raise TypeError(
@@ -183,8 +192,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.canonical(checked) if alone else (arrays.canonical(checked[0]), checked[1])
 
     def _trained_on(self, X: Any, kernel: Kernel | None = None) -> tuple[Any, Kernel | Precomputed]:
-        """What a solver gets: rows and a kernel function, or the kernel values of all pairs of rows. kernel: the
-        function with its numbers, where these are not by the rows of X."""
+        """Return what a solver gets: rows and a kernel function, or the kernel values of all pairs of rows.
+
+        kernel: the function with its numbers, where these do not depend on the rows of X.
+        """
         if self._own:
             warn(_SLOW)
             return self._evaluated(X, X), PRECOMPUTED
@@ -197,7 +208,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return arrays.without_empty(X) if kernel.of_entries else X, kernel
 
     def _evaluated(self, X: Any, Y: Any) -> NDArray[np.float64]:
-        """K of the caller's function between the rows of X and Y."""
+        """Return K of the caller's function between the rows of X and Y."""
         K = self.kernel(X, Y)
         K = np.asarray(K.toarray() if sp.issparse(K) else K)
         if np.iscomplexobj(K):
@@ -252,7 +263,7 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return X
 
     def _kernel(self, X: Any) -> Kernel:
-        """The kernel function with its numbers, which the dtype of its values has to hold."""
+        """Return the kernel function with its numbers. Raises ValueError for one beyond the dtype of its values."""
         kernel = self.kernel if isinstance(self.kernel, Kernel) else self._named_kernel(self.kernel, X)
         if words := kernel.beyond(self.dtype):
             by_rows = isinstance(self.gamma, str) and kernel is not self.kernel and words.startswith("gamma=")
@@ -261,7 +272,10 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
         return kernel
 
     def _named_kernel(self, kernel: str, X: Any) -> Kernel:
-        """gamma="scale" is 1 / (d var(X)), "auto" 1 / d; degree and coef0 are checked where they play no part too."""
+        """Return a kernel function by its name. gamma="scale" is 1 / (d var(X)), "auto" 1 / d.
+
+        degree and coef0 are checked also where the function does not have them.
+        """
         names, gamma = {p.name for p in BUILTIN[kernel].parameters}, self.gamma
         if isinstance(gamma, str):
             if gamma not in ("scale", "auto"):
@@ -279,11 +293,11 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
 @cache
 def _named(made: type) -> frozenset[str]:
-    """What the constructor takes of the class of ours that ``made`` is, or comes from."""
+    """Return the constructor's parameters of the class of clsvm that ``made`` is, or comes from."""
     ours = next(one for one in made.__mro__ if one.__module__.startswith("clsvm."))
     return frozenset(inspect.signature(ours).parameters)
 
 
 def _by_name(device: Any) -> str | None:
-    """A device as it travels: a pyopencl object does not, its index on this machine does."""
+    """Return a device as it is pickled: by its index on this machine in place of a pyopencl object."""
     return device if device is None or isinstance(device, str) else str(devices.find(device).index)

@@ -1,4 +1,4 @@
-"""Checks of rows and kernel values before a fit, and words about what may be wrong after one."""
+"""Checks of rows and kernel values before a fit, and words about a likely remedy after one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _APART, _LARGE = 1e3, 1e6  # factors between the scales of columns, and kernel v
 
 
 def times(shape: tuple[int, ...]) -> str:
-    """A shape in words: 3x4."""
+    """Return a shape in words: 3x4."""
     return "x".join(map(str, shape))
 
 
 def symmetric(K: NDArray[Any]) -> NDArray[Any]:
-    """Kernel values K (n, n) themselves, or (K + K') / 2 where rounding has left them not quite symmetric. Raises
-    ValueError where more than float32's rounding of the largest has."""
+    """Return kernel values K (n, n), or (K + K') / 2 where rounding has left them not quite symmetric.
+
+    Raises ValueError where they differ by more than float32's rounding of the largest value.
+    """
     step = max(1, (1 << 22) // len(K))
     worst = max(float(np.abs(K[i : i + step] - K[:, i : i + step].T).max()) for i in range(0, len(K), step))
     if worst > 1e-5 * float(np.abs(K).max()):
@@ -48,7 +50,7 @@ def defined(made: type, base: type) -> set[str]:
 
 
 def check_values(kernel: Kernel, X: Any) -> None:
-    """A kernel function that is not for such rows: said before the work, from a few of them."""
+    """Raise ValueError, from a few rows of X, for a kernel function that is not for such rows."""
     kernel.check_domain(X)
     few = X[:: -(-X.shape[0] // _LOOK)]
     K = kernel(few)
@@ -61,7 +63,7 @@ def check_values(kernel: Kernel, X: Any) -> None:
 
 
 def remedy(kernel: Kernel | Precomputed, X: Any) -> str:
-    """Words about the scale of the columns of X where it is likely why a fit did not converge, else none."""
+    """Return words about the scale of the columns of X where it is the likely cause of a failed fit, else ""."""
     if isinstance(kernel, Precomputed):
         return ""
     few = arrays.without_empty(X[:: -(-X.shape[0] // _SCALED)])
@@ -81,7 +83,7 @@ def remedy(kernel: Kernel | Precomputed, X: Any) -> str:
 
 
 def variance(X: Any) -> float:
-    """Of all cells of X; infinite or nan where that is beyond float64."""
+    """Return the variance of all cells of X; infinite or nan where it is beyond float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         if not sp.issparse(X):
             return float(X.var(dtype=np.float64))

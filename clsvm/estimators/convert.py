@@ -1,4 +1,4 @@
-"""Fitted estimators from scikit-learn's to ours and back: the same support vectors, coefficients and answers."""
+"""Fitted estimators from scikit-learn's to clsvm's and back, with the same coefficients and predictions."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ _OURS = {
     svm.OneClassSVM: one_class.OneClassSVM,
 }
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
-_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # that both have, under the same names
-_OWN = ("cache_size",)  # a parameter of both whose values are each one's own matter
+_KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both have these, under the same names
 _SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
 
 
 def from_sklearn(model: Any, **params: Any) -> Any:
-    """clsvm's estimator, fitted as ``model`` is: a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM of scikit-learn.
+    """Return clsvm's estimator, fitted as ``model`` is: SVC, NuSVC, SVR, NuSVR or OneClassSVM of scikit-learn.
 
     Parameters and attributes are the same (cache_size apart), decision values those of kernel values in ``dtype``.
-    What was fitted with probability=True has its sigmoids in ``model_``. There is no fit_report_. params: of clsvm's
-    estimator, over those of ``model``: device, dtype, memory_limit and so on.
+    ``model_`` has the sigmoids of a model that was fitted with probability=True. There is no fit_report_. params: of
+    clsvm's estimator, in place of those of ``model``: device, dtype, memory_limit and so on.
 
     Raises TypeError for another estimator, NotFittedError, and ValueError for a kernel that is a function of Python's.
     """
@@ -82,12 +81,12 @@ def from_sklearn(model: Any, **params: Any) -> Any:
 
 
 def to_sklearn(model: Any) -> Any:
-    """scikit-learn's estimator, fitted as ``model`` is: a fitted estimator of clsvm.
+    """Return scikit-learn's estimator, fitted as ``model`` is, an estimator of clsvm.
 
     Parameters and attributes are the same (cache_size apart; of a :class:`clsvm.Kernel` its name and numbers), decision
     values those of kernel values in float64. Probabilities of ``model.model_`` become those of probability=True.
 
-    Raises TypeError for anything else, NotFittedError, and ValueError for what scikit-learn does not have: another
+    Raises TypeError for anything else, NotFittedError, and ValueError where scikit-learn has no such model: for another
     kernel function, more than two classes other than by pairs, classes that are coupled, no offset.
     """
     kind = _other(model, _THEIRS, "clsvm")
@@ -121,7 +120,7 @@ def to_sklearn(model: Any) -> Any:
 
 
 def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
-    """The class on the other side of a fitted estimator's. Raises TypeError and NotFittedError."""
+    """Return the other library's class for a fitted estimator. Raises TypeError and NotFittedError."""
     for own, other in table.items():
         if isinstance(model, own):
             check_is_fitted(model)
@@ -130,13 +129,13 @@ def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
 
 
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:
-    """Return the parameters of ``model`` that both classes have; those that only a user's subclass has are its own."""
+    """Return the parameters of ``model`` that both classes have, but for cache_size, whose values differ."""
     ours, theirs = (inspect.signature(kind).parameters.keys() for kind in kinds)
-    return {name: getattr(model, name) for name in (ours & theirs) - set(_OWN)}
+    return {name: getattr(model, name) for name in (ours & theirs) - {"cache_size"}}
 
 
 def _copy(model: Any, made: Any) -> None:
-    """The attributes that are the same on both sides, where ``model`` has them."""
+    """Copy the attributes that are the same on both sides, where ``model`` has them."""
     for name in _SAME:
         if hasattr(model, name):
             value = getattr(model, name)
@@ -146,8 +145,10 @@ def _copy(model: Any, made: Any) -> None:
 
 
 def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
-    """An estimator that scikit-learn has fitted to a row of each class (two without classes): it then has whatever
-    private attributes its release needs, for such rows and so many classes."""
+    """Return an estimator that scikit-learn has fitted to a row of each class (two without classes).
+
+    It has the private attributes that the installed release needs, for such rows and so many classes.
+    """
     n, d = max(2, len(classes)), max(1, vectors.shape[1])
     rows = sparse.csr_matrix((np.arange(n), (np.arange(n), np.zeros(n, int))), (n, d), dtype=np.float64)
     with warnings.catch_warnings():
@@ -157,19 +158,19 @@ def _fitted_shell(kind: Any, vectors: Any, classes: NDArray[Any]) -> Any:
 
 
 def _float64(array: Any) -> Any:
-    """A copy in float64, dense or CSR: ours become read-only on the device's behalf, theirs are written to."""
+    """Return a copy in float64, dense or CSR, since clsvm's arrays may be read-only."""
     if sparse.issparse(array):
         return sparse.csr_matrix(array, dtype=np.float64, copy=True)
     return np.array(array, np.float64, order="C")
 
 
 def _stored(dense: NDArray[np.float64]) -> sparse.csr_matrix:
-    """CSR with every entry stored, zeros too, as scikit-learn's sparse machines keep their coefficients."""
+    """Return CSR with every entry stored, zeros too, as scikit-learn keeps coefficients of sparse rows."""
     rows, columns = dense.shape
     places = np.tile(np.arange(columns), rows), columns * np.arange(rows + 1)
     return sparse.csr_matrix((dense.ravel(), *places), shape=dense.shape)
 
 
 def _turned(B: NDArray[np.float64], classes: NDArray[Any]) -> NDArray[np.float64]:
-    """The sigmoids' offsets for the other side's positive class: of two, ours is the second and theirs the first."""
+    """Return the sigmoids' offsets for the other library's positive class: the second of two here, the first there."""
     return 0.0 - B if len(classes) == 2 else B.copy()

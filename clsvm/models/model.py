@@ -96,12 +96,10 @@ class KernelModel:
         another number of features, or negative values and the kernel function is not for them, or memory_limit is too
         small for one tile.
         """
-        if self.of_pairs and shape == "ovr":
-            k = len(self.classes)
-            return self._reduced(X, device, memory_limit, pairwise.against_rest, (k,), np.float64, 2 * k)
         if self.of_pairs:
-            count = len(self.intercept)
-            return self._reduced(X, device, memory_limit, pairwise.side_by_side, (count,), np.float64, count)
+            k, count = len(self.classes), len(self.intercept)
+            given = (pairwise.against_rest, (k,), 2 * k) if shape == "ovr" else (pairwise.side_by_side, (count,), count)
+            return self._reduced(X, device, memory_limit, *given)
         with self._responding(X, device, memory_limit) as at:
             values: Vector = np.add(at.respond(ALL, ALL, ALL).T, self.intercept, order="C")
         return values[:, 0] if self._single else values
@@ -113,8 +111,8 @@ class KernelModel:
         memory_limit: int | str | None,
         reduce: Callable[[Iterator[Strip], int, int], NDArray[Any]],
         shape: tuple[int, ...],
-        dtype: Any,
         held: int,
+        dtype: Any = np.float64,
     ) -> NDArray[Any]:
         """Return what ``reduce`` makes of strips, n rows and k classes: (n, *shape) in ``dtype``.
 
@@ -243,7 +241,7 @@ class KernelModel:
             def most(found: Iterator[Strip], n: int, k: int) -> NDArray[np.intp]:
                 return pairwise.votes(found, n, k).argmax(axis=1)
 
-            return np.asarray(self.classes[self._reduced(X, device, memory_limit, most, (), np.intp, 2 * k)])
+            return np.asarray(self.classes[self._reduced(X, device, memory_limit, most, (), 2 * k, np.intp)])
         values = self.decision_function(X, device, memory_limit)
         return Decoder(TASKS[self.task].kind, self.classes).by_value(values)
 
@@ -268,7 +266,7 @@ class KernelModel:
             def coupled(found: Iterator[Strip], n: int, k: int) -> Vector:
                 return probability.of_pairs(pairwise.side_by_side(found, n, k), A, B, k)
 
-            return self._reduced(X, device, memory_limit, coupled, (k,), np.float64, probability.HELD * k**2)
+            return self._reduced(X, device, memory_limit, coupled, (k,), probability.HELD * k**2)
         values = self.decision_function(X, device, memory_limit)
         if A is None or B is None:
             return probability.of_one_class(values, np.asarray(marks))

@@ -39,7 +39,7 @@ HELD = 8  # numbers that are held for each of these: r, Q and what they are made
 
 
 def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """A and B of P(positive | f) = 1 / (1 + exp(A f + B)), the most likely ones for decision values (n,).
+    """Return A and B of P(positive | f) = 1 / (1 + exp(A f + B)), the most likely ones for decision values (n,).
 
     Source: Platt (2000), section 2.2: not 1 and 0 are the targets but (N+ + 1) / (N+ + 2) and 1 / (N- + 2), so that the
     optimum is finite where the classes are apart. A is 0 where all values are the same.
@@ -61,15 +61,15 @@ def platt(values: Vector, positive: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def laplace(residuals: Vector) -> float:
-    """sigma of the density exp(-|z| / sigma) / (2 sigma) of errors (n,): their mean size, without those beyond five
-    standard deviations (sqrt(2) sigma each). Source: Lin and Weng (2004)."""
+    """Return sigma of the density exp(-|z| / sigma) / (2 sigma) of errors (n,): their mean size, without those beyond
+    five standard deviations (sqrt(2) sigma each). Source: Lin and Weng (2004)."""
     sizes = np.abs(residuals)
     return float(sizes[sizes <= 5 * np.sqrt(2) * sizes.mean()].mean())
 
 
 def density_marks(values: Vector) -> Vector | None:
-    """Ten ascending marks (10,) in the decision values (n,) of the training rows: between the middles of neighbouring
-    marks lies a fifth of the negative ones, or of the others. None where there are fewer than five of either.
+    """Return ten ascending marks (10,) in the decision values (n,) of the training rows: between the middles of
+    neighbouring marks lies a fifth of the negative ones, or of the others. None for fewer than five of either.
 
     Source: Que and Lin (2022), as LIBSVM 3.3 numbers its bins.
     """
@@ -88,14 +88,14 @@ def density_marks(values: Vector) -> Vector | None:
 
 
 def of_pairs(values: Vector, A: Vector, B: Vector, k: int) -> Vector:
-    """Probabilities (n, k) of the classes, from decision values (n, pairs) that are positive for a pair's first class,
-    pairs (0, 1), (0, 2), ..., (1, 2), ...; A and B (pairs,)."""
+    """Return probabilities (n, k) of the classes, from decision values (n, pairs) that are positive for a pair's first
+    class, pairs (0, 1), (0, 2), ..., (1, 2), ...; A and B (pairs,)."""
     first = np.clip(expit(-(values * A + B)), LEAST, 1 - LEAST)
     return np.concatenate([first, 1 - first], axis=1) if k == 2 else coupled(first, k)
 
 
 def coupled(first: Vector, k: int) -> Vector:
-    """Probabilities (n, k) of k classes that fit those (n, pairs) of each pair's first class.
+    """Return probabilities (n, k) of k classes that fit those (n, pairs) of each pair's first class.
 
     They minimise p'Qp with sum p = 1, Q_tt = sum_s r_st^2, Q_ts = -r_st r_ts, r_st = P(s | s or t). Source: Wu, Lin and
     Weng (2004), the second method and its algorithm 2; from where LIBSVM starts and until it stops (all (Qp)_t within
@@ -132,7 +132,7 @@ def coupled(first: Vector, k: int) -> Vector:
 
 
 def of_one_class(values: Vector, marks: Vector) -> Vector:
-    """Probabilities (n, 2) of being normal and of being an outlier, from decision values (n,) and marks (10,)."""
+    """Return probabilities (n, 2) of being normal and of being an outlier, from values (n,) and marks (10,)."""
     steps = np.concatenate([[0.001], np.arange(1, len(marks)) / len(marks), [0.999]])
     normal = steps[np.searchsorted(marks, values, side="right")]
     return np.stack([normal, 1 - normal], axis=1)
@@ -142,7 +142,7 @@ def of_one_class(values: Vector, marks: Vector) -> Vector:
 
 
 def folds(y: NDArray[Any], count: int, of_classes: bool) -> list[tuple[Rows, Rows]]:
-    """Rows to train on and to predict, ``count`` times, at most once for each row of y (n,).
+    """Return rows to train on and to predict, ``count`` times, at most once for each row of y (n,).
 
     They are shuffled, the same ones every time. Each class has its share of every fold, unless there are more folds
     than rows of any class.
@@ -165,8 +165,8 @@ def calibrated(
     sample_weight: Any = None,
     watch: Callable[[Any, Rows], object] = lambda fold, rows: None,
 ) -> Any:
-    """The machine of a fitted ``estimator`` with probabilities: its ``model_`` (:class:`KernelModel`) with
-    probA and probB, of regression probA alone, of one class prob_density_marks (None where too few rows are on a side).
+    """Return the model of a fitted ``estimator`` with probabilities: its ``model_`` (:class:`KernelModel`) with probA
+    and probB; of regression probA alone; of one class prob_density_marks, None where too few rows are on a side.
 
     X (n, d) or a list of n rows, y (n,) and sample_weight (n,) are what the estimator was fitted to. Except for one
     class, the estimator is fitted five times more, to four fifths of the rows each. These fits have its parameters and
@@ -177,7 +177,7 @@ def calibrated(
     with ConvergenceWarning where a fold's fit did not converge.
     """
     from sklearn.base import is_classifier, is_regressor
-    from sklearn.utils import _safe_indexing, column_or_1d, get_tags, indexable
+    from sklearn.utils import column_or_1d, get_tags, indexable
     from sklearn.utils.validation import _check_n_features, check_is_fitted
 
     check_is_fitted(estimator, "model_")
@@ -199,7 +199,16 @@ def calibrated(
         for fold, rows, test in _fits(estimator, X, y, sample_weight, watch):
             predicted[test] = fold.predict(rows)
         return replace(model, probA=np.array([laplace(targets - predicted)]))
-    classes = estimator.classes_
+    return replace(model, **_sigmoids(estimator, X, y, sample_weight, watch))
+
+
+def _sigmoids(
+    estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
+) -> dict[str, Vector]:
+    """Return probA and probB of each pair of classes, from decision values of rows that a fit has not seen."""
+    from sklearn.utils import _safe_indexing
+
+    classes, model = estimator.classes_, estimator.model_
     if (unknown := np.setdiff1d(y, classes)).size:
         raise ValueError(f"y has the label {unknown[0]!r}, expected those of the fit: {', '.join(map(repr, classes))}")
     k = len(classes)
@@ -225,14 +234,14 @@ def calibrated(
         own = index[pair] == first
         fitted.append(platt(values[pair, np.where(own, second - 1, first)], own))
     A, B = np.array(fitted).T
-    return replace(model, probA=A, probB=-B if k == 2 else B)  # (of two classes the second is the positive one)
+    return {"probA": A, "probB": -B if k == 2 else B}  # (of two classes the second is the positive one)
 
 
 def _fits(
     estimator: Any, X: Any, y: NDArray[Any], sample_weight: Any, watch: Callable[[Any, Rows], object]
 ) -> Iterator[tuple[Any, Any, Rows]]:
-    """(The estimator fitted to the rows of the other folds, or their only class (1,); this one's rows; where they
-    stand). Of kernel values that are given scikit-learn knows which columns belong to the rows."""
+    """Yield for each fold the estimator that is fitted to the other folds' rows, or their only class (1,); the fold's
+    rows; and their places. scikit-learn knows which columns of given kernel values belong to the rows."""
     from sklearn.base import clone, is_classifier
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils.metaestimators import _safe_split

@@ -11,6 +11,8 @@ import gzip
 import lzma
 import os
 import re
+import struct
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +36,9 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, "
 _DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what a damaged stream raises
 WORD = re.compile(rb"\S+")
 HIGHEST = 2**31 - 1  # of feature numbers and labels: LIBSVM's are C ints
+_ROWS = "X", "X_train"  # the rows in an archive of several arrays
+_SCIPY = {"format", "shape", "data"}  # what scipy.sparse.save_npz writes, beside the indices
+_ARCHIVE_DAMAGE = (zipfile.BadZipFile, ValueError, EOFError, KeyError, OverflowError, struct.error)
 
 
 # Data
@@ -67,6 +72,45 @@ def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[spar
                 raise
             cause = str(error)
     raise ValueError(diagnose(path, n_features, cause, lines.at(), lowest=lowest))
+
+
+def read_rows(path: PathLike, n_features: int | None = None) -> Any:
+    """The rows of a file, (n, d): dense of a .npy, or of X, X_train or the only matrix of a .npz; CSR of what
+    scipy.sparse.save_npz writes, and of svmlight text, as :func:`read_problem` reads it.
+
+    n_features: d, where svmlight text has its last columns empty. Raises OSError and ValueError, which names the file.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".npy", ".npz"):
+        return read_problem(path, n_features)[0]
+    try:
+        with explained(f"reading {path}"):
+            X = _archived(path) if suffix == ".npz" else np.load(path, allow_pickle=False)
+    except _ARCHIVE_DAMAGE as error:
+        raise ValueError(f"{path}: got {str(error)[:300]}, expected numbers as NumPy or SciPy write them") from None
+    if X.ndim != 2 or X.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: got an array of {X.dtype} with the shape {X.shape}, expected rows of numbers")
+    if n_features is not None and n_features != X.shape[1]:
+        raise ValueError(f"{path}: got {X.shape[1]} columns, expected {n_features}, the number of features")
+    return X
+
+
+def _archived(path: PathLike) -> Any:
+    """The rows of an archive of arrays."""
+    with np.load(path, allow_pickle=False) as archive:
+        names = set(archive.files)
+        if not names >= _SCIPY:
+            name = next((name for name in _ROWS if name in names), None) or _only(archive)
+            return archive[name]
+    return sparse.load_npz(path)
+
+
+def _only(archive: Any) -> str:
+    """The name of the only matrix. Raises ValueError where there are more, or none."""
+    found = [name for name in archive.files if archive[name].ndim == 2]
+    if len(found) != 1:
+        raise ValueError(f"the arrays {', '.join(archive.files)}, and none is called {' or '.join(_ROWS)}")
+    return str(found[0])
 
 
 def read_kernel(
