@@ -138,9 +138,10 @@ def clsvm_names() -> list[str]:
 
 
 def further() -> list[tuple[Any, Any, Any]]:
-    """Estimators that the tests of each task do not copy, share out or cut in batches."""
+    """Estimators of each task that are copied, shared out and cut in batches."""
     X, y = IRIS
     return [
+        (SVC(C=3, class_weight="balanced", memory_limit="1GB"), X, y),
         (NuSVC(nu=0.3), X, y),
         (NuSVR(C=3, nu=0.4), *DIABETES),
         (SVC(multi_class="crammer_singer"), X, y),
@@ -149,7 +150,7 @@ def further() -> list[tuple[Any, Any, Any]]:
     ]
 
 
-IDS = ["nu-svc", "nu-svr", "crammer-singer", "ovr", "precomputed"]
+IDS = ["svc", "nu-svc", "nu-svr", "crammer-singer", "ovr", "precomputed"]
 FURTHER = pytest.mark.parametrize(("model", "X", "y"), further(), ids=IDS)
 LEARNT = ("support_", "dual_coef_", "intercept_", "n_iter_", "n_support_")
 
@@ -162,11 +163,13 @@ def same_bits(one: Any, other: Any, X: Any) -> None:
 
 @FURTHER
 def test_copies(model: Any, X: Any, y: Any, tmp_path: Path) -> None:
+    X = sp.csr_matrix(X) if model.get_params().get("class_weight") else X
     model = clone(model).fit(X, y)
     joblib.dump(model, tmp_path / "model")
-    for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model")):
+    copies = [copy.copy(model), copy.deepcopy(model), joblib.load(tmp_path / "model")]
+    for made in copies + [pickle.loads(pickle.dumps(model, protocol)) for protocol in (2, pickle.HIGHEST_PROTOCOL)]:
         same_bits(made, model, X)
-        assert made.get_params() == model.get_params()
+        assert (made.get_params(), made.fit_report_) == (model.get_params(), model.fit_report_)
     assert not hasattr(clone(model), "model_")
     same_bits(clone(model).fit(X, y), model, X)
 

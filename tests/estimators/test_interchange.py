@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from sklearn.datasets import load_iris
 
 import clsvm
@@ -36,15 +35,6 @@ def test_data_frames(library: str) -> None:
         model.predict(rows[NAMES[::-1]])
 
 
-@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array, sp.coo_array, sp.lil_array, sp.dok_array, sp.bsr_array])
-def test_sparse_arrays(form: Any) -> None:
-    rows = form(X)
-    model = SVC().fit(rows, KINDS)
-    assert model.support_vectors_.format == "csr"
-    np.testing.assert_allclose(model.decision_function(rows), PLAIN.decision_function(X), atol=1e-3)
-    np.testing.assert_array_equal(model.decision_function(rows), model.decision_function(X))
-
-
 def test_mapped_files(tmp_path: Path) -> None:
     """Files opened for reading alone, by rows and by columns."""
     for order in ("C", "F"):
@@ -70,3 +60,18 @@ def test_onnx(estimator: Any) -> None:
         np.testing.assert_allclose(scores[0].ravel(), model.decision_function(rows), atol=1e-4)
     else:
         np.testing.assert_allclose(first.ravel(), model.predict(rows), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["SVC", "FalkonClassifier"])
+@pytest.mark.parametrize("form", ["None", "nan", "string"])
+def test_missing_labels(name: str, form: str) -> None:
+    """A missing label is refused with its value, in a list, an array or a column."""
+    pandas = pytest.importorskip("pandas")
+    labels = ["no", "yes"] * 5
+    y: Any = {
+        "None": [*labels[:-1], None],
+        "nan": np.array([*labels[:-1], np.nan], dtype=object),
+        "string": pandas.Series([*labels[:-1], pandas.NA], dtype="string"),
+    }[form]
+    with pytest.raises(ValueError, match=r"y must have a value for each row, got (None|nan|<NA>): missing"):
+        getattr(clsvm, name)().fit(np.arange(20.0).reshape(10, 2), y)
