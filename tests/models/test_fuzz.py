@@ -32,7 +32,7 @@ from scipy import sparse
 from clsvm import Kernel, load_model, save_model
 from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel
-from tests.models.test_libsvm_tasks import MODELS, make_model
+from tests.models.test_libsvm import MODELS, model_of
 from tests.models.test_probability import with_estimates
 
 pytestmark = pytest.mark.full
@@ -67,7 +67,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     tasks = [*MODELS, ("c_svc", 2)]
     models: dict[str, KernelModel] = {f"{task}{k}.probable": with_estimates(task, k) for task, k in tasks}
-    models |= {f"{task}{k}": make_model(task, k) for task, k in MODELS}
+    models |= {f"{task}{k}": model_of(task, k) for task, k in MODELS}
     for name, model in models.items():
         libsvm.save_model(model, folder / "m")
         found[f"{name}.model"] = (folder / "m").read_bytes()
@@ -77,7 +77,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
             found[f"{name}.{form}.npz"] = (folder / "m").read_bytes()
     own = Kernel("exp(-gamma * sqdist) + c * dot ** degree", gamma=0.3, c=0.1, degree=2)
     labels = np.array(["ham", "maybe", "no", "spam"])
-    save_model(replace(make_model("c_svc", 4), kernel=own, classes=labels), folder / "m")
+    save_model(replace(model_of("c_svc", 4), kernel=own, classes=labels), folder / "m")
     found["text.npz"] = (folder / "m").read_bytes()
     rng = np.random.default_rng(2)
     X = rng.normal(size=(40, 12)) * (rng.random((40, 12)) < 0.5)

@@ -20,6 +20,7 @@ from scipy import sparse
 from clsvm import files, kernels
 from clsvm.models import libsvm, npz, svmlight
 from clsvm.models.model import KernelModel
+from clsvm.models.pairwise import pairs
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
@@ -76,6 +77,24 @@ KERNELS = [
     kernels.make("rbf", gamma=0.1),
     kernels.make("sigmoid", gamma=0.05, coef0=-0.2),
 ]
+
+
+def model_of(task: str, k: int = 0, kernel: kernels.Kernel = KERNELS[2]) -> KernelModel:
+    """Eleven support vectors with five features; of k classes in no order."""
+    rng = np.random.default_rng(4)
+    problems = max(1, k - 1)
+    return KernelModel(
+        kernel=kernel,
+        support_vectors=sparse.csr_matrix(rng.normal(size=(11, 5)) * (rng.random((11, 5)) < 0.7)),
+        dual_coef=rng.normal(size=(problems, 11)),
+        intercept=rng.normal(size=len(pairs(k)) if k else 1),
+        classes=np.array([5, -2, 9, 0])[:k] if k else np.zeros(0),
+        n_support=np.array([4, 3, 3, 1] if k else [11], np.int32),
+        task=task,
+    )
+
+
+MODELS = [("c_svc", 4), ("nu_svc", 4), ("one_class", 0), ("epsilon_svr", 0), ("nu_svr", 0)]
 
 
 # Data files
@@ -171,19 +190,48 @@ def test_missing_data_is_an_os_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix], ids=["dense", "sparse"])
-def test_model_round_trip(tmp_path: Path, kernel: kernels.Kernel, form: Callable[..., object]) -> None:
-    model = make_model(kernel, classes=(-3, 8))
-    model = replace(model, support_vectors=form(model.support_vectors))
-    libsvm.save_model(model, tmp_path / "model")
-    read = libsvm.load_model(tmp_path / "model")
-    assert read.kernel == kernel
-    assert read.classes.tolist() == [-3, 8]
-    assert read.n_support.tolist() == [4, 5]
-    vectors = sparse.csr_matrix(model.support_vectors).toarray()
-    np.testing.assert_array_equal(read.support_vectors.toarray(), vectors)
-    np.testing.assert_array_equal(read.dual_coef, model.dual_coef)
-    np.testing.assert_array_equal(read.intercept, model.intercept)
+@pytest.mark.parametrize(("task", "k"), [*MODELS, ("c_svc", 3)])
+@pytest.mark.parametrize("write", [libsvm.save_model, npz.save_model], ids=["LIBSVM's", "ours"])
+def test_the_same_model_comes_back(tmp_path: Path, task: str, k: int, write: Any, kernel: kernels.Kernel) -> None:
+    model = model_of(task, k, kernel)
+    if k == 3:
+        model = replace(model, n_support=np.array([5, 0, 6], np.int32))
+    write(model, tmp_path / "m")
+    read = npz.load_model(tmp_path / "m")
+    assert (read.kernel, read.task) == (model.kernel, task)
+    np.testing.assert_array_equal(read.support_vectors.toarray(), model.support_vectors.toarray())
+    for name in ("dual_coef", "intercept", "classes", "n_support"):
+        got, expected = getattr(read, name), getattr(model, name)
+        np.testing.assert_array_equal(got, expected)
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+
+
+def test_one_class_predicts_by_the_sign() -> None:
+    model = model_of("one_class")
+    X = np.random.default_rng(0).normal(size=(50, 5))
+    values = model.decision_function(X)
+    assert -1 < np.mean(np.sign(values)) < 1
+    np.testing.assert_array_equal(model.predict(X), np.sign(values))
+    np.testing.assert_array_equal(replace(model, task="epsilon_svr").predict(X), values)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("task", ["one_class", "epsilon_svr", "nu_svr"])
+def test_no_support_vectors(tmp_path: Path, task: str) -> None:
+    none = replace(
+        model_of(task),
+        support_vectors=sparse.csr_matrix((0, 5)),
+        dual_coef=np.zeros((1, 0)),
+        n_support=np.zeros(1, np.int32),
+        intercept=np.array([1.5]),
+    )
+    libsvm.save_model(none, tmp_path / "m")
+    model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / "m"), sparse.csr_matrix(np.eye(4)))
+    assert model.predict(rows).tolist() == ([1] * 4 if task == "one_class" else [1.5] * 4)
+    with open(tmp_path / "m", "a") as stream:
+        stream.write("1 1:1\n")
+    with pytest.raises(ValueError, match=r"m, line 8: got '1 1:1', expected the end of the file: total_sv is 0"):
+        libsvm.load_model(tmp_path / "m")
 
 
 def test_empty_last_columns_and_zero_rows_survive(tmp_path: Path) -> None:
@@ -254,14 +302,6 @@ def test_svm_predict_reads_our_models(tmp_path: Path, kernel: kernels.Kernel, cl
     np.testing.assert_allclose(parse_naively(path, X)[0], on_host(model, X), rtol=1e-12, atol=1e-12)
 
 
-@needs_libsvm
-def test_probability_keys_are_read_over(tmp_path: Path) -> None:
-    data = write_text(tmp_path / "data", *problem())
-    subprocess.run(["svm-train", "-b", "1", "-q", data, tmp_path / "model"], check=True, capture_output=True)
-    assert "probA" in (tmp_path / "model").read_text()
-    assert libsvm.load_model(tmp_path / "model").n_support.sum() > 2
-
-
 def test_match_columns() -> None:
     model = make_model(kernels.make("rbf", gamma=0.1))
     X = sparse.csr_matrix(np.ones((3, 9)))
@@ -291,94 +331,158 @@ SV
 -1 1:2 2:-3\x20
 """
 
-BAD_MODELS = {
-    "unknown type": ("c_svc", "spam", 1, "svm_type spam"),
-    "type without classes": ("c_svc", "one_class", 9, "none of one_class"),
-    "kernel": ("polynomial", "spam", 2, "kernel_type spam"),
-    "precomputed": ("polynomial", "precomputed", 12, "expected 0:serial"),
-    "no degree": ("degree 3\n", "", 10, "without degree"),
-    "real degree": ("degree 3", "degree 2.5", 3, "2.5"),
-    "negative degree": ("degree 3", "degree -3", 3, "-3"),
-    "no gamma": ("gamma 0.5\n", "", 10, "without gamma"),
-    "bad gamma": ("gamma 0.5", "gamma x", 4, "gamma 'x'"),
-    "nan gamma": ("gamma 0.5", "gamma nan", 4, "finite"),
-    "gamma below 0": ("gamma 0.5", "gamma -0.5", 4, "-0.5"),
-    "two gammas": ("gamma 0.5", "gamma 0.5 1", 4, "2 values"),
-    "gamma twice": ("gamma 0.5", "gamma 0.5\ngamma 0.5", 5, "again"),
-    "infinite coef0": ("coef0 -1", "coef0 -inf", 5, "finite"),
-    "three classes": ("nr_class 2", "nr_class 3", 8, "1 values of rho, expected 3"),
-    "one class": ("nr_class 2", "nr_class 1", 6, "1 classes"),
-    "no count": ("total_sv 3\n", "", 10, "without total_sv"),
-    "other count": ("total_sv 3", "total_sv 4", 10, "total_sv, 4"),
-    "huge count": ("total_sv 3", "total_sv " + "9" * 400, 7, "total_sv"),
-    "no rho": ("rho 0.25\n", "", 10, "without rho"),
-    "empty rho": ("rho 0.25", "rho", 8, "0 values"),
-    "nan rho": ("rho 0.25", "rho nan", 8, "finite"),
-    "same labels": ("label 1 -1", "label 1 1", 9, "different"),
-    "real label": ("label 1 -1", "label 1 0.5", 9, "an integer, 2 times"),
-    "no labels": ("label 1 -1\n", "", 10, "without label"),
-    "counts": ("nr_sv 1 2", "nr_sv 1 1", 10, "1 + 1"),
-    "negative counts": ("nr_sv 1 2", "nr_sv -1 4", 10, "-1 + 4"),
-    "unknown key": ("rho 0.25", "rho 0.25\nspam 1", 9, "'spam 1'"),
-    "blank line": ("rho 0.25", "rho 0.25\n", 9, "expected a key"),
-    "no SV": ("SV\n", "", 11, "expected a key"),
-    "bad coefficient": ("-0.5 2:1", "x 2:1", 13, "coefficient 'x'"),
-    "nan coefficient": ("-0.5 2:1", "nan 2:1", 13, "coefficient 'nan'"),
-    "bad value": ("2:-3", "2:-3x", 14, "value '-3x'"),
-    "infinite value": ("2:-3", "2:inf", 14, "value 'inf'"),
-    "index 0": ("-0.5 2:1", "-0.5 0:1", 13, "index '0'"),
-    "unsorted": ("1:2 2:-3", "2:2 1:-3", 14, "index 1 after 2"),
-    "row missing": ("-0.5 2:1\x20\n", "", 14, "got 2 support vectors"),
-    "row too many": ("-0.5 2:1\x20\n", "-0.5 2:1\x20\n" * 2, 15, "got 4 support vectors"),
-    "binary": ("svm_type c_svc", "\x00\x01\x02", 1, "expected a key"),
-    "empty": (GOOD, "", 1, "end of the file"),
+PAIRS = """svm_type c_svc
+kernel_type rbf
+gamma 0.5
+nr_class 3
+total_sv 3
+rho 0.25 -1 2
+label 1 -1 4
+nr_sv 1 2 0
+SV
+1.5 -1 1:0.5 3:1\x20
+-0.5 0 2:1\x20
+-1 2 \x20
+"""
+REGRESSION = """svm_type epsilon_svr
+kernel_type linear
+nr_class 2
+total_sv 2
+rho 0.25
+SV
+1.5 1:0.5 3:1\x20
+-0.5 2:1\x20
+"""
+PROBABLE = PAIRS.replace("nr_sv", "probA -1 -2 -3\nprobB 0.5 0 1e-3\nnr_sv")
+SCALE = REGRESSION.replace("rho 0.25", "rho 0.25\nprobA 0.7")
+ONE_CLASS = REGRESSION.replace("epsilon_svr", "one_class").replace("SV\n", f"prob_density_marks{' 1' * 10}\nSV\n")
+BAD: dict[str, tuple[str, str, str, int, str]] = {
+    "unknown type": (GOOD, "c_svc", "spam", 1, "svm_type spam"),
+    "type without classes": (GOOD, "c_svc", "one_class", 9, "none of one_class"),
+    "kernel": (GOOD, "polynomial", "spam", 2, "kernel_type spam"),
+    "precomputed": (GOOD, "polynomial", "precomputed", 12, "expected 0:serial"),
+    "no degree": (GOOD, "degree 3\n", "", 10, "without degree"),
+    "real degree": (GOOD, "degree 3", "degree 2.5", 3, "2.5"),
+    "negative degree": (GOOD, "degree 3", "degree -3", 3, "-3"),
+    "no gamma": (GOOD, "gamma 0.5\n", "", 10, "without gamma"),
+    "bad gamma": (GOOD, "gamma 0.5", "gamma x", 4, "gamma 'x'"),
+    "nan gamma": (GOOD, "gamma 0.5", "gamma nan", 4, "finite"),
+    "gamma below 0": (GOOD, "gamma 0.5", "gamma -0.5", 4, "-0.5"),
+    "two gammas": (GOOD, "gamma 0.5", "gamma 0.5 1", 4, "2 values"),
+    "gamma twice": (GOOD, "gamma 0.5", "gamma 0.5\ngamma 0.5", 5, "again"),
+    "infinite coef0": (GOOD, "coef0 -1", "coef0 -inf", 5, "finite"),
+    "one class": (GOOD, "nr_class 2", "nr_class 1", 6, "1 classes"),
+    "no count": (GOOD, "total_sv 3\n", "", 10, "without total_sv"),
+    "other count": (GOOD, "total_sv 3", "total_sv 4", 10, "total_sv, 4"),
+    "huge count": (GOOD, "total_sv 3", "total_sv " + "9" * 400, 7, "total_sv"),
+    "no rho": (GOOD, "rho 0.25\n", "", 10, "without rho"),
+    "real label": (GOOD, "label 1 -1", "label 1 0.5", 9, "an integer, 2 times"),
+    "no labels": (GOOD, "label 1 -1\n", "", 10, "without label"),
+    "unknown key": (GOOD, "rho 0.25", "rho 0.25\nspam 1", 9, "'spam 1'"),
+    "blank line": (GOOD, "rho 0.25", "rho 0.25\n", 9, "expected a key"),
+    "no SV": (GOOD, "SV\n", "", 11, "expected a key"),
+    "bad coefficient": (GOOD, "-0.5 2:1", "x 2:1", 13, "coefficient 'x'"),
+    "nan coefficient": (GOOD, "-0.5 2:1", "nan 2:1", 13, "coefficient 'nan'"),
+    "bad value": (GOOD, "2:-3", "2:-3x", 14, "value '-3x'"),
+    "unsorted": (GOOD, "1:2 2:-3", "2:2 1:-3", 14, "index 1 after 2"),
+    "binary": (GOOD, "svm_type c_svc", "\x00\x01\x02", 1, "expected a key"),
+    "empty": (GOOD, GOOD, "", 1, "end of the file"),
+    "a rho too few": (PAIRS, "rho 0.25 -1 2", "rho 0.25 -1", 6, "2 values of rho, expected 3"),
+    "nan rho": (PAIRS, "rho 0.25 -1 2", "rho 0.25 nan 2", 6, "a finite number, 3 times"),
+    "more classes": (PAIRS, "nr_class 3", "nr_class 4", 6, "3 values of rho, expected 6"),
+    "absurd classes": (PAIRS, "nr_class 3", "nr_class 999999999", 6, "3 values of rho, expected 499999998500000001"),
+    "a label too few": (PAIRS, "label 1 -1 4", "label 1 -1", 7, "2 values of label, expected 3"),
+    "label twice": (PAIRS, "label 1 -1 4", "label 1 -1 1", 7, "labels 1 -1 1, expected 3 different 32-bit"),
+    "long label": (PAIRS, "label 1 -1 4", "label 1 -1 2147483648", 7, "3 different 32-bit integers"),
+    "counts": (PAIRS, "nr_sv 1 2 0", "nr_sv 1 2 1", 8, "1 + 2 + 1, expected 3 counts whose sum is total_sv, 3"),
+    "negative counts": (PAIRS, "nr_sv 1 2 0", "nr_sv 1 3 -1", 8, "1 + 3 + -1"),
+    "text as second coefficient": (PAIRS, "-0.5 0 2:1", "-0.5 x 2:1", 11, "coefficient 'x', expected a finite"),
+    "one coefficient": (PAIRS, "-0.5 0 2:1", "-0.5 2:1", 11, "coefficient '2:1', expected a finite number"),
+    "one coefficient alone": (PAIRS, "-0.5 0 2:1", "-0.5", 11, "1 numbers (coefficients), expected 2"),
+    "a coefficient too many": (PAIRS, "-0.5 0 2:1", "-0.5 0 1 2:1", 11, "'1', expected index:value"),
+    "infinite coefficient": (PAIRS, "-0.5 0 2:1", "-0.5 1e999 2:1", 11, "coefficient '1e999'"),
+    "infinite value": (PAIRS, "2:1", "2:inf", 11, "value 'inf'"),
+    "index 0": (PAIRS, "2:1", "0:1", 11, "index '0'"),
+    "row missing": (PAIRS, "-0.5 0 2:1\x20\n", "", 12, "got 2 support vectors, expected 3"),
+    "row too many": (PAIRS, "-0.5 0 2:1\x20\n", "-0.5 0 2:1\x20\n" * 2, 13, "got 4 support vectors, expected 3"),
+    "classes of a regression": (REGRESSION, "nr_class 2", "nr_class 3", 3, "3 classes, expected 2, as epsilon_svr"),
+    "two rhos": (REGRESSION, "rho 0.25", "rho 0.25 1", 5, "2 values of rho, expected 1"),
+    "label of a regression": (REGRESSION, "rho 0.25", "rho 0.25\nlabel 1 2", 6, "got label, expected none of epsilon"),
+    "negative count": (REGRESSION, "total_sv 2", "total_sv -1", 4, "total_sv -1, expected 0 or more"),
+    "no vectors": (REGRESSION, "total_sv 2", "total_sv 0", 7, "got '1.5 1:0.5 3:1', expected the end of the file"),
+    "without type": (REGRESSION, "svm_type epsilon_svr\n", "", 5, "without svm_type"),
+    "no probB": (PROBABLE, "probB 0.5 0 1e-3\n", "", 10, "without probB above it, expected 'probB ...'"),
+    "a probB too few": (PROBABLE, "probB 0.5 0 1e-3", "probB 0.5 0", 9, "2 values of probB, expected 3"),
+    "text as probA": (PROBABLE, "probA -1 -2 -3", "probA -1 x -3", 8, "expected a finite number, 3 times"),
+    "infinite probB": (PROBABLE, "probB 0.5", "probB inf", 9, "expected a finite number, 3 times"),
+    "marks of classes": (
+        PROBABLE,
+        "probA",
+        "prob_density_marks 1\nprobA",
+        8,
+        "prob_density_marks, expected none of c_s",
+    ),
+    "probB of a regression": (SCALE, "probA 0.7", "probA 0.7\nprobB 1", 7, "got probB, expected none of epsilon_svr"),
+    "probB alone": (SCALE, "probA 0.7", "probB 0.7", 6, "got probB, expected none of epsilon_svr"),
+    "negative scale": (SCALE, "probA 0.7", "probA -0.7", 6, "a scale of errors -0.7, expected 0 or more"),
+    "probA of one class": (ONE_CLASS, "prob_density", "probA 1\nprob_density", 6, "probA, expected none of one_class"),
+    "a mark too few": (ONE_CLASS, "marks 1", "marks", 6, "9 values of prob_density_marks, expected 10"),
+    "marks out of order": (ONE_CLASS, "marks 1", "marks 2", 6, "marks out of order, expected ascending ones"),
+    "other type": (REGRESSION, "epsilon_svr", "svr", 1, "svm_type svr, expected c_svc, nu_svc, one_class, epsilon"),
 }
 
 
-def test_the_undamaged_model_reads(tmp_path: Path) -> None:
-    (tmp_path / "model").write_text(GOOD)
-    model = libsvm.load_model(tmp_path / "model")
-    assert model.dual_coef.tolist() == [[-0.5, -1.0, 1.5]]
-    assert model.support_vectors.toarray().tolist() == [[0, 1, 0], [2, -3, 0], [0.5, 0, 1]]
-    assert (model.intercept.tolist(), model.n_support.tolist()) == ([-0.25], [2, 1])
-    assert model.kernel == kernels.make("poly", gamma=0.5, coef0=-1, degree=3)
-
-
-@pytest.mark.parametrize("name", BAD_MODELS)
+@pytest.mark.parametrize("name", BAD)
 def test_bad_model_names_file_line_got_expected(tmp_path: Path, name: str) -> None:
-    old, new, line, part = BAD_MODELS[name]
-    assert old in GOOD
-    (tmp_path / "bad.model").write_text(GOOD.replace(old, new, 1))
+    good, old, new, line, part = BAD[name]
+    assert old in good
+    (tmp_path / "bad.model").write_text(good.replace(old, new, 1))
     with pytest.raises(ValueError, match=r"got .*expected") as caught:
         libsvm.load_model(tmp_path / "bad.model")
     assert f"bad.model, line {line}: " in str(caught.value)
     assert part in str(caught.value)
 
 
-def test_every_cut_of_a_model_is_noticed(tmp_path: Path) -> None:
-    for end in range(len(GOOD)):
-        (tmp_path / "cut.model").write_text(GOOD[:end])
+@pytest.mark.parametrize("good", [GOOD, PAIRS, REGRESSION, PROBABLE, SCALE, ONE_CLASS], ids=range(6))
+def test_every_cut_of_a_model_is_noticed(tmp_path: Path, good: str) -> None:
+    for end in range(len(good)):
+        (tmp_path / "cut.model").write_text(good[:end])
         with pytest.raises(ValueError, match=r"cut.model, line \d+: got .*expected"):
             libsvm.load_model(tmp_path / "cut.model")
+    (tmp_path / "whole").write_text(good)
+    model = libsvm.load_model(tmp_path / "whole")
+    if good == PAIRS:
+        assert model.dual_coef.tolist() == [[1.5, -0.5, -1], [-1, 0, 2]]
+        assert model.support_vectors.toarray().tolist() == [[0.5, 0, 1], [0, 1, 0], [0, 0, 0]]
+        assert (model.intercept.tolist(), model.classes.tolist()) == ([-0.25, 1, -2], [1, -1, 4])
+        assert model.n_support.tolist() == [1, 2, 0]
+    if good == GOOD:
+        assert model.dual_coef.tolist() == [[-0.5, -1.0, 1.5]]
+        assert model.support_vectors.toarray().tolist() == [[0, 1, 0], [2, -3, 0], [0.5, 0, 1]]
+        assert (model.intercept.tolist(), model.n_support.tolist()) == ([-0.25], [2, 1])
+        assert model.kernel == kernels.make("poly", gamma=0.5, coef0=-1, degree=3)
 
 
 # Models: what cannot be written
 
 
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"kernel": kernels.make("cosine")}, "no kernel 'cosine'"),
-        ({"classes": np.array([0.5, 1.0])}, "integer labels"),
-        ({"classes": np.array(["a", "b"])}, "integer labels"),
-        ({"classes": np.array([0, 2**31])}, "integer labels"),
-        ({"intercept": np.array([np.nan])}, "not finite"),
-    ],
-    ids=["kernel", "real label", "text label", "long label", "nan"],
-)
-def test_what_the_format_cannot_hold(tmp_path: Path, change: dict[str, Any], part: str) -> None:
-    with pytest.raises(ValueError, match=part):
-        libsvm.save_model(replace(make_model(kernels.make("linear")), **change), tmp_path / "model")
+def test_what_the_format_cannot_hold(tmp_path: Path) -> None:
+    three, two = model_of("c_svc", 3), make_model(kernels.make("linear"))
+    for model, words in (
+        (replace(three, dual_coef=np.ones((3, 11))), "pairs of classes, got 3 classes in one machine"),
+        (replace(three, classes=np.array([1.0, 2.5, 3])), "integer labels only"),
+        (replace(three, task="epsilon_svr"), "no model of 3 classes whose task is 'epsilon_svr'"),
+        (model_of("c_svc"), "no model of 0 classes whose task is 'c_svc'"),
+        (model_of("spam"), "whose task is 'spam'"),
+        (replace(three, intercept=np.array([0, np.inf, 1])), "not finite"),
+        (replace(two, kernel=kernels.make("cosine")), "no kernel 'cosine'"),
+        (replace(two, kernel=kernels.Kernel("exp(-dot)")), "no kernel 'expression'"),
+        (replace(two, task="one_class"), "no model of 2 classes whose task is 'one_class'"),
+        (replace(two, classes=np.array(["a", "b"])), "integer labels"),
+        (replace(two, classes=np.array([0, 2**31])), "integer labels"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            libsvm.save_model(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
 

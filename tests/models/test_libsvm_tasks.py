@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +12,14 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels, load_model, save_model
+from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, load_model, save_model
 from clsvm.kernels import Kernel
 from clsvm.models import libsvm, svmlight
-from clsvm.models.model import KernelModel
-from clsvm.models.pairwise import pairs
 from tests.conftest import Command
-from tests.models.test_libsvm import write_text
+from tests.models.test_libsvm import KERNELS, needs_libsvm, write_text
 
 pytestmark = pytest.mark.full
 
-needs_libsvm = pytest.mark.skipif(
-    not (shutil.which("svm-train") and shutil.which("svm-predict")),
-    reason="LIBSVM's svm-train and svm-predict are not installed (Debian: libsvm-tools)",
-)
-KERNELS = [
-    kernels.make("linear"),
-    kernels.make("poly", gamma=0.3, coef0=1.1, degree=2),
-    kernels.make("rbf", gamma=0.2),
-    kernels.make("sigmoid", gamma=0.05, coef0=-0.2),
-]
 FLAGS = {
     "linear": ["-t", "0"],
     "poly": ["-t", "1", "-g", "0.3", "-r", "1.1", "-d", "2"],
@@ -78,24 +64,6 @@ def assert_predictions(got: np.ndarray, expected: np.ndarray, task: str) -> None
         np.testing.assert_allclose(got, expected, rtol=2e-6)
     else:
         np.testing.assert_array_equal(got, expected)
-
-
-def make_model(task: str, k: int = 0, kernel: Kernel = KERNELS[2]) -> KernelModel:
-    """Eleven support vectors with five features; of k classes in no order."""
-    rng = np.random.default_rng(4)
-    problems = max(1, k - 1)
-    return KernelModel(
-        kernel=kernel,
-        support_vectors=sparse.csr_matrix(rng.normal(size=(11, 5)) * (rng.random((11, 5)) < 0.7)),
-        dual_coef=rng.normal(size=(problems, 11)),
-        intercept=rng.normal(size=len(pairs(k)) if k else 1),
-        classes=np.array([5, -2, 9, 0])[:k] if k else np.zeros(0),
-        n_support=np.array([4, 3, 3, 1] if k else [11], np.int32),
-        task=task,
-    )
-
-
-MODELS = [("c_svc", 4), ("nu_svc", 4), ("one_class", 0), ("epsilon_svr", 0), ("nu_svr", 0)]
 
 
 # Model files
@@ -167,22 +135,6 @@ def test_ten_classes_both_ways(tmp_path: Path) -> None:
     assert np.mean(answers[1] == y) > 0.9
 
 
-@pytest.mark.parametrize(("task", "k"), [*MODELS, ("c_svc", 3)])
-@pytest.mark.parametrize("write", [libsvm.save_model, save_model], ids=["LIBSVM's", "ours"])
-def test_the_same_model_comes_back(tmp_path: Path, task: str, k: int, write: Any) -> None:
-    model = make_model(task, k)
-    if k == 3:
-        model = replace(model, n_support=np.array([5, 0, 6], np.int32))
-    write(model, tmp_path / "m")
-    read = load_model(tmp_path / "m")
-    assert (read.kernel, read.task) == (model.kernel, task)
-    np.testing.assert_array_equal(read.support_vectors.toarray(), model.support_vectors.toarray())
-    for name in ("dual_coef", "intercept", "classes", "n_support"):
-        got, expected = getattr(read, name), getattr(model, name)
-        np.testing.assert_array_equal(got, expected)
-        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
-
-
 TIE = """svm_type c_svc
 kernel_type linear
 nr_class 3
@@ -210,148 +162,6 @@ def test_as_many_votes(tmp_path: Path) -> None:
     assert model.predict(rows).tolist() == [9, 9, 9]
     assert load_model(tmp_path / "ours").predict(rows).tolist() == [9, 9, 9]
     assert svm_predict(data, tmp_path / "again", tmp_path / "out").tolist() == [9, 9, 9]
-
-
-def test_one_class_predicts_by_the_sign() -> None:
-    model = make_model("one_class")
-    X = np.random.default_rng(0).normal(size=(50, 5))
-    values = model.decision_function(X)
-    assert -1 < np.mean(np.sign(values)) < 1
-    np.testing.assert_array_equal(model.predict(X), np.sign(values))
-    np.testing.assert_array_equal(replace(model, task="epsilon_svr").predict(X), values)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("task", ["one_class", *VALUES])
-def test_no_support_vectors(tmp_path: Path, task: str) -> None:
-    none = replace(
-        make_model(task),
-        support_vectors=sparse.csr_matrix((0, 5)),
-        dual_coef=np.zeros((1, 0)),
-        n_support=np.zeros(1, np.int32),
-        intercept=np.array([1.5]),
-    )
-    libsvm.save_model(none, tmp_path / "m")
-    model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / "m"), sparse.csr_matrix(np.eye(4)))
-    assert model.predict(rows).tolist() == ([1] * 4 if task == "one_class" else [1.5] * 4)
-    with open(tmp_path / "m", "a") as stream:
-        stream.write("1 1:1\n")
-    with pytest.raises(ValueError, match=r"m, line 8: got '1 1:1', expected the end of the file: total_sv is 0"):
-        libsvm.load_model(tmp_path / "m")
-
-
-# Damaged model files
-
-PAIRS = """svm_type c_svc
-kernel_type rbf
-gamma 0.5
-nr_class 3
-total_sv 3
-rho 0.25 -1 2
-label 1 -1 4
-nr_sv 1 2 0
-SV
-1.5 -1 1:0.5 3:1\x20
--0.5 0 2:1\x20
--1 2 \x20
-"""
-REGRESSION = """svm_type epsilon_svr
-kernel_type linear
-nr_class 2
-total_sv 2
-rho 0.25
-SV
-1.5 1:0.5 3:1\x20
--0.5 2:1\x20
-"""
-PROBABLE = PAIRS.replace("nr_sv", "probA -1 -2 -3\nprobB 0.5 0 1e-3\nnr_sv")
-SCALE = REGRESSION.replace("rho 0.25", "rho 0.25\nprobA 0.7")
-ONE_CLASS = REGRESSION.replace("epsilon_svr", "one_class").replace("SV\n", f"prob_density_marks{' 1' * 10}\nSV\n")
-BAD: dict[str, tuple[str, str, str, int, str]] = {
-    "a rho too few": (PAIRS, "rho 0.25 -1 2", "rho 0.25 -1", 6, "2 values of rho, expected 3"),
-    "nan rho": (PAIRS, "rho 0.25 -1 2", "rho 0.25 nan 2", 6, "a finite number, 3 times"),
-    "more classes": (PAIRS, "nr_class 3", "nr_class 4", 6, "3 values of rho, expected 6"),
-    "absurd classes": (PAIRS, "nr_class 3", "nr_class 999999999", 6, "3 values of rho, expected 499999998500000001"),
-    "a label too few": (PAIRS, "label 1 -1 4", "label 1 -1", 7, "2 values of label, expected 3"),
-    "label twice": (PAIRS, "label 1 -1 4", "label 1 -1 1", 7, "labels 1 -1 1, expected 3 different 32-bit"),
-    "long label": (PAIRS, "label 1 -1 4", "label 1 -1 2147483648", 7, "3 different 32-bit integers"),
-    "counts": (PAIRS, "nr_sv 1 2 0", "nr_sv 1 2 1", 8, "1 + 2 + 1, expected 3 counts whose sum is total_sv, 3"),
-    "negative counts": (PAIRS, "nr_sv 1 2 0", "nr_sv 1 3 -1", 8, "1 + 3 + -1"),
-    "text as second coefficient": (PAIRS, "-0.5 0 2:1", "-0.5 x 2:1", 11, "coefficient 'x', expected a finite"),
-    "one coefficient": (PAIRS, "-0.5 0 2:1", "-0.5 2:1", 11, "coefficient '2:1', expected a finite number"),
-    "one coefficient alone": (PAIRS, "-0.5 0 2:1", "-0.5", 11, "1 numbers (coefficients), expected 2"),
-    "a coefficient too many": (PAIRS, "-0.5 0 2:1", "-0.5 0 1 2:1", 11, "'1', expected index:value"),
-    "infinite coefficient": (PAIRS, "-0.5 0 2:1", "-0.5 1e999 2:1", 11, "coefficient '1e999'"),
-    "infinite value": (PAIRS, "2:1", "2:inf", 11, "value 'inf'"),
-    "index 0": (PAIRS, "2:1", "0:1", 11, "index '0'"),
-    "row missing": (PAIRS, "-0.5 0 2:1\x20\n", "", 12, "got 2 support vectors, expected 3"),
-    "row too many": (PAIRS, "-0.5 0 2:1\x20\n", "-0.5 0 2:1\x20\n" * 2, 13, "got 4 support vectors, expected 3"),
-    "classes of a regression": (REGRESSION, "nr_class 2", "nr_class 3", 3, "3 classes, expected 2, as epsilon_svr"),
-    "two rhos": (REGRESSION, "rho 0.25", "rho 0.25 1", 5, "2 values of rho, expected 1"),
-    "label of a regression": (REGRESSION, "rho 0.25", "rho 0.25\nlabel 1 2", 6, "got label, expected none of epsilon"),
-    "negative count": (REGRESSION, "total_sv 2", "total_sv -1", 4, "total_sv -1, expected 0 or more"),
-    "no vectors": (REGRESSION, "total_sv 2", "total_sv 0", 7, "got '1.5 1:0.5 3:1', expected the end of the file"),
-    "without type": (REGRESSION, "svm_type epsilon_svr\n", "", 5, "without svm_type"),
-    "no probB": (PROBABLE, "probB 0.5 0 1e-3\n", "", 10, "without probB above it, expected 'probB ...'"),
-    "a probB too few": (PROBABLE, "probB 0.5 0 1e-3", "probB 0.5 0", 9, "2 values of probB, expected 3"),
-    "text as probA": (PROBABLE, "probA -1 -2 -3", "probA -1 x -3", 8, "expected a finite number, 3 times"),
-    "infinite probB": (PROBABLE, "probB 0.5", "probB inf", 9, "expected a finite number, 3 times"),
-    "marks of classes": (
-        PROBABLE,
-        "probA",
-        "prob_density_marks 1\nprobA",
-        8,
-        "prob_density_marks, expected none of c_s",
-    ),
-    "probB of a regression": (SCALE, "probA 0.7", "probA 0.7\nprobB 1", 7, "got probB, expected none of epsilon_svr"),
-    "probB alone": (SCALE, "probA 0.7", "probB 0.7", 6, "got probB, expected none of epsilon_svr"),
-    "negative scale": (SCALE, "probA 0.7", "probA -0.7", 6, "a scale of errors -0.7, expected 0 or more"),
-    "probA of one class": (ONE_CLASS, "prob_density", "probA 1\nprob_density", 6, "probA, expected none of one_class"),
-    "a mark too few": (ONE_CLASS, "marks 1", "marks", 6, "9 values of prob_density_marks, expected 10"),
-    "marks out of order": (ONE_CLASS, "marks 1", "marks 2", 6, "marks out of order, expected ascending ones"),
-    "other type": (REGRESSION, "epsilon_svr", "svr", 1, "svm_type svr, expected c_svc, nu_svc, one_class, epsilon"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_model_names_file_line_got_expected(tmp_path: Path, name: str) -> None:
-    good, old, new, line, part = BAD[name]
-    assert old in good
-    (tmp_path / "bad.model").write_text(good.replace(old, new, 1))
-    with pytest.raises(ValueError, match=r"got .*expected") as caught:
-        libsvm.load_model(tmp_path / "bad.model")
-    assert f"bad.model, line {line}: " in str(caught.value)
-    assert part in str(caught.value)
-
-
-@pytest.mark.parametrize("good", [PAIRS, REGRESSION, PROBABLE, SCALE, ONE_CLASS], ids=range(5))
-def test_every_cut_of_a_model_is_noticed(tmp_path: Path, good: str) -> None:
-    for end in range(len(good)):
-        (tmp_path / "cut.model").write_text(good[:end])
-        with pytest.raises(ValueError, match=r"cut.model, line \d+: got .*expected"):
-            libsvm.load_model(tmp_path / "cut.model")
-    (tmp_path / "whole").write_text(good)
-    model = libsvm.load_model(tmp_path / "whole")
-    if good == PAIRS:
-        assert model.dual_coef.tolist() == [[1.5, -0.5, -1], [-1, 0, 2]]
-        assert model.support_vectors.toarray().tolist() == [[0.5, 0, 1], [0, 1, 0], [0, 0, 0]]
-        assert (model.intercept.tolist(), model.classes.tolist()) == ([-0.25, 1, -2], [1, -1, 4])
-        assert model.n_support.tolist() == [1, 2, 0]
-
-
-def test_what_the_format_cannot_hold(tmp_path: Path) -> None:
-    three = make_model("c_svc", 3)
-    for model, words in (
-        (replace(three, dual_coef=np.ones((3, 11))), "pairs of classes, got 3 classes in one machine"),
-        (replace(three, classes=np.array([1.0, 2.5, 3])), "integer labels only"),
-        (replace(three, task="epsilon_svr"), "no model of 3 classes whose task is 'epsilon_svr'"),
-        (make_model("c_svc"), "no model of 0 classes whose task is 'c_svc'"),
-        (make_model("spam"), "whose task is 'spam'"),
-        (replace(three, intercept=np.array([0, np.inf, 1])), "not finite"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            libsvm.save_model(model, tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
 
 
 # The command line

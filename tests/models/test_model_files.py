@@ -25,7 +25,7 @@ import clsvm
 from clsvm import Kernel, kernels, load_model, save_model
 from clsvm.estimators.classification import SVC
 from clsvm.gram.layouts.record import Plan
-from clsvm.models import libsvm, npz, svmlight
+from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel
 
 EXPRESSION = Kernel("exp(-gamma * sqdist) + c * dot ** degree", gamma=0.3, c=0.1 + 0.2, degree=2)
@@ -587,19 +587,6 @@ def test_more_columns_than_the_model_has(device: str, sparse_: bool) -> None:
     vectors = wide.support_vectors.toarray()
     expected = kernel(same, vectors) @ model.dual_coef[0] + model.intercept
     np.testing.assert_allclose(wide.decision_function(same, device), expected, rtol=0, atol=1e-5)
-
-
-def test_what_libsvm_cannot_hold_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no kernel 'expression'"):
-        libsvm.save_model(make_model(), tmp_path / "m")
-    rbf = make_model(kernels.make("rbf"))
-    three = replace(rbf, classes=np.arange(3), dual_coef=np.ones((3, 9)), intercept=np.zeros(3))
-    with pytest.raises(ValueError, match="holds pairs of classes, got 3 classes in one machine"):
-        libsvm.save_model(three, tmp_path / "m")
-    with pytest.raises(ValueError, match="no model of 2 classes whose task is 'one_class'"):
-        libsvm.save_model(replace(rbf, task="one_class"), tmp_path / "m")
-    assert not (tmp_path / "m").exists()
-    assert npz.VERSION == 1
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -20,8 +20,8 @@ from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM, load_model, sa
 from clsvm.models import libsvm, probability
 from clsvm.models.model import KernelModel
 from tests.conftest import Command, noisy
-from tests.models.test_libsvm import write_text
-from tests.models.test_libsvm_tasks import make_model, needs_libsvm, svm_train
+from tests.models.test_libsvm import model_of, needs_libsvm, write_text
+from tests.models.test_libsvm_tasks import svm_train
 
 NAMES = np.array(["setosa", "versicolor", "virginica"])
 
@@ -323,7 +323,7 @@ def test_folds_leave_no_trace_and_say_what_failed(tmp_path: Path) -> None:
 def with_estimates(task: str, k: int) -> KernelModel:
     """A model with made-up probabilities."""
     rng = np.random.default_rng(7)
-    model = make_model(task, k) if k != 2 else replace(make_model(task, 4), **_two())
+    model = model_of(task, k) if k != 2 else replace(model_of(task, 4), **_two())
     numbers = {key: rng.normal(size=count) for key, count in libsvm.estimates_of(task, k).items()}
     return replace(model, **{key: np.sort(np.abs(values)) for key, values in numbers.items()})
 
@@ -374,7 +374,7 @@ def test_numbers_of_another_task_are_refused(tmp_path: Path) -> None:
         replace(classes, probA=np.ones(3)),
         replace(with_estimates("epsilon_svr", 0), probB=np.ones(1)),
         replace(with_estimates("one_class", 0), probA=np.ones(1)),
-        replace(make_model("c_svc", 4), prob_density_marks=np.ones(10)),
+        replace(model_of("c_svc", 4), prob_density_marks=np.ones(10)),
         replace(classes, probA=np.array([1, 2, 3, 4, 5, np.nan])),
     ):
         for write in (libsvm.save_model, save_model):
