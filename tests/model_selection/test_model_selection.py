@@ -170,13 +170,13 @@ def test_values_of_pairs_are_not_kept(device: str, monkeypatch: pytest.MonkeyPat
     """Of a fit predictions stay, and as many values as there are classes where a scorer asks for them."""
     monkeypatch.setattr(folds.batch, "largest", lambda stream: most)
     kept: list[int] = []
-    real = folds.Folds.recall
+    real = folds.Folds.fold_of
 
-    def recall(self: Any, *given: Any) -> Any:
+    def fold_of(self: Any, train: Any) -> Any:
         kept.append(max(found.values.size for found in self.found.values()))
-        return real(self, *given)
+        return real(self, train)
 
-    monkeypatch.setattr(folds.Folds, "recall", recall)
+    monkeypatch.setattr(folds.Folds, "fold_of", fold_of)
     rng = np.random.default_rng(5)
     y = np.repeat(np.arange(6), 12)
     X = rng.normal(size=(72, 3)) + y[:, None] % 3
