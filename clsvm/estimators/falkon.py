@@ -93,16 +93,9 @@ class Falkon(KernelEstimator):
         return Task(loss, posed.y, posed.weights, offset, float(self.penalty))
 
     def _options(self) -> nystrom.Options:
-        return nystrom.Options(
-            float(self.tol),
-            int(self.max_iter),
-            self.dtype,
-            devices.separated(self.device),
-            self.memory_limit,
-            self.layout,
-            self.verbose,
-            self.callback,
-        )
+        given = {name: getattr(self, name) for name in ("dtype", "memory_limit", "layout", "verbose", "callback")}
+        device = devices.separated(self.device)
+        return nystrom.Options(tol=float(self.tol), max_iter=int(self.max_iter), device=device, **given)
 
     def _train(self, X: Any, posed: Posed, started: float) -> None:
         """Learn targets over rows as they were read."""
