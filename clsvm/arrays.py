@@ -16,7 +16,7 @@ SEARCHED = 8  # columns with a centre up to which each is looked for by itself
 
 
 def checked(X: Any, name: str = "X") -> Any:
-    """X as CSR whose parts fit together; itself where it is dense. name: what errors call it.
+    """Return sparse X as CSR whose parts fit together, dense X as it is. name: what errors call it.
 
     SciPy's constructors and its own conversions look at next to nothing of the parts, and whoever reads them reads
     wherever they point. Raises ValueError that names what is wrong, also of a file that X is mapped from.
@@ -32,8 +32,10 @@ def checked(X: Any, name: str = "X") -> Any:
 
 
 def mapped(X: Any) -> Iterator[mmap.mmap]:
-    """The files that X, an array, a list of rows or sparse, is mapped from. Reading beyond the end of one ends the
-    process."""
+    """Yield the files that X, an array, a list of rows or sparse, is mapped from.
+
+    Reading beyond the end of a mapped file ends the process.
+    """
     rows = isinstance(X, list | tuple) and len(X) and isinstance(X[0], np.ndarray)
     parts = [getattr(X, part, None) for part in _PARTS] if sp.issparse(X) else X if rows else [X]
     for array in (*parts, *(_coordinates(X) if sp.issparse(X) and X.format == "coo" else ())):
@@ -47,7 +49,7 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
 
 
 def check_files(*given: Any) -> None:
-    """:func:`check_file` of every file that one of them is mapped from."""
+    """Do :func:`check_file` for every file that one of the arrays is mapped from."""
     for file in (file for one in given for file in mapped(one)):
         check_file(file, len(file))
 
@@ -89,7 +91,7 @@ def _check(X: Any, name: str) -> None:
 
 
 def _check_coordinates(X: Any, name: str) -> None:
-    """The same of the places of a COO matrix."""
+    """Raise ValueError where the places of a COO matrix do not fit its shape."""
     for part, places, most in zip(("rows", "columns"), _coordinates(X), X.shape, strict=False):
         if len(places) != len(X.data):
             raise ValueError(f"{name} is malformed: it has {len(places)} {part}, expected {len(X.data)} as in data")
@@ -99,14 +101,14 @@ def _check_coordinates(X: Any, name: str) -> None:
 
 
 def _check_lists(X: Any, name: str) -> None:
-    """The same of a LIL matrix."""
+    """Raise ValueError where the lists of a LIL matrix do not fit together."""
     for i, (places, values) in enumerate(zip(X.rows, X.data, strict=True)):
         if len(places) != len(values):
             raise ValueError(f"{name} is malformed: row {i} has {len(values)} values for {len(places)} columns (lil)")
 
 
 def _coordinates(X: Any) -> tuple[Any, ...]:
-    """The places of the entries of a COO matrix, by dimension."""
+    """Return the places of the entries of a COO matrix, by dimension."""
     return getattr(X, "coords", None) or (X.row, X.col)
 
 
@@ -115,23 +117,26 @@ _PARTS = ("data", "indices", "indptr", "offsets")
 
 
 def columns(*parts: Any) -> NDArray[np.int32]:
-    """The columns that some of the CSR matrices have entries in, ascending."""
+    """Return the columns in which one of the CSR matrices has entries, ascending."""
     return np.unique(np.concatenate([X.indices[: X.indptr[-1]] for X in parts]))
 
 
 def without_empty(X: Any) -> Any:
-    """X (n, d) without the columns that have no entry, in their order, where these are by far the most; else itself."""
+    """Return X (n, d) without its empty columns where these are by far the most, else X itself."""
     return numbered(X, columns(X)) if sp.issparse(X) and by_far_empty(X) else X
 
 
 def by_far_empty(X: Any) -> bool:
-    """Whether what is kept for each of the columns of a CSR matrix would outgrow it."""
+    """Return whether an array of numbers by column would outgrow a CSR matrix."""
     return bool(X.shape[1] > max(_MANY, 4 * X.nnz))
 
 
 def numbered(X: Any, known: NDArray[np.int32]) -> sp.csr_matrix:
-    """The CSR matrix X with the columns ``known`` (ascending) as its first ones. A row's entries in other columns
-    follow in their order, numbered in each row by itself: for who meets rows that have none there."""
+    """Return the CSR matrix X with the columns ``known`` (ascending) as its first ones.
+
+    A row's entries in other columns follow in their order, numbered in each row separately: no row that it meets has
+    entries there.
+    """
     indices, data = X.indices[: X.indptr[-1]], X.data[: X.indptr[-1]]
     place = np.searchsorted(known, indices)
     there = known[np.minimum(place, len(known) - 1)] == indices if len(known) else np.zeros(len(place), bool)
@@ -162,7 +167,7 @@ def picked(X: Data, places: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def widened(X: Any, width: int) -> sp.csr_matrix:
-    """The CSR matrix X with empty columns after its own, ``width`` together."""
+    """Return the CSR matrix X with empty columns after its own, ``width`` together."""
     return sp.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], max(width, X.shape[1])))
 
 
@@ -170,8 +175,10 @@ Data = Any  # (n, d) C-contiguous float32/float64 array or CSR matrix with sorte
 
 
 def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """X (n, d) and Y (m, d) as dense float64, sparse ones without the columns that neither has entries in; how many
-    these are."""
+    """Return X (n, d) and Y (m, d) as dense float64, and the number of columns that were left out.
+
+    Columns in which neither has an entry are left out where both are sparse.
+    """
     both, empty = [checked(Z) for Z in ((X,) if Y is X else (X, Y))], 0
     if sp.issparse(X) and sp.issparse(Y):
         known = columns(*both)
@@ -181,8 +188,9 @@ def both_dense(X: Any, Y: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]
 
 
 def canonical(X: Any) -> Data:
-    """X as the layouts read it: float32 or float64, dense in C order and aligned, or CSR with sorted int32 indices,
-    each once. Itself where it is that; raises ValueError for malformed sparse rows, and for 2^31 features or more."""
+    """Return X as the layouts read it, X itself where it is that already: float32 or float64, dense in C order and
+    aligned, or CSR with sorted int32 indices, each once. Raises ValueError for malformed sparse rows, and for 2^31
+    features or more."""
     if not sp.issparse(X):
         X = np.asarray(X)
         return np.require(X, X.dtype if X.dtype in (np.float32, np.float64) else np.float64, ["C", "ALIGNED"])
@@ -199,7 +207,7 @@ def canonical(X: Any) -> Data:
 
 
 def entries(X: Data) -> sp.csr_matrix:
-    """The entries of rows (n, d) as CSR, of dense ones those that are not 0, in a third of SciPy's time."""
+    """Return the entries of rows (n, d) as CSR, of dense ones those that are not 0, in a third of SciPy's time."""
     if sp.issparse(X):
         return sp.csr_matrix(X)
     there = X != 0
@@ -210,14 +218,14 @@ def entries(X: Data) -> sp.csr_matrix:
 
 
 def stacked(parts: Sequence[Data]) -> Data:
-    """Rows (n, d) one below the other, all dense or all CSR."""
+    """Return rows (n, d) one below the other, all dense or all CSR."""
     if len(parts) == 1:
         return parts[0]
     return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
 
 
 def centred(X: Data, centre: NDArray[np.float64]) -> Data:
-    """X less the centre in float64, dense or CSR as it is; itself where the centre is 0."""
+    """Return X less the centre in float64, dense or CSR as it is; itself where the centre is 0."""
     if not centre.any():
         return X
     if not sp.issparse(X):

@@ -32,7 +32,7 @@ _PREFIX, _SUFFIX = ".clsvm-", ".tmp"
 
 @contextlib.contextmanager
 def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
-    """A binary file for writing that stands under ``path`` complete or not at all, also on Ctrl-C or a full disk.
+    """Yield a binary file for writing that stands under ``path`` complete or not at all, also on Ctrl-C or a full disk.
 
     A symbolic link keeps pointing where it did; what is not a regular file (/dev/stdout, a pipe) is written directly.
     What killed writers have left in the folder is deleted. Raises OSError naming ``path``.
@@ -112,7 +112,7 @@ class _Bounded(io.RawIOBase):
 
 @contextlib.contextmanager
 def _naming(path: PathLike) -> Iterator[None]:
-    """Errors of the system that name no file (a full disk), or the one that is to be moved, name ``path``."""
+    """Have errors of the system name ``path``, where they name no file (a full disk) or the scratch file."""
     try:
         yield
     except OSError as error:
@@ -124,7 +124,7 @@ def _naming(path: PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch(target: Path) -> Iterator[BinaryIO]:
-    """A new file beside ``target``, locked as long as it is open; it is gone at the end unless it was moved."""
+    """Yield a new file beside ``target``, locked as long as it is open; it is gone at the end unless it was moved."""
     _sweep(target.parent)
     stream = _new(target)
     try:
@@ -158,7 +158,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _replaceable(path: PathLike) -> Path | None:
-    """The file behind ``path`` that can be replaced by a rename; None where it has to be written in place."""
+    """Return the file behind ``path`` that can be replaced by a rename; None where it has to be written in place."""
     resolved = Path(os.path.realpath(path))
     try:
         mode = os.stat(path).st_mode

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 
 def _is_truth(value: Any) -> bool:
-    """Whether a value is Python's or NumPy's True or False (NumPy is slow to import)."""
+    """Return whether a value is Python's or NumPy's True or False (NumPy is slow to import)."""
     return isinstance(value, bool) or (type(value).__module__, type(value).__name__[:4]) == ("numpy", "bool")
 
 
@@ -28,7 +28,7 @@ class Limits:
         """Raises TypeError or ValueError for a value outside: what was got, and what was expected."""
 
     def read(self, text: str) -> Any:
-        """The value that a word of a command line stands for. Raises ValueError as :meth:`check`."""
+        """Return the value that a word of a command line stands for. Raises ValueError as :meth:`check`."""
         return text
 
 
@@ -368,10 +368,10 @@ class Options:
         return f"Options({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     def but(self, **changed: Any) -> Options:
-        """The same with other values."""
+        """Return the same with other values."""
         return Options(**{**self.__dict__, **changed})
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """From parameters among which these are."""
+        """Return those among some parameters."""
         return cls(**{name: value for name, value in given.items() if name in PARAMETERS and PARAMETERS[name].solver})

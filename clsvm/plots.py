@@ -27,12 +27,12 @@ Figure = Any
 
 
 def figure() -> Figure:
-    """An empty figure for a file, which needs no display. Raises ImportError without matplotlib."""
+    """Return an empty figure for a file, which needs no display. Raises ImportError without matplotlib."""
     return _matplotlib("figure").Figure(layout="constrained")
 
 
 def convergence(report: Record, ax: Axes = None) -> Axes:
-    """Gap and violation, or the residual, over the solver's seconds, on a logarithmic scale, from ``report.trace``.
+    """Draw gap and violation, or the residual, over the solver's seconds from ``report.trace``, on a logarithmic scale.
 
     Values that were not evaluated, or are not above 0, are left out. Without a trace the picture says so and shows
     the values of the end. ax: where to draw, by default a new figure. Raises ImportError without matplotlib.
@@ -54,7 +54,7 @@ def convergence(report: Record, ax: Axes = None) -> Axes:
 
 
 def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) -> Axes:
-    """Relative error of the objective over seconds, both logarithmic: a line for each of ``runs`` by its name.
+    """Draw the relative error of the objective over seconds, both logarithmic: a line for each of ``runs`` by its name.
 
     runs: for each name a :class:`FitReport` that kept a trace, or pairs (seconds, primal objective) of another solver
     of the same problem. best: the objective of the optimum; by default the highest dual objective of the reports, which
@@ -80,7 +80,7 @@ def race(runs: Mapping[str, Any], best: float | None = None, ax: Axes = None) ->
 
 
 def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
-    """(seconds, primal objective) where that was evaluated."""
+    """Return (seconds, primal objective) where that was evaluated."""
     if isinstance(run, FitReport):
         run = [(point.seconds, point.primal) for point in run.trace]
     pairs = np.asarray(run, np.float64) if isinstance(run, Sequence | np.ndarray) else None
@@ -90,7 +90,7 @@ def _objectives(name: str, run: Any) -> list[tuple[float, float]]:
 
 
 def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
-    """What a model of two features decides in the plane, with its rows X (n, 2), dense, and labels y (n,).
+    """Draw what a model of two features decides in the plane, with its rows X (n, 2), dense, and labels y (n,).
 
     Of two classes, and of one-class models, decision values are colours, the boundary a line and the margins, at -1 and
     1, dashed; of more classes each has its colour. Support vectors are ringed. ax: where to draw, by default a new
@@ -125,7 +125,7 @@ def boundary(model: Any, X: Any, y: Any = None, ax: Axes = None) -> Axes:
 
 
 def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
-    """Shares of the time by part, a bar for each of ``reports`` by its name, the first on top (GTSVM's figure 2).
+    """Draw shares of the time by part, a bar for each of ``reports`` by its name, the first on top (GTSVM's figure 2).
 
     The parts are those of :data:`clsvm.report.PARTS`, of machines on centres their own; the legend says which seconds
     of the reports each of them sums. ax: where to draw, by default a new figure. Raises ValueError where there is no
@@ -160,7 +160,7 @@ def breakdown(reports: Mapping[str, Record], ax: Axes = None) -> Axes:
 
 
 def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> NDArray[np.object_]:
-    """Which features some rows use: a stretch of them as they came (left) and a cluster of as many (right), after
+    """Draw which features some rows use: a stretch of them as they came (left) and a cluster of as many (right), after
     GTSVM's figure 1. The fewer features they use together, the less is stored.
 
     X (n, d): dense or sparse. rows: of a cluster; of the full ones that with the median number of features is drawn.
@@ -187,8 +187,9 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
 
 
 def deciles(description: Description, ax: Axes = None) -> Axes:
-    """Density of each tenth of the columns that occur, densest first, on a logarithmic scale (BoostSVM's figure 4), as
-    :func:`clsvm.tools.describe.describe` found it. ax: where to draw, by default a new figure. Raises ImportError
+    """Draw the density of each tenth of the columns with an entry, densest first, on a logarithmic scale.
+
+    After BoostSVM's figure 4. description: of :func:`clsvm.tools.describe.describe`. ax: where to draw, by default a new figure. Raises ImportError
     without matplotlib.
     """
     ax = _axes(ax)
@@ -203,7 +204,7 @@ def deciles(description: Description, ax: Axes = None) -> Axes:
 
 
 def grid(search: Any, x: str = "gamma", y: str = "C", ax: Axes = None) -> Axes:
-    """Mean test scores of a grid search over two of its parameters as a heat map, the best one marked; of other
+    """Draw mean test scores of a grid search over two of its parameters as a heat map, the best one marked; of other
     parameters that were searched the best score is shown. Each cell has its value, where there are not too many. Scores
     far below the others share the lowest colour, so that these keep theirs apart.
 
@@ -249,8 +250,10 @@ def _short(value: float | str) -> str:
 
 
 def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
-    """Where the colours begin, and whether scores lie below: at the lowest score, but not beyond Tukey's fence, one and
-    a half interquartile ranges below the first quartile."""
+    """Return where the colours begin, and whether scores lie below.
+
+    They begin at the lowest score, or at Tukey's fence: one and a half interquartile ranges below the first quartile.
+    """
     finite = scores[np.isfinite(scores)]
     if not len(finite):
         return None, False
@@ -261,7 +264,7 @@ def _lowest(scores: NDArray[np.float64]) -> tuple[float | None, bool]:
 
 
 def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple[np.intp, ...] | None) -> None:
-    """The score of each cell in it, under the mark in the best one."""
+    """Write the score of each cell in it, under the mark in the best one."""
     for at, score in np.ndenumerate(scores):
         red, green, blue, _ = image.cmap(image.norm(score)) if np.isfinite(score) else (1, 1, 1, 1)
         ax.annotate(
@@ -277,7 +280,7 @@ def _write_values(ax: Axes, image: Any, scores: NDArray[np.float64], best: tuple
 
 
 def _cluster(X: arrays.Data, size: int, device: Any) -> NDArray[np.int32]:
-    """The rows of the cluster of X with the median number of features, among those with the most rows."""
+    """Return the rows of the cluster of X with the median number of features, among those with the most rows."""
     with Stream(device) as stream:
         found = cluster.cluster(stream, X, size)
     members = found.order.reshape(-1, size)
@@ -296,7 +299,7 @@ def _matplotlib(module: str) -> Any:
 
 
 def _axes(ax: Any, panels: int = 1) -> Any:
-    """``ax``, or new axes of a pyplot figure, which notebooks show."""
+    """Return ``ax``, or new axes of a pyplot figure, which notebooks show."""
     if ax is not None:
         return ax
     return _matplotlib("pyplot").subplots(1, panels, figsize=(5.5 * panels + 1, 4.5), layout="constrained")[1]

@@ -27,7 +27,7 @@ class Task:
 
     @property
     def scaled(self) -> bool:
-        """Whether the coefficients are those of the problem over a scale, so that no box of theirs is known."""
+        """Return whether the coefficients are scaled, so that their bounds are not known."""
         return "nu" in self.parameters and self.kind != ONE_CLASS
 
 
@@ -46,17 +46,17 @@ TASKS: dict[str, Task] = {
 
 
 def of_libsvm() -> tuple[str, ...]:
-    """The names of those that LIBSVM has."""
+    """Return the names of the tasks that LIBSVM has."""
     return tuple(task.name for task in TASKS.values() if task.number is not None)
 
 
 def of_number(number: int) -> Task | None:
-    """The task of svm-train's flag -s, if there is one."""
+    """Return the task of svm-train's flag -s, if there is one."""
     return next((task for task in TASKS.values() if task.number == number), None)
 
 
 def listed(joint: str = "or", *parameters: str) -> str:
-    """The numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
+    """Return numbers and words of the tasks that have all of the parameters: "0 C-SVC, 1 nu-SVC ... or 4 nu-SVR"."""
     theirs = (TASKS[name] for name in of_libsvm())
     *most, last = [f"{t.number} {t.words}" for t in theirs if set(parameters) <= set(t.parameters)]
     return f"{', '.join(most)} {joint} {last}"

@@ -34,15 +34,15 @@ def uninstall() -> None:
 
 
 def installed() -> bool:
-    """Whether scikit-learn's support vector machines ask clsvm first."""
+    """Return whether scikit-learn's support vector machines ask clsvm first."""
     return patches.applied()
 
 
 def load_ipython_extension(_shell: Any) -> None:
-    """``%load_ext clsvm.accel``."""
+    """Install for ``%load_ext clsvm.accel``."""
     install()
 
 
 def unload_ipython_extension(_shell: Any) -> None:
-    """``%unload_ext clsvm.accel``."""
+    """Uninstall for ``%unload_ext clsvm.accel``."""
     uninstall()

@@ -46,12 +46,12 @@ class Costs:
     half: float = 0.5
 
     def of_fit(self, rows: int, cells: float, classes: int) -> float:
-        """LIBSVM's seconds: of more classes for all pairs of them."""
+        """Return LIBSVM's seconds; for more than two classes, of all pairs of them."""
         pairs = rows**2 * (1 if classes < 2 else 2 * (classes - 1) / classes)
         return pairs * (self.pair + self.pair_cell * cells)
 
     def least_of_fit(self, classes: int) -> float:
-        """Seconds that ours takes however few the rows are."""
+        """Return the seconds that ours takes however few the rows are."""
         return self.fit + self.machine * classes * (classes - 1) / 2
 
     def of_answer(self, rows: int, support: int, cells: float, classes: int) -> float:
@@ -63,7 +63,7 @@ class Costs:
         return self.answer + self.vote * rows * (classes * (classes - 1) / 2 if classes > 2 else 0)
 
     def pays(self, theirs: float, least: float, spent: float) -> bool:
-        """Whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``.
+        """Return whether ours, which takes ``least`` at least, is expected to take half as long as LIBSVM's ``theirs``.
 
         spent: the seconds that LIBSVM took in this process so far. What loading takes is paid once they come to it.
         """
@@ -74,7 +74,7 @@ COSTS = Costs()
 
 
 def refused(model: Any, kernel: Any) -> str:
-    """Why clsvm cannot do what is asked of an estimator of scikit-learn's, in words; empty where it can."""
+    """Return in words why clsvm cannot do the work of an estimator of scikit-learn's, or "" where it can."""
     if callable(kernel):
         return PYTHON
     if getattr(model, "probability", False) not in (False, "deprecated"):
@@ -85,16 +85,16 @@ def refused(model: Any, kernel: Any) -> str:
 
 
 def left_out(model: Any, sample_weight: Any) -> str:
-    """Why a fit with such weights is LIBSVM's, which numbers the rows that are left anew; empty where it need not."""
+    """Return in words why a fit with such weights is LIBSVM's, which numbers the rows that are left anew, or ""."""
     weights = np.concatenate([np.ravel(sample_weight), np.ravel(getattr(model, "class_weight_", ()))])
     return "" if (weights > 0).all() else "a weight is 0 or less"
 
 
 def cells(X: Any) -> float:
-    """Numbers that a row of X (n, d) stores, on average."""
+    """Return the mean count of numbers that a row of X (n, d) stores."""
     return float(X.nnz) / max(1, X.shape[0]) if hasattr(X, "nnz") else float(X.shape[1])
 
 
 def number_of_classes(y: Any) -> int:
-    """Of labels y (n,) as scikit-learn numbers them."""
+    """Return the number of classes of labels y (n,), which scikit-learn has numbered."""
     return int(np.max(y, initial=0)) + 1

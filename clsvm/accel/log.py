@@ -40,7 +40,7 @@ _depth = threading.local()
 
 @contextmanager
 def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
-    """A call that is told of once it has ended; one inside of another is not."""
+    """Yield a call that is logged at its end, unless it is inside another one."""
     made, began = Call(name, shape), perf_counter()
     depth = getattr(_depth, "value", 0)
     _depth.value = depth + 1

@@ -18,7 +18,7 @@ SHARED = {"C", "gamma", "nu", "epsilon", "kernel", "degree", "coef0", "tol"}  # 
 
 
 def refused(asked: Any, params: dict[str, Any]) -> str:
-    """Why the search stays GridSearchCV's own, in words; empty where it need not."""
+    """Return in words why the search stays GridSearchCV's own, or "" where it need not."""
     if params:
         return f"fit was given {', '.join(sorted(params))}"
     if words := altered(asked.estimator):
@@ -55,7 +55,7 @@ def altered(estimator: BaseEstimator) -> str:
 
 
 def seconds(asked: Any, X: Any, y: Any) -> tuple[float, float]:
-    """What LIBSVM is expected to take for all fits of the search, and what ours takes for them at least."""
+    """Return the seconds that LIBSVM is expected to take for all fits of the search, and the least that ours takes."""
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     width = costs.cells(X) if hasattr(X, "shape") and len(X.shape) == 2 else float(len(X[0]))
     classifier = is_classifier(asked.estimator)

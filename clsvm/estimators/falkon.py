@@ -62,7 +62,7 @@ class Falkon(KernelEstimator):
     _checks: Mapping[str, Any] = MappingProxyType({})  # of y, beside scikit-learn's own
 
     def _loss(self, outputs: int) -> str:
-        """A name of LOSSES."""
+        """Return the name of the loss in LOSSES."""
         raise NotImplementedError
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -84,7 +84,7 @@ class Falkon(KernelEstimator):
         return X
 
     def _posed(self, y: Any, sample_weight: Any) -> Posed:
-        """What is to be learnt of y (n,) or (n, k). Raises ValueError or TypeError for bad targets or weights."""
+        """Return the targets of y (n,) or (n, k). Raises ValueError or TypeError for bad targets or weights."""
         raise NotImplementedError
 
     def _problem(self, posed: Posed) -> Task:
@@ -148,13 +148,13 @@ class Falkon(KernelEstimator):
         )
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """What a model needs for probabilities: none."""
+        """Return the model's numbers for probabilities."""
         return {}
 
     def _centers(
         self, X: Any, kernel: Kernel, weights: Vector, random: np.random.RandomState, k: int
     ) -> tuple[Centers, Vector | None]:
-        """The centres, and coefficients (k, m) of the fit before where it is to go on."""
+        """Return the centres, and the coefficients (k, m) of the fit before where it is to go on."""
         if self.warm_start and hasattr(self, "centers_"):
             before = self.centers_
             if before.shape[1] != X.shape[1] or len(self.dual_coef_) != k:
@@ -200,7 +200,7 @@ class Falkon(KernelEstimator):
 
     @property
     def support_vectors_(self) -> Any:
-        """The centres (m, d)."""
+        """Return the centres (m, d)."""
         return self.centers_
 
 
@@ -332,7 +332,7 @@ class FalkonClassifier(ClassifierMixin, Falkon):
         return "squared"
 
     def _targets(self, index: NDArray[np.intp], k: int) -> Vector:
-        """y (1 or k, n) of each row's class."""
+        """Return targets (1 or k, n) by each row's class, index (n,)."""
         signs = np.where(np.arange(k)[:, None] == index, 1.0, -1.0)
         return signs[1:] if k == 2 else signs
 
@@ -368,7 +368,7 @@ class LogisticFalkonClassifier(FalkonClassifier):
         return signs if k == 2 else (signs > 0).astype(np.float64)
 
     def _estimates(self, outputs: int) -> dict[str, Any]:
-        """Of two classes 1 / (1 + exp(-f)); models have no softmax."""
+        """Return those of 1 / (1 + exp(-f)) for two classes; models have no softmax."""
         return {"probA": np.array([-1.0]), "probB": np.zeros(1)} if outputs == 1 else {}
 
     def predict_proba(self, X: Any) -> Vector:

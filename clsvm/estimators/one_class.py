@@ -73,9 +73,9 @@ class OneClassSVM(OutlierMixin, Machine):
         return np.zeros(0), [Subproblem(np.arange(len(weights)), posed.one_class(float(self.nu), weights))]
 
     def decision_function(self, X: Any) -> Vector:
-        """Signed distance (n,) float64 to the boundary, positive inside."""
+        """Return the signed distance (n,) float64 of each row of X (n, d) to the boundary, positive inside."""
         return self._decision_values(X)
 
     def score_samples(self, X: Any) -> Vector:
-        """decision_function + offset_, (n,)."""
+        """Return decision_function + offset_ of the rows of X (n, d), (n,)."""
         return np.asarray(self.decision_function(X) + self.offset_)

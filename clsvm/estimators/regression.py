@@ -22,7 +22,7 @@ class _Regressor(RegressorMixin, Machine):
     """What SVR and NuSVR have in common: everything but the dual problem."""
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
-        """The dual problem of targets y (n,) and the weights (n,) of their rows."""
+        """Return the dual problem of targets y (n,) and the weights (n,) of their rows."""
         raise NotImplementedError
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:

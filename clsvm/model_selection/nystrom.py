@@ -101,7 +101,7 @@ class NystromFolds(Fits):
         return True
 
     def _task(self, part: FoldBatch) -> Task:
-        """Outputs of a task for each fold; of a single one with the weights of rows, not of outputs."""
+        """Return the task whose outputs are those of each fold. Weights of a single fold are of rows, not of outputs."""
         tasks = [self._of_fold(part.jobs[place]) for place in part.places]
         if len(tasks) == 1:
             return tasks[0]
@@ -111,7 +111,7 @@ class NystromFolds(Fits):
         return replace(tasks[0], y=y, weights=weights, offset=offset, largest=largest)
 
     def _of_fold(self, job: Job) -> Task:
-        """Over all rows, with weights 0 where the fold leaves them out."""
+        """Return the task over all rows, with weights 0 where the fold leaves them out."""
         train = self.splits[job.fold][0]
         task = job.machine._problem(job.machine._posed(*self.targets(job.fold)))
         y, weights = np.zeros((len(task.y), self.n)), np.zeros(self.n)
@@ -120,7 +120,7 @@ class NystromFolds(Fits):
 
 
 def _parts(jobs: list[Job], most: int) -> list[FoldBatch]:
-    """Jobs of a candidate, ``most`` at a time and as evenly as can be, from the largest penalty down."""
+    """Return batches of the jobs of each candidate, at most ``most`` in one, from the largest penalty down."""
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:
         by_candidate[job.candidate].append(job)

@@ -50,7 +50,7 @@ class Decoder:
 
     @property
     def by_votes(self) -> bool:
-        """Whether votes of pairs decide. Raises ValueError where values are to break ties of votes and cannot."""
+        """Return whether votes of pairs decide. Raises ValueError where values cannot break ties of votes."""
         if self.break_ties and self.of_pairs and self.shape == "ovo":
             raise ValueError("break_ties must be False when decision_function_shape is 'ovo'")
         return self.of_pairs and not self.break_ties

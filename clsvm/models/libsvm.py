@@ -37,7 +37,7 @@ _PROBABILITIES = ("probA", "probB", "prob_density_marks")  # in the order of the
 
 
 def machine_of(model: Any) -> KernelModel:
-    """A KernelModel as it is, or the one of a fitted estimator. Raises TypeError for anything else, NotFittedError."""
+    """Return a KernelModel, or that of a fitted estimator. Raises TypeError for anything else, NotFittedError."""
     if not isinstance(model, KernelModel) and hasattr(model, "fit"):
         check_is_fitted(model)
         model = getattr(model, "model_", model)
@@ -63,8 +63,10 @@ def check_savable(model: KernelModel) -> None:
 
 
 def listing(model: KernelModel) -> list[int]:
-    """The places of the classes in the order of LIBSVM's file: of two the positive one first, which is classes[1],
-    unless the file that the model was read from has them in ascending order; more as they are."""
+    """Return the places of the classes in the order of LIBSVM's file.
+
+    The positive one of two, classes[1], is the first, unless the model comes from a file with the smaller one first.
+    """
     order = list(range(len(model.classes)))
     return order[::-1] if len(order) == 2 and not model.smaller_first else order
 
@@ -163,12 +165,12 @@ def save_model(model: Any, path: PathLike) -> None:
 
 
 def _serials(columns: NDArray[np.intp]) -> sparse.csr_matrix:
-    """Support vectors of a precomputed kernel as LIBSVM has them: their serial numbers, column + 1, as feature 0."""
+    """Return support vectors of a precomputed kernel as LIBSVM has them: feature 0 is the serial number, column + 1."""
     return sparse.csr_matrix(np.asarray(columns, np.int64)[:, None] + 1)
 
 
 def _estimates(model: KernelModel) -> dict[str, Any]:
-    """The numbers of probabilities by their keys. Raises ValueError where they are not those of the task."""
+    """Return the numbers of probabilities by their keys. Raises ValueError where they are not those of the task."""
     found = {key: np.asarray(value) for key in _PROBABILITIES if (value := getattr(model, key)) is not None}
     if found and {key: values.shape for key, values in found.items()} != {
         key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
@@ -179,7 +181,7 @@ def _estimates(model: KernelModel) -> dict[str, Any]:
 
 
 def estimates_of(task: str, k: int) -> dict[str, int]:
-    """How many numbers of each kind the probabilities of a task with k classes have."""
+    """Return how many numbers of each kind the probabilities of a task with k classes have."""
     kind = TASKS[task].kind
     if kind == CLASSES:
         return dict.fromkeys(("probA", "probB"), k * (k - 1) // 2)
@@ -189,7 +191,7 @@ def estimates_of(task: str, k: int) -> dict[str, int]:
 def _turned(
     coef: NDArray[np.float64], rho: NDArray[np.float64], estimates: dict[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, Any]]:
-    """Coefficients, offsets and sigmoids of the machine for which the other one of two classes is positive."""
+    """Return coefficients, offsets and sigmoids of the model for which the other one of two classes is positive."""
     return -coef, 0.0 - rho, {key: 0.0 - values if key == "probB" else values for key, values in estimates.items()}
 
 
@@ -265,7 +267,7 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
 
 
 def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[str, Any]:
-    """The numbers of probabilities by their keys: all that the task has, or none."""
+    """Return the numbers of probabilities by their keys: all that the task has, or none."""
     if not known.keys() & header.lines.keys():
         return {}
     found = {key: np.array(header.numbers(key, float, count)) for key, count in known.items()}
@@ -277,7 +279,7 @@ def _read_estimates(header: _Header, task: str, known: dict[str, int]) -> dict[s
 
 
 def _labels(header: _Header, k: int, total: int) -> tuple[list[int], list[int]]:
-    """The labels and how many support vectors each has."""
+    """Return the labels, and how many support vectors each has."""
     labels, counts = header.numbers("label", int, k), header.numbers("nr_sv", int, k)
     if len(set(labels)) < k or max(map(abs, labels)) > HIGHEST:
         header.fault("label", f"labels {' '.join(map(str, labels))}", f"{k} different 32-bit integers")
@@ -347,7 +349,8 @@ def _kernel(header: _Header, name: str) -> kernels.Kernel:
 def _support_vectors(
     header: _Header, stream: BinaryIO, total: int, count: int, lowest: int
 ) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """The lines below SV, ``count`` coefficients then index:value: (vectors (total, d), coefficients (count, total)).
+    """Read the lines below SV, ``count`` coefficients then index:value. Return vectors (total, d), coefficients
+    (count, total).
 
     LIBSVM ends each by a line break, so a cut file is noticed.
     """
@@ -378,7 +381,7 @@ def _support_vectors(
 
 
 def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
-    """The columns that support vectors of a precomputed kernel name, each by its feature 0 alone."""
+    """Return the columns that support vectors of a precomputed kernel name, each by its feature 0 alone."""
     if not vectors.shape[0]:
         return np.zeros(0, np.intp)
     serials = vectors[:, 0].toarray()[:, 0]
@@ -392,7 +395,7 @@ def _columns(header: _Header, vectors: sparse.csr_matrix) -> NDArray[np.intp]:
 
 
 def _split(lines: Lines, count: int) -> tuple[NDArray[np.float64], BinaryIO]:
-    """The coefficients that rows begin with, (count, rows), and the rows with a 0 in their place. Raises ValueError."""
+    """Return the coefficients that rows begin with, (count, rows), and the rows with a 0 in place of them."""
     found, rows, rest = array("d"), 0, io.BytesIO()  # (Python's floats would take 16 times the file)
     for line in lines:
         words = line.partition(b"#")[0].split(None, count)

@@ -55,7 +55,7 @@ class Lines:
 
     @property
     def complete(self) -> bool:
-        """Whether the last block ends with a line break."""
+        """Return whether the last block ends with a line break."""
         return self._block.endswith(b"\n")
 
 

@@ -172,7 +172,7 @@ class KernelModel:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether there is a problem for each pair of classes."""
+        """Return whether there is a problem for each pair of classes."""
         return len(self.classes) > 2 and len(self.intercept) != len(self.dual_coef)
 
     @property
@@ -201,7 +201,7 @@ class KernelModel:
         return out.reshape(-1, K.shape[0])
 
     def _met(self, stream: Stream, kernel: Kernel, X: Data) -> tuple[Support, Data]:
-        """The support vectors on the device, and X as their layout numbers its columns."""
+        """Return the support vectors on the device, and X as their layout numbers its columns."""
         support, vectors = self._kept.get(stream), self.support_vectors
         known = support.known if support else None
         if support is None and sp.issparse(vectors) and kernel.of_entries and arrays.by_far_empty(vectors):
@@ -213,7 +213,7 @@ class KernelModel:
         return support, arrays.widened(X, support.vectors.shape[1]) if known is not None else X
 
     def _laid_out(self, stream: Stream, kernel: Kernel, known: NDArray[np.int32] | None, width: int) -> Support:
-        """The support vectors on the device, and kept there if they may be, in place of what was laid out before."""
+        """Lay the support vectors out on the device, and keep them there if there is room, in place of earlier ones."""
         self._kept.empty()
         given = arrays.checked(self.support_vectors)
         vectors, plan = given, self.plan
@@ -232,9 +232,11 @@ class KernelModel:
         return support
 
     def predict(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> NDArray[Any]:
-        """The class of each row: classes[1] where the decision value is positive, or that of the largest one, or of the
-        most pairs (of equally many the first). Where there are no classes the decision value itself, of one_class +1
-        where it is positive and -1 elsewhere."""
+        """Return the class of each row of X (n, d), (n,): classes[1] for a positive decision value, or the class of the
+        largest value, or of the most pairs, the first one of equally many.
+
+        Without classes: the decision values; of one_class +1 where they are positive and -1 elsewhere.
+        """
         if self.of_pairs:
             k = len(self.classes)
 
@@ -247,12 +249,13 @@ class KernelModel:
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether it was fitted to give probabilities, of regression those of its errors."""
+        """Return whether the model gives probabilities, or those of its errors for a regression."""
         return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
 
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
-        """Probabilities (n, k) float64 of the classes in their order, as LIBSVM has them (:mod:`clsvm.probability`); of
-        one_class (n, 2) of being normal and of being an outlier.
+        """Return probabilities (n, k) float64 of the classes in their order, as LIBSVM has them (:mod:`clsvm.probability`).
+
+        Those of one_class are (n, 2): of being normal and of being an outlier.
 
         Raises ValueError as :meth:`decision_function`, and where the model has none (regression has those of its
         errors: Laplace's with the scale probA).

@@ -101,7 +101,7 @@ def load_model(path: PathLike) -> KernelModel:
 
 
 def _arrays(model: KernelModel) -> dict[str, Any]:
-    """What goes into the file, little-endian and contiguous."""
+    """Return the arrays of the file, little-endian and contiguous."""
     if not isinstance(model.kernel, Kernel):
         raise ValueError(f"clsvm's model files hold kernel functions, got {model.kernel!r}")
     record = json.dumps(model.kernel.record())
@@ -133,7 +133,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
 
 
 def _labels(classes: NDArray[Any]) -> NDArray[Any]:
-    """The classes with a dtype of their own: objects become text where all of them are."""
+    """Return the classes as numbers or text: objects become text where all of them are text."""
     labels = np.asarray(classes)
     if labels.dtype == object and all(isinstance(label, str) for label in labels):
         labels = labels.astype(str)
@@ -148,7 +148,7 @@ def _labels(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _members(content: bytes) -> dict[str, NDArray[Any]]:
-    """The archive's arrays. Members are stored as they are and fit the file together, so nothing can grow beyond it."""
+    """Return the archive's arrays. Raises ValueError for compressed members, and for more bytes than the file has."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
         if any(m.compress_type != zipfile.ZIP_STORED or m.file_size != m.compress_size for m in members):
@@ -162,7 +162,7 @@ def _members(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _array(name: str, content: bytes) -> NDArray[Any]:
-    """One array in numpy's format. Raises ValueError; evaluates nothing."""
+    """Return one array in numpy's format, without evaluating anything. Raises ValueError."""
     (length,) = struct.unpack("<H", content[len(_MAGIC) : len(_MAGIC) + 2])
     begin = len(_MAGIC) + 2 + length
     header = _HEADER.fullmatch(content[len(_MAGIC) + 2 : begin].decode("latin1"))
@@ -187,7 +187,7 @@ class _Checks:
             raise ValueError(f"{self.path}: got {got}, expected {expected}")
 
     def array(self, name: str, dtypes: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
-        """The array ``name`` of one of the ``dtypes`` and of this shape (None: any), finite. Missing is an error."""
+        """Return the array ``name``, finite, of one of the ``dtypes`` and of this shape (None: any)."""
         self.require(name in self.arrays, f"no {name}", f"{name} ({dtypes})")
         array = self.arrays[name]
         fits = array.ndim == len(shape) and all(s in (None, n) for s, n in zip(shape, array.shape, strict=True))
@@ -207,7 +207,7 @@ def _shown(name: str, array: NDArray[Any]) -> str:
 
 
 def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
-    """The model that the arrays are, every one of them looked at."""
+    """Return the model that the arrays hold, after a check of each of them. Raises ValueError."""
     file = _Checks(path, arrays)
     is_ours = "format" in arrays and arrays["format"].dtype.kind == "U" and str(arrays["format"]) == FORMAT
     file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
@@ -263,7 +263,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
-    """The numbers of probabilities: all that the task has, or none."""
+    """Return the numbers of probabilities: all that the task has, or none."""
     given, known = file.arrays.keys() & _ESTIMATES, estimates_of(task, k) if pairs else {}
     file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
     found = {name: file.array(name, "float64", (known[name],)) for name in given}
@@ -276,7 +276,7 @@ def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
 
 
 def _kernel(file: _Checks, dtype: str) -> Kernel:
-    """The kernel function, with numbers that the device can be given."""
+    """Return the kernel function, with numbers that the device can be given."""
     text = file.text("kernel")
     try:
         record = json.loads(text)
@@ -293,7 +293,7 @@ def _kernel(file: _Checks, dtype: str) -> Kernel:
 
 
 def _vectors(file: _Checks) -> Any:
-    """The support vectors, (n_SV, d) dense or CSR with ascending columns."""
+    """Return the support vectors, (n_SV, d), dense or CSR with ascending columns."""
     if "data" not in file.arrays:
         return file.array("support_vectors", "float64 or float32", (None, None))
     data, indices = file.array("data", "float64 or float32", (None,)), file.array("indices", "int32", (None,))

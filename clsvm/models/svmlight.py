@@ -60,7 +60,7 @@ def read_problem(path: PathLike, n_features: int | None = None) -> tuple[sparse.
 
 
 def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[sparse.csr_matrix, NDArray[np.float64]]:
-    """A data file whose first column is ``lowest``."""
+    """Read a data file whose first column is ``lowest``."""
     with explained(f"reading {path}"), _open(path) as stream:
         lines = Lines(stream)
         try:
@@ -75,7 +75,7 @@ def _read(path: PathLike, n_features: int | None, lowest: int = 1) -> tuple[spar
 
 
 def read_rows(path: PathLike, n_features: int | None = None) -> Any:
-    """The rows of a file, (n, d): dense of a .npy, or of X, X_train or the only matrix of a .npz; CSR of what
+    """Return the rows of a file, (n, d): dense of a .npy, or of X, X_train or the only matrix of a .npz; CSR of what
     scipy.sparse.save_npz writes, and of svmlight text, as :func:`read_problem` reads it.
 
     n_features: d, where svmlight text has its last columns empty. Raises OSError and ValueError, which names the file.
@@ -96,7 +96,7 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
 
 
 def _archived(path: PathLike) -> Any:
-    """The rows of an archive of arrays."""
+    """Return the rows of an archive of arrays."""
     with np.load(path, allow_pickle=False) as archive:
         names = set(archive.files)
         if not names >= _SCIPY:
@@ -106,7 +106,7 @@ def _archived(path: PathLike) -> Any:
 
 
 def _only(archive: Any) -> str:
-    """The name of the only matrix. Raises ValueError where there are more, or none."""
+    """Return the name of the only matrix. Raises ValueError where there are more, or none."""
     found = [name for name in archive.files if archive[name].ndim == 2]
     if len(found) != 1:
         raise ValueError(f"the arrays {', '.join(archive.files)}, and none is called {' or '.join(_ROWS)}")
@@ -141,7 +141,7 @@ def read_kernel(
 
 
 def _line(path: PathLike, row: int) -> int:
-    """The number of the line on which a row of a file stands."""
+    """Return the number of the line on which a row of a file stands."""
     if not os.path.isfile(path):  # a pipe cannot be read twice: blank lines do not count
         return row + 1
     with _open(path) as stream:
@@ -257,5 +257,5 @@ def _finite(word: bytes) -> bool:
 
 
 def shown(word: bytes) -> str:
-    """A word of a file as an error shows it."""
+    """Return a word of a file as an error shows it."""
     return repr(word[:40].decode("utf-8", "replace"))
