@@ -189,8 +189,8 @@ def clusters(X: Any, rows: int = 256, device: Any = None, ax: Axes = None) -> ND
 def deciles(description: Description, ax: Axes = None) -> Axes:
     """Draw the density of each tenth of the columns with an entry, densest first, on a logarithmic scale.
 
-    After BoostSVM's figure 4. description: of :func:`clsvm.tools.describe.describe`. ax: where to draw, by default a new figure. Raises ImportError
-    without matplotlib.
+    After BoostSVM's figure 4. description: of :func:`clsvm.tools.describe.describe`. ax: where to draw, by default a
+    new figure. Raises ImportError without matplotlib.
     """
     ax = _axes(ax)
     there = [(i + 1, density) for i, density in enumerate(description.deciles) if density is not None]

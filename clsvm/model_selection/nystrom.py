@@ -101,7 +101,7 @@ class NystromFolds(Fits):
         return True
 
     def _task(self, part: FoldBatch) -> Task:
-        """Return the task whose outputs are those of each fold. Weights of a single fold are of rows, not of outputs."""
+        """Return the task whose outputs are those of each fold. A single fold's weights are of rows, not of outputs."""
         tasks = [self._of_fold(part.jobs[place]) for place in part.places]
         if len(tasks) == 1:
             return tasks[0]

@@ -253,7 +253,7 @@ class KernelModel:
         return (self.prob_density_marks if TASKS[self.task].kind == ONE_CLASS else self.probA) is not None
 
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
-        """Return probabilities (n, k) float64 of the classes in their order, as LIBSVM has them (:mod:`clsvm.probability`).
+        """Return probabilities (n, k) float64 of the classes, as LIBSVM has them (:mod:`clsvm.probability`).
 
         Those of one_class are (n, 2): of being normal and of being an outlier.
 
