@@ -21,7 +21,6 @@ from clsvm.estimators.constructors import documented, keep, without_probability
 from clsvm.estimators.dual import Machine
 from clsvm.fit import driver
 from clsvm.fit.run import Fitted
-from clsvm.kernels import Kernel, Precomputed
 from clsvm.models.decoder import Decoder
 from clsvm.models.pairwise import pairs
 from clsvm.problem import Subproblem, posed
@@ -34,54 +33,45 @@ MACHINES = 1024  # that are made at a time at least: X is laid out once for thes
 
 
 class _Classifier(ClassifierMixin, Machine):
-    """What SVC and NuSVC have in common: everything but the dual problem of two classes."""
+    """A classifier: SVC and NuSVC, which differ in the dual problem of two classes."""
 
     class_weight: Any
     decision_function_shape: Any
     break_ties: Any
     random_state: Any
     _scale = 1.0  # of the coefficients' bounds
-    _refused = "Invalid input"  # what weights are that leave a class without rows
-    _way = "ovo"  # a multi_class
+    _refused = "Invalid input"  # begins the error for weights that leave fewer than two classes
+    _way = "ovo"  # a value of multi_class
 
     def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
-        """The dual problem of signs (n,) and bounds (n,)."""
+        """Return the dual problem of signs (n,) and bounds (n,)."""
         raise NotImplementedError
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True)
         boxes = self._boxes(y, sample_weight)
         classes, index, bounds = boxes.classes, boxes.index, boxes.bounds
-        rows, kernel = self._trained_on(X)
         before = getattr(self, "classes_", classes)
         same = np.array_equal(before, classes)
         self.classes_, self.class_weight_ = classes, boxes.weights
         if self._way != "crammer_singer" and len(classes) > 2:
-            self._fit_several(X, rows, kernel, index, bounds, started, same)
+            self._fit_several(X, boxes, started, same)
             return X
         if self.warm_start and not same:
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
-        members: list[Subproblem] = []
         if self._way == "crammer_singer":
             problem = posed.crammer_singer(index, bounds, len(classes))
         else:
-            members = self._members(index, self._sides(2), bounds)
-            problem = members[0].problem.among(members[0].rows, len(index))
-        start = self._before((problem.problems, problem.n))
-        whole = Subproblem(np.arange(problem.n), problem, start)
-        trained = driver.solve(rows, [whole], kernel, self._options(), started)
-        self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
-        b, rho = self._scaled(trained.results[0].b, trained.rho)
-        support = _by_class(b.any(axis=0), index)
-        self.n_iter_ = _counts(trained.steps[:1])
-        self._set_learnt(X, kernel, trained, support, b[:, support], 0.0 - rho, classes, index)
+            (member,) = self._members(index, self._sides(2), bounds)
+            problem = member.among(len(index)).problem
+        self._fit_one(X, problem, started, classes, index)
         return X
 
     def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
         return targets.boxes(self._scale, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[Side]:
-        """The classes on the positive and the negative side of each machine; None: all others."""
+        """Return the classes on the positive and the negative side of each machine; None: all others."""
         if k == 2:
             return [(1, 0)]
         return [*pairs(k)] if self._way == "ovo" else [(i, None) for i in range(k)]
@@ -101,40 +91,32 @@ class _Classifier(ClassifierMixin, Machine):
         boxes = self._boxes(y, sample_weight)
         return boxes.classes, self._members(boxes.index, self._sides(len(boxes.classes)), boxes.bounds)
 
-    def _fit_several(
-        self,
-        X: Any,
-        rows: Any,
-        kernel: Kernel | Precomputed,
-        index: NDArray[np.intp],
-        bounds: Vector,
-        started: float,
-        same: bool,
-    ) -> None:
-        """A machine for each pair of classes, or for each class against the rest. same: whether the classes are those
-        of the fit before; else there is nothing to go on from."""
-        k, sides = len(self.classes_), self._sides(len(self.classes_))
+    def _fit_several(self, X: Any, boxes: targets.Boxes, started: float, same: bool) -> None:
+        """Train a machine for each pair of classes, or for each class against the rest.
+
+        same: whether the classes are those of the fit before; else there is nothing to go on from.
+        """
+        rows, kernel = self._trained_on(X)
+        k, index, sides = len(boxes.classes), boxes.index, self._sides(len(boxes.classes))
         coefficients = np.zeros((k - 1 if self._way == "ovo" else k, len(index)))
         before = self._before(coefficients.shape) if same else None
         found: list[Fitted] = []
         for some in _at_a_time(sides, np.bincount(index[index >= 0], minlength=k), self.checkpoint is not None):
-            members = self._members(index, some, bounds)
+            members = self._members(index, some, boxes.bounds)
             places = [_places(side, one.rows, index) for side, one in zip(some, members, strict=True)]
             if before is not None:
                 members = [replace(one, start=before[at][None]) for one, at in zip(members, places, strict=True)]
             since, options = perf_counter() if found else started, self._options()
             if options.max_time is not None:
                 options = options.but(max_time=max(0.0, options.max_time - (since - started)))
-            trained = driver.solve(rows, members, kernel, options, since)
-            self._check_margins(trained.rho, margins.Fit(rows, kernel, members, started))
-            for one, at in zip(trained.results, places, strict=True):
+            fit = driver.solve(rows, members, kernel, options, since)
+            self._check_margins(fit.rho, margins.Fit(rows, kernel, members, started))
+            for one, at in zip(fit.results, places, strict=True):
                 coefficients[at] = self._scaled(one.b, one.rho)[0][0]
-            found.append(trained.without_coefficients())
-        trained = Fitted.joined(found, perf_counter() - started)
-        intercept = self._scaled(np.zeros((len(trained.rho), 1)), trained.rho)[1]
-        support = _by_class(coefficients.any(axis=0), index)
-        self.n_iter_ = _counts(trained.steps)
-        self._set_learnt(X, kernel, trained, support, coefficients[:, support], 0.0 - intercept, self.classes_, index)
+            found.append(fit.without_coefficients())
+        whole = Fitted.joined(found, perf_counter() - started)
+        intercept = self._scaled(np.zeros((len(whole.rho), 1)), whole.rho)[1]
+        self._set_learnt(X, kernel, whole, coefficients, 0.0 - intercept, boxes.classes, index)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         classes = self._boxes(y, sample_weight).classes
@@ -157,7 +139,7 @@ class _Classifier(ClassifierMixin, Machine):
         return values if self.model_.of_pairs else self._fitted_decoder.decision_function(values)
 
     def _coef(self) -> Any:
-        """Of pairs (pairs, d): each pair's support vectors by their coefficients against the other class."""
+        """Return the weights (pairs, d): each pair's support vectors by their coefficients against the other class."""
         if not self.model_.of_pairs:
             return super()._coef()
         ends = np.cumsum(self.n_support_)
@@ -283,7 +265,7 @@ class NuSVC(_Classifier):
         return posed.nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
-        """Scaled so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
+        """Scale so that the margin is 1: its two sides are at f = rho_+ and rho_-."""
         r = self._margins(rho)
         r = np.where(r > 0, r, 1.0)
         return b / r[:, None], (rho[:, 0] + rho[:, 1]) / 2 / r
@@ -314,17 +296,9 @@ def _at_a_time(sides: Sequence[Side], counts: NDArray[np.intp], whole: bool) -> 
 
 
 def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the coefficients of a machine's rows stand among those of all, (k - 1, n) of pairs, as scikit-learn has
-    them: those of a class against another one in that one's row, (k, n) else."""
+    """Return where the coefficients of a machine's rows stand among those of all, as scikit-learn has them.
+
+    These are (k - 1, n) of pairs, those of a class against another one in that one's row; else (k, n).
+    """
     i, j = side
     return np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i), rows
-
-
-def _by_class(used: Any, index: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The rows used, by class, then by row, as scikit-learn has them."""
-    support = np.flatnonzero(used)
-    return np.asarray(support[np.argsort(index[support], kind="stable")])
-
-
-def _counts(steps: NDArray[np.int64]) -> NDArray[np.int32]:
-    return np.minimum(steps, np.iinfo(np.int32).max).astype(np.int32)
