@@ -269,7 +269,7 @@ class Fits:
         """
         if fold not in self._targets:
             train = self.splits[fold][0]
-            y = None if self.y is None else np.asarray(self.y)[train]
+            y: Any = None if self.y is None else np.asarray(self.y)[train]
             y = targets.classes_of(y) if is_classifier(self.machine) else y
             self._targets[fold] = y, np.ones(len(train)) if self.weights is None else self.weights[train]
         return self._targets[fold]
