@@ -42,8 +42,6 @@ def fixed(profile: Profile) -> Iterator[Variant]:
             continue
         for constraint in Constraint:
             yield selection(profile, dtype, constraint)
-            if constraint is not Constraint.SPLIT:
-                yield selection(profile, dtype, constraint, profile.sort_most)
             yield subproblem(profile, dtype, profile.working_set, constraint)
             if profile.shape == "vector" and constraint in (Constraint.BIAS, Constraint.NONE):
                 yield subproblem(profile, dtype, profile.working_set, constraint, picked_rows())

@@ -1,4 +1,4 @@
-// What the host reads at every look, and what both ways of choosing a working set (count.cl, sort.cl) start from.
+// What the host reads at every look, and what the choice of a working set (count.cl) starts from.
 //
 // In signed coefficients b_i = y_i a_i with lo_i <= b_i <= hi_i and f = gradient of the dual in b:
 //   up  = {i : b_i < hi_i},  low = {i : b_i > lo_i},  m = min_up f,  M = max_low f,  violation M - m
@@ -53,7 +53,6 @@ typedef long8 which;
 #define ONE_EACH(c) (-(c))
 #define ADD(a, b) ((a) + (b))
 #define NEG(a) (-(a))
-#define FRESH(in_set, i) (convert_long8(vload8(0, (in_set) + (i))) == 0)
 #else
 #define AT_ONCE 1
 typedef wide some;
@@ -64,7 +63,6 @@ typedef int which;
 #define ONE_EACH(c) (c)
 #define ADD(a, b) wide_add(a, b)
 #define NEG(a) wide_neg(a)
-#define FRESH(in_set, i) (!(in_set)[i])
 #endif
 
 // What a work-item has seen of its rows. M holds the smallest -f.

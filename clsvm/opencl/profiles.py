@@ -43,7 +43,6 @@ class Profile:
     step_cost: time of an outer step's launches and waits, in dense multiply-adds. look_cost: time that choosing the
     working set takes for each row; inner_step, inner_cost: an inner step's, and its share for each row of the set.
     factor_cost: time of a multiply-add of the host's Cholesky factors, in one thread, over that of a dense cell.
-    sort_most: the most rows of a side that are chosen by sorting chunks, not by counting.
     patience: pair steps for each row of a problem, after which one of few rows is finished on the host (host.py).
     """
 
@@ -72,7 +71,6 @@ class Profile:
     inner_step: float
     inner_cost: float
     factor_cost: float
-    sort_most: int
     patience: int
     wide: str = "double"
 
@@ -125,7 +123,6 @@ _CPU = Profile(
     inner_step=3e3,
     inner_cost=80.0,
     factor_cost=3.0,
-    sort_most=32,
     patience=100,
 )
 _GPU = Profile(
@@ -159,7 +156,6 @@ _GPU = Profile(
     inner_step=5e7,
     inner_cost=9e3,
     factor_cost=100.0,
-    sort_most=32,
     patience=20,
 )
 PROFILES = {

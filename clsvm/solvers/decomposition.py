@@ -39,7 +39,7 @@ from clsvm.solvers.kernel_rows import KernelRows, Square
 from clsvm.solvers.newton import Newton
 from clsvm.solvers.programs import Limits
 from clsvm.solvers.result import Settings
-from clsvm.solvers.selection import View, nbytes, selection
+from clsvm.solvers.selection import Selection, View, nbytes
 from clsvm.solvers.smo import Loop, Optimality
 from clsvm.solvers.state import State
 
@@ -63,7 +63,7 @@ class Solver(Loop):
         self.state = State(stream, gram, self.P)
         self.W, stride = self._working_set(gram)
         sizes = self.sets, self.n, self.W, stride, self.P
-        self.selection = selection(stream, self.dtype, problem.constraint, *sizes)
+        self.selection = Selection(stream, self.dtype, problem.constraint, *sizes)
         self.square = Square(stream, gram, stride * self.sets)
         self._allocate()
         self.rows = KernelRows(self.state, self.selection, self.square, settings.cache_bytes)
@@ -121,7 +121,7 @@ class Solver(Loop):
     def _besides(self, W: int, real: int) -> int:
         """Return the bytes that a working set of W needs besides panels and tile: what changed, of every problem; the
         choice."""
-        chosen = nbytes(self.stream.profile, self.problem.constraint, self.sets, self.n, W)
+        chosen = nbytes(self.stream.profile, self.sets, self.n, W)
         return 24 * self.P * W + chosen
 
     def _allocate(self) -> None:

@@ -52,14 +52,13 @@ def subproblem(
     return Variant(label, text, tuple(options), "subproblem")
 
 
-def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS, quota: int = 0) -> Variant:
-    """What chooses the working set, by counting or, for a quota of rows from a side, by sorting, and plans the row
-    store; ``entry`` is the first of several kernels."""
-    options = [*record.options(profile, dtype), f"-DWG={profile.group}"]
-    options += [f"-DSORT={1 << (quota + max(quota, profile.group) - 1).bit_length()}"] if quota else [f"-DBINS={BINS}"]
+def selection(profile: Profile, dtype: str, constraint: Constraint = Constraint.BIAS) -> Variant:
+    """Return the program that chooses the working set and plans the row cache; ``entry`` is the first of several
+    kernels."""
+    options = [*record.options(profile, dtype), f"-DWG={profile.group}", f"-DBINS={BINS}"]
     options += ["-DNO_BIAS"] * (constraint in (Constraint.NONE, Constraint.COUPLED))
     options += ["-DSPLIT"] * (constraint is Constraint.SPLIT)
-    names = ("extremes", "sort" if quota else "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
+    names = ("extremes", "count", "rowcache", *["coupled"] * (constraint is Constraint.COUPLED))
     text = _cl(*["argmin"] * (profile.shape == "group"), *names)
     return Variant(f"{', '.join(names)} {constraint.name.lower()} {dtype}", text, tuple(options), "extremes")
 

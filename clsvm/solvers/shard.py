@@ -24,7 +24,7 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import programs
-from clsvm.solvers.selection import View, selection
+from clsvm.solvers.selection import Selection, View
 from clsvm.solvers.state import State
 
 Vector = NDArray[np.float64]
@@ -131,7 +131,7 @@ class Shard:
             if self._posed:
                 raise RuntimeError("a shard is for problems of one kind")
             n, dtype = self.gram.rows.n_pad, np.dtype(self.dtype)
-            self.selection = selection(stream, self.dtype, part.constraint, 1, n, W)
+            self.selection = Selection(stream, self.dtype, part.constraint, 1, n, W)
             self._objective = stream.variant(self.selection.program, "objective")
             self._sums = stream.zeros(8 * 3 * self.selection.chunks)
             room = min(part.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))

@@ -1,4 +1,4 @@
-"""The rows that both ways of choosing a working set take, against NumPy's choice from the same state."""
+"""The rows that the choice of a working set takes, against NumPy's choice from the same state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clsvm.fit import sizes
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint
-from clsvm.solvers.selection import Counting, Selection, Sorting, selection
+from clsvm.solvers.selection import Selection
 from tests.conftest import thrifty
 
 Rows = NDArray[np.float64]
@@ -43,12 +43,10 @@ def violations(of: tuple[Rows, Rows, Rows, Rows], constraint: Constraint) -> tup
     return np.where(other, -1.0, rise), np.where(other, fall, -1.0), m, M
 
 
-def chosen(
-    kind: type[Selection], device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, kept: Rows
-) -> Rows:
+def chosen(device: str, of: tuple[Rows, ...], constraint: Constraint, W: int, kept: Rows) -> Rows:
     with Stream(device) as stream:
         n = of[0].shape[1]
-        made = kind(stream, "float32", constraint, 1, n, W)
+        made = Selection(stream, "float32", constraint, 1, n, W)
         first = np.full(W, -1, np.int32)
         first[: len(kept)] = kept
         in_set = np.zeros(n, np.uint8)
@@ -75,12 +73,11 @@ def chosen(
 
 @pytest.mark.oclgrind
 @pytest.mark.parametrize("constraint", [Constraint.BIAS, Constraint.NONE])
-@pytest.mark.parametrize("kind", [Counting, Sorting])
-def test_the_largest_violations(device: str, profile: str, kind: type[Selection], constraint: Constraint) -> None:
+def test_the_largest_violations(device: str, profile: str, constraint: Constraint) -> None:
     for seed, (n, W, keep) in enumerate([(160, 16, 8), (640, 32, 16), (1600, 64, 0)][: 1 if thrifty(device) else None]):
         of = state(n, seed)
         kept = np.random.default_rng(seed).permutation(n)[:keep]
-        ws = chosen(kind, device, of, constraint, W, kept)
+        ws = chosen(device, of, constraint, W, kept)
         sides = violations(of, constraint)[:2]
         quota = (W - keep) // (2 if constraint is Constraint.BIAS else 1)
         for side in range(W - keep, 0, -quota):
@@ -90,30 +87,17 @@ def test_the_largest_violations(device: str, profile: str, kind: type[Selection]
             least = violation[best].min()
             assert least > 0
             assert len(got) == quota
-            if kind is Sorting:
-                assert set(got) == set(best)
             assert violation[got].min() >= least * (1 - BIN)
             assert set(np.flatnonzero(violation > least * (1 + BIN))) <= set(got)
 
 
-@pytest.mark.parametrize("kind", [Counting, Sorting])
-def test_fewer_violators_than_places(device: str, profile: str, kind: type[Selection]) -> None:
+def test_fewer_violators_than_places(device: str, profile: str) -> None:
     f, b, lo, hi = state(320, 5)
     b[:] = np.where(f < -0.15, lo, np.where(f > 0.15, hi, np.where(f < 0, hi, lo)))  # a few rows stand wrong
     wrong = np.flatnonzero(((f < 0) & (b < hi) | (f > 0) & (b > lo))[0])
-    ws = chosen(kind, device, (f, b, lo, hi), Constraint.NONE, 64, np.zeros(0, np.int32))
+    ws = chosen(device, (f, b, lo, hi), Constraint.NONE, 64, np.zeros(0, np.int32))
     assert 0 < len(wrong) < 64
     assert sorted(ws[ws >= 0]) == list(wrong)
-
-
-def test_the_profile_says_which(device: str) -> None:
-    with Stream(device) as stream:
-        most = stream.profile.sort_most
-        for constraint, sides in ((Constraint.BIAS, 2), (Constraint.NONE, 1)):
-            small, large = (
-                selection(stream, "float32", constraint, 1, 640, W) for W in (most * sides, 2 * most * sides)
-            )
-            assert (type(small), type(large)) == (Sorting, Counting)
 
 
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
