@@ -31,6 +31,7 @@ from clsvm.gram.layouts.picked import Picked
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
+from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.problem import Constraint, Subproblem
@@ -72,12 +73,13 @@ class _Driver:
         self.devices = listed(device)
         if sharded.elsewhere(context.X) or (self.alone and len(self.devices) > 1):
             self.devices, context.shards = [device], True
+        self.profiles = [] if context.shards else [default_profile(find(one)) for one in self.devices]
         self.run.lap("check", context.since)
 
     def solve(self) -> None:
         """Solve all that a checkpoint has not solved."""
         context, able, at_once = self.context, self._able(self.context.options.dtype), 0
-        if not context.shards and (not self.alone or _suits_batch(context)):
+        if not context.shards and (not self.alone or _suits_batch(context, self.profiles[0])):
             context.whole, at_once = _room(able, context.options)
         self._passes(at_once)
         if not (self.alone or context.shards):
@@ -90,7 +92,7 @@ class _Driver:
         """Return the devices that have a dtype; shards find that out where the rows are."""
         if self.context.shards:
             return self.devices
-        return [device for device in self.devices if not default_profile(find(device)).lacks(dtype)]
+        return [one for one, profile in zip(self.devices, self.profiles, strict=True) if not profile.lacks(dtype)]
 
     def _passes(self, at_once: int) -> None:
         """Solve what has no final result, in the dtype asked for, then in float64 where a device has it.
@@ -99,12 +101,11 @@ class _Driver:
         """
         context, sizes = self.context, [len(one.rows) for one in self.context.subproblems]
         for dtype in ("float32", "float64") if context.options.dtype == "float32" else ("float64",):
-            able = self._able(dtype)
-            todo = [place for place in range(len(sizes)) if place not in context.ended]
+            able, todo = self._able(dtype), [place for place in range(len(sizes)) if place not in context.ended]
+            if not todo or (not able and dtype != context.options.dtype):
+                return
             small = [place for place in todo if sizes[place] <= context.whole]
             large = [place for place in todo if sizes[place] > context.whole]
-            if not able and dtype != context.options.dtype:
-                return
             try:
                 if small and context.left() > 0:
                     work = partial(side_by_side.solve, context, dtype, len(small) <= host.SEVERAL)
@@ -174,11 +175,10 @@ class _Driver:
         return [context.results[place] for place in range(len(context.subproblems))]
 
 
-def _suits_batch(context: FitContext) -> bool:
+def _suits_batch(context: FitContext, profile: Profile) -> bool:
     """Whether a subproblem by itself is best taken whole, which takes a tenth of the launches: of few rows, on a device
     that has double precision, with nothing asked that a batch does not do."""
     (one,), options = context.subproblems, context.options
-    profile = default_profile(find(listed(options.device)[0]))
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.alone:
         return False
     auto = options.working_set_size == options.layout == "auto"
