@@ -63,7 +63,7 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
         if made := forward_back(spec, kind, dtype, profile):
             yield made
-        yield from LAYOUTS[kind].programs_of(spec, profile, dtype)
+        yield from LAYOUTS[kind].programs(profile, dtype, spec)
     if profile.shape == "vector":
         for constraint in (Constraint.BIAS, Constraint.NONE):
             yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))

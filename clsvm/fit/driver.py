@@ -27,7 +27,7 @@ from clsvm.fit.on_host import HostFit
 from clsvm.fit.prepare import PreparedFit
 from clsvm.fit.run import FitContext, Fitted, RunInfo, Worker
 from clsvm.fit.sharded import ShardedFit
-from clsvm.gram.layouts.picked import Picked
+from clsvm.gram.layouts.packing import DeviceRows
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
@@ -251,7 +251,7 @@ def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterato
 
 
 @contextmanager
-def _shared(context: FitContext, worker: Worker) -> Iterator[Picked | None]:
+def _shared(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
     """X on a device with memory of its own, where large subproblems have more rows together; else None.
 
     They are laid out from there: rows that they share go over the bus once, and the host copies none of them.
@@ -266,7 +266,7 @@ def _shared(context: FitContext, worker: Worker) -> Iterator[Picked | None]:
         held = (
             X if stream.unified else prepare.on_device(stream, X, prepare.planned(stream.profile, X, kernel, options))
         )
-        yield held if isinstance(held, Picked) else None
+        yield held if isinstance(held, DeviceRows) else None
 
 
 def _over_the_same_rows(context: FitContext, dtype: str, worker: Worker, places: list[int], rows: Any) -> None:

@@ -8,7 +8,6 @@ the coefficients in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -16,9 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import both_dense, centred
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.gram import layouts
+from clsvm.gram.exact import few_threads
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
 from clsvm.kernels import Kernel, Precomputed
@@ -26,11 +25,10 @@ from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.report import Point, Progress, Status, relative_gap
 from clsvm.solvers import Result, active_set, certificate
-from clsvm.threads import go_on, one_thread
+from clsvm.threads import go_on
 
 Vector = NDArray[np.float64]
 MOST, COUPLED = 4096, 600  # coefficients at most; of coupled problems, whose sums are as many as their rows
-ALONE = 1024  # rows up to which the linear algebra takes one thread
 COPIES = 4  # of a matrix of all coefficients, beside K
 LEAST = 4096  # pair steps that every problem is given, beside the profile's patience
 COARSE, FINE = 3e-4, 1e-3  # a relative gap that says that tol is coarse for a problem; the share of tol aimed at then
@@ -38,8 +36,6 @@ FEW, FEW_COARSE = 256, 1e-5  # the same gap for so few rows at most, of which al
 SEVERAL = 200  # problems of one fit at most that are brought nearer to the optimum
 EPS = certificate.EPS
 CONSTANT = 0.25  # a mean of a row of K beyond this share of the centred diagonal: the means are taken off
-AT_A_TIME = 1 << 15  # values of K
-AT_ONCE = 1 << 20  # of few rows among themselves: four arrays of them are little memory
 QUICK = 1 << 26  # multiply-adds that take less than the making of a program
 ON_HOST = 1 << 28  # multiply-adds of K up to which the host computes it, too
 
@@ -96,47 +92,6 @@ class Values(NamedTuple):
         return 0.0 if self.shift is None else (b @ self.shift)[:, None]
 
 
-class Blocks:
-    """K (n, n) float64 on the host, of rows X (n, d), or X itself where it holds K: block by block.
-
-    whole: all of it once the blocks that were asked for come to as many values; distances come from differences, so
-    that a value of dense rows has the same bits in every block. Else distances come from norms and products of rows
-    less their ``centre`` (d,), as exact as devices compute them, and many times as fast where rows are long."""
-
-    def __init__(self, X: Any, kernel: Kernel | Precomputed, centre: Vector, whole: bool) -> None:
-        self._X, self._kernel, self._centre, self._whole = X, kernel, centre, whole
-        self._left = X.shape[0] ** 2
-        self._K: Any = X if isinstance(kernel, Precomputed) else None
-
-    def __call__(self, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[np.float64]:
-        """K[rows, columns]."""
-        self._left -= len(rows) * len(columns)
-        if self._K is None and isinstance(self._kernel, Kernel):
-            with _threads(len(rows)):
-                if self._left > 0 or not self._whole:
-                    X = self._X[rows]
-                    return self._between(self._kernel, X, X if np.array_equal(rows, columns) else self._X[columns])
-                self._K = self._between(self._kernel, self._X, self._X)
-        return np.asarray(self._K[np.ix_(rows, columns)], np.float64)
-
-    def _between(self, kernel: Kernel, X: Any, Y: Any) -> NDArray[np.float64]:
-        """K (n, m); of distances, but of few rows among themselves, some rows at a time: what is in between stays in a
-        cache, in memory that has been touched."""
-        few = self._whole and Y is X and X.shape[0] ** 2 <= AT_ONCE
-        if few or "sqdist" not in kernel.spec.expression.names:
-            return kernel(X, Y)
-        if not self._whole:
-            X, Y = centred(X, self._centre), centred(Y, self._centre)
-        X, Y, _ = both_dense(X, Y)
-        out, step = np.empty((len(X), len(Y))), max(1, AT_A_TIME // max(1, len(Y)))
-        xx, yy = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
-        for first in range(0, len(X), step):
-            some = slice(first, first + step)
-            by_norms = None if self._whole else kernel.at(xx[some, None], yy[None, :], X[some] @ Y.T)
-            out[some] = kernel(X[some], Y) if by_norms is None else by_norms
-        return out
-
-
 def _centred(values: Values, problem: Problem) -> Values:
     """K less the means of its rows and columns, where coefficients add up to 0: f is then another by one number for all
     rows, which the offset takes, a large constant is out of the rounding, and functions such as -|x - y|^2, which are
@@ -162,30 +117,24 @@ def kernel_values(
     if kernel.name == "linear" and not sp.issparse(X) and problem.balanced:
         centre = X.mean(axis=0, dtype=np.float64)
         rows = X - centre
-        with _threads(m):
+        with few_threads(m):
             return Values(rows @ rows.T, scale, rows @ centre + centre @ centre / 2)
     if m * m * d > ON_HOST and stream.profile.wide == "double":
         try:
             with stream.tentative():
                 gram = Gram(stream, layouts.build(stream, X, plan, "float64"), kernel)
-                panel = gram.panel(m)
-                K = gram.rows_of(panel, gram)[:, gram.rows.position]
+                panel = gram.of_all()
+                K = gram.values(panel, m).T
                 stream.free(*panel.buffers(), *gram.rows.buffers())
             certificate.finite(K, kernel)
             return _centred(Values(K, scale), problem)
         except (MemoryLimitError, BufferSizeError):  # the device holds no panel: the host takes longer, and less
             pass
-    with _threads(m):
+    with few_threads(m):
         K = kernel(X)
     certificate.finite(K, kernel)
     own = 2 * float(np.abs(K).max(initial=0.0)) if finer(kernel, X.shape) else scale
     return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
-
-
-def _threads(m: int) -> Any:
-    """One thread where rows are few: several would wait for each other more than they work, and much more where the
-    machine is busy."""
-    return one_thread() if m <= ALONE else nullcontext()
 
 
 def solve(
@@ -228,7 +177,7 @@ def solve(
         return status is Status.STALLED
 
     try:
-        with _threads(K.shape[0]):
+        with few_threads(K.shape[0]):
             found = active_set.solve(K, problem, start, aim * tol, going, most)
     except KeyboardInterrupt:
         if save and best is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
@@ -16,14 +15,13 @@ from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.on_host import OnHost
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
-from clsvm.gram import layouts, precision, responses, trial
-from clsvm.gram.blocks import BESIDE, BlockGram, products_of
+from clsvm.gram import exact, layouts, precision, store, trial
+from clsvm.gram.blocks import BESIDE, products_of
 from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.picked import Picked
+from clsvm.gram.layouts.packing import DeviceRows
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Scales
-from clsvm.gram.precomputed import PrecomputedGram, StoredGram
-from clsvm.gram.products import Gram, Products
+from clsvm.gram.products import Products
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -35,7 +33,6 @@ from clsvm.solvers import Result, certificate
 Vector = NDArray[np.float64]
 WHOLE_SHARE = 0.5  # of the memory that is left, for all of K
 SHARED = 0.25  # of it at most, for rows as they came, those that are laid out, and what a solve has beside them
-FETCHED = 256 << 20  # bytes of rows at most that the host copies for a look in float64
 ROOM = 1e-3  # of the largest wide number, for targets: what is computed of them is larger
 
 
@@ -61,22 +58,23 @@ class PreparedFit:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
         if plan is None and not isinstance(kernel, Precomputed):
             plan = planned(stream.profile, X, kernel, options)
-        if isinstance(X, Picked):
+        if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # (another stream's)
         elif plan and X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
             X = on_device(stream, X, plan)
-        self.gram, self.plan, self._plain, exact = products(stream, X, kernel, options, dtype, plan)
+        self.gram, self.plan, self._plain, exactly = products(stream, X, kernel, options, dtype, plan)
         room = WHOLE_SHARE * (stream.limit - stream.held)
-        if whole and isinstance(self.gram, Gram) and StoredGram.nbytes(self.gram.rows.n_pad, dtype) <= room:
-            self.gram = StoredGram(stream, self.gram.rows, self.gram.kernel)
+        stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= room
+        if stored:
+            self.gram = store.computed(self.gram, tiles=True)
         units, self.precision = trial.chosen(self.gram, options.precision, whole)
         scale = self._plain
-        if units and isinstance(self.gram, Gram) and scale.sizes is not None and scale.extent:
+        if units and scale.sizes is not None and scale.extent:
             self.gram.use(units)
             given = scale.sizes, scale.extent, X.shape[1], dtype, options.dtype, units.error
             scale = precision.scales(self.gram.kernel, *given)
         working_set, cache, self.reason = choose(stream, self.gram, options.working_set_size, options.cache_size)
-        if isinstance(self.gram, StoredGram) and options.working_set_size == "auto":
+        if stored and options.working_set_size == "auto":
             working_set = max(MIN_WORKING_SET, working_set // 2)
             self.reason += "; half of it, since solves begin near their end"
         self.settings = solvers.Settings(
@@ -86,7 +84,7 @@ class PreparedFit:
             working_set=working_set,
             cache_bytes=cache,
             kernel_scale=scale.own,
-            exact=exact,
+            exact=exactly,
             sizes=scale.sizes,
         )
         self.device = str(stream.info)
@@ -172,7 +170,7 @@ class PreparedFit:
         """Take plain float32 before the first solve where that of matrix units is too coarse for tol. A later problem
         for which it is goes where one goes that float32 is too coarse for."""
         gram = self.gram
-        if isinstance(gram, Gram) and gram.units and not self._solver and self.coarse(problem, self.settings.tol):
+        if gram.units and not self._solver and self.coarse(problem, self.settings.tol):
             self.precision = f"float32: {gram.units.name} is too coarse for tol"
             gram.use(None)
             self.settings = replace(self.settings, kernel_scale=self._plain.own)
@@ -208,19 +206,19 @@ def products(
         largest = float(np.abs(X).max())
         if largest > float(np.finfo(dtype).max):
             raise ValueError(precision.beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
-        given = PrecomputedGram(stream, X, dtype)
+        given = store.given(stream, X, dtype)
         own = 0.0 if X.dtype == dtype == "float32" else largest
-        return given, None, Scales(own, largest), _exact_given(X)
+        return given, None, Scales(own, largest), exact.of_given(X)
     plan = plan or planned(stream.profile, X, kernel, options)
     gram = products_of(stream, X, laid or plan, kernel, dtype)
     stream.finish()
     found = precision.measured(stream, gram.rows, kernel, X, plan)
     scale = precision.scales(kernel, found.sizes, found.extent, X.shape[1], dtype, options.dtype)
-    return gram, plan, scale, _exact(options, gram, plan, X)
+    return gram, plan, scale, exact.of_rows(gram, X, plan, options.device)
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """X (n, d), Picked from a dense copy on a device with memory of its own, where it is laid out so and takes, with
+    """X (n, d) as DeviceRows on a device with memory of its own, where it is laid out dense and takes, with
     the rows and what a solve has beside them, a small part of that: what is laid out later, for a look in float64 or of
     some of the rows, goes over no bus again, and the host gathers nothing. Else X."""
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
@@ -228,47 +226,14 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
     (n, d), size, sparse = X.shape, X.dtype.itemsize, sp.issparse(X)
     if n * (2 * d * size + BESIDE) > SHARED * (stream.limit - stream.held):
         return X
-    if n * d * size > min(stream.largest, FETCHED if sparse else np.inf):
+    if n * d * size > min(stream.largest, exact.FETCHED if sparse else np.inf):
         return X
     dense = X.toarray() if sparse else X
-    return Picked(dense, stream.upload(dense), plan, np.arange(n))
+    return DeviceRows(dense, stream.upload(dense), plan, np.arange(n))
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:
     """The layout of the rows of X, as the options ask. Raises as layouts.choose does."""
-    if isinstance(X, Picked):
+    if isinstance(X, DeviceRows):
         return X.plan
     return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size)
-
-
-def _exact(options: Options, gram: Gram | BlockGram, plan: Plan, X: Any) -> Callable[..., Vector]:
-    """K b in float64 for some rows, within what is left of the budget; of many rows or support vectors, which may be in
-    a file, some at a time."""
-    stream, kernel = gram.stream, gram.kernel
-    step = max(1, FETCHED // max(1, X.nnz * 12 // X.shape[0] if sp.issparse(X) else X.shape[1] * X.itemsize))
-
-    def in_pieces(own: Stream, rows: NDArray[np.intp], support: NDArray[np.intp], b: Vector) -> Vector:
-        c = np.zeros((len(b), len(rows)))
-        for first in range(0, len(rows), step):
-            here = X[rows[first : first + step]]
-            for begin in range(0, len(support), step):
-                some = support[begin : begin + step]
-                given = own, kernel, plan, here, X[some], b[:, some]
-                c[:, first : first + step] += responses.exact_responses(*given)
-        return c
-
-    def exact(rows: NDArray[np.intp], b: Vector) -> Vector:
-        support, c = np.flatnonzero(b.any(axis=0)), None
-        with gram.lent(), Stream(options.device, max(1, stream.limit - stream.held), stream.profile) as own:
-            if max(len(rows), len(support)) <= step:
-                c = responses.exact_among(own, kernel, plan, X, rows, support, b[:, support])
-            c = in_pieces(own, rows, support, b) if c is None else c
-            stream.peak = max(stream.peak, stream.held + own.peak)
-        return c
-
-    return exact
-
-
-def _exact_given(K: Any) -> Callable[..., Vector]:
-    """The same where K is given."""
-    return lambda rows, b: (K[rows] @ b.T).T

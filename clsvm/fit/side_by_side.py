@@ -15,14 +15,14 @@ from clsvm.arrays import Data
 from clsvm.fit import host, prepare
 from clsvm.fit.on_host import OnHost
 from clsvm.fit.run import FitContext, Worker
-from clsvm.gram import layouts
+from clsvm.gram import layouts, store
 from clsvm.gram.blocks import products_of
+from clsvm.gram.exact import HostBlocks
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Scales
-from clsvm.gram.precomputed import PrecomputedGram, SharedGram, StoredGram
-from clsvm.gram.products import Gram, Products
+from clsvm.gram.products import Products
 from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
@@ -72,9 +72,9 @@ def _products(
     apart = _by_number(stream, plan, X, options)
     whole = _whole(stream, dtype, X, (plan, apart), sizes)
     gram, _, scale, _ = prepare.products(stream, X, kernel, options, dtype, plan, whole or apart)
-    if whole and isinstance(gram, Gram):
+    if whole and gram.resident:
         in_place = not LAYOUTS[apart.kind].sparse and batch.made_in_place(gram, max(sizes))
-        gram = gram if in_place or SharedGram.needs(gram) > stream.limit - stream.held else SharedGram(stream, gram)
+        gram = gram if in_place or store.needs(gram) > stream.limit - stream.held else store.computed(gram, tiles=False)
     return gram, scale
 
 
@@ -99,7 +99,7 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
     long = LAYOUTS[apart.kind].row_bytes(apart, X, itemsize) >= LONG * itemsize
     common = sum(size**2 for size in sizes) >= COMMON * n**2
     left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(stream.profile, best, X, itemsize)
-    return best if long and common and StoredGram.nbytes(n, dtype) <= ROOM * left else None
+    return best if long and common and store.nbytes(n, dtype) <= ROOM * left else None
 
 
 @dataclass
@@ -112,7 +112,7 @@ class _Work:
     worker: Worker
     scale: Scales
     few: bool
-    blocks: dict[bool, host.Blocks] = field(default_factory=dict)
+    blocks: dict[bool, HostBlocks] = field(default_factory=dict)
     rows: int = 0  # of kernel matrices, so far
     began: float = field(default_factory=perf_counter)
 
@@ -199,22 +199,22 @@ class _Work:
         return host.holds(self.stream, self.context.X.shape)
 
     @cached_property
-    def _double(self) -> Products | host.Blocks:
+    def _double(self) -> Products | HostBlocks:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.context.X, self.context.kernel, self.worker.run.plan
         if self._held:
             return self._blocks(True)
         laid = plan and _by_number(self.stream, plan, X, self.worker.options)
         if isinstance(kernel, Precomputed) or laid is None:
-            return PrecomputedGram(self.stream, X, "float64")
+            return store.given(self.stream, X, "float64")
         return products_of(self.stream, X, laid, kernel, "float64")
 
-    def _blocks(self, whole: bool) -> host.Blocks:
+    def _blocks(self, whole: bool) -> HostBlocks:
         """K on the host, one of each kind."""
         if whole not in self.blocks:
             X, plan = self.context.X, self.worker.run.plan
             centre = plan.centre if plan else np.zeros(X.shape[1])
-            self.blocks[whole] = host.Blocks(X, self.context.kernel, centre, whole)
+            self.blocks[whole] = HostBlocks(X, self.context.kernel, centre, whole)
         return self.blocks[whole]
 
     def _watch(self, place: int, result: Result) -> None:

@@ -23,7 +23,6 @@ from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 
 ACTIVE = 64  # clusters that a row can join, the paper's default
-ORDERS = ("random", "sorted")
 _GROUP = 64  # work-items that walk together in the group shape
 _LANES = 16  # clusters side by side
 EXCESS = 0.85  # of the columns that sorted neighbours have beyond a row's own, which clusters have too
@@ -45,13 +44,13 @@ class Clusters:
 
     @property
     def nonzeros(self) -> float:
-        """Columns of a row's cluster, on average over the rows: table 2's figure."""
+        """Return the columns of a row's cluster, on average over the rows: the figure of GTSVM's table 2."""
         rows = (self.order.reshape(-1, self.size) >= 0).sum(axis=1)
         return float(rows @ self.mask.sum(axis=1) / max(1, rows.sum()))
 
 
 def options(profile: Profile, dtype: DTypeLike) -> list[str]:
-    """The -D options of ``cluster.cl`` for rows of ``dtype``."""
+    """Return the -D options of ``cluster.cl`` for rows of ``dtype``."""
     shape = ["-DVECTOR"] if profile.shape == "vector" else [f"-DWG={_GROUP}"]
     wide = ["-DWIDE_PAIR"] * (profile.wide == "pair")
     return [f"-DINPUT={'float' if np.dtype(dtype) == np.float32 else 'double'}", *shape, *wide]
@@ -66,19 +65,15 @@ def cluster(
     centre: NDArray[np.float64] | None = None,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters of ``size`` rows of X (n, d), C-contiguous float32/float64 or CSR with int32 indices.
+    """Make clusters of ``size`` rows of X (n, d), C-contiguous float32/float64 or CSR with int32 indices.
 
     active: clusters that a row can join, None for all at once. order: of the walk, "random" from ``seed`` as in the
     paper, "sorted" by pattern and in pieces side by side, None for what is better. centre (d,): what counts as zero,
     of dense rows. Same rows, same profile: same clusters.
 
-    Raises ValueError for bad numbers and orders, and where the memory budget does not hold a bit for each of X's cells.
+    Raises ValueError for clusters of too many cells, and where the memory budget does not hold a bit for each of X's.
     """
     n, d = X.shape
-    if size < 1 or (active is not None and active < 1):
-        raise ValueError(f"size and active must be at least 1, got size={size}, active={active}")
-    if order not in (None, *ORDERS):
-        raise ValueError(f"order must be one of {', '.join(ORDERS)} or None, got {order!r}")
     if (size + 1) * d >= 2**31:
         raise ValueError(f"clusters of {size} rows of {d} features cost up to {(size + 1) * d}, at most {2**31 - 1}")
     clusters = -(-n // size)
@@ -103,7 +98,8 @@ def _words(d: int) -> int:
 
 
 def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buffer:
-    """(n, words) uint32 on the device: bit j of a row is set where it differs from the centre in column j."""
+    """Return (n, words) uint32 on the device: bit j of a row is set where the row differs from the centre in column
+    j."""
     n, d = X.shape
     name = "pattern_csr" if sp.issparse(X) else "pattern_dense"
     kernel = stream.kernel(sources.cl("gram/cluster"), options(stream.profile, X.dtype), name)
@@ -126,7 +122,7 @@ def _patterns(stream: Stream, X: Any, centre: NDArray[np.float64] | None) -> Buf
 def _assign(
     stream: Stream, patterns: Buffer, n: int, d: int, size: int, active: int, walk: NDArray[Any], pieces: int
 ) -> Clusters:
-    """Algorithm 2 over the rows in the order of ``walk``, each piece of it on its own."""
+    """Run Algorithm 2 over the rows in the order of ``walk``, over each piece of it separately."""
     clusters, words = -(-n // size), _words(d)
     order = np.full(clusters * size, -1, np.int32)
     share = -(-clusters // pieces)
@@ -145,14 +141,15 @@ def _assign(
 
 
 def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
-    """Rows of bit sets (n, words), neighbours alike."""
+    """Return the order of bit sets (n, words) in which neighbours are alike."""
     sample = sampled(patterns, d, *_SAMPLE).astype("<u4").view(np.uint8)
     columns = telling_columns(np.unpackbits(sample, axis=1, count=d, bitorder="little"))
     return by_pattern(patterns[:, columns // 32] >> (columns % 32).astype(np.uint32) & 1)
 
 
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
-    """Rows of 0 and 1 (n, at most 32), sorted: the first column counts most, equal rows keep their order."""
+    """Return the order of rows of 0 and 1 (n, at most 32): the first column counts most, equal rows keep their
+    order."""
     packed = np.packbits(bits.astype(bool), axis=1)
     key = np.zeros((len(bits), 4), np.uint8)
     key[:, : packed.shape[1]] = packed
@@ -160,14 +157,14 @@ def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:
-    """Every so many-th of the rows: about ``most`` of them, and ``cells`` where each has d."""
+    """Return evenly spaced rows: about ``most`` of them, and about ``cells`` cells where each row has d."""
     n = rows.shape[0]
     return rows[:: max(1, n // most, n * d // cells)]
 
 
 def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
-    """The columns of the patterns (m, d) of 0 and 1 that tell most, of a sample of the rows one after another by
-    pivoted Cholesky on their covariance; at most 32, fewer where the rest follows from them."""
+    """Return the columns of the patterns (m, d) of 0 and 1 that tell most, one after another by pivoted Cholesky on the
+    covariance of a sample of the rows; at most 32, fewer where the rest follows from them."""
     pattern = np.asarray(sampled(patterns, patterns.shape[1], *_SAMPLE), np.float32)
     pattern = pattern - pattern.mean(axis=0)
     residual = np.einsum("ij,ij->j", pattern, pattern) / max(1, len(pattern))  # the covariance's diagonal
@@ -186,9 +183,8 @@ def telling_columns(patterns: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def sampled_fill(X: Any, size: int) -> float:
-    """Average columns of a cluster of ``size`` rows, about, without a device: of some of the rows, and of groups of
-    neighbours when these are sorted by their pattern. Clusters have less, EXCESS of it beyond a row's own
-    columns, measured on a9a, MNIST, digits and random patterns of 800 to 60000 rows."""
+    """Estimate the average columns of a cluster of ``size`` rows without a device: of some rows, and of groups of
+    neighbours when these are sorted by their pattern. Clusters have fewer, EXCESS of those beyond a row's own."""
     sample = sampled(X, X.shape[1], *_SORTED)
     groups = sample.shape[0] // size
     if not groups:

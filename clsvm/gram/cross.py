@@ -2,7 +2,7 @@
 
     rows      X is on the device, K(X, C) is made in every pass
     kept      K(X, C) is on the device, and X no longer
-    streamed  X passes through the device in every pass, some rows at a time (gram/streamed.py)
+    streamed  X passes through the device in every pass, some rows at a time (gram/passing.py)
 
 What fits and costs least is chosen: a value of K costs a row's cells, the function and its use to make, and a share of
 the profile's ``cache_cost`` to read.
@@ -20,9 +20,8 @@ from clsvm.arrays import Data
 from clsvm.errors import rows_of
 from clsvm.gram import layouts
 from clsvm.gram.layouts.record import Plan
+from clsvm.gram.passing import Streamed
 from clsvm.gram.products import Gram
-from clsvm.gram.responses import buffers_of, row_bytes
-from clsvm.gram.streamed import Streamed
 from clsvm.gram.sums import Sums, usual
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
@@ -61,12 +60,9 @@ class Cross:
         with rows_of(CENTERS):
             laid = layouts.build(stream, centres, layouts.once(plan, centres), dtype)
         source = Gram(stream, laid, kernel)
-        self._panel = source.panel(self.m, square=True)
-        at, count = stream.upload(source.rows.position), stream.upload(np.array([self.m], np.int32))
-        source.gather(self._panel, at, count)
-        stream.finish()
+        self._panel = source.of_all(square=True)
         if not self._panel.rows_stay:
-            stream.free(at, count, *buffers_of(source))
+            stream.free(*source.buffers())
         self._blocks: list[tuple[slice, Sums]] = []
         self._weights: tuple[Vector | None, Vector | None] = (None, None)
         self._lay_out(keep)
@@ -74,7 +70,7 @@ class Cross:
     def _lay_out(self, keep: bool) -> None:
         """Choose the way and, but of rows that are streamed, do what is done once."""
         stream, itemsize = self._stream, np.dtype(self.dtype).itemsize
-        left, row = stream.limit - stream.held, row_bytes(self._plan, self._X, itemsize)
+        left, row = stream.limit - stream.held, layouts.row_bytes(self._plan, self._X, itemsize)
         values, beside = self._panel.capacity * itemsize, 8 * (4 * self.k + 1)  # bytes of a row of K, and of its sums
         self._tile = min(usual(stream, values), left // 8)
         self._streamed = passing = Streamed(stream, self._X, self._plan, self.dtype, beside)
@@ -104,13 +100,13 @@ class Cross:
             self._blocks.append((rows, sums))
             sums.make()
             stream.finish()
-            stream.free(*buffers_of(gram))
+            stream.free(*gram.buffers())
 
     def _sums(self, gram: Gram) -> Sums:
         return Sums(gram, self._panel, self.m, self.k, self._tile, keep=self.way == "kept")
 
     def values(self, rows: NDArray[np.intp]) -> NDArray[np.floating]:
-        """K (s, m) of some rows, on the host."""
+        """Return K (s, m) of some rows, on the host."""
         real, some = np.dtype(self.dtype), min(SOME, self._tile) // (self._panel.capacity * 8)
         step = max(1, min(self._streamed.step, some))
         K = np.empty((len(rows), self.m), real)
@@ -123,13 +119,13 @@ class Cross:
         return K
 
     def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """H of :meth:`forward_back`, as :meth:`Sums.weigh` has it, without z."""
+        """Set H of :meth:`forward_back`, as :meth:`Sums.weigh` does, without z."""
         self._weights = w, shares
         for rows, sums in self._blocks:
             sums.weigh(*_of(rows, w, None, shares))
 
     def forward(self, V: Vector) -> Vector:
-        """T = K(X, C) V: (k, n) of V (k, m)."""
+        """Return T = K(X, C) V: (k, n) of V (k, m)."""
         T = np.empty((self.k, self.n))
 
         def one(rows: slice, sums: Sums) -> None:
@@ -139,27 +135,24 @@ class Cross:
         return T
 
     def back(self, R: Vector) -> Vector:
-        """K(X, C)' R: (k, m) of R (k, n)."""
-        out = np.zeros((self.k, self.m))
-
-        def one(rows: slice, sums: Sums) -> None:
-            out[:] += sums.back(R[:, rows])
-
-        self._over(one)
-        return out
+        """Return K(X, C)' R: (k, m) of R (k, n)."""
+        return self._total(lambda rows, sums: sums.back(R[:, rows]))
 
     def forward_back(self, V: Vector) -> Vector:
-        """K(X, C)' H K(X, C) V: (k, m) of V (k, m)."""
+        """Return K(X, C)' H K(X, C) V: (k, m) of V (k, m)."""
+        return self._total(lambda rows, sums: sums.forward_back(V), weighed=True)
+
+    def _total(self, product: Callable[[slice, Sums], Vector], weighed: bool = False) -> Vector:
         out = np.zeros((self.k, self.m))
 
         def one(rows: slice, sums: Sums) -> None:
-            out[:] += sums.forward_back(V)
+            out[:] += product(rows, sums)
 
-        self._over(one, weighed=True)
+        self._over(one, weighed)
         return out
 
     def _over(self, one: Callable[[slice, Sums], None], weighed: bool = False) -> None:
-        """``one`` of each block of rows in turn."""
+        """Call ``one`` with each block of rows in turn."""
         self.passes += 1
         for rows, sums in self._blocks:
             one(rows, sums)
@@ -175,7 +168,7 @@ class Cross:
                     one(rows, sums)
 
     def describe(self) -> str:
-        """Where K is, and why."""
+        """Say where K is, and why."""
         return f"{self._plan.kind}, {self.way}; {self.reason}"
 
 

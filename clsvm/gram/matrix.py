@@ -14,9 +14,12 @@ from clsvm import arrays, kernels
 from clsvm.arrays import Data
 from clsvm.errors import naming, rows_of
 from clsvm.gram import layouts
+from clsvm.gram.exact import COPIES
+from clsvm.gram.layouts import row_bytes
+from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import measures, outside, refuse
 from clsvm.gram.products import Gram
-from clsvm.gram.responses import CHUNK, COPIES, PANEL, buffers_of, row_bytes, whole_tiles
+from clsvm.gram.responses import CHUNK, PANEL, whole_tiles
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 
@@ -39,7 +42,7 @@ def kernel_matrix(
     memory_limit: int | str | None = None,
     **params: Any,
 ) -> NDArray[Any]:
-    """K(X, Y) (n, m) in ``dtype``, computed on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
+    """Compute K(X, Y) (n, m) in ``dtype`` on a device: X (n, d), Y (m, d), dense or sparse; Y=None is X.
 
     kernel: a Kernel, or a built-in's name with ``params``. memory_limit: of the device; the result is the host's. Where
     an inner value leaves the range of float32, values are computed in float64 and rounded; in float64 the host computes
@@ -73,32 +76,31 @@ def kernel_matrix(
         if dtype == "float64":
             refuse(kernel, of_x, of_y, X.shape[1])
         if stream.profile.lacks(dtype):
-            return _on_host(kernel, X, Y, out)
-        itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
-        step = whole_tiles(min(CHUNK, budget) // row_bytes(plan, X, itemsize))
-        row = row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
-        capacity = min(whole_tiles(Y.shape[0]), whole_tiles(min(PANEL, budget) // row))
-        for start in range(0, X.shape[0], step):
-            rows = layouts.build(stream, X[start : start + step], plan, dtype, range(start, X.shape[0]))
-            gram = Gram(stream, rows, kernel)
-            for begin in range(0, Y.shape[0], capacity):
-                with rows_of("Y"):
-                    right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, range(begin, Y.shape[0]))
-                source = Gram(stream, right, kernel)
-                panel = source.panel(capacity)
-                K = gram.rows_of(panel, source)
-                out[start : start + rows.n, begin : begin + right.n] = K.T[rows.position]
-                stream.free(*panel.buffers(), *buffers_of(source))
-            stream.free(*buffers_of(gram))
+            step = max(1, CHUNK // (8 * COPIES * Y.shape[0]))
+            for start in range(0, X.shape[0], step):
+                out[start : start + step] = kernel(X[start : start + step], Y)
+            return out
+        _fill(stream, kernel, plan, dtype, X, Y, out)
     if not np.isfinite(out).all():
         i, j = np.argwhere(~np.isfinite(out))[0]
         raise ValueError(f"{kernel!r} is {out[i, j]} in {out.dtype} for row {i} of X and row {j} of Y")
     return out
 
 
-def _on_host(kernel: Kernel, X: Data, Y: Data, out: NDArray[Any]) -> NDArray[Any]:
-    """``out`` filled by the kernel's oracle, some rows at a time."""
-    step = max(1, CHUNK // (8 * COPIES * Y.shape[0]))
+def _fill(stream: Stream, kernel: Kernel, plan: Plan, dtype: str, X: Data, Y: Data, out: NDArray[Any]) -> None:
+    """Put K(X, Y) into ``out`` by the device, some rows and some working vectors at a time."""
+    itemsize, budget = np.dtype(dtype).itemsize, (stream.limit - stream.held) // 4
+    step = whole_tiles(min(CHUNK, budget) // row_bytes(plan, X, itemsize))
+    row = row_bytes(plan, Y, itemsize) + min(step, X.shape[0]) * itemsize
+    capacity = min(whole_tiles(Y.shape[0]), whole_tiles(min(PANEL, budget) // row))
     for start in range(0, X.shape[0], step):
-        out[start : start + step] = kernel(X[start : start + step], Y)
-    return out
+        rows = layouts.build(stream, X[start : start + step], plan, dtype, range(start, X.shape[0]))
+        gram = Gram(stream, rows, kernel)
+        for begin in range(0, Y.shape[0], capacity):
+            with rows_of("Y"):
+                right = layouts.build(stream, Y[begin : begin + capacity], plan, dtype, range(begin, Y.shape[0]))
+            source = Gram(stream, right, kernel)
+            panel = source.of_all(capacity)
+            out[start : start + rows.n, begin : begin + right.n] = gram.values(panel, right.n)
+            stream.free(*panel.buffers(), *source.buffers())
+        stream.free(*gram.buffers())

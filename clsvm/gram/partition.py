@@ -42,7 +42,7 @@ class Gain:
     least: float = 0.0
 
     def whole(self, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which columns of such density (d,) are worth storing whole."""
+        """Return which columns of such density (d,) are worth storing whole."""
         gained = (density * self.entry) ** self.power - 1
         found: NDArray[np.bool_] = gained > 0
         return found if gained[found].sum() > self.least else np.zeros_like(found)
@@ -57,7 +57,7 @@ class Partition:
 
     @cached_property
     def rank(self) -> NDArray[np.int32]:
-        """Where each column stands in the order, (d,)."""
+        """Return where each column stands in the order, (d,)."""
         rank = np.empty_like(self.order)
         rank[self.order] = np.arange(len(self.order), dtype=self.order.dtype)
         return rank
@@ -67,11 +67,11 @@ class Partition:
 
     @property
     def chain(self) -> NDArray[np.int32]:
-        """The order in which a row's terms are summed: dense columns, then the others as they came, (d,)."""
+        """Return the order in which a row's terms are summed: dense columns, then the others as they came, (d,)."""
         return np.concatenate([self.order[: self.dense], np.sort(self.order[self.dense :])])
 
     def widened(self, d: int) -> Partition:
-        """With empty columns behind, up to d."""
+        """Return the partition with empty columns behind, up to d."""
         if d <= len(self.order):
             return self
         return Partition(np.concatenate([self.order, np.arange(len(self.order), d, dtype=np.int32)]), self.dense)
@@ -81,26 +81,26 @@ EVEN = Gain(1.0)  # an entry takes as long as a cell
 
 
 def counts(X: Data) -> NDArray[np.int64]:
-    """Non-zeros of each column of X (n, d), dense or CSR: (d,)."""
+    """Return how many rows of X (n, d), dense or CSR, have an entry in each column: (d,)."""
     if isinstance(X, np.ndarray):
         return np.count_nonzero(X, axis=0)
     return np.bincount(X.indices[X.data != 0] if not X.data.all() else X.indices, minlength=X.shape[1])
 
 
 def by_density(count: NDArray[np.int64]) -> Partition:
-    """The order alone: no column is dense."""
+    """Return the order alone: no column is dense."""
     return Partition(_rising(int(count.max(initial=0)) - count).astype(np.int32), 0)
 
 
 def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The order of counts: short numbers are sorted in a tenth of the time."""
+    """Return the order of counts; short numbers are sorted in a tenth of the time."""
     short = np.uint16 if int(count.max(initial=0)) < 1 << 16 else np.int64
     return np.argsort(count.astype(short), kind="stable")
 
 
 def partition(count: NDArray[np.int64], n: int, rule: str = "cost", gain: Gain = EVEN) -> Partition:
-    """The partition of columns with ``count`` (d,) entries in n rows; gain: of the rule of costs. Raises ValueError for
-    a rule that there is not."""
+    """Return the partition of columns with ``count`` (d,) entries in n rows; gain: of the rule of costs. Raises
+    ValueError for an unknown rule."""
     if rule not in RULES:
         raise ValueError(f"got the rule {rule!r}, expected one of {', '.join(RULES)}")
     rising = _rising(count)
@@ -111,7 +111,7 @@ def partition(count: NDArray[np.int64], n: int, rule: str = "cost", gain: Gain =
 
 
 def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
-    """How many of the columns that occur are walked before the rule stops."""
+    """Return how many of the columns that occur are walked before the rule stops."""
     if rule == "cost":
         return len(rising) - int(gain.whole(rising / max(1, n)).sum())
     columns, total = np.arange(1, len(rising) + 1), np.cumsum(rising)
@@ -122,9 +122,9 @@ def _walked(rising: NDArray[np.int64], n: int, rule: str, gain: Gain) -> int:
 
 
 def split(X: sp.csr_matrix, made: Partition) -> tuple[NDArray[np.floating], sp.csr_matrix]:
-    """(the dense columns (n, dense), the others in CSR, each row's entries in the order that they had) of CSR rows X
-    (n, d), some rows at a time, by a thread of each core. Raises ValueError where the partition is of another number of
-    columns."""
+    """Split CSR rows X (n, d): return the dense columns (n, dense), and the others in CSR with each row's entries in
+    the order that they had. Threads take some rows at a time. Raises ValueError where the partition is of another
+    number of columns."""
     n, d = X.shape
     if len(made.order) != d:
         raise ValueError(f"the partition is of {len(made.order)} columns, got rows of {d}")

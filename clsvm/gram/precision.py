@@ -36,7 +36,7 @@ class Measures(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """The extremes over all rows, 0 where there are none."""
+        """Return the extremes over all rows, 0 where there are none."""
         return Extent(_most(self.sizes), _least(self.sizes), _most(self.high), _least(self.low))
 
     def some(self, rows: NDArray[Any]) -> Measures:
@@ -141,7 +141,7 @@ def beyond(what: str, dtype: str) -> str:
 
 
 def terms(X: Data) -> int:
-    """The most terms that an inner product of rows of X can have."""
+    """Return the most terms that an inner product of rows of X can have."""
     return int(np.diff(X.indptr).max(initial=0)) if sp.issparse(X) else int(X.shape[1])
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram import units as matrix
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.lanes import LaneRows
+from clsvm.gram.layouts.packing import LaneRows
 from clsvm.gram.layouts.record import Panel, Pass, Rows
 from clsvm.gram.programs import RowSource, made_rows
 from clsvm.gram.units import Units
@@ -36,19 +36,22 @@ Slots = dict[int, Buffer]
 LONGEST = 1e11
 PASSING = 8 << 20  # bytes of values at most that are stored for a sum alone: a cache holds them
 FEW = 4096  # rows of such a store that are too few: each column's entries are looked for in every one
+RESIDENT = "rows are not on the device in one piece"
 ALIGNED = 512  # bytes of which a part of a buffer begins at a multiple, on any device
 
 
 class Store(NamedTuple):
-    """Where rows of K are kept: SLABS buffers (or one) of slab_rows rows of ld values; slot[u] for each u."""
+    """Where rows of K are kept: SLABS buffers (or one) of slab_rows rows of ld values; slot[u] for each u. near:
+    whether caches shall keep the values of one buffer, since they are read next, in the vector shape."""
 
     slabs: tuple[Buffer, ...]
     slab_rows: int
     ld: int
     slot: Buffer
+    near: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
-        """Of kernels, in their order."""
+        """Return the arguments of kernels, in their order."""
         return (*self.slabs, self.slab_rows, np.int64(self.ld), self.slot)
 
 
@@ -64,7 +67,7 @@ class Update(NamedTuple):
     sections: int = 0
 
     def arguments(self) -> tuple[Any, ...]:
-        """Of kernels, in their order."""
+        """Return the arguments of kernels, in their order."""
         return self.problems, np.int64(self.n), self.c, self.D, self.capacity
 
 
@@ -82,54 +85,88 @@ class Tile(NamedTuple):
 
 
 class Products(Protocol):
-    """What solvers ask of a kernel matrix, whatever it is made of. whole: whether all of K is on the device. share: of
-    the memory that is left, for a working set. width: working sets are whole blocks of so many rows."""
+    """What solvers ask of a kernel matrix, whatever it is made of, on one stream and so in one thread.
 
-    whole: bool
-    share: float
-    width: int
+    whole: whether all of K is on the device. resident: whether all rows are, in one piece, so that products over some
+    of their lane groups (:meth:`store_rows`) and between panels (:meth:`between`) exist. share: the part of the free
+    memory that a working set may take. width: working sets are whole blocks of so many rows. units: the matrix units
+    that make wide tiles, if any.
+    """
+
+    whole: bool = False
+    resident: bool = False
+    share: float = 0.5
+    units: Units | None = None
+    stream: Stream
     rows: Rows
     kernel: Any
+    width: int
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """An empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
+        """Return an empty panel for at least ``capacity`` working vectors; square: one that :meth:`tile` takes."""
 
     def panel_bytes(self, capacity: int) -> int:
-        """Of a panel."""
+        """Return the bytes of a panel."""
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
+        """Return whole blocks of a gathered panel: ``capacity`` working vectors from ``first`` on, ``count`` there."""
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """What :meth:`row_source` makes kernel values of: of a panel of lane groups values, norms, features, the
-        function's numbers. None where a panel does not hold all of its vectors."""
+        """Return the arguments from which :meth:`row_source` makes kernel values; None where a panel does not hold all
+        of its vectors."""
 
     def row_source(self) -> RowSource:
-        """The program text by which a subproblem makes rows of its tile from :meth:`of_panel`."""
+        """Return the program text by which a subproblem makes rows of its tile from :meth:`of_panel`."""
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer) -> None:
-        """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel."""
+        """Bring the rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel."""
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """K among the rows of a square panel, gathered."""
+        """Compute K among the rows of a gathered square panel, in the rows' dtype."""
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
+        """Add K(X, U) D over all rows to c, and put K(X, U) into the store; either may be None."""
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
+        """Add K(U, U') D to c for the rows of a square panel U and the ``count`` working vectors of another, U'."""
+
+    def store_rows(self, end: int, panel: Panel, count: Buffer, store: Store) -> None:
+        """Put K(X, U) of the rows before position ``end``, whole lane groups, into a store. Only of resident rows."""
+        raise TypeError(RESIDENT)
+
+    def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, out: Buffer) -> None:
+        """Put K(U', U) of the rows of a square panel U and the ``count`` working vectors of another, U', into ``out``.
+        Only of resident rows."""
+        raise TypeError(RESIDENT)
+
+    @property
+    def by_blocks(self) -> bool:
+        """Return whether each block of working vectors is laid out anew for every product, so that few of them cost
+        less."""
+        return False
+
+    def use(self, units: Units | None) -> None:
+        """Take matrix units for wide tiles of all rows from here on, or none. Only of resident rows."""
+        raise TypeError(RESIDENT)
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Return a context in which the memory that products themselves are made in is free."""
+        return nullcontext()
 
 
-def over_all(store: Store | None, update: Update | None) -> str:
-    """Which of programs.PRODUCTS fills a store, an update, or both."""
-    return "update" if not store else ("both" if update else "rows") + ", slabs" * (len(store.slabs) > 1)
+def _product(store: Store | None, update: Update | None) -> str:
+    """Return which of programs.PRODUCTS fills a store, an update, or both."""
+    if store is None:
+        return "sections" if update and update.sections else "update"
+    slabs, near = len(store.slabs) > 1, store.near and not update
+    return ("both" if update else "rows") + ", near" * near + ", slabs" * slabs
 
 
 Range = tuple[int, ...]
 
 
 def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
-    """(range, work-group) of a launch, with the sections of a panel in the third dimension where there are some."""
+    """Return the range and work-group of a launch, with the sections of a panel in the third dimension, if any."""
     if not sections:
         return size, local
     between = (1,) * (2 - len(size))
@@ -137,14 +174,14 @@ def _range(size: Range, local: Range, sections: int) -> tuple[Range, Range]:
 
 
 def half_end(rows: Rows, last: int) -> int:
-    """Where values of rows up to position ``last`` end that :func:`reflect` goes on from: after a whole lane group and
-    square, or the last row."""
+    """Return where values of rows up to position ``last`` end that :func:`reflect` goes on from: after a whole lane
+    group and square, or the last row."""
     unit = max(programs.SIDE, rows.lanes)
     return min(rows.n_pad, -(-(last + 1) // unit) * unit)
 
 
 def reflect(stream: Stream, dtype: str, store: Store, slot_of: NDArray[np.int32], ends: NDArray[np.int32]) -> None:
-    """The values from each row's end on (n_pad,), of rows in these slots of a store, from those of the other half. For
+    """Fill the values from each row's end on (n_pad,), of rows in these slots of a store, from the mirror images. For
     the vector shape."""
     kernel, n = stream.variant(programs.given(stream.profile, dtype), "reflect"), len(ends)
     with stream.scratch():
@@ -153,26 +190,22 @@ def reflect(stream: Stream, dtype: str, store: Store, slot_of: NDArray[np.int32]
         stream.finish()
 
 
-class Gram:
-    """:class:`Products` of one kernel function over one set of rows, for one stream (so for one thread). slots: what
-    :meth:`slot` has made, where several of them share it."""
+class Gram(Products):
+    """Products of one kernel function over one set of rows that is on the device. slots: the buffers that :meth:`slot`
+    has made, where several of them share them."""
 
-    whole, share = False, 0.5
+    resident = True
 
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel, slots: Slots | None = None) -> None:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         self._layout = LAYOUTS[rows.kind]
         self._reader = reader = self._layout.reader(stream, rows, kernel)
         self.width, self.norms = reader.width, reader.norms
-        self.panel, self.panel_bytes, self.part, self.gather = (
-            reader.panel, reader.panel_bytes, reader.part, reader.gather,
-        )  # fmt: skip
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
         self._slots: Slots = {} if slots is None else slots
         self._plain: Gram | None = None  # of the same rows, by kernels that need no store
-        self.units: Units | None = None
         self.squared: Buffer = None  # norms of the rows, by these units
         self.at_least = stream.compute_units  # wide tiles of a product; fewer leave units of the device without any
 
@@ -188,36 +221,44 @@ class Gram:
         for part in r.parts:
             size = matrix.of_norms(units, part.groups * r.lanes)
             kernel(*size, r.d, part.values, part.first, self.squared)
-        self.panel, self.panel_bytes = self._panel, self._panel_bytes
 
-    def _panel(self, capacity: int, square: bool = False) -> Panel:
-        """The reader's, and room for norms by matrix units."""
+    def panel(self, capacity: int, square: bool = False) -> Panel:
         made = self._reader.panel(capacity, square)
         if self.units and made.shape == "many":
             with self.stream.tentative():
                 made.squared = self.stream.buffer(made.capacity * self._real.itemsize)
         return made
 
-    def _panel_bytes(self, capacity: int) -> int:
-        """Of such a panel, at most."""
-        return self._reader.panel_bytes(capacity) + capacity * self._real.itemsize
+    def panel_bytes(self, capacity: int) -> int:
+        return self._reader.panel_bytes(capacity) + (0 if self.squared is None else capacity * self._real.itemsize)
+
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
+        return self._reader.part(panel, first, capacity, count)
+
+    def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
+        """Bring rows into a panel that these rows or others with as long ones made; the rest of it becomes zero, or,
+        where it is not ``fresh``, keeps rows that other sets of rows brought."""
+        self._reader.gather(panel, rows, count, fresh)
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Return the buffers of the rows and of their products."""
+        norms = () if self.norms is self.rows.xx else (self.norms,)
+        return (*self.rows.buffers(), *norms)
 
     @property
     def groups(self) -> range:
-        """All lane groups of the rows."""
+        """Return all lane groups of the rows."""
         return range(self.rows.n_pad // self.rows.lanes)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """What makes kernel values of a panel of lane groups: values, norms, features, the function's numbers."""
+        """Return values, norms and features of a panel of lane groups, and the function's numbers."""
         held = self._reader.of_panel(panel)
         return held if held is None else (*held, *self.numbers)
 
     def row_source(self) -> RowSource:
-        """Rows of tiles from the vectors of a panel."""
         return made_rows(self.kernel.spec)
 
     def tile(self, panel: Panel, tile: Tile) -> None:
-        """K among the rows of a square panel, in the rows' dtype."""
         store = Store((tile.out,), panel.capacity, panel.capacity, self.slot(panel.capacity))
         product = "half tile" if tile.half and self.stream.profile.shape == "vector" else "tile"
         most = panel.capacity if tile.most is None else tile.most
@@ -226,67 +267,61 @@ class Gram:
             self._launch(product, panel, one, 0, store, None)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
-        """c += K(U, U') D for the rows of a square panel U and the ``count`` working vectors of another, U'."""
         groups = range(panel.capacity // self.rows.lanes)
         for one in self._reader.over_panel(groups, panel, rows, right, count):
             self._launch("tile update", right, one, 0, None, update)
 
-    def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, store: Store) -> None:
-        """K between the rows of a square panel and the ``count`` working vectors of another, each of which is kept."""
+    def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, out: Buffer) -> None:
+        store = Store((out,), right.capacity, panel.capacity, self.slot(right.capacity))
         for one in self._reader.over_panel(range(panel.capacity // self.rows.lanes), panel, rows, right, count):
             self._launch("tile", right, one, 0, store, None)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
-        """c += K(X, U) D over all rows, and K(X, U) into the row cache; either may be None."""
-        self.over_rows(over_all(store, update), self.groups, 0, panel, count, store, update)
+        self.over_rows(self.groups, 0, panel, count, store, update)
 
-    def rows_of(self, panel: Panel, source: Gram) -> NDArray[Any]:
-        """K(U, X) on the host, U the rows of ``source`` in the caller's order (at most the panel's capacity), X these,
-        in device order: (source's n, n_pad)."""
-        stream, n = self.stream, source.rows.n
-        at, count = stream.upload(source.rows.position), stream.upload(np.array([n], np.int32))
-        source.gather(panel, at, count)
-        K = self._read(panel, n, count)
-        stream.free(at, count)
-        return K
+    def store_rows(self, end: int, panel: Panel, count: Buffer, store: Store) -> None:
+        self.over_rows(range(end // self.rows.lanes), 0, panel, count, store, None)
+
+    @property
+    def by_blocks(self) -> bool:
+        return self.stream.profile.shape == "vector" and not self._layout.shared
+
+    def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
+        """Return a panel of all rows in the caller's order, with room for so many at least."""
+        stream, n = self.stream, self.rows.n
+        panel = self.panel(capacity or n, square)
+        places = stream.upload(self.rows.position), stream.upload(np.array([n], np.int32))
+        self.gather(panel, *places)
+        if panel.rows_stay:
+            panel.places = places
+        else:
+            stream.finish()
+            stream.free(*places)
+        return panel
 
     def values(self, panel: Panel, m: int) -> NDArray[Any]:
-        """K(X, U) (n, m) on the host, of the m working vectors of a gathered panel, rows in the caller's order."""
-        count = self.stream.upload(np.array([m], np.int32))
-        K = self._read(panel, m, count)
-        self.stream.free(count)
-        return np.asarray(K[:, self.rows.position].T)
-
-    def _read(self, panel: Panel, m: int, count: Buffer) -> NDArray[Any]:
-        """K(U, X) of the ``count`` = m working vectors, on the host: (m, n_pad)."""
-        stream = self.stream
+        """Return K(X, U) (n, m) on the host for the m working vectors of a gathered panel, in the caller's order."""
+        stream, count = self.stream, self.stream.upload(np.array([m], np.int32))
         out = stream.buffer(self._real.itemsize * m * self.rows.n_pad)
         self.accumulate(panel, count, Store((out,), m, self.rows.n_pad, self.slot(panel.capacity)), None)
         K = stream.read(out, self._real, (m, self.rows.n_pad))
-        stream.free(out)
-        return K
+        stream.free(out, count)
+        return np.asarray(K[:, self.rows.position].T)
 
     def over_rows(
-        self,
-        product: str,
-        groups: range,
-        base: int,
-        panel: Panel,
-        count: Buffer,
-        store: Store | None,
-        update: Update | None,
+        self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
-        """One of programs.PRODUCTS over some lane groups of the rows; row ``base`` is the first of store and update."""
+        """Do as :meth:`accumulate` does over some lane groups; row ``base`` is the first of store and update."""
         if update and not store and self._layout.stored(self.stream.profile):
             self._through(groups, base, panel, count, update)
             return
-        for one in self._reader.over_rows(groups.start, len(groups), panel, count):
+        for one in self._reader.over_rows(groups, panel, count):
             if update or not one.sums:
-                self._launch(product, panel, one, base, store, update)
+                self._launch(_product(store, update), panel, one, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
-        """c += K(X, U) D by way of a store of a block of working vectors, and some rows, at a time; where half of the
-        memory that is left holds few rows of it, by the kernels that need none."""
+        """Add K(X, U) D to c by way of a store of a block of working vectors, and some rows, at a time; where half of
+        the memory that is left holds few rows of it, by the kernels that need none."""
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
         unit = ALIGNED // (8 * V)  # lane groups whose sums begin where a part of a buffer can
         room = min(PASSING, (stream.limit - stream.held) // 2)
@@ -295,7 +330,7 @@ class Gram:
             if self._plain is None:
                 rows = replace(self.rows, kind=self._layout.plain)
                 self._plain = Gram(stream, rows, self.kernel, self._slots)
-            self._plain.over_rows("update", groups, base, panel, count, None, update)
+            self._plain.over_rows(groups, base, panel, count, None, update)
             return
         size = min(step, len(groups)) * V
         with stream.scratch():
@@ -305,24 +340,20 @@ class Gram:
                 some, first = range(begin, min(begin + step, groups.stop)), begin * V
                 rest = update.problems * update.n - (first - base)
                 c = stream.part(update.c, 8 * (first - base), 8 * rest) if first > base else update.c
-                self.over_rows("both", some, first, panel, count, store, update._replace(c=c))
-
-    def lent(self) -> AbstractContextManager[None]:
-        """What products are made in, of which these have nothing, is free inside."""
-        return nullcontext()
+                self.over_rows(some, first, panel, count, store, update._replace(c=c))
 
     def passes(self, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """The launches over all rows for a gathered panel."""
-        yield from self._reader.over_rows(0, self.rows.n_pad // self.rows.lanes, panel, count)
+        """Yield the launches over all rows for a gathered panel."""
+        yield from self._reader.over_rows(self.groups, panel, count)
 
     def slot(self, capacity: int) -> Buffer:
-        """0, 1, ...: working vector u is kept in row u."""
+        """Return the buffer 0, 1, ...: working vector u is kept in row u."""
         if capacity not in self._slots:
             self._slots[capacity] = self.stream.upload(np.arange(capacity, dtype=np.int32))
         return self._slots[capacity]
 
     def _wide(self, one: Pass, update: bool) -> bool:
-        """Whether tiles of many rows and working vectors leave every compute unit some of them."""
+        """Return whether tiles of many rows and working vectors leave every compute unit some of them."""
         profile = self.stream.profile
         if "wide" not in profile.tiles or one.blocks < 2:
             return False
@@ -331,9 +362,9 @@ class Gram:
         return tiles >= self.at_least
 
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
-        """The launches of c += K(X, U) D over some lane groups of dense rows, for sections of a panel, to be repeated
-        as the buffers change."""
-        passes = self._reader.over_rows(groups.start, len(groups), panel, count)
+        """Return the launches of c += K(X, U) D over some lane groups of dense rows, for sections of a panel, to be
+        repeated as the buffers change."""
+        passes = self._reader.over_rows(groups, panel, count)
         alone = len(groups) == 1 and self.stream.profile.shape == "vector"
         product = "sections, one group" if alone else "sections"
         launches = (self._launches(product, panel, one, 0, None, update) for one in passes)
@@ -348,7 +379,7 @@ class Gram:
     def _launches(
         self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None
     ) -> Iterator[tuple[Any, ...]]:
-        """A kernel, its range, work-group and arguments, of each launch."""
+        """Yield the kernel, range, work-group and arguments of each launch."""
         stream, r, shape = self.stream, self.rows, panel.shape
         if shape == "many" and self._wide(one, bool(update)):
             shape = "wide"

@@ -20,7 +20,6 @@ from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.record import options
-from clsvm.gram.row_cache import SLABS
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.parts import APART
@@ -41,6 +40,7 @@ class Product(NamedTuple):
     single: bool = False
 
 
+SLABS = 8  # buffers that hold rows of K
 SECTION = APART // 4  # ints from the numbers of a section to those of the next, as parts.together has them
 _SECTIONS = "-DUPDATE", f"-DSECTIONS={SECTION}"
 
@@ -60,7 +60,7 @@ PRODUCTS = {
 
 
 def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: int = 0, shape: str = "many") -> Variant:
-    """The gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
+    """Return the gram program of a kernel function for a shape class of working vectors (profiles.shape_class).
 
     Raises ValueError for a layout that the kernel function or the product does not have, and for a shape class that the
     product never meets: a tile's panel is a set of rows in whole lane groups.
@@ -76,14 +76,14 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
         raise ValueError(f"product {product!r} is of panels for more working vectors, got shape {shape!r}")
     if made.single:
         profile = replace(profile, tiles={**profile.tiles, shape: DENSE.single(profile, dtype, shape)})
-    text, own = layout.program(spec, profile, dtype, shape, made.tile)
+    text, own = layout.program(spec, profile, dtype, shape, made.tile, d)
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, shape)}"
     label = f"{spec.name or 'expression'} {product} {kind} {dtype} {shape}"
-    return Variant(label, text, (*shared, *made.options, *own, *layout.cut(profile, shape, d, made.tile)), "gram")
+    return Variant(label, text, (*shared, *made.options, *own), "gram")
 
 
 def shapes(profile: Profile, product: str, kind: str) -> list[str]:
-    """The shape classes that a product comes in, for rows in a layout."""
+    """Return the shape classes that a product comes in, for rows in a layout."""
     made = PRODUCTS[product]
     if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
         return []
@@ -91,14 +91,14 @@ def shapes(profile: Profile, product: str, kind: str) -> list[str]:
 
 
 def update(profile: Profile, dtype: str) -> Variant:
-    """f += K D from rows of the row cache."""
+    """Return the program of f += K D from rows of the row cache."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"
     grouped = [f"-DWG={profile.group}"] * (profile.shape == "group")
     return Variant(f"update {dtype}", sources.cl("gram/update"), (*made, *grouped), "update")
 
 
 def update_range(profile: Profile, n: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """(range, work-group) of it over n rows."""
+    """Return its range and work-group over n rows."""
     pieces = -(-n // profile.block)
     return ((pieces,), None) if profile.shape == "vector" else ((pieces * profile.group,), (profile.group,))
 
@@ -109,13 +109,13 @@ PICKED, LINE = 0.45, 16  # of it, for each value that is read for one that is pi
 
 
 def picked_cost(profile: Profile, n: int, W: int) -> float:
-    """What a value costs that is picked, in dense cells, one of W from each of some rows of n that are there: a line of
+    """Return the cost of a value that is picked, in dense cells, one of W from each of some stored rows of n: a line of
     the cache is read for it, or its share of the row."""
     return PICKED * min(LINE, n / W) * profile.cache_cost
 
 
 def given(profile: Profile, dtype: str) -> Variant:
-    """Products with rows of a kernel matrix that are there; ``entry`` is the first of its kernels."""
+    """Return the program of products with stored rows of a kernel matrix; ``entry`` is the first of its kernels."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}"
     return Variant(f"given {dtype}", sources.cl("gram/given"), made, "pick")
 
@@ -129,12 +129,12 @@ class RowSource(NamedTuple):
 
 
 def made_rows(spec: Spec) -> RowSource:
-    """Rows from the vectors of a panel."""
+    """Return the text that makes rows from the vectors of a panel."""
     return RowSource(spec.name or "expression", sources.render("gram/row_vector", kernel=spec))
 
 
 def picked_rows() -> RowSource:
-    """Rows from a kernel matrix that is there."""
+    """Return the text that takes rows from a stored kernel matrix."""
     return RowSource("given", sources.cl("gram/row_given"), (f"-DSLABS={SLABS}",))
 
 
@@ -143,14 +143,14 @@ RUN = 128  # terms of a sum that is in the dtype of K
 
 
 def forward_back(spec: Spec, kind: str, dtype: str, profile: Profile, d: int = 0, sub: int = 4) -> Variant | None:
-    """Forward and back in one pass over rows, by work-items that have K of ``sub`` lane groups in scratch at a time, a
-    divisor of BLOCK. None where a layout and profile have no such program."""
+    """Return the program of forward and back in one pass over rows, by work-items that have K of ``sub`` lane groups in
+    scratch at a time, a divisor of BLOCK. None where a layout and profile have no such program."""
     layout = LAYOUTS[kind]
-    made = layout.forward_back(spec, profile, dtype)
+    made = layout.forward_back(spec, profile, dtype, d)
     if made is None:
         return None
     shared = *options(profile, dtype, d), f"-DUB={layout.width(profile, dtype, 'many')}"
-    own = f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1], *layout.cut(profile, "many", d, False)
+    own = f"-DBLOCK={BLOCK}", f"-DSUB={sub}", f"-DRUN={RUN}", *made[1]
     return Variant(f"{spec.name or 'expression'} forward_back {kind} {dtype}", made[0], (*shared, *own), "forward_back")
 
 
@@ -160,7 +160,8 @@ OWN, FORTH, LINE = 4, 4, 16
 
 
 def back(profile: Profile, dtype: str, exact: bool = False) -> Variant:
-    """What forward and back make of stored tiles; ``entry`` is one of its kernels. exact: all sums are wide."""
+    """Return the program of forward and back over stored tiles; ``entry`` is one of its kernels. exact: all sums are
+    wide."""
     own = f"-DOWN={OWN}", f"-DFORTH={FORTH}", f"-DLINE={LINE}", f"-DRUN={RUN}", *["-DEXACT"] * exact
     made = *options(profile, dtype), f"-DWG={profile.group}", *own
     return Variant(f"back {dtype}{' exact' * exact}", sources.cl("gram/back"), made, "back")

@@ -12,42 +12,58 @@ throughout, for gradients. Their order is that of the rows: the same bits each t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram import one_pass, programs
+from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel
 from clsvm.gram.products import Gram, Store
+from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
 OF_UNIT, OF_DEVICE = 8 << 20, 64 << 20  # bytes of K at a time: of a core in the vector shape, of all in the group shape
 LEAST = 4096  # rows at a time in the group shape, however long they are: a group takes a few
-
-
-_BETWEEN, _WAYS = ("residual", "coupled", "blank"), ("forth", "back")  # kernels of back.cl
+# Of a pass by work-items that keep their values of K to themselves (OnePass).
+EACH = 4  # work-items of a compute unit in a launch
+CACHE = 2 << 20  # bytes of K that a work-item has at a time, about: what a core has of the caches
+FEW, MOST = 2, 8  # lane groups of them, at least and at most; half of the most for fewer outputs than SEVERAL
+SEVERAL = 4  # outputs: fewer sums of lanes are worth a longer way to K
 
 
 def usual(stream: Stream, row: int) -> int:
-    """Bytes of a tile of K, of rows of so many: caches read it back, and there is work for all units."""
+    """Return the bytes of a tile of K, of rows of so many: caches read it back, and there is work for all units."""
     return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else max(OF_DEVICE, LEAST * row)
 
 
 class Part(NamedTuple):
-    """A tile: its first lane group, how many there are, where its values stand."""
+    """A tile of K: its lane groups, its first row, how many rows it has, and its values."""
 
-    begin: int
-    groups: int
+    groups: range
+    first: int
+    rows: int
     values: Buffer
+
+    @property
+    def places(self) -> slice:
+        """Return where its rows stand among all."""
+        return slice(self.first, self.first + self.rows)
+
+
+class Weights(NamedTuple):
+    """H and z of :meth:`Sums.forward_back` on the device: w, whether each output has its own, z, P."""
+
+    w: Buffer
+    own: int
+    z: Buffer
+    shares: Buffer
 
 
 class Sums:
-    """Of one Gram and a gathered panel of ``m`` working vectors, for ``k`` outputs. tile_bytes: of K at a time. keep:
-    whether all of K is kept from the first pass on, in slabs of the process's pool.
+    """Products of one Gram and a gathered panel of ``m`` working vectors, for ``k`` outputs. tile_bytes: of K at once.
+    keep: whether all of K is kept from the first pass on, in slabs of the process's pool.
 
     :meth:`weigh` sets H and z for the passes to come. Raises ValueError where memory_limit is too small, and for a
     panel that is not whole lane groups (one made with ``square``).
@@ -57,174 +73,195 @@ class Sums:
         self, gram: Gram, panel: Panel, m: int, k: int, tile_bytes: int | None = None, keep: bool = False
     ) -> None:
         self.gram, self.panel, self.m, self.k, self.keep = gram, panel, m, k, keep
-        stream, rows, real = gram.stream, gram.rows, np.dtype(gram.rows.dtype)
-        if panel.capacity % programs.OWN:
-            raise ValueError(f"a panel of {panel.capacity} working vectors is not whole lane groups: make it square")
-        self._real, self._groups = real, rows.n_pad // rows.lanes
-        row = real.itemsize * panel.capacity
+        stream, rows, capacity = gram.stream, gram.rows, panel.capacity
+        if capacity % programs.OWN:
+            raise ValueError(f"a panel of {capacity} working vectors is not whole lane groups: make it square")
+        V, groups, row = rows.lanes, rows.n_pad // rows.lanes, np.dtype(rows.dtype).itemsize * capacity
         wanted = usual(stream, row) if tile_bytes is None else tile_bytes
-        self._step = max(1, min(self._groups, wanted // (rows.lanes * row)))
-        self._ld = size = self._step * rows.lanes
-        nbytes = real.itemsize * size * panel.capacity
-        count = -(-self._groups // self._step) if keep else 1
-        self._tiles = [stream.slab(nbytes) if keep else stream.buffer(nbytes) for _ in range(count)]
-        self._made = 0  # tiles whose values are there
+        step = max(1, min(groups, wanted // (V * row)))
+        self._ld = size = step * V
+        firsts, nbytes = range(0, groups, step), row * size
+        tiles = [stream.slab(nbytes) for _ in firsts] if keep else [stream.buffer(nbytes)] * len(firsts)
+        some = [range(first, min(first + step, groups)) for first in firsts]
+        self._parts = [Part(of, of.start * V, len(of) * V, tile) for of, tile in zip(some, tiles, strict=True)]
+        self._made = 0  # rows whose values are kept
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
-        self._v, self._out = stream.buffer(8 * k * panel.capacity), stream.buffer(8 * k * panel.capacity)
+        self._v, self._out = stream.buffer(8 * k * capacity), stream.buffer(8 * k * capacity)
         self._count = stream.upload(np.array([m], np.int32))
         short, exact = (programs.back(stream.profile, rows.dtype, one) for one in (False, True))
-        self._residual, self._coupled, self._blank = map(partial(stream.variant, short), _BETWEEN)
-        self._forths, self._backs = ([stream.variant(made, name) for made in (short, exact)] for name in _WAYS)
+        self._kernels = {
+            name: stream.variant(short, name) for name in ("residual", "coupled", "blank", "forth", "back")
+        }
+        self._exact = {name: stream.variant(exact, name) for name in ("forth", "back")}
         self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
         self._listed = stream.upload(self._padding)
-        self._one_pass = None if keep else one_pass.of(gram, panel, k, nbytes)
-        self._w: Buffer = None
-        self._z: Buffer = None
-        self._shares: Buffer = None
+        self._one_pass = None if keep else OnePass.of(gram, panel, k, nbytes)
+        self._weights = Weights(None, 0, None, None)
         self.weigh(None)
 
     def make(self) -> None:
         """Make all that is kept: rows need not be there for passes to come."""
-        for part in self._parts():
+        for part in self._parts:
             self._filled(part)
 
     def weigh(self, w: Vector | None, z: Vector | None = None, shares: Vector | None = None) -> None:
-        """H and z of :meth:`forward_back`: w (n,) or one for each output (k, n), z (k, n), P (k, n) of w (diag(P) -
+        """Set H and z of :meth:`forward_back`: w (n,) or one for each output (k, n), z (k, n), P (k, n) of w (diag(P) -
         P P'), with neither of them; None is 1 and 0. Raises ValueError for P with z or with a w for each output."""
         if shares is not None and (z is not None or (w is not None and w.ndim > 1)):
             raise ValueError("outputs that are coupled have one weight a row and no z")
-        stream = self.gram.stream
+        stream, old = self.gram.stream, self._weights
         stream.finish()
-        stream.free(*(buffer for buffer in (self._w, self._z, self._shares) if buffer is not None))
+        stream.free(*(buffer for buffer in (old.w, old.z, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
-        self._own = int(w.ndim > 1)
-        self._w = stream.wide(self._in_place(w))  # (0 in padding rows)
-        self._z, self._shares = (None if one is None else stream.wide(self._in_place(one)) for one in (z, shares))
+        on_device = [None if one is None else stream.wide(self._in_place(one)) for one in (w, z, shares)]
+        self._weights = Weights(on_device[0], int(w.ndim > 1), *on_device[1:])  # (w is 0 in padding rows)
 
     def _in_place(self, values: Vector) -> Vector:
-        """(..., n) in the caller's order -> (..., n_pad) in device order, 0 in padding rows."""
+        """Return (..., n) in the caller's order as (..., n_pad) in device order, 0 in padding rows."""
         placed = np.zeros((*values.shape[:-1], self.gram.rows.n_pad))
         placed[..., self.gram.rows.position] = values
         return placed
 
     def forward(self, V: Vector) -> Vector:
-        """T = K(X, U) V: (k, n) of V (k, m)."""
+        """Return T = K(X, U) V: (k, n) of V (k, m)."""
         stream, rows = self.gram.stream, self.gram.rows
-        self._weights(V, exact=True)
+        stream.write_wide(self._v, self._padded(V))
         T = np.empty((self.k, rows.n_pad))
-        for part in self._parts():
+        for part in self._parts:
             self._forward(part, exact=True)
-            first, size = part.begin * rows.lanes, part.groups * rows.lanes
-            T[:, first : first + size] = stream.read_wide(self._t, (self.k, self._ld))[:, :size]
+            T[:, part.places] = stream.read_wide(self._t, (self.k, self._ld))[:, : part.rows]
         return T[:, rows.position]
 
     def back(self, R: Vector) -> Vector:
-        """out = K(X, U)' R: (k, m) of R (k, n)."""
-        stream, rows = self.gram.stream, self.gram.rows
-        placed = self._in_place(R)
+        """Return K(X, U)' R: (k, m) of R (k, n)."""
+        stream, placed = self.gram.stream, self._in_place(R)
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
         part_of = np.zeros((self.k, self._ld))
-        for part in self._parts():
-            first, size = part.begin * rows.lanes, part.groups * rows.lanes
+        for part in self._parts:
             self._filled(part)
-            part_of[:, :size] = placed[:, first : first + size]
+            part_of[:, : part.rows] = placed[:, part.places]
             stream.write_wide(self._r, part_of)
             self._add(part, exact=True)
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """out = K(X, U)' H (K(X, U) V - z): (k, m) of V (k, m), with H and z as :meth:`weigh` has them."""
-        rows, stream = self.gram.rows, self.gram.stream
-        self._weights(V)
+        """Return K(X, U)' H (K(X, U) V - z): (k, m) of V (k, m), with H and z as :meth:`weigh` has them."""
+        stream, rows, at = self.gram.stream, self.gram.rows, self._weights
+        stream.write(self._v, self._padded(V).astype(rows.dtype))
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
-        n = np.int64(rows.n_pad)
         if self._one_pass:
-            given = self._w, self._own, self._z, self._shares, self._out, self._count
-            self._one_pass.add(self._v, *given)
+            self._one_pass.add(self._v, at, self._out, self._count)
             return self._read()
-        for part in self._parts():
-            first, size = part.begin * rows.lanes, part.groups * rows.lanes
+        for part in self._parts:
             self._forward(part)
-            sizes = np.int64(self._ld), first
-            if self._shares is not None:
-                self._coupled((size,), None, self._t, sizes, self._w, self._shares, n, self.k, self._r)
+            given, n = (self._t, np.int64(self._ld), part.first, at.w), np.int64(rows.n_pad)
+            if at.shares is not None:
+                self._kernels["coupled"]((part.rows,), None, *given, at.shares, n, self.k, self._r)
             else:
-                self._residual((size, self.k), None, self._t, sizes, self._w, self._own, self._z, n, self._r)
+                self._kernels["residual"]((part.rows, self.k), None, *given, at.own, at.z, n, self._r)
             self._add(part)
         return self._read()
 
-    def _parts(self) -> Iterator[Part]:
-        for number, begin in enumerate(range(0, self._groups, self._step)):
-            values = self._tiles[number if self.keep else 0]
-            yield Part(begin, min(self._step, self._groups - begin), values)
-
-    def _weights(self, V: Vector, exact: bool = False) -> None:
+    def _padded(self, V: Vector) -> Vector:
         padded = np.zeros((self.k, self.panel.capacity))
         padded[:, : self.m] = V
-        if exact:
-            self.gram.stream.write_wide(self._v, padded)
-        else:
-            self.gram.stream.write(self._v, padded.astype(self._real))
-
-    def _store(self, part: Part) -> Store:
-        capacity = self.panel.capacity
-        return Store((part.values,), capacity, self._ld, self.gram.slot(capacity))
-
-    def _there(self, part: Part) -> bool:
-        """Whether the values of a tile were kept."""
-        return self.keep and part.begin < self._made
+        return padded
 
     def _filled(self, part: Part) -> None:
-        """The values of a tile, made where they are not there."""
-        if not self._there(part):
-            first = part.begin * self.gram.rows.lanes
-            near = not self.keep and self.gram.stream.profile.shape == "vector"  # (caches are to read it back)
-            product = "rows, near" if near else "rows"
-            self.gram.over_rows(product, _groups(part), first, self.panel, self._count, self._store(part), None)
-            self._done(part)
+        """Make the values of a tile, unless they are kept. Its padding rows become 0, since the kernel function may
+        have no value there."""
+        if self.keep and part.first < self._made:
+            return
+        capacity = self.panel.capacity
+        near = not self.keep and self.gram.stream.profile.shape == "vector"  # (caches are to read it back)
+        store = Store((part.values,), capacity, self._ld, self.gram.slot(capacity), near)
+        self.gram.over_rows(part.groups, part.first, self.panel, self._count, store, None)
+        self._made = part.places.stop
+        begin, stop = np.searchsorted(self._padding, (part.first, self._made)).tolist()
+        if stop > begin:
+            where = self._listed, begin, part.first
+            self._kernels["blank"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
 
     def _forward(self, part: Part, exact: bool = False) -> None:
-        """T of a tile, from its values."""
-        stream, rows = self.gram.stream, part.groups * self.gram.rows.lanes
+        """Compute T of a tile, from its values."""
+        profile = self.gram.stream.profile
         self._filled(part)
-        if stream.profile.shape == "vector":
-            size, local = -(-rows // (self.gram.rows.lanes * programs.FORTH)), 1
+        if profile.shape == "vector":
+            size, local = -(-part.rows // (self.gram.rows.lanes * programs.FORTH)), 1
         else:
-            local = stream.profile.group
-            size = rows // programs.LINE * local
-        given = part.values, np.int64(self._ld), rows, self._v, self._count
-        self._forths[exact]((size,), (local,), *given, self.k, self.panel.capacity, self._t)
-
-    def _done(self, part: Part) -> None:
-        """Note that a tile was made. Its padding rows become 0: the kernel function need not have a value there."""
-        self._made = part.begin + 1
-        lanes = self.gram.rows.lanes
-        first, end = part.begin * lanes, (part.begin + part.groups) * lanes
-        begin, stop = np.searchsorted(self._padding, (first, end)).tolist()
-        if stop > begin:
-            where = self._listed, begin, first
-            self._blank((stop - begin,), None, where, self.panel.capacity, part.values, np.int64(self._ld))
+            size, local = part.rows // programs.LINE * profile.group, profile.group
+        given = part.values, np.int64(self._ld), part.rows, self._v, self._count, self.k, self.panel.capacity, self._t
+        (self._exact if exact else self._kernels)["forth"]((size,), (local,), *given)
 
     def _add(self, part: Part, exact: bool = False) -> None:
-        """out += K' R of the tile."""
+        """Add K' R of the tile to ``out``."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.shape == "group" else 1
-        size, rows = (capacity // programs.OWN * group,), part.groups * self.gram.rows.lanes
-        sizes = np.int64(self._ld), rows, self._r, self._count, self.k, capacity, self._out
-        self._backs[exact](size, (group,), part.values, *sizes)
+        given = part.values, np.int64(self._ld), part.rows, self._r, self._count, self.k, capacity, self._out
+        (self._exact if exact else self._kernels)["back"]((capacity // programs.OWN * group,), (group,), *given)
 
     def _read(self) -> Vector:
-        shape = self.k, self.panel.capacity
-        return self.gram.stream.read_wide(self._out, shape)[:, : self.m]
+        return self.gram.stream.read_wide(self._out, (self.k, self.panel.capacity))[:, : self.m]
 
     def free(self) -> None:
         """Give every buffer back but those of the rows, the panel, and what is kept."""
         self.weigh(None)
         if self._one_pass:
             self._one_pass.free()
-        tiles = () if self.keep else self._tiles
-        self.gram.stream.free(self._w, *tiles, self._t, self._r, self._v, self._out, self._count, self._listed)
+        tiles = () if self.keep else (self._parts[0].values,)
+        own = self._t, self._r, self._v, self._out, self._count, self._listed
+        self.gram.stream.free(self._weights.w, *tiles, *own)
 
 
-def _groups(part: Part) -> range:
-    return range(part.begin, part.begin + part.groups)
+class OnePass:
+    """K(X, U)' H (K(X, U) V - z) in one pass over rows by work-items that keep their values of K to themselves.
+
+    Each takes some lane groups, makes their values in scratch that its core's own cache holds, and sums forward and
+    back from there. The sums of the work-items are then added in their order, so that the bits do not depend on how
+    many a launch has.
+    """
+
+    def __init__(self, gram: Gram, panel: Panel, k: int, made: Variant, room: int) -> None:
+        self._gram, self._panel, self._k = gram, panel, k
+        stream, rows, units = gram.stream, gram.rows, gram.stream.compute_units
+        scratch = _scratch(gram, panel, k, made.numbers["SUB"])
+        items = min(EACH * units, room // sum(scratch), -(-rows.n_pad // (programs.BLOCK * rows.lanes)))
+        self._items = items - items % units if items > units else items
+        self._absent = stream.upload((rows.order < 0).astype(np.uint8))
+        self._scratch = [stream.buffer(self._items * nbytes) for nbytes in scratch]
+        self._kernel = stream.variant(made)
+        self._collected = stream.variant(programs.back(stream.profile, rows.dtype), "collected")
+
+    @staticmethod
+    def of(gram: Gram, panel: Panel, k: int, room: int) -> OnePass | None:
+        """Return one for a gathered panel and ``k`` outputs; None where the rows' layout or the device has no such
+        program, or the scratch of a work-item is more than ``room`` bytes."""
+        stream, rows = gram.stream, gram.rows
+        sub, group = MOST if k >= SEVERAL else MOST // 2, np.dtype(rows.dtype).itemsize * rows.lanes * panel.capacity
+        while sub > FEW and sub * group > CACHE:
+            sub //= 2
+        made = programs.forward_back(gram.kernel.spec, rows.kind, rows.dtype, stream.profile, rows.d, sub)
+        fits = sum(_scratch(gram, panel, k, sub)) <= room
+        return OnePass(gram, panel, k, made, room) if made and fits else None
+
+    def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
+        """Add K' H (K V - z) to out (k, capacity), with V (k, capacity) in the dtype of K and H, z as ``weights``."""
+        gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
+        given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
+        step, size = self._items * programs.BLOCK, k * panel.capacity
+        for one in gram.passes(panel, count):
+            for first in range(0, one.groups, step):
+                groups = min(step, one.groups - first)
+                items = -(-groups // programs.BLOCK)
+                self._kernel((items,), (1,), one.first + first, groups, one.reads, *given, gram.numbers)
+                self._collected((size,), None, self._scratch[-1], items, size, out)
+
+    def free(self) -> None:
+        """Give its buffers back."""
+        self._gram.stream.free(self._absent, *self._scratch)
+
+
+def _scratch(gram: Gram, panel: Panel, k: int, sub: int) -> tuple[int, ...]:
+    """Return the bytes of a work-item: K, sums forward in wide numbers and short ones, sums back."""
+    real, held = np.dtype(gram.rows.dtype).itemsize, sub * gram.rows.lanes
+    return real * held * panel.capacity, 8 * held * k, real * held * k, 8 * k * panel.capacity

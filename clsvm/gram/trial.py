@@ -31,7 +31,7 @@ _FOUND: dict[tuple[Any, ...], Found] = {}  # by context and profile
 
 
 def found(stream: Stream) -> Found:
-    """The first of units.UNITS that the device has, by a trial of each that its platform can have."""
+    """Return the first of units.UNITS that the device has, by a trial of each that its platform can have."""
     context, profile, _ = stream.setting
     key = context, profile.name, profile.lanes, units.UNITS
     try:
@@ -43,7 +43,7 @@ def found(stream: Stream) -> Found:
 
 
 def known(stream: Stream) -> list[Units]:
-    """Those of units.UNITS that the device may have."""
+    """Return those of units.UNITS that the device may have."""
     return [one for one in units.UNITS if one.platform in stream.info.platform and "wide" in stream.profile.tiles]
 
 
@@ -62,8 +62,8 @@ def _tried(stream: Stream) -> Found:
 
 
 def measured(stream: Stream, one: Units) -> tuple[float, bool]:
-    """(the largest error of an inner product over the norms that it is of, whether a row's own with itself is anything
-    but its norm) of a product of random rows, stored and summed. Raises BuildError, DeviceError."""
+    """Return the largest error of an inner product over the norms that it is of, and whether a row's product with
+    itself is anything but its norm, for a product of random rows, stored and summed. Raises BuildError, DeviceError."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
     linear = make("linear")
@@ -81,7 +81,7 @@ def measured(stream: Stream, one: Units) -> tuple[float, bool]:
 def _product(
     stream: Stream, one: Units, kernel: Kernel, X: NDArray[Any], weights: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """(K (WORKING, n), weights K (n,), squared norms (n,)) by units, whatever the device's size."""
+    """Return K (WORKING, n), weights K (n,) and squared norms (n,) by units, whatever the device's size."""
     plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
     rows = layouts.build(stream, X, plan, "float32")
     gram = Gram(stream, rows, kernel)
@@ -112,7 +112,7 @@ def chosen(gram: Products, precision: str, many: bool = False) -> tuple[Units | 
     dtype = gram.rows.dtype
     if precision != "fast" or dtype != "float32":
         return None, dtype
-    if not isinstance(gram, Gram):
+    if not gram.resident:
         return None, "float32: K is given, is stored whole, or is of rows that pass through the device"
     if many:
         return None, "float32: many solves share the rows"

@@ -47,11 +47,12 @@ class Units:
     unroll: str = "#pragma unroll"
 
     def items(self, lanes: int) -> int:
-        """Work-items of a work-group, for lane groups and panel blocks of so many lanes."""
+        """Return the work-items of a work-group, for lane groups and panel blocks of so many lanes."""
         return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
 
     def together(self, lanes: int) -> int:
-        """Fragments of a warp's rows whose sums for an update are in local memory at a time, in place of features."""
+        """Return how many fragments of a warp's rows have their sums for an update in local memory at a time, in place
+        of features."""
         staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
         across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
         number = self.rows // self.fragment
@@ -60,7 +61,7 @@ class Units:
         return number
 
     def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Why these rows' values of a kernel function are not made by them, in words; "" where they are."""
+        """Say why these rows' values of a kernel function are not made by them; "" where they are."""
         if spec.element:
             return "the kernel function is no function of inner products"
         if rows.kind != DENSE.name or rows.dtype != "float32":
@@ -94,7 +95,8 @@ EMULATED = Units(
 
 
 def gram(spec: Spec, product: str, units: Units, profile: Profile, d: int = 0) -> Variant:
-    """The gram program of a kernel function over dense rows in float32, for one of programs.PRODUCTS over all rows."""
+    """Return the gram program of a kernel function over dense rows in float32, for one of programs.PRODUCTS over all
+    rows."""
     template = sources.render("gram/gram_matrix_group", kernel=spec, units=units.name, unroll=units.unroll)
     text = "\n".join((sources.cl(units.text), template.removeprefix(sources.cl())))
     V = profile.lanes
@@ -108,12 +110,12 @@ def gram(spec: Spec, product: str, units: Units, profile: Profile, d: int = 0) -
 
 
 def norms(units: Units, profile: Profile) -> Variant:
-    """Squared norms of rows in dense lane groups, as they are in those programs."""
+    """Return the program of squared norms of rows in dense lane groups, to the bits of those programs."""
     text = sources.cl(units.text, "gram/matrix_norms")
     made = (*options(profile, "float32"), f"-DITEMS={units.warp}", *units.options)
     return Variant(f"norms {units.name}", text, made, "norms")
 
 
 def of_norms(units: Units, rows: int) -> tuple[tuple[int], tuple[int]]:
-    """(range, work-group) of it over so many rows, whole lane groups."""
+    """Return its range and work-group over so many rows, whole lane groups."""
     return (rows // units.fragment * units.warp,), (units.warp,)

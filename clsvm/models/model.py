@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.errors import RowError
-from clsvm.gram import layouts
+from clsvm.gram import exact, layouts
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Reach, measures
-from clsvm.gram.responses import ALL, HOST, Support, whole_tiles
+from clsvm.gram.responses import ALL, Support, whole_tiles
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.models import pairwise, probability
 from clsvm.models.decoder import Decoder
@@ -166,7 +166,7 @@ class KernelModel:
             support, X = self._met(stream, self.kernel, X)
 
             def respond(rows: slice, groups: slice, problems: slice) -> Vector:
-                return support.decided(stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups)
+                return exact.decided(support, stream, X if rows == ALL else X[rows], self.dual_coef[problems], groups)
 
             yield _Responding(X.shape[0], stream.limit, respond)
 
@@ -193,7 +193,7 @@ class KernelModel:
         out = np.zeros((len(parts), len(coefficients), K.shape[0]))
         for c, (begin, end) in zip(out, parts, strict=True):
             columns = self.support_vectors[begin:end]
-            step = max(1, HOST // max(1, len(columns)))
+            step = max(1, exact.HOST // max(1, len(columns)))
             for start in range(0, K.shape[0], step):
                 values = arrays.picked(K[start : start + step], columns)
                 for p, weights in enumerate(coefficients[:, begin:end]):
@@ -224,7 +224,8 @@ class KernelModel:
         weight = float(np.abs(self.dual_coef).sum(axis=1).max(initial=0.0))
         reach = Reach(kernel, measures(kernel, vectors, plan).extent, weight, vectors.shape[1])
         dtype = self.dtype if reach.own or stream.profile.wide == "pair" else "float64"
-        support = Support(stream, kernel, plan, vectors, dtype, ends, reach, known)
+        support = Support(stream, kernel, plan, vectors, dtype, ends)
+        support.reach, support.known = reach, known
         if support.buffers:
             for array in (given.data, given.indices, given.indptr) if sp.issparse(given) else (given,):
                 array.flags.writeable = False  # else the device's would differ from the host's

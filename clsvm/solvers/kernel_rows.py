@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.products import Gram, Products, Store, Update, half_end, over_all, reflect
-from clsvm.gram.row_cache import RowCache
+from clsvm.gram.products import Products, Store, Update, half_end, reflect
+from clsvm.gram.store import RowCache
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.solvers import certificate
@@ -67,7 +67,7 @@ def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: 
 
 def prefetches(gram: Products) -> bool:
     """Return whether there are kernels that prefetch rows, and that could pay if all rows were wanted."""
-    if not isinstance(gram, Gram) or gram.stream.profile.shape != "vector":
+    if not gram.resident or gram.stream.profile.shape != "vector":
         return False
     return gram.rows.cost * (1 - GAIN / 2) > GAIN * gram_programs.COPIED * gram.stream.profile.cache_cost
 
@@ -184,7 +184,7 @@ class KernelRows:
 
     def store(self, slot: Buffer) -> Store:
         """Return the row cache as kernels take it, by the slots of some rows."""
-        return Store(self.cache.slabs, self.cache.slab_rows, self.state.n, slot)
+        return self.cache.store(slot)
 
     def add_hits(self) -> None:
         """Add to f the rows that are in the row cache."""
@@ -281,15 +281,13 @@ class KernelRows:
         """Compute values of rows at ascending positions, up to the last one's lane group and square, into their slots;
         return where these end."""
         stream, gram, panel, misses = self.state.stream, self.state.gram, self.square.panel, self.misses
-        assert isinstance(gram, Gram)
         at, to = np.full(panel.capacity, -1, np.int32), np.zeros(panel.capacity, np.int32)
         at[: len(rows)], to[: len(rows)] = rows, slots
         for buffer, values in (misses.row, at), (misses.slot, to), (misses.count, np.array([len(rows)], np.int32)):
             stream.write(buffer, values)
         gram.gather(panel, misses.row, misses.count)
         end = half_end(gram.rows, int(rows[-1]))
-        groups = range(end // gram.rows.lanes)
-        gram.over_rows(over_all(store, None), groups, 0, panel, misses.count, store, None)
+        gram.store_rows(end, panel, misses.count, store)
         stream.finish()
         return end
 

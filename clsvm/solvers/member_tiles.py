@@ -8,14 +8,13 @@ are asked for and the support vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Gram, Products, Store, Tile, Update
+from clsvm.gram.products import Products, Tile, Update
 from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.solvers import programs
@@ -46,13 +45,12 @@ def responses(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Ve
     return [way(stream, gram, one) if way else next(rest) for one, way in zip(asked, ways, strict=True)]
 
 
-def _way(stream: Stream, gram: Products, one: Asked) -> Callable[[Stream, Any, Asked], Vector] | None:
+def _way(stream: Stream, gram: Products, one: Asked) -> Callable[[Stream, Products, Asked], Vector] | None:
     """What is less work for it alone; None: products with its support vectors, beside those of others."""
     if _half(stream, gram, one):
         return _among
     few = FEWER * len(one.rows) <= len(one.support) and 8 * len(one.rows) * len(one.support) <= PASSING
-    of_entries = isinstance(gram, Gram) and stream.profile.shape == "vector" and not LAYOUTS[gram.rows.kind].shared
-    return _across if few and of_entries else None
+    return _across if few and gram.by_blocks else None
 
 
 def _half(stream: Stream, gram: Products, one: Asked) -> bool:
@@ -80,7 +78,7 @@ def _among(stream: Stream, gram: Products, one: Asked) -> Vector:
     return found
 
 
-def _across(stream: Stream, gram: Gram, one: Asked) -> Vector:
+def _across(stream: Stream, gram: Products, one: Asked) -> Vector:
     """f by K between support vectors and the rows that are asked for, which are the working vectors: a block of entries
     is laid out for each few of these."""
     R, S = (_whole(gram, len(some)) for some in (one.rows, one.support))
@@ -89,7 +87,7 @@ def _across(stream: Stream, gram: Gram, one: Asked) -> Vector:
     here, there = (stream.upload(np.array([len(some)], np.int32)) for some in (one.rows, one.support))
     (panel, at), (right, of) = gathered(stream, gram, lefts, there), gathered(stream, gram, rights, here)
     out = stream.buffer(8 * R * S)
-    gram.between(panel, at, right, here, Store((out,), R, S, gram.slot(right.capacity)))
+    gram.between(panel, at, right, here, out)
     K = stream.read(out, np.float64, (R, S))[: len(one.rows), : len(one.support)]
     stream.free(here, there, at, of, out, *panel.buffers(), *right.buffers())
     return np.asarray(K @ one.b + one.q)

@@ -14,12 +14,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
-from clsvm.gram import layouts
+from clsvm.gram import exact, layouts
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.layouts.record import Plan
-from clsvm.gram.products import Gram, Store, Update
-from clsvm.gram.responses import exact_responses
-from clsvm.gram.row_cache import RowCache
+from clsvm.gram.products import Gram, Update
+from clsvm.gram.store import RowCache
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
@@ -160,7 +159,7 @@ class Shard:
         self.cache.reserve(change.computed, 1)
         if len(change.hits):
             D, slots = stream.wide(change.hit_weights), stream.upload(change.hits)
-            store = (*Store(self.cache.slabs, self.cache.slab_rows, self.cache.ld, slots).arguments(),)
+            store = self.cache.store(slots).arguments()
             update = Update(1, self.gram.rows.n_pad, self.state.f, D, len(change.hits)).arguments()
             count = stream.upload(np.array([len(change.hits)], np.int32))
             size = gram_programs.update_range(stream.profile, self.gram.rows.n_pad)
@@ -173,16 +172,14 @@ class Shard:
         stream, m = self.stream, X.shape[0]
         plan = layouts.once(travelled(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
-        panel = gram.panel(m)
-        count = stream.upload(np.array([m], np.int32))
-        gram.gather(panel, stream.upload(gram.rows.position), count)
+        panel, count = gram.of_all(), stream.upload(np.array([m], np.int32))
         D = np.zeros(panel.capacity)
         D[:m] = weights
         store = None
         if slots is not None and len(slots):
             where = np.zeros(panel.capacity, np.int32)
             where[:m] = slots
-            store = Store(self.cache.slabs, self.cache.slab_rows, self.cache.ld, stream.upload(where))
+            store = self.cache.store(stream.upload(where))
         update = Update(1, self.gram.rows.n_pad, self.state.f, stream.wide(D), panel.capacity)
         self.gram.accumulate(panel, count, store, update)
 
@@ -246,5 +243,5 @@ class Shard:
             step = max(1, EXACT // row_bytes(self.X))
             for first in range(0, len(rows), step):
                 here = self.X[rows[first : first + step]]
-                c[:, first : first + step] = exact_responses(own, self.kernel, self.plan, here, support, b)
+                c[:, first : first + step] = exact.responses(own, self.kernel, self.plan, here, support, b)
         return c

@@ -25,7 +25,7 @@ from clsvm.errors import ClsvmError
 from clsvm.gram import layouts, programs
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram
-from clsvm.gram.row_cache import SLABS
+from clsvm.gram.programs import SLABS
 from clsvm.kernels import make
 from clsvm.opencl import tuned
 from clsvm.opencl.devices import find, tuning_key, untuned_profile

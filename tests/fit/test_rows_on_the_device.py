@@ -13,8 +13,8 @@ from sklearn.datasets import make_blobs, make_classification
 from clsvm import SVC
 from clsvm.fit import host, prepare
 from clsvm.fit.run import FitContext
-from clsvm.gram import responses
-from clsvm.gram.layouts import picked
+from clsvm.gram import exact
+from clsvm.gram.layouts.packing import DeviceRows
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
 
@@ -31,7 +31,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "__init__", begun)
     monkeypatch.setattr(host, "MOST", 20)
     monkeypatch.setattr(batch, "largest", lambda stream: 0)
-    monkeypatch.setattr(responses, "HOST", 0)
+    monkeypatch.setattr(exact, "HOST", 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -51,7 +51,7 @@ def test_pairs_are_laid_out_from_rows_on_the_device(
 
     monkeypatch.setattr(FitContext, "rows", none)
     if kernel != "laplacian":  # (whose rows' sizes are sums that the host makes)
-        monkeypatch.setattr(picked.Picked, "__array__", none)
+        monkeypatch.setattr(DeviceRows, "__array__", none)
     found = SVC(**asked).fit(X, y)
     assert found.fit_report_.converged
     assert found.fit_report_.layout.startswith("dense")
@@ -73,9 +73,7 @@ def test_a_fit_goes_on_from_rows_on_the_device(
         alone.setattr(prepare, "SHARED", 0.0)
         expected = SVC(**asked).fit(X, y)
     whole: list[int] = []
-    monkeypatch.setattr(
-        picked.Picked, "__array__", lambda self, *_, **__: whole.append(len(self)) or self.X[self.numbers]
-    )
+    monkeypatch.setattr(DeviceRows, "__array__", lambda self, *_, **__: whole.append(len(self)) or self.X[self.numbers])
     found = SVC(**asked).fit(X, y)
     assert found.fit_report_.converged
     assert found.fit_report_.exact_rows
@@ -88,13 +86,13 @@ def test_little_memory_holds_no_copy(device: str, apart: None, monkeypatch: pyte
     """What a fit had within memory_limit it has still: a copy of X is kept where there is room beside everything."""
     X, y = make_blobs(3000, 4, centers=2, cluster_std=4.0, random_state=0)
     made: list[int] = []
-    before = picked.Picked.__init__
+    before = DeviceRows.__init__
 
-    def begun(self: picked.Picked, *given: Any) -> None:
+    def begun(self: DeviceRows, *given: Any) -> None:
         made.append(1)
         before(self, *given)
 
-    monkeypatch.setattr(picked.Picked, "__init__", begun)
+    monkeypatch.setattr(DeviceRows, "__init__", begun)
     for limit in (270_000, 315_000, 600_000):
         assert SVC(device=device, memory_limit=limit).fit(X.astype(np.float32), y).fit_report_.converged
     assert not made
@@ -117,7 +115,7 @@ def test_pairs_that_a_fit_before_has_solved_need_no_rows(
 def test_some_of_picked_rows() -> None:
     X = np.arange(40.0).reshape(10, 4)
     plan: Any = None
-    one = picked.Picked(X, None, plan, np.array([7, 2, 5]))
+    one = DeviceRows(X, None, plan, np.array([7, 2, 5]))
     assert one.shape == (3, 4)
     assert len(one) == 3
     np.testing.assert_array_equal(np.asarray(one), X[[7, 2, 5]])

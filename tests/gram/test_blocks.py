@@ -14,11 +14,12 @@ from sklearn.base import clone
 from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM
 from clsvm.gram import blocks, layouts
 from clsvm.gram.blocks import BlockGram, products_of
-from clsvm.gram.products import Gram, Products, Store, Tile, Update
+from clsvm.gram.products import Gram, Products, Update
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import newton
 from tests.conftest import thrifty
+from tests.gram.panels import gathered, products, store, stored, tile
 
 N, D, W = 260, 24, 36
 FORMS = ("dense", "mapped", "clustered", "csr", pytest.param("hybrid", marks=pytest.mark.oclgrind))
@@ -46,41 +47,30 @@ def rows_of(form: str, folder: Path) -> tuple[Any, str]:
 
 
 def made(stream: Stream, gram: Products, dtype: str) -> Made:
-    """By a panel that is used twice, for other rows each time."""
+    """By a panel that is used twice, for other rows each time; one of its vectors is none."""
     rng, rows = np.random.default_rng(2), gram.rows
-    panel, count = gram.panel(W, square=True), stream.upload(np.array([W], np.int32))
     for _ in range(2):
         chosen = rng.choice(N, W, replace=False)
-        at = np.full(panel.capacity, -1, np.int32)
-        at[:W] = rows.position[chosen]
-        at[5] = -1
-        places = stream.upload(at)
-        gram.gather(panel, places, count)
-    out = stream.zeros(panel.capacity**2 * np.dtype(dtype).itemsize)
-    gram.tile(panel, Tile(places, count, out))
-    tile = stream.read(out, dtype, (panel.capacity,) * 2)[:W, :W]
-    K = stream.zeros(panel.capacity * rows.n_pad * np.dtype(dtype).itemsize)
-    slot = stream.upload(np.arange(panel.capacity, dtype=np.int32))
-    weights = rng.normal(size=(2, panel.capacity))
+        chosen[5] = -1
+        of = gathered(stream, gram, chosen, square=True)
+    panel, places, count = of
+    K, weights = store(stream, gram, panel), rng.normal(size=(2, panel.capacity))
     weights[:, 5] = 0
     c, D_ = stream.wide(np.ones((2, rows.n_pad))), stream.wide(weights)
     update = Update(2, rows.n_pad, c, D_, panel.capacity)
-    gram.accumulate(panel, count, Store((K,), panel.capacity, rows.n_pad, slot), update)
+    gram.accumulate(panel, count, K, update)
     gram.accumulate(panel, count, None, update)
     gram.gather(panel, places, none := stream.zeros(4))
     gram.accumulate(panel, none, None, update)  # of nothing
     gram.gather(panel, places, count)
-    right = gram.panel(W, square=True)
-    at[:W] = rows.position[:W]
-    gram.gather(right, stream.upload(at[: right.capacity]), count)
+    right = gathered(stream, gram, W, square=True).panel
     part = stream.wide(np.zeros((1, panel.capacity)))
     one = stream.wide(weights[:1, : right.capacity])
     gram.respond(panel, places, right, count, Update(1, panel.capacity, part, one, right.capacity))
     there = np.delete(np.arange(W), 5)  # (what stands for no row has no meaning)
-    stored = stream.read(K, dtype, (panel.capacity, rows.n_pad))[:W, rows.position]
     sums = stream.read_wide(c, (2, rows.n_pad))[:, rows.position]
     answers = stream.read_wide(part, (1, panel.capacity))[0, there]
-    return Made(stored[there], sums, tile[np.ix_(there, there)], answers)
+    return Made(stored(stream, gram, K)[there], sums, tile(stream, gram, of)[np.ix_(there, there)], answers)
 
 
 @pytest.fixture
@@ -116,7 +106,7 @@ def test_the_same_bits_as_in_one_piece(
         monkeypatch.setattr(blocks, "STAY_SHARE", 0.8)
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-        whole = made(stream, Gram(stream, layouts.build(stream, X, plan, "float32"), kernel), "float32")
+        whole = made(stream, products(stream, X, kernel, kind), "float32")
         largest, stream.largest = stream.largest, 96 * D * 4 if stays else stream.largest
         gram = BlockGram(stream, X, plan, kernel, "float32")
         stream.largest = largest
@@ -160,28 +150,14 @@ def test_arrays_as_any_rows_in_little_memory(device: str, layout: str) -> None:
     np.testing.assert_allclose(limited.decision_function(X), whole.decision_function(X), atol=1e-3)
 
 
-def test_the_layout_that_was_asked_for_is_named(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index has no room, so rows are hybrid; they pass, so they are CSR."""
-    monkeypatch.setattr(blocks, "PLAIN_SHARE", 0.0)
-    monkeypatch.setattr(blocks, "ROWS_SHARE", 0.0)
-    X = sp.random(300, 200, 0.1, "csr", np.float32, random_state=0)
-    kernel = make("rbf", gamma=0.05)
-    with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, "inverted")
-        described = blocks.products_of(stream, X, plan, kernel, "float32").rows.describe()
-    assert described.startswith("csr")
-    assert described.endswith("and so not inverted")
-
-
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_element_wise_functions(device: str, form: str, tmp_path: Path, small_blocks: None) -> None:
     kernel, (X, kind) = make("laplacian", gamma=0.05), rows_of(form, tmp_path)
     with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-        whole = made(stream, Gram(stream, layouts.build(stream, X, plan, "float64"), kernel), "float64")
-        some = made(stream, BlockGram(stream, X, plan, kernel, "float64"), "float64")
-    for one, expected in zip(some, whole, strict=True):
-        np.testing.assert_array_equal(one, expected)
+        whole = products(stream, X, kernel, kind, "float64")
+        some = BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, "float64")
+        for one, expected in zip(*(made(stream, gram, "float64") for gram in (some, whole)), strict=True):
+            np.testing.assert_array_equal(one, expected)
 
 
 @pytest.mark.sample(2)
@@ -264,20 +240,6 @@ def test_a_row_that_is_too_large_is_named(device: str, form: str) -> None:
     given = sp.csr_matrix(X) if form == "csr" else X
     with pytest.raises(ValueError, match="the squared norm of row 1203 is too large for float32"):
         SVC(device=device, gamma=1 / d, layout=form, memory_limit=X.nbytes // 4).fit(given, y)
-
-
-def test_a_file_that_became_shorter(device: str, tmp_path: Path, small_blocks: None) -> None:
-    X, kind = rows_of("mapped", tmp_path)
-    kernel = make("rbf", gamma=0.05)
-    with Stream(device) as stream:
-        gram = BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, "float32")
-        panel, count = gram.panel(W), stream.upload(np.array([W], np.int32))
-        gram.gather(panel, stream.upload(np.arange(W, dtype=np.int32)), count)
-        with open(tmp_path / "X.npy", "r+b") as file:
-            file.truncate(N * D * 4)
-        c, weights = stream.zeros(8 * gram.rows.n_pad), stream.zeros(8 * panel.capacity)
-        with pytest.raises(ValueError, match="by a map, had"):
-            gram.accumulate(panel, count, None, Update(1, gram.rows.n_pad, c, weights, panel.capacity))
 
 
 @pytest.mark.parametrize("model", [SVC, FalkonClassifier])

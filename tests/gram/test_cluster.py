@@ -169,20 +169,6 @@ def test_rows_sorted_by_their_pattern() -> None:
     assert cluster.telling_columns(sample).tolist() == [2, 1]  # its complement tells nothing more, the full one nothing
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"size": 0}, "size and active must be at least 1, got size=0, active=64"),
-        ({"size": 4, "active": 0}, "got size=4, active=0"),
-        ({"size": 4, "order": "best"}, "order must be one of random, sorted or None, got 'best'"),
-        ({"size": 2**31 // 8}, "features cost up to"),
-    ],
-)
-def test_bad_numbers(device: str, arguments: dict[str, Any], match: str) -> None:
-    with Stream(device) as stream, pytest.raises(ValueError, match=match):
-        cluster.cluster(stream, np.eye(8), **arguments)
-
-
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form: Any) -> None:
     """Padding stands where clusters are not full, also where rows come to the device a few at a time."""
@@ -199,7 +185,7 @@ def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form
         assert rows.stored == 2 * V * found.mask.sum()
         assert "clustered" in rows.describe()
         gram = Gram(stream, rows, rbf)
-        K = gram.rows_of(gram.panel(150), gram)[:, rows.position]
+        K = gram.values(gram.of_all(), 150)
     np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
 
 
@@ -213,18 +199,6 @@ def test_the_cheapest_layout_is_chosen(cost: float, chosen: str) -> None:
     plan = layouts.choose(replace(profile, csr_cost=each), X, spec)
     assert plan.kind == chosen
     assert plan.costs["csr"] == pytest.approx(cost * plan.costs["dense"])
-
-
-def test_clusters_are_refused_where_csr_costs_less(device: str, profile: str) -> None:
-    """Rows that share nothing: a cluster would fill many times what they hold; or few rows, where making clusters is
-    dear, as on a GPU."""
-    text = sp.random(20000, 600, 0.02, "csr", random_state=0)
-    alike = sp.csr_matrix(np.repeat(sp.random(4, 600, 0.02, "csr", random_state=0).toarray(), 500, axis=0))
-    with Stream(device) as stream:
-        spec, cheap, dear = kernels.BUILTIN["rbf"], *(replace(stream.profile, cluster_price=p) for p in (0.0, 1e8))
-        assert layouts.choose(cheap, arrays.canonical(text), spec).kind in ("csr", "inverted")
-        assert layouts.choose(cheap, arrays.canonical(alike), spec).kind == "clustered"
-        assert layouts.choose(dear, arrays.canonical(alike), spec).kind != "clustered"
 
 
 @pytest.mark.parametrize(
@@ -273,16 +247,6 @@ def test_rows_that_clusters_are_not_for() -> None:
     assert layouts.cheaper(plan, X).kind == "clustered"
     assert layouts.cheaper(replace(plan, costs={}), entries).kind == "clustered"
     assert layouts.cheaper(replace(plan, kind="csr"), entries).kind == "csr"
-
-
-def test_few_rows_with_few_entries(device: str) -> None:
-    """An array that is nearly empty: a fit of few rows reads its entries alone."""
-    rng = np.random.default_rng(0)
-    X = np.where(rng.random((2000, 3000)) < 0.004, rng.normal(size=(2000, 3000)), 0.0)
-    y = np.where(X @ rng.normal(size=3000) > 0, 1, -1)
-    found = SVC(gamma=0.05, device=device).fit(X, y).fit_report_
-    assert found.converged
-    assert "dense" not in found.layout
 
 
 @pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])

@@ -95,15 +95,6 @@ def test_inverted_rows_cost_what_meets() -> None:
     assert LAYOUTS["inverted"].cost(survey(PROFILES["gpu"], density)) is None
 
 
-def test_launches_are_shared_by_values() -> None:
-    """Dense rows take two; entries three for each block of the working vectors."""
-    profile, density = replace(FREE, step_cost=20.0 * N), np.full(D, 0.1)
-    assert cost("dense", survey(profile, density, 32)) == pytest.approx(D + 2 / 32)
-    for working, blocks in (512, 8), (65, 2), (64, 1), (16, 1):
-        without = cost("csr", survey(FREE, density, working))
-        assert cost("csr", survey(profile, density, working)) == pytest.approx(without + 3 * blocks / working)
-
-
 def test_clusters_that_leave_out_many_columns_read_here_and_there() -> None:
     """A panel's lines are fetched in order where a cluster has all columns; each is read for a first time."""
     one, first = survey(FREE, np.zeros(4096)), 600 * 4096 / N * (1 - 256 / 4096)
@@ -119,14 +110,6 @@ def test_what_laying_rows_out_takes_is_shared_by_the_values_of_a_row() -> None:
     for n, kind in (4000, "csr"), (1000, "dense"):
         assert layouts.choose(PROFILES["cpu"], X[:n], make("laplacian").spec).kind == kind
         assert layouts.choose(PROFILES["cpu"], sp.csr_matrix(X[:n]), make("laplacian").spec).kind == "csr"
-
-
-def test_values_are_stored_while_cells_are_computed() -> None:
-    profile = replace(FREE, value_cost=100.0)
-    assert cost("dense", survey(profile, np.full(200, 0.1))) == pytest.approx(250)  # of 200 cells, and 1.5 * 100 beside
-    one = survey(profile, np.zeros(200))
-    vars(one)["fill"] = 0.0
-    assert cost("clustered", one) == pytest.approx(140)
 
 
 @pytest.mark.filterwarnings("ignore:not converged")

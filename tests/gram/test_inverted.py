@@ -21,6 +21,7 @@ from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.tools import emit
 from tests.conftest import take_profile
+from tests.gram.panels import gathered
 
 pytestmark = pytest.mark.usefixtures("blocks")
 
@@ -43,13 +44,6 @@ def rows_of(n: int = 300, d: int = 120, dense: int = 3) -> tuple[sp.csr_matrix, 
 
 def plan_of(X: sp.csr_matrix, made: Partition) -> layouts.Plan:
     return layouts.Plan("inverted", np.zeros(X.shape[1]), "", made)
-
-
-def gathered(stream: Stream, gram: Gram, source: Gram, at: list[int]) -> tuple[Any, Any]:
-    """(a panel of the rows ``at`` of the source, how many they are)."""
-    panel, count = gram.panel(len(at)), stream.upload(np.array([len(at)], np.int32))
-    source.gather(panel, stream.upload(np.array(at, np.int32)), count)
-    return panel, count
 
 
 @pytest.mark.parametrize("parts", [1, 64])
@@ -90,7 +84,7 @@ def test_products_over_some_of_the_rows(device: str, dtype: str, dense: int, mon
     with Stream(device) as stream:
         for kind, out in found.items():
             gram = Gram(stream, layouts.build(stream, X, replace(plan_of(X, made), kind=kind), dtype), kernel)
-            panel, count = gathered(stream, gram, gram, chosen)
+            panel, _, count = gathered(stream, gram, chosen)
             V, n_pad = gram.rows.lanes, gram.rows.n_pad
             slot = stream.upload(np.arange(panel.capacity, dtype=np.int32)[::-1])
             for groups in (range(n_pad // V), range(1, 64 // V), range(64 // V - 1, 192 // V + 1)):
@@ -99,9 +93,9 @@ def test_products_over_some_of_the_rows(device: str, dtype: str, dense: int, mon
                 store = Store((K,), panel.capacity, size + 8, slot)
                 c, weights = stream.wide(np.ones((2, size + 4))), stream.wide(D[:, : panel.capacity])
                 update = Update(2, size + 4, c, weights, D[:, : panel.capacity].shape[1])
-                gram.over_rows("both", groups, base, panel, count, store, update)
+                gram.over_rows(groups, base, panel, count, store, update)
                 monkeypatch.setattr(products, "PASSING", 64 * panel.width * real.itemsize)
-                gram.over_rows("update", groups, base, panel, count, None, update)
+                gram.over_rows(groups, base, panel, count, None, update)
                 out.append(stream.read(K, real, (panel.capacity, size + 8)))
                 out.append(stream.read_wide(c, (2, size + 4)))
     for one, other in zip(found["inverted"], found["hybrid"], strict=True):
@@ -121,7 +115,7 @@ def test_sums_take_what_memory_is_left(device: str, dtype: str, few: int, monkey
     kernel, D, found = kernels.make("rbf", gamma=0.1), np.random.default_rng(4).normal(size=(2, 64)), []
     with Stream(device) as stream:
         gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), dtype), kernel)
-        panel, count = gathered(stream, gram, gram, list(range(64)))
+        panel, _, count = gathered(stream, gram, 64)
         c, weights = stream.wide(np.zeros((2, gram.rows.n_pad))), stream.wide(D)
         limit, held = stream.limit, stream.held
         for left in (1 << 24, 300_000, 89_000, 500):
@@ -166,8 +160,7 @@ def test_working_vectors_of_other_rows(device: str) -> None:
         gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
         source = Gram(stream, layouts.build(stream, other, plan_of(X, made), "float32"), kernel)
         assert gram.rows.index.columns <= 97
-        panel, _ = gathered(stream, source, source, list(range(80)))
-        found = gram.values(panel, 80)
+        found = gram.values(gathered(stream, source, 80).panel, 80)
     np.testing.assert_allclose(found, kernel(X.toarray(), other.toarray()), atol=2e-6)
 
 
@@ -179,8 +172,9 @@ def test_rows_of_one_part(device: str, form: str) -> None:
     made, kernel = Partition(np.arange(12, dtype=np.int32), 12 * (form == "dense")), kernels.make("rbf", gamma=0.1)
     with Stream(device) as stream:
         gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
-        panel, _ = gathered(stream, gram, gram, list(range(70)))
-        np.testing.assert_allclose(gram.values(panel, 70), kernel(X.toarray(), X.toarray()), atol=2e-6)
+        np.testing.assert_allclose(
+            gram.values(gathered(stream, gram, 70).panel, 70), kernel(X.toarray(), X.toarray()), atol=2e-6
+        )
 
 
 def test_blocks_grow_where_columns_are_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,16 +32,6 @@ def test_is_the_kernel_function(device: str, profile: str, rows: np.ndarray, for
             right_form = None if right is None else form(right)
             K = kernel_matrix(form(left), right_form, kernel, device=device)
             assert largest_error(K, kernel, left, right) < 1e-5
-
-
-def test_rows_are_clustered_where_that_pays(device: str, profile: str) -> None:
-    with Stream(device) as stream:
-        many = np.tile(BLOCKS, (8, 1))
-        cheap = replace(stream.profile, cluster_price=0.0)
-        assert layouts.choose(cheap, many, Kernel("rbf").spec).kind == "clustered"
-    kernel = Kernel("rbf", gamma=0.05)
-    assert largest_error(kernel_matrix(BLOCKS, many, kernel, device=device), kernel, BLOCKS, many) < 1e-5
-    assert largest_error(kernel_matrix(many, many, kernel, device=device), kernel, many, many) < 1e-5
 
 
 @pytest.mark.oclgrind

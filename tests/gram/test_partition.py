@@ -20,6 +20,7 @@ from clsvm.gram.products import Gram
 from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
+from tests.gram.panels import gathered
 
 
 def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
@@ -53,11 +54,6 @@ def test_rules_are_walks(count: list[int], rule: str, gain: Gain) -> None:
     assert (np.diff(falling) <= 0).all()
     np.testing.assert_array_equal(np.sort(made.order), np.arange(len(count)))
     np.testing.assert_array_equal(made.order[made.rank], np.arange(len(count)))
-
-
-def test_an_unknown_rule() -> None:
-    with pytest.raises(ValueError, match="got the rule 'best', expected one of paper, code, cost"):
-        partition.partition(np.ones(3, int), 3, "best")
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
@@ -98,11 +94,8 @@ def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name:
             splits = LAYOUTS[kind].splits
             rows = X if splits else X[:, plan.partition.chain].sorted_indices()
             one = replace(plan, kind=kind) if splits else layouts.choose(stream.profile, rows, kernel.spec, kind)
-            laid = layouts.build(stream, rows, one, dtype)
-            gram = Gram(stream, laid, kernel)
-            panel, count = gram.panel(70, square=True), stream.upload(np.array([70], np.int32))
-            gram.gather(panel, stream.upload(laid.position[:70]), count)
-            found.append(gram.values(panel, 70))
+            gram = Gram(stream, layouts.build(stream, rows, one, dtype), kernel)
+            found.append(gram.values(gathered(stream, gram, 70, square=True).panel, 70))
     if not kernel.spec.element:  # (element-wise sums over entries are corrected by those of zeros)
         np.testing.assert_array_equal(found[1], found[0])
         np.testing.assert_array_equal(found[3], found[0])
@@ -123,11 +116,8 @@ def test_many_columns_are_numbered_by_density(
         for columns in (d, d - 1):
             monkeypatch.setattr("clsvm.gram.layouts.csr.ORDERED", columns)
             plan = layouts.choose(stream.profile, X, kernel.spec, "csr")
-            laid = layouts.build(stream, X, plan, "float32")
-            gram = Gram(stream, laid, kernel)
-            panel, count = gram.panel(70, square=True), stream.upload(np.array([70], np.int32))
-            gram.gather(panel, stream.upload(laid.position[:70]), count)
-            found.append(gram.values(panel, 70))
+            gram = Gram(stream, layouts.build(stream, X, plan, "float32"), kernel)
+            found.append(gram.values(gathered(stream, gram, 70, square=True).panel, 70))
     assert plan.partition
     falling = np.bincount(X.indices, minlength=d)[plan.partition.order]
     assert (np.diff(falling) <= 0).all()

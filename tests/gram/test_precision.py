@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import SVC, Kernel, kernel_matrix
-from clsvm.gram import layouts, precision, responses
+from clsvm.gram import exact, layouts, precision
 from clsvm.kernels import BUILTIN, make, underflow
 from clsvm.kernels.evaluation import Extent
 from clsvm.opencl import devices
@@ -247,7 +247,7 @@ def test_sums_on_the_host_keep_to_the_memory(device: str, form: Any, kernel: Ker
     plan = layouts.Plan("dense", np.zeros(40), "")
     expected = b @ kernel(X)
     with Stream(device, "1MB") as stream, grows(8 << 20):  # (all of K takes 18 MB, all rows and two copies 1.4)
-        c = responses.exact_responses(stream, kernel, plan, form(X), form(X), b)
+        c = exact.responses(stream, kernel, plan, form(X), form(X), b)
         assert 0 < stream.peak <= 1_000_000
     np.testing.assert_allclose(c, expected, atol=1e-9)
 
@@ -365,12 +365,6 @@ def test_a_bound_of_the_rounding_errors(device: str, name: str) -> None:
             if dtype == "float64":
                 worst = max(worst, float(np.abs(host - expected).max()) / bound)
     assert worst <= 1
-
-
-def test_terms_of_rows() -> None:
-    X = np.array([[1.0, 0, 0], [1, 2, 0]])
-    assert (precision.terms(X), precision.terms(sp.csr_matrix(X))) == (3, 2)
-    assert precision.terms(sp.csr_matrix((0, 3))) == 0
 
 
 def test_rows_too_large_have_the_callers_number(device: str) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clsvm.gram import layouts
-from clsvm.gram.products import Gram
 from clsvm.gram.sums import Sums
 from clsvm.kernels import Kernel, make
 from clsvm.opencl.stream import Stream
 from tests.conftest import simulated, take_profile
+from tests.gram.panels import gathered, products
 
 
 @contextmanager
@@ -22,13 +21,8 @@ def sums(
     device: str, X: Any, centres: Any, kernel: Kernel, kind: str, dtype: str, k: int, **options: Any
 ) -> Iterator[Sums]:
     with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-        rows = layouts.build(stream, X, plan, dtype)
-        gram = Gram(stream, rows, kernel)
-        panel = gram.panel(len(centres), square=True)
-        at, count = stream.upload(rows.position[centres]), stream.upload(np.array([len(centres)], np.int32))
-        gram.gather(panel, at, count)
-        made = Sums(gram, panel, len(centres), k, **options)
+        gram = products(stream, X, kernel, kind, dtype)
+        made = Sums(gram, gathered(stream, gram, centres, square=True).panel, len(centres), k, **options)
         yield made
         made.free()
 
@@ -120,11 +114,7 @@ def test_coupled_outputs_have_no_z(device: str) -> None:
 def test_a_panel_of_two_is_refused(device: str) -> None:
     X = np.eye(5)
     with Stream(device) as stream:
-        gram = Gram(
-            stream,
-            layouts.build(stream, X, layouts.choose(stream.profile, X, make("rbf").spec), "float32"),
-            make("rbf"),
-        )
+        gram = products(stream, X, make("rbf"), "auto")
         if (panel := gram.panel(2)).capacity % 4:
             with pytest.raises(ValueError, match="a panel of 2 working vectors is not whole lane groups"):
                 Sums(gram, panel, 2, 1)

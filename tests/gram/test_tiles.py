@@ -12,30 +12,19 @@ import pytest
 from clsvm import kernels
 from clsvm.gram import layouts, programs
 from clsvm.gram.layouts import lanes
-from clsvm.gram.products import Gram, Store, Tile, Update
-from clsvm.gram.row_cache import SLABS
+from clsvm.gram.products import Gram, Store, Update
+from clsvm.gram.programs import SLABS
 from clsvm.gram.sums import Sums
 from clsvm.opencl.profiles import shape_class
 from clsvm.opencl.stream import Stream
 from tests.conftest import take_profile
+from tests.gram.panels import gathered, products, store, stored, tile
 
 FAR = 8 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
 
 
 def rows_of(stream: Stream, X: np.ndarray, kind: str, dtype: str, name: str = "rbf") -> Gram:
-    kernel = kernels.make(name, gamma=0.5 / X.shape[1])
-    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-    return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
-
-
-def gathered(stream: Stream, gram: Gram, m: int, square: bool = False) -> tuple[Any, Any, Any]:
-    """A panel of the first m rows, which they are, and how many."""
-    panel = gram.panel(m, square=square)
-    at = np.full(panel.capacity, -1, np.int32)
-    at[:m] = gram.rows.position[:m]
-    rows, count = stream.upload(at), stream.upload(np.array([m], np.int32))
-    gram.gather(panel, rows, count)
-    return panel, rows, count
+    return products(stream, X, kernels.make(name, gamma=0.5 / X.shape[1]), kind, dtype)
 
 
 @pytest.mark.sample(3)
@@ -47,7 +36,7 @@ def test_features_in_chunks(
 ) -> None:
     """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, and of its half."""
     take_profile(profile, device, monkeypatch)
-    n, d, real = 500, 83, np.dtype(dtype)
+    n, d = 500, 83
     X = np.random.default_rng(0).normal(size=(n, d))
     found = []
     monkeypatch.setattr(lanes, "UNEVEN", 0)  # (an item of a panel has several tiles, as of many rows)
@@ -57,20 +46,13 @@ def test_features_in_chunks(
             gram = rows_of(stream, X, "dense", dtype, name)
             made = programs.gram(gram.kernel.spec, "both", "dense", dtype, stream.profile, d, shape_class(m))
             assert (f"-DCHUNK={chunk}" in made.options) == (chunk < d)
-            panel, rows, count = gathered(stream, gram, m)
-            out = stream.zeros(real.itemsize * panel.capacity * gram.rows.n_pad)
-            c = stream.wide(np.zeros(gram.rows.n_pad))
+            panel, _, count = gathered(stream, gram, m)
+            c, kept = stream.wide(np.zeros(gram.rows.n_pad)), store(stream, gram, panel)
             D = stream.wide(np.random.default_rng(1).normal(size=panel.capacity))
-            store = Store((out,), panel.capacity, gram.rows.n_pad, gram.slot(panel.capacity))
-            gram.accumulate(panel, count, store, Update(1, gram.rows.n_pad, c, D, panel.capacity))
-            of_all = stream.read(out, real, (panel.capacity, gram.rows.n_pad))[:m, :n]
-            panel, rows, count = gathered(stream, gram, m, square=True)
-            tiles = []
-            for half in (False, True):
-                out = stream.zeros(real.itemsize * panel.capacity**2)
-                gram.tile(panel, Tile(rows, count, out, half=half))
-                tiles.append(stream.read(out, real, (panel.capacity, panel.capacity))[:m, :m])
-            found.append((of_all, stream.read_wide(c, n), tiles[0], np.tril(tiles[1])))
+            gram.accumulate(panel, count, kept, Update(1, gram.rows.n_pad, c, D, panel.capacity))
+            of = gathered(stream, gram, m, square=True)
+            whole, half = (tile(stream, gram, of, half=half)[:m, :m] for half in (False, True))
+            found.append((stored(stream, gram, kept)[:m], stream.read_wide(c, n), whole, np.tril(half)))
     for whole, cut in zip(*found, strict=True):
         np.testing.assert_array_equal(whole, cut)
     np.testing.assert_array_equal(np.tril(found[0][2]), found[0][3])
@@ -100,7 +82,7 @@ def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m:
     """Long rows of which all entries meet the working vectors, and others of which few do, in turns: the bits of dense
     rows in this order of columns, whichever of both a row comes after."""
     take_profile("cpu", device, monkeypatch)
-    n, d, real, rng = 150, 4000, np.dtype(dtype), np.random.default_rng(0)
+    n, d, rng = 150, 4000, np.random.default_rng(0)
     thick = np.arange(n) < m - 1
     thick[m:] = rng.random(n - m) < 0.7
     density = np.where(thick[:, None], 0.65, 0.2) * ((np.arange(d) < 1000) == thick[:, None])
@@ -115,10 +97,9 @@ def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m:
                 assert 0 < made.dense < d / 2
                 X = np.ascontiguousarray(X[:, made.chain])
             panel, _, count = gathered(stream, gram, m)
-            out = stream.zeros(real.itemsize * panel.capacity * gram.rows.n_pad)
-            store = Store((out,), panel.capacity, gram.rows.n_pad, gram.slot(panel.capacity))
-            gram.accumulate(panel, count, store, None)
-            found.append(stream.read(out, real, (panel.capacity, gram.rows.n_pad))[:m, :n])
+            kept = store(stream, gram, panel)
+            gram.accumulate(panel, count, kept, None)
+            found.append(stored(stream, gram, kept)[:m])
     np.testing.assert_array_equal(*found)
     np.testing.assert_allclose(found[0], gram.kernel(X[:m], X), rtol=0, atol=100 * np.finfo(dtype).eps)
 
@@ -147,9 +128,9 @@ def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyP
         parts = np.concatenate([stream.read(slab, real, (each, n_pad)) for slab in slabs])
         np.testing.assert_array_equal(parts[:m], K[:m])
         few, _, count = gathered(stream, gram, 40)
-        small = stream.zeros(real.itemsize * few.capacity * n_pad)
-        gram.accumulate(few, count, Store((small,), few.capacity, n_pad, gram.slot(few.capacity)), None)
-        np.testing.assert_array_equal(stream.read(small, real, (few.capacity, n_pad))[:40], K[:40])
+        small = store(stream, gram, few)
+        gram.accumulate(few, count, small, None)
+        np.testing.assert_array_equal(stored(stream, gram, small)[:40], K[:40, gram.rows.position])
         sums = stream.read_wide(c, n_pad)[gram.rows.position]
     np.testing.assert_allclose(sums, K[:m, gram.rows.position].sum(axis=0, dtype=np.float64), rtol=1e-12)
 

@@ -18,6 +18,7 @@ from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
+from tests.gram.panels import gathered, products
 
 GPU = PROFILES["gpu"]
 # The tile of tests, and those that GPUs have
@@ -27,8 +28,7 @@ SHAPES = ((190, 37, 130), (128, 16, 128), (200, 3, 65), (70, 1, 70))  # rows, fe
 
 def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: units.Units | None = EMULATED) -> Gram:
     """Products that take matrix units wherever there are many working vectors."""
-    rows = layouts.build(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), "float32")
-    gram = Gram(stream, rows, kernel)
+    gram = products(stream, X, kernel, "dense")
     gram.at_least = 0
     gram.use(used)
     return gram
@@ -37,11 +37,7 @@ def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: units.Unit
 def values(stream: Stream, gram: Gram, m: int, slabs: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(K (m, n), D (2, m), c = 2 D K (2, n)): of the first rows against all, stored, summed, and summed alone."""
     rng, rows = np.random.default_rng(m), gram.rows
-    panel = gram.panel(m)
-    at = np.full(panel.capacity, -1, np.int32)
-    at[:m] = rows.position[:m]
-    count = stream.upload(np.array([m], np.int32))
-    gram.gather(panel, stream.upload(at), count)
+    panel, _, count = gathered(stream, gram, m)
     D = np.zeros((2, panel.capacity))
     D[:, :m] = rng.normal(size=(2, m))
     each = -(-m // slabs)
@@ -118,10 +114,8 @@ def test_a_row_meets_itself_at_distance_0(device: str, d: int, tile: str) -> Non
     X[70] = X[3]
     kernel = kernels.Kernel("exp(-gamma * sqdist) + 0 * xx", gamma=50.0)
     with Stream(device, profile=GPU) as stream:
-        rows = layouts.build(
-            stream, X, replace(layouts.choose(GPU, X, kernel.spec, "dense"), centre=np.zeros(d)), "float32"
-        )
-        gram = Gram(stream, rows, kernel)
+        plan = replace(layouts.choose(GPU, X, kernel.spec, "dense"), centre=np.zeros(d))
+        gram = Gram(stream, layouts.build(stream, X, plan, "float32"), kernel)
         gram.at_least = 0
         gram.use(TILES[tile])
         K, _, _ = values(stream, gram, 72)
@@ -266,68 +260,50 @@ REFUSED = {
     ),
     "csr": ("rbf", "csr", "float32", "fast", "float32: rows are csr, float32"),
     "not asked": ("rbf", "dense", "float32", "float32", "float32"),
+    "few features": (
+        "rbf", "dense", "float32", "fast",
+        f"float32: of 20 features values are stored no sooner by {EMULATED.name}, 21 are the least",
+    ),
+    "passing": (
+        "rbf", "dense", "float32", "fast",
+        "float32: K is given, is stored whole, or is of rows that pass through the device",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_where_they_are_not_used(device: str, emulated: None, name: str) -> None:
+def test_where_they_are_not_used(device: str, emulated: None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function, kind, dtype, precision, words = REFUSED[name]
     X, kernel = rows(100)[0], kernels.make(function, gamma=0.02)
+    if name == "few features":
+        monkeypatch.setattr(units, "UNITS", (replace(EMULATED, least=X.shape[1] + 1),))
     with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-        gram = blocks.products_of(stream, X, plan, kernel, dtype)
+        of = blocks.BlockGram if name == "passing" else blocks.products_of
+        gram = of(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
         assert trial.chosen(gram, precision) == (None, words)
 
 
-def test_few_features(device: str, monkeypatch: pytest.MonkeyPatch, emulated: None) -> None:
-    X, kernel = rows(100)[0], kernels.make("rbf", gamma=0.02)
-    monkeypatch.setattr(units, "UNITS", (replace(EMULATED, least=X.shape[1] + 1),))
-    with Stream(device) as stream:
-        gram = blocks.products_of(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), kernel, "float32")
-        unit, words = trial.chosen(gram, "fast")
-    d = X.shape[1]
-    said = f"float32: of {d} features values are stored no sooner by {EMULATED.name}, {d + 1} are the least"
-    assert (unit, words) == (None, said)
-
-
-def test_where_rows_pass_through_the_device(device: str, emulated: None) -> None:
-    X, kernel = rows(100)[0], kernels.make("rbf", gamma=0.02)
-    with Stream(device) as stream:
-        gram = blocks.BlockGram(stream, X, layouts.choose(stream.profile, X, kernel.spec, "dense"), kernel, "float32")
-        units_of, words = trial.chosen(gram, "fast")
-    assert units_of is None
-    assert words.startswith("float32: ")
-
-
-def test_few_rows(device: str, emulated: None) -> None:
+@pytest.mark.parametrize(
+    ("devices", "words"), [(1, "float32: problems of few rows are solved whole"), (2, "float32: rows are in shards")]
+)
+def test_few_rows_and_shards(device: str, emulated: None, devices: int, words: str) -> None:
     X, y = rows(300)
-    report = SVC(gamma=0.02, device=device, precision="fast").fit(X, y).fit_report_
-    assert report.precision == "float32: problems of few rows are solved whole"
+    given = device if devices == 1 else [device] * devices
+    assert SVC(gamma=0.02, device=given, precision="fast").fit(X, y).fit_report_.precision == words
 
 
 def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """C so large that the units' error would hide 100 tol, and float32's would not."""
     X, y = rows(2600)
-    build, used = units.gram, 0
-
-    def gram(*given: Any) -> Any:
-        nonlocal used
-        used += 1
-        return build(*given)
-
-    monkeypatch.setattr(units, "gram", gram)
+    used: list[int] = []
+    build = units.gram
+    monkeypatch.setattr(units, "gram", lambda *given: used.append(1) or build(*given))
     for C, words in ((1e2, EMULATED.name), (1e5, f"float32: {EMULATED.name} is too coarse for tol")):
         with pytest.warns(UserWarning, match="max_iter"):
             model = SVC(C=C, gamma=0.02, device=device, precision="fast", max_iter=100).fit(X, y)
         assert model.fit_report_.precision == words
-        assert (used > 0) == (words == EMULATED.name)
-        used = 0
-
-
-def test_rows_in_shards(device: str, emulated: None) -> None:
-    X, y = rows(300)
-    report = SVC(gamma=0.02, device=[device] * 2, precision="fast").fit(X, y).fit_report_
-    assert report.precision == "float32: rows are in shards"
+        assert bool(used) == (words == EMULATED.name)
+        used.clear()
 
 
 def test_a_regression(device: str, emulated: None) -> None:

@@ -97,15 +97,15 @@ class Lines(Rows):
 class LinesReader(LaneReader):
     rows: Any
 
-    def gather(self, panel: Any, rows: Any, count: Any) -> None:
+    def gather(self, panel: Any, rows: Any, count: Any, fresh: bool = True) -> None:
         r, profile = self.rows, self.stream.profile
         made = [*options(profile, r.dtype, r.d), f"-DUB={panel.width}"]
         take = self.stream.kernel(sources.cl() + GATHER, made, "take")
         take((panel.capacity,), None, r.values, r.xx, r.d, count, rows, panel.values, panel.uu)
 
-    def over_rows(self, begin: int, groups: int, panel: Any, count: Any) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Any, count: Any) -> Iterator[Pass]:
         r = self.rows
-        yield Pass(begin, groups, (r.values, r.xx, r.d, count, panel.values, panel.uu))
+        yield Pass(groups.start, len(groups), (r.values, r.xx, r.d, count, panel.values, panel.uu))
 
 
 class LinesLayout(Lanes):
@@ -125,9 +125,11 @@ class LinesLayout(Lanes):
     def reader(self, stream: Any, rows: Any, kernel: Any) -> LaneReader:
         return LinesReader(self, stream, rows, kernel)
 
-    def program(self, spec: Any, profile: Any, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+    def program(
+        self, spec: Any, profile: Any, dtype: str, shape: str, of_panel: bool, d: int = 0
+    ) -> tuple[str, list[str]]:
         if of_panel:
-            return super().program(spec, profile, dtype, shape, of_panel)
+            return super().program(spec, profile, dtype, shape, of_panel, d)
         parts = [
             sources.render(f"gram/{name}", kernel=spec) for name in ("kernel_function", "epilogue", "finish_vector")
         ]

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 
 from clsvm import SVC, SVR, NuSVC, kernels
 from clsvm.fit import host, side_by_side
-from clsvm.gram import layouts, precomputed, programs
-from clsvm.gram.precomputed import SharedGram
+from clsvm.gram import layouts, programs, store
+from clsvm.gram.exact import HostBlocks
 from clsvm.gram.products import Gram, Tile
-from clsvm.gram.row_cache import SLABS
+from clsvm.gram.programs import SLABS
+from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch, member_tiles
@@ -37,14 +38,14 @@ def test_tiles_from_all_values(device: str, monkeypatch: pytest.MonkeyPatch, cop
     take_profile("cpu8", device, monkeypatch)
     monkeypatch.setattr(programs, "COPIED", copied)
     mirrored: list[int] = []
-    reflect = precomputed.reflect
-    monkeypatch.setattr(precomputed, "reflect", lambda *given: mirrored.append(1) or reflect(*given))
+    reflect = store.reflect
+    monkeypatch.setattr(store, "reflect", lambda *given: mirrored.append(1) or reflect(*given))
     n, d, kernel = 8 * SLABS + 5, 7, kernels.make("rbf", gamma=0.2)
     X = np.random.default_rng(0).normal(size=(n, d))
     with Stream(device) as stream:
         plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
         gram = Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
-        shared = SharedGram(stream, gram)
+        shared = store.computed(gram, tiles=False)
         assert bool(mirrored) == (copied == 0)
         rows = np.full(32, -1, np.int32)
         rows[:21] = np.random.default_rng(1).choice(n, 21, replace=False)
@@ -70,8 +71,8 @@ def test_no_bit_depends_on_what_tiles_are_made_of(device: str, monkeypatch: pyte
     X, y = classes(260, 150, 4, apart=0.2)
     used: list[int] = []
     for name in ("row_source", "tile"):
-        real = getattr(SharedGram, name)
-        monkeypatch.setattr(SharedGram, name, lambda self, *given, real=real: used.append(1) or real(self, *given))
+        real = getattr(StoredGram, name)
+        monkeypatch.setattr(StoredGram, name, lambda self, *given, real=real: used.append(1) or real(self, *given))
     found = []
     for long, mirrored in ((0, 64), (10**9, 64), (10**9, 10**9)):
         monkeypatch.setattr(side_by_side, "LONG", long)
@@ -95,10 +96,8 @@ def test_values_of_entries_are_shared_too(device: str, monkeypatch: pytest.Monke
     X.data += 1
     X = sp.csr_matrix(X + sp.csr_matrix((np.full(420, 2.0), (np.arange(420), 880 + y)), shape=X.shape))
     made: list[str] = []
-    init = SharedGram.__init__
-    monkeypatch.setattr(
-        SharedGram, "__init__", lambda self, stream, gram: made.append(gram.rows.kind) or init(self, stream, gram)
-    )
+    computed = store.computed
+    monkeypatch.setattr(store, "computed", lambda gram, tiles: made.append(gram.rows.kind) or computed(gram, tiles))
     found = []
     for long in (0, 10**9):
         monkeypatch.setattr(side_by_side, "LONG", long)
@@ -157,8 +156,8 @@ def test_values_are_not_shared(
     y = np.arange(232) % 4
     made: list[int] = []
     monkeypatch.setattr(batch, "IN_CACHE", 0)
-    init = SharedGram.__init__
-    monkeypatch.setattr(SharedGram, "__init__", lambda self, *given: made.append(1) or init(self, *given))
+    computed = store.computed
+    monkeypatch.setattr(store, "computed", lambda gram, tiles: made.append(1) or computed(gram, tiles))
     SVC(gamma=0.01, device=device, memory_limit="4MB").fit(np.tile(X, 150 // d), y)
     assert made
     made.clear()
@@ -260,7 +259,7 @@ def test_blocks_of_the_host(given: bool, whole: bool) -> None:
     counting.__dict__.update(vars(kernel))
     centre = np.full(3, 2.0**13)
     given_rows = (K, PRECOMPUTED, np.zeros(12)) if given else (X, counting, centre)
-    blocks = host.Blocks(*given_rows, whole)
+    blocks = HostBlocks(*given_rows, whole)
     rows, columns = np.array([3, 0, 11]), np.array([1, 3, 4, 5, 8, 9])
     for _ in range(12):
         np.testing.assert_allclose(blocks(rows, columns), K[np.ix_(rows, columns)], rtol=1e-12, atol=1e-15)

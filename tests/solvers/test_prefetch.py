@@ -72,9 +72,7 @@ def test_rows_have_their_bits(device: str, profile: str, kind: str, dtype: str) 
         assert not len(rest_of(one))
         assert isinstance(one.state.gram, Gram)
         K, at = kept(one), one.state.gram.rows.position
-        np.testing.assert_array_equal(
-            K[:, at], one.state.gram.rows_of(one.state.gram.panel(325), one.state.gram)[:, at]
-        )
+        np.testing.assert_array_equal(K[:, at], one.state.gram.values(one.state.gram.of_all(), 325).T)
         np.testing.assert_array_equal(K[:, at], K[:, at].T)
 
 
@@ -89,9 +87,7 @@ def test_what_is_there_when_time_is_over_stays(device: str, profile: str, monkey
         K, some = kept(one), 2 * one.square.panel.capacity
         assert one._read().rows == len(K) == some
         at = one.state.gram.rows.position
-        np.testing.assert_array_equal(
-            K[:, at], one.state.gram.rows_of(one.state.gram.panel(325), one.state.gram)[-some:, at]
-        )
+        np.testing.assert_array_equal(K[:, at], one.state.gram.values(one.state.gram.of_all(), 325).T[-some:])
 
 
 def test_a_ring_without_room_stays(device: str, profile: str) -> None:

@@ -34,13 +34,13 @@ _FAR = 1e4  # times their median of squared lengths; else of all
 
 
 def names(spec: Spec) -> tuple[str, ...]:
-    """The layouts that a kernel function has."""
+    """Return the layouts that a kernel function has."""
     return tuple(layout.name for layout in LAYOUTS.values() if layout.takes(spec))
 
 
 def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
-    """The cheapest layout that the kernel function has, by the profile's measured costs, or ``kind``; and the centre
-    that goes with it (||x-y|| is unchanged by a shift, and float32 loses it all where the data sit far from 0).
+    """Return the plan of the cheapest layout that the kernel function has, by the profile's measured costs, or of
+    ``kind``, with its centre: a shift leaves ||x-y|| as it is, and float32 loses it where the data sit far from 0.
     working: how many vectors a product has, where that is known.
 
     Raises ValueError for a layout that the kernel function does not have, or that cannot hold rows of so many columns.
@@ -68,13 +68,14 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """The plan for rows X that are read once, or by their numbers alone; dense ones may take ``room`` bytes."""
+    """Return the plan for rows X that are read once, or by their numbers alone; dense ones may take ``room`` bytes."""
     return replace(plan, kind=LAYOUTS[plan.kind].once(X, room))
 
 
 def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> Plan:
-    """:func:`once`, for many values of rows that are read by their numbers: of dense ones whose entries would be read
-    sooner, the entries. free: no layout was asked for, so also of an index's rows, if entries want no column whole."""
+    """Return :func:`once`'s plan for many values of rows that are read by their numbers. Dense rows become entries
+    where entries are read sooner. free: no layout was asked for, so that an index's rows become entries too, if no
+    column is worth storing whole."""
     other, never = once(plan, X, room), np.inf
     sooner = plan.whole.get(CSR.name, never) < SOONER * plan.whole.get(DENSE.name, 0.0)
     of_index = free and plan.kind == INVERTED.name and HYBRID.name not in plan.costs
@@ -83,21 +84,22 @@ def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> P
 
 
 def cheaper(plan: Plan, X: Data) -> Plan:
-    """The plan, or that for rows which are used once where it costs less by the estimates: a layout that was asked for
-    need not be the one that checks of its values want."""
+    """Return the plan, or that of :func:`once` where its values cost less by the estimates: a layout that was asked for
+    need not suit the checks in float64."""
     other, costs = once(plan, X, 0.0), plan.costs
     return other if costs.get(other.kind, np.inf) < costs.get(plan.kind, np.inf) else plan
 
 
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """The plan for rows X that are laid out anew in every pass."""
-    kind = LAYOUTS[plan.kind].streamed(X, room)
+    """Return the plan for rows X that are laid out anew in every pass."""
+    layout = LAYOUTS[plan.kind]
+    kind = CSR.name if layout.splits else layout.once(X, room)  # (splitting rows would take longer than it saves)
     order = plan.partition and replace(plan.partition, dense=0)
     return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else order)
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
-    """X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
+    """Put X (n, d), dense or CSR, on the device as ``plan`` says, in ``dtype``.
 
     ids: which of the caller's rows these are, for errors; else they are all of them. Raises ValueError where the memory
     budget does not hold it or a row is too large for the dtype, DeviceError where the device does not.
@@ -113,10 +115,15 @@ def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | 
         raise RowTooLargeError(int(ids[error.row]) if len(ids) else error.row, dtype) from None
 
 
+def row_bytes(plan: Plan, X: Data, itemsize: int) -> int:
+    """Return the bytes of a row of X as it is laid out, about."""
+    return LAYOUTS[plan.kind].row_bytes(plan, X, itemsize)
+
+
 def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """A value's estimate by layout, of each that can be estimated, and with its share of laying out its row: a fit
-    takes about a product with each row, so as many values of K share it. auto: of clusters only where that share leaves
-    hope, since their estimate takes as long as laying out rows."""
+    """Return the estimate of a value by layout, and the same with the value's share of laying out its row. A fit takes
+    about one product with each row, so as many values of K share that. auto: estimate clusters only where that share
+    leaves hope, since the estimate takes as long as laying out rows."""
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
     share = {name: LAYOUTS[name].price(survey) / survey.n for name in offered}
@@ -136,14 +143,14 @@ def _sample(X: Data) -> Any:
 
 
 def _density(sample: Any) -> NDArray[np.float64]:
-    """The share of rows in which each feature is not 0."""
+    """Return the share of rows in which each feature is not 0."""
     if isinstance(sample, np.ndarray):
         return np.asarray((sample != 0).mean(axis=0))
     return np.bincount(sample.indices, minlength=sample.shape[1]) / max(sample.shape[0], 1)
 
 
 def _full_columns(X: Data, density: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Columns without a single zero: those can be shifted at no cost to a sparse layout."""
+    """Return which columns have no zero: a sparse layout shifts them at no cost."""
     full: NDArray[np.bool_] = density == 1
     candidates = np.flatnonzero(full)
     if not candidates.size:

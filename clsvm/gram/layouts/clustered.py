@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred, entries
 from clsvm.gram import cluster
-from clsvm.gram.layouts.lanes import MAX_FEATURES, LaneRows, Lanes, packed, panel_words
-from clsvm.gram.layouts.record import Arrangement, Layout, Plan, Rows, lanes, padded
+from clsvm.gram.layouts.lanes import MAX_FEATURES, Lanes, panel_words
+from clsvm.gram.layouts.packing import LaneRows, packed
+from clsvm.gram.layouts.record import Layout, Plan, lanes, padded
 from clsvm.gram.layouts.survey import Survey
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -31,13 +34,20 @@ FIRST = 600.0  # dense cells that a column of a panel takes to be read for the f
 NEAR = 256  # but for as many that a cache holds
 
 
+class Arrangement(NamedTuple):
+    """Where rows stand before any of them is laid out. order, position: as of :class:`Rows`; cells (n_pad,): of each;
+    groups: what else the layout knows."""
+
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    cells: NDArray[np.int64]
+    groups: Any
+
+
 class Clustered(Lanes):
     """Lane groups of like rows, that hold what any of theirs uses."""
 
-    name, sparse, most, bounds, in_order = "clustered", True, MAX_FEATURES, True, False
-
-    def takes(self, spec: Spec) -> bool:
-        return spec.element is None
+    name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
 
     def cost(self, survey: Survey) -> float | None:
         n, d = survey.X.shape
@@ -57,7 +67,7 @@ class Clustered(Lanes):
         return whole if plan.fill is None else round(X.shape[0] * plan.fill * itemsize)
 
     def once(self, X: Data, room: float) -> str:
-        """Clusters would be for nothing."""
+        """Take rows as they stand: making clusters would not pay."""
         return "csr" if sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room else "dense"
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
@@ -67,6 +77,7 @@ class Clustered(Lanes):
         return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
 
     def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
+        """Return where the rows of X (n, d), dense, shall stand, for :meth:`build_part`."""
         n, V = X.shape[0], lanes(stream.profile, dtype)
         size = V * stream.profile.cluster
         n_pad = padded(n, size)
@@ -85,7 +96,8 @@ class Clustered(Lanes):
 
     def build_part(
         self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
-    ) -> Rows:
+    ) -> LaneRows:
+        """Return the rows at some of the places, whole lane groups, of all of X, on the device."""
         lengths, columns_at, columns = arrangement.groups
         V, order = lanes(stream.profile, dtype), arrangement.order[places]
         first, end = places.start // V, places.start // V + len(order) // V
@@ -100,8 +112,9 @@ class Clustered(Lanes):
         # (a lane group's columns are its own; it ends before the processor's own fetching has set in)
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
 
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
-        yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
+        if not spec:
+            yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         items = Layout.size(self, stream, numbers, of_panel, groups, cells)

@@ -7,7 +7,7 @@ A panel of them holds one block of working vectors at a time, of the features th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +81,7 @@ class CsrRows(Rows):
         return super().describe() + f", {self.dense.number} columns whole" * (self.dense.number > 0)
 
     def entries(self, rows: int) -> int:
-        """The most entries that so many rows can have together."""
+        """Return the most entries that so many rows can have together."""
         return int(self.lengths[:rows].sum())
 
 
@@ -96,17 +96,16 @@ class Listed(NamedTuple):
 
 
 @dataclass
-class CsrPanel(Panel):
-    """A block of working vectors. place: (d,) where each feature stands in it, base more; what is at most base is of
-    an earlier block, and counts as absent."""
+class Block:
+    """A block of working vectors, which parts of a panel share. place: (d,) where each feature stands in it, base more;
+    what is at most base is of an earlier block, and counts as absent."""
 
-    place: Buffer = None
-    base: list[int] = field(default_factory=lambda: [0])
-    listed: Listed | None = None
-    rows_stay = True
+    place: Buffer
+    base: int = 0
 
+    @property
     def buffers(self) -> tuple[Buffer, ...]:
-        return (*super().buffers(), self.place)
+        return (self.place,)
 
 
 class CsrReader(Reader):
@@ -123,20 +122,20 @@ class CsrReader(Reader):
             self.norms = self._zero_sums(kernel)
 
     def _zero_sums(self, kernel: Kernel) -> Buffer:
-        """What element-wise sums start from stands where the norms would."""
+        """Return the start of each row's element-wise sums, which takes the place of the norms."""
         r, stream = self.rows, self.stream
         out = stream.buffer(self.real.itemsize * r.n_pad)
         made = stream.variant(zero_sums(kernel.spec, r.dtype, stream.profile, r.d))
         made((r.n_pad,), None, r.csr.indptr, r.csr.data, self._sparse, out, kernel.scalars(r.dtype))
         return out
 
-    def panel(self, capacity: int, square: bool = False) -> CsrPanel:
+    def panel(self, capacity: int, square: bool = False) -> Panel:
         stream = self.stream
         with stream.tentative():
             made = super().panel(capacity, square)
             stream.clear(made.values, made.width * self.real.itemsize)
-            place = stream.zeros(self._place_bytes)
-        return CsrPanel(made.capacity, made.width, made.values, made.uu, made.nbytes, made.shape, place=place)
+            made.block = Block(stream.zeros(self._place_bytes))
+        return made
 
     @property
     def _place_bytes(self) -> int:
@@ -146,59 +145,50 @@ class CsrReader(Reader):
         return super().panel_bytes(capacity) + self._place_bytes
 
     def values_bytes(self, capacity: int) -> int:
-        """A block: a line of zeros, one for every dense column, one for every other that its vectors can have."""
+        """Return the bytes of a block: a line of zeros, one for every dense column, one for every other that its
+        vectors can have."""
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
         return (1 + r.dense.number + min(self._sparse, r.entries(width))) * width * self.real.itemsize
 
-    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> CsrPanel:
-        assert isinstance(panel, CsrPanel)
-        assert panel.listed
+    def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         stream, itemsize = self.stream, self.real.itemsize
         listed = panel.listed._replace(count=count, rows=stream.part(panel.listed.rows, 4 * first, 4 * capacity))
         uu = stream.part(panel.uu, first * itemsize, capacity * itemsize)
         return replace(panel, capacity=capacity, uu=uu, listed=listed)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        assert isinstance(panel, CsrPanel)
         if panel.nbytes < self.values_bytes(panel.capacity):
             raise ValueError("the panel was made by shorter rows")
         panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
-    def of_panel(self, panel: Panel) -> None:
-        return None
-
-    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        yield from self._blocks(range(begin, begin + groups), self.norms, panel, count)  # (no list of rows is read)
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        yield from self._blocks(groups, self.norms, panel, count)  # (no list of rows is read)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
         yield from self._blocks(groups, rows, right, count)
 
     def _blocks(self, groups: range, rows: Buffer, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """A launch for each block of a panel, which stands in it meanwhile."""
-        assert isinstance(panel, CsrPanel)
-        assert panel.listed
-        stream, r, (csr, dense, norms, listed, which) = self.stream, self.rows, panel.listed
+        """Yield a launch for each block of a panel, which holds that block meanwhile."""
+        stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, panel.block, panel.listed
         mark, fill, _ = self._kernels()
         size, local = self._range(panel)
         lines = panel.nbytes // (panel.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
         for first in range(0, panel.capacity, panel.width):
-            if panel.base[0] > 2**31 - 1 - 2 * lines:  # start again
-                stream.clear(panel.place, 4 * max(1, self._sparse))
-                panel.base[0] = 0
-            base = panel.base[0]
-            numbering = base, dense.number, by_entry
-            mark(size, local, csr[:2], listed, which, first, *numbering, panel.place, panel.values)
-            fill(size, local, csr, norms, listed, which, first, base, panel.place, panel.values, panel.uu)
+            if block.base > 2**31 - 1 - 2 * lines:  # start again
+                stream.clear(block.place, self._place_bytes)
+                block.base = 0
+            base, place = block.base, block.place
+            mark(size, local, csr[:2], listed, which, first, base, dense.number, by_entry, place, panel.values)
+            fill(size, local, csr, norms, listed, which, first, base, place, panel.values, panel.uu)
             if dense.number:
                 self.spread(panel, first)
-            reads = (r.csr, r.dense, rows, self.norms, first, base, count, panel.place, panel.values, panel.uu)
+            reads = (r.csr, r.dense, rows, self.norms, first, base, count, place, panel.values, panel.uu)
             yield Pass(groups.start, len(groups), reads)
-            panel.base[0] += lines
+            block.base += lines
 
-    def spread(self, panel: CsrPanel, first: int) -> None:
-        """The dense columns of a block of working vectors into its panel."""
-        assert panel.listed
+    def spread(self, panel: Panel, first: int) -> None:
+        """Copy the dense columns of a block of working vectors into its panel."""
         *_, spread = self._kernels()
         _, dense, _, listed, which = panel.listed
         spread(*self._range(panel), dense, listed, which, first, panel.values)
@@ -210,7 +200,7 @@ class CsrReader(Reader):
         return self._scatter
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """(range, work-group) of what fills a block of a panel."""
+        """Return the range and work-group of the kernels that fill a block of a panel."""
         vector = self.stream.profile.shape == "vector"
         return (panel.width, 1 if vector else 32), (1, 1) if vector else None
 
@@ -224,7 +214,7 @@ class Csr(Layout):
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
 
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
-        """Of a value of K, in dense cells, by a row's entries in the columns that are not ``whole`` (d,).
+        """Return the cost of a value of K, in dense cells, by a row's entries in columns that are not ``whole`` (d,).
 
         Half of what an entry of a row takes is its block's, however many vectors this has. On a CPU it takes four times
         as long if its column is in the block but not in the cache, which holds the lines of the densest columns. Each
@@ -248,7 +238,7 @@ class Csr(Layout):
         return self._entry_bytes(X, int(partition.counts(X).sum()), itemsize)
 
     def _entry_bytes(self, X: Data, entries: int, itemsize: int) -> int:
-        """Bytes of so many entries of the rows of X: values, column numbers, and where each row begins."""
+        """Return the bytes of so many entries of the rows of X: values, column numbers, and where each row begins."""
         return 8 * X.shape[0] + entries * (itemsize + (2 if X.shape[1] <= 1 << 16 else 4))
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
@@ -256,8 +246,8 @@ class Csr(Layout):
         return int(min(X.shape[1], longest) + 1) * width * itemsize + 4 * X.shape[1]
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Where there are many columns they are numbered by falling density, so that the places of those that are read
-        most stand together. Entries keep their order, and values of K their bits."""
+        """Number columns by falling density where there are many, so that the places that are read most stand together.
+        Entries keep their order, and values of K their bits."""
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
@@ -268,7 +258,7 @@ class Csr(Layout):
         return self._laid(stream, X, np.zeros((X.shape[0], 0)), dtype)
 
     def _laid(self, stream: Stream, X: Any, dense: NDArray[np.floating], dtype: str) -> CsrRows:
-        """Of CSR rows, and the columns before theirs that are dense: (n, number)."""
+        """Lay out CSR rows, and the columns before theirs that are dense: (n, number)."""
         (n, sparse), number, real, V = X.shape, dense.shape[1], np.dtype(dtype), lanes(stream.profile, dtype)
         d, n_pad, entries = sparse + number, padded(n, V), int(X.indptr[-1])
         indptr = np.full(n_pad + 1, entries, np.int64)
@@ -281,7 +271,7 @@ class Csr(Layout):
             whole[:n] = dense
             columns = DenseColumns(stream.upload(whole), number)
         xx = stream.buffer(real.itemsize * n_pad)
-        norms = stream.kernel(sources.cl("gram/pack"), packing(stream.profile, X, dtype), "norms_csr")
+        norms = stream.kernel(sources.cl("gram/pack"), packing(stream.profile, X.dtype, X.shape[1], dtype), "norms_csr")
         norms((n_pad,), None, csr.indptr, csr.data, columns, xx)
         profile = stream.profile
         cost = entries / max(1, n) * profile.csr_cost + number * profile.hybrid_cost + profile.value_cost
@@ -294,28 +284,29 @@ class Csr(Layout):
         return CsrReader(self, stream, rows, kernel)
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """A single vector for a few: an entry meets all of a block, whatever stands in it."""
+        """Return one vector's width for few working vectors: an entry meets a whole block, whatever stands in it."""
         V = lanes(profile, dtype)
         if profile.shape == "group":  # (a work-group's tile stands in local memory)
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
-    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+    def program(
+        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
+    ) -> tuple[str, list[str]]:
         teams = [] if profile.shape == "vector" else [f"-DTEAMS={self._teams(self.width(profile, dtype, shape))}"]
         return template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
 
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
-        yield scatter(profile, dtype)
-
-    def programs_of(self, spec: Spec, profile: Profile, dtype: str) -> Iterator[Variant]:
-        if spec.element:
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
+        if not spec:
+            yield scatter(profile, dtype)
+        elif spec.element:
             yield zero_sums(spec, dtype, profile)
 
     def items(self, numbers: Mapping[str, int]) -> int:
         return numbers["UB"] * self._teams(numbers["UB"])
 
     def _teams(self, width: int) -> int:
-        """Rows that a work-group has at a time, in the group shape."""
+        """Return how many rows a work-group has at a time, in the group shape."""
         return max(1, TEAM_ITEMS // width)
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
@@ -351,11 +342,12 @@ _TILE = {
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """The program that fills a block of a panel with working rows; ``entry`` is the first of three kernels."""
+    """Return the program that fills a block of a panel with working rows; ``entry`` is the first of its three
+    kernels."""
     return Variant(f"scatter {dtype}", sources.cl("gram/scatter"), tuple(options(profile, dtype, d)), "mark")
 
 
 def zero_sums(spec: Spec, dtype: str, profile: Profile, d: int = 0) -> Variant:
-    """What element-wise sums over CSR rows start from."""
+    """Return the program that computes the start of element-wise sums over CSR rows."""
     text, label = sources.render("gram/zero_sums", kernel=spec), f"{spec.name or 'expression'} zero sums csr {dtype}"
     return Variant(label, text, tuple(options(profile, dtype, d)), "zero_sums")

@@ -40,15 +40,11 @@ class Hybrid(Csr):
         return cells + super().of_parts(survey, whole) + survey.beside(BEGUN, 1)
 
     def gain(self, profile: Profile) -> Gain:
-        """What a column gains where it is stored whole."""
+        """Return the gain of storing a column whole."""
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
         return partition.partition(partition.counts(X), X.shape[0], gain=self.gain(profile))
-
-    def streamed(self, X: Data, room: float) -> str:
-        """Splitting rows would take longer than it saves."""
-        return "csr"
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return super().row_bytes(plan, X, itemsize) + (plan.partition.dense * itemsize if plan.partition else 0)
@@ -67,15 +63,14 @@ class Hybrid(Csr):
         dense, rest = partition.split(entries(centred(X, plan.centre)), plan.partition)
         return self._laid(stream, rest, dense, dtype)
 
-    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+    def program(
+        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
+    ) -> tuple[str, list[str]]:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         return text, [*made, "-DDENSE_COLUMNS", *self._at_once(profile, dtype, shape)]
 
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
         return iter(())  # (they are those of entries)
-
-    def programs_of(self, spec: Spec, profile: Profile, dtype: str) -> Iterator[Variant]:
-        return iter(())
 
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
         yield "The first dense_columns features are stored whole, and the others are numbered from there, from 0:"
@@ -84,7 +79,8 @@ class Hybrid(Csr):
         yield from super().explain(numbers, of_panel)
 
     def _at_once(self, profile: Profile, dtype: str, shape: str) -> list[str]:
-        """Rows whose sums are in registers, as many as the tile of dense rows has."""
+        """Return the option for the number of rows whose sums are in registers, as many as the tile of dense rows
+        has."""
         if profile.shape == "group":
             return []
         held, V = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"], lanes(profile, dtype)

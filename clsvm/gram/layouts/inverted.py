@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from clsvm.arrays import Data, centred, entries
 from clsvm.errors import BufferSizeError
 from clsvm.gram import partition
-from clsvm.gram.layouts.csr import CsrPanel, CsrReader, CsrRows
+from clsvm.gram.layouts.csr import CsrReader, CsrRows
 from clsvm.gram.layouts.hybrid import HYBRID, MADE, Hybrid
 from clsvm.gram.layouts.record import Panel, Pass, Plan, options
 from clsvm.gram.layouts.survey import Survey
@@ -74,29 +74,25 @@ class InvertedReader(CsrReader):
 
     rows: InvertedRows
 
-    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        assert isinstance(panel, CsrPanel)
-        assert panel.listed
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
         r, (csr, dense, norms, _, which) = self.rows, panel.listed
         V, size = r.lanes, r.index.size
-        blocks = -(-(begin + groups) * V // size) - begin * V // size
+        begin, number = groups.start, len(groups)
+        blocks = -(-groups.stop * V // size) - begin * V // size
         for first in range(0, panel.capacity, panel.width):
             reads = (csr, r.dense, which, r.xx, norms, first, count, panel.values, r.n_pad, r.index)
             if dense.number:
                 self.spread(panel, first)
-                yield Pass(begin, groups, reads)
-            yield Pass(begin, groups, reads, kernel="meet", items=blocks * panel.width)
-            yield Pass(begin, groups, reads, kernel="weigh", items=-(-groups * V // WEIGHED), sums=True)
+                yield Pass(begin, number, reads)
+            yield Pass(begin, number, reads, kernel="meet", items=blocks * panel.width)
+            yield Pass(begin, number, reads, kernel="weigh", items=-(-number * V // WEIGHED), sums=True)
 
 
 class Inverted(Hybrid):
     """An index of the entries, and columns that are dense."""
 
     name, plain = "inverted", HYBRID.name
-
-    def takes(self, spec: Spec) -> bool:
-        """Element-wise sums have terms for entries that meet none."""
-        return not spec.element
+    elementwise = False  # (such sums have terms for entries that meet none)
 
     def suits(self, profile: Profile) -> bool:
         return profile.shape == "vector"
@@ -114,14 +110,14 @@ class Inverted(Hybrid):
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 
     def gain(self, profile: Profile) -> Gain:
-        """Of a column as many pairs meet as its cells' square."""
+        """Return the gain of storing a column whole: as many pairs meet as the square of its cells."""
         if not self.suits(profile):
             return super().gain(profile)
         cell = profile.hybrid_cost
         return Gain(math.sqrt(profile.hit_cost / cell), 2, BEGUN * profile.value_cost / cell)
 
     def once(self, X: Data, room: float) -> str:
-        """An index takes longer to make than it saves, and panels are made from entries."""
+        """Take hybrid rows: an index takes longer to make than it saves, and panels are made from entries."""
         return HYBRID.name
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
@@ -148,14 +144,16 @@ class Inverted(Hybrid):
     def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> InvertedReader:
         return InvertedReader(self, stream, rows, kernel)
 
-    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+    def program(
+        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
+    ) -> tuple[str, list[str]]:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
         if of_panel or not self.suits(profile):
             return text, made
         return sources.render("gram/gram_inverted_vector", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
 
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
-        if self.suits(profile):
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
+        if not spec and self.suits(profile):
             yield invert(profile, dtype)
 
 
@@ -163,21 +161,22 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """What a value of K costs, in dense cells; count: entries of the columns that are not dense; found: see LIST; wait:
-    see Survey."""
+    """Return the cost of a value of K, in dense cells. count: entries of the columns that are not dense; found: see
+    LIST; wait: see Survey."""
     kept = profile.value_cost * (1 + BEGUN * (dense > 0))
     return wait * (dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count, found)) + kept
 
 
 def meeting(n: int, count: NDArray[Any], found: float = LIST) -> float:
-    """Entries that meet for a value of K, where columns have ``count`` entries in n rows, and what finding a column's
-    rows of a block takes, as so many of them."""
+    """Return how many entries meet for a value of K, where columns have ``count`` entries in n rows, and add the cost
+    of finding a column's rows of a block, as so many of them."""
     share = np.asarray(count, np.float64) / n
     return float((share**2).sum() + found * share.sum() / min(n, BLOCK))
 
 
 def _size(n: int, columns: int, entries: int) -> int:
-    """Rows of a block: more than a cache holds the sums of, where else the ends took more room than the entries."""
+    """Return the rows of a block: as many as a cache holds the sums of, or more where the ends of columns would take
+    more room than the entries."""
     size = BLOCK
     while size < MOST and -(-n // size) * columns > entries:
         size *= 2
@@ -185,18 +184,18 @@ def _size(n: int, columns: int, entries: int) -> int:
 
 
 def _bytes(n: int, columns: int, entries: int, itemsize: int) -> int:
-    """Of an index of so many entries of n rows."""
+    """Return the bytes of an index of so many entries of n rows."""
     blocks = -(-n // _size(n, columns, entries))
     return entries * (2 + itemsize) + 4 * blocks * (columns + 2)
 
 
 def invert(profile: Profile, dtype: str, d: int = 0) -> Variant:
-    """The program that makes an index of CSR rows; ``entry`` is the first of three kernels."""
+    """Return the program that makes an index of CSR rows; ``entry`` is the first of its three kernels."""
     return Variant(f"invert {dtype}", sources.cl("gram/invert"), tuple(options(profile, dtype, d)), "count")
 
 
 def _index(stream: Stream, rows: CsrRows, columns: int) -> Index:
-    """The index of rows; columns: one more than the last that has an entry."""
+    """Return the index of rows; columns: one more than the last that has an entry."""
     n, csr, units = rows.n, rows.csr, stream.compute_units
     entries, real = rows.entries(n), np.dtype(rows.dtype)
     size = _size(n, columns, entries)

@@ -1,6 +1,4 @@
-"""Rows in lane groups: V rows side by side, contiguous for each feature of a group's list J; those of dense rows.
-
-    values[at[group] + j V + lane]    J is everything (here), or what some row of a cluster uses (clustered.py)
+"""Rows in dense lane groups (packing.py): V rows side by side, with all features; and what reads any lane groups.
 
 A panel is itself a set of rows in dense lane groups. Source: Catanzaro 2011, listings 3 and 4.
 """
@@ -8,31 +6,27 @@ A panel is itself a set of rows in dense lane groups. Source: Catanzaro 2011, li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.arrays import Data
+from clsvm.gram.layouts.packing import Columns, LaneRows, packed
 from clsvm.gram.layouts.record import (
     Layout,
     Panel,
     Pass,
     Plan,
     Reader,
-    Rows,
     blocks_words,
-    check_norms,
     in_order,
     lanes,
     options,
-    packing,
     padded,
     template,
 )
-from clsvm.gram.layouts.staged import Part, split, staged
 from clsvm.gram.layouts.survey import Survey
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -51,26 +45,6 @@ CUT = {"many": 1, "few": 4}  # chunks of features beyond which tiles of a shape 
 WAIT = 1.5  # of dense rows: see Survey.wait
 VALUE = 1.5  # of the profile's value_cost, while other values' cells are computed
 _UNREAD = "not read by this program: any buffer"
-
-
-class Columns(NamedTuple):
-    """Where each lane group begins in values, where its features begin in columns, and these."""
-
-    at: Buffer
-    columns_at: Buffer
-    columns: Buffer
-
-
-@dataclass(frozen=True)
-class LaneRows(Rows):
-    """Rows in lane groups. dense: every group holds all features."""
-
-    parts: tuple[Part, ...]
-    at: Columns
-    dense: bool
-
-    def buffers(self) -> tuple[Buffer, ...]:
-        return (self.xx, *dict.fromkeys(self.at), *(part.values for part in self.parts))
 
 
 class LaneReader(Reader):
@@ -109,10 +83,10 @@ class LaneReader(Reader):
     def of_panel(self, panel: Panel) -> tuple[Any, ...]:
         return panel.values, panel.uu, self.rows.d
 
-    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
         r = self.rows
         for part in r.parts:
-            first, end = max(begin, part.first), min(begin + groups, part.first + part.groups)
+            first, end = max(groups.start, part.first), min(groups.stop, part.first + part.groups)
             if first < end:
                 reads = (part.values, r.at, self.norms, r.d, count, panel.values, panel.uu)
                 yield Pass(first, end - first, reads, panel.capacity // panel.width)
@@ -150,35 +124,38 @@ class Lanes(Layout):
         return LaneReader(self, stream, rows, kernel)
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Two stand alone: among empty ones a line of the cache would hold a single feature of them, and a long panel
-        leaves the first-level cache to the rows that stream by."""
+        """Return the vector's width, but 2 for two working vectors: among empty ones a line of the cache would hold a
+        single feature of them, and a long panel leaves the first-level cache to the rows."""
         return 2 if shape == "two" else lanes(profile, dtype)
 
-    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
+    def program(
+        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
+    ) -> tuple[str, list[str]]:
         tile = self.tile(profile, dtype, shape, of_panel)
         made = ["-DDENSE"] if of_panel or not self.sparse else []
         family = "few" if profile.shape == "group" and shape in ("two", "few") else "lanes"
-        return template(family, spec, profile), [*made, *(f"-D{name}={n}" for name, n in tile.items())]
+        return template(family, spec, profile), [*made, *_numbers(tile), *self._cut(profile, shape, d, of_panel)]
 
-    def cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> tuple[str, list[str]] | None:
+        if profile.shape != "vector":
+            return None
+        made = ["-DDENSE"] * (not self.sparse) + _numbers(self.single(profile, dtype, "many"))
+        text = sources.render("gram/forward_back_lanes_vector", kernel=spec)
+        return text, [*made, *self._cut(profile, "many", d, False)]
+
+    def _cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
+        """Return the -D option of tiles that go chunk by chunk through many features."""
         whole, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
         return [f"-DCHUNK={CHUNK}"] * (whole and profile.shape == "vector" and d > most)
 
-    def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
-        if profile.shape != "vector":
-            return None
-        made = [] if self.sparse else ["-DDENSE"]
-        text = sources.render("gram/forward_back_lanes_vector", kernel=spec)
-        return text, [*made, *(f"-D{name}={n}" for name, n in self.single(profile, dtype, "many").items())]
-
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
-        """The register tile of a kernel that holds one lane group at a time, in the vector shape."""
+        """Return the register tile of a kernel that holds one lane group at a time, in the vector shape."""
         held = profile.tiles[shape]["COLUMNS"] * profile.tiles[shape]["GROUPS"]
         columns = math.gcd(self.width(profile, dtype, shape), 1 << held.bit_length() - 1)
         return {"COLUMNS": columns, "GROUPS": 1, "AHEAD": 0}
 
     def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
-        """The register tile of a gram kernel for a shape class; no wider than a panel's block."""
+        """Return the register tile of a gram kernel for a shape class; no wider than a panel's block."""
         chosen = {**profile.tiles[shape]}
         if profile.shape == "vector":
             return {**chosen, "COLUMNS": min(chosen["COLUMNS"], self.width(profile, dtype, shape))}
@@ -189,8 +166,8 @@ class Lanes(Layout):
         return chosen | {name: 1 for name in ("GROUPS", "RX") if own and name in chosen}
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """An item of a kernel that holds GROUPS has a few register tiles of rows one after another, so that a panel
-        larger than the caches is read once for all of them, and as many as it takes to be worth a runtime's while."""
+        """Return so many work-items that each has a few register tiles of rows one after another, and enough to do to
+        be worth starting; a panel larger than the caches is then read once for all of an item's tiles."""
         tiles, units = super().size(stream, numbers, of_panel, groups, cells), stream.compute_units
         rounds = tiles // (units * TILES)
         uneven = of_panel and rounds < UNEVEN  # (of half a tile, items have more and more to do)
@@ -198,7 +175,9 @@ class Lanes(Layout):
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
 
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
+        if spec:
+            return
         for shape in ("many", "two"):
             yield gather(profile, dtype, shape=shape)
         for source in ("float", "double"):
@@ -240,89 +219,17 @@ _TILE = {
 }
 
 
+def _numbers(tile: Tile) -> list[str]:
+    return [f"-D{name}={n}" for name, n in tile.items()]
+
+
 def panel_words(numbers: Mapping[str, str]) -> Iterator[str]:
-    """How working vectors stand in a panel, in words."""
+    """Say how working vectors stand in a panel."""
     yield from blocks_words(numbers["UB"])
     yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
-    """The program that gathers working rows into a panel of lane groups."""
+    """Return the program that gathers working rows into a panel of lane groups."""
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
-
-
-def packed(
-    stream: Stream,
-    X: Data,
-    centre: NDArray[np.float64],
-    dtype: str,
-    kind: str,
-    places: tuple[NDArray[np.int32], NDArray[np.int32]],
-    groups: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]],
-) -> LaneRows:
-    """X in lane groups. groups: how many features each holds, where these begin among the columns, and those."""
-    d, (order, position), (lengths, columns_at, columns) = X.shape[1], places, groups
-    V, real, dense = lanes(stream.profile, dtype), np.dtype(dtype), kind == "dense"
-    opts = packing(stream.profile, X, dtype)
-    centre_buffer = stream.upload(centre.astype(stream.profile.finest))
-    parts, at = split(stream, lengths * V * real.itemsize)
-    begins = stream.upload(at // real.itemsize)
-    listed = (begins, begins) if dense else (stream.upload(columns_at), stream.upload(columns))  # (dense: not read)
-    where = Columns(begins, *listed)
-    kernel = stream.kernel(sources.cl("gram/pack"), opts, "pack")
-    for first, count, row0, rows, source, begin, order_buffer in staged(stream, X, order, V):
-        for part in parts:
-            start, end = max(first, part.first), min(first + count, part.first + part.groups)
-            if start < end:
-                arguments = (row0, rows, d, source, begin, start, order_buffer, centre_buffer, where, int(dense))
-                kernel(*pack_size(stream.profile, end - start), *arguments, part.values)
-        stream.finish()
-    stored, rows_there = int(lengths.sum()) * V, len(position)
-    cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
-    xx = stream.buffer(real.itemsize * len(order))
-    made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
-    norms = stream.kernel(sources.cl("gram/pack"), opts, "norms_lanes")
-    for part in parts:
-        size = of_norms(stream.profile, part.groups)
-        norms(*size, part.first, d, part.values, where.at, where.columns_at, int(dense), xx)
-    stream.free(centre_buffer)
-    check_norms(stream, made)
-    return made
-
-
-def pack_size(profile: Profile, groups: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The launch that packs so many lane groups."""
-    width = 1 if profile.shape == "vector" else 64
-    return (width, groups), (width, 1)
-
-
-def of_norms(profile: Profile, groups: int) -> tuple[tuple[int], None]:
-    """The launch that takes the squared norms of so many lane groups."""
-    return (groups * (1 if profile.shape == "vector" else profile.lanes),), None
-
-
-class Refill:
-    """Other rows in the places of those in dense lane groups that ``rows`` has: ``source`` (n_pad, d) in float64, less
-    ``centre``; ``buffers`` are its own."""
-
-    def __init__(self, stream: Stream, rows: LaneRows, centre: NDArray[np.float64], source: Buffer) -> None:
-        self._rows, self._source = rows, source
-        order = stream.upload(np.arange(rows.n_pad, dtype=np.int32))
-        self.buffers = order, stream.upload(centre.astype(stream.profile.finest))
-        opts = packing(stream.profile, np.empty((0, rows.d)), rows.dtype)
-        self._pack, self._norms = (
-            stream.kernel(sources.cl("gram/pack"), opts, name) for name in ("pack", "norms_lanes")
-        )
-
-    def held(self, stream: Stream, groups: int) -> list[Callable[[], None]]:
-        """The launches for the first lane groups, to be repeated as the source changes."""
-        rows, held = self._rows, []
-        for part in rows.parts:
-            first, some = part.first, min(groups - part.first, part.groups)
-            if some > 0:
-                there = (0, rows.n_pad, rows.d, self._source, 0, first, *self.buffers, rows.at, 1, part.values)
-                held.append(self._pack.held(*pack_size(stream.profile, some), *there))
-                norms = first, rows.d, part.values, rows.at.at, rows.at.columns_at, 1, rows.xx
-                held.append(self._norms.held(*of_norms(stream.profile, some), *norms))
-        return held

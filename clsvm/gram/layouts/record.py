@@ -10,10 +10,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
 from clsvm.errors import RowTooLargeError
@@ -55,7 +56,7 @@ class Rows:
 
     kind: the layout's name. stored: cells kept, padding included. order: the caller's row at each position (-1:
     padding), position: the inverse. cost, tile_cost: of a value of K, and of one among working vectors, in dense cells.
-    laid: of a row that is laid out anew in every product, likewise.
+    laid: of a row that is laid out anew in every product, likewise. words: how they lie, where that is not all said.
     """
 
     kind: str
@@ -71,21 +72,24 @@ class Rows:
     cost: float
     tile_cost: float
     laid: float = field(default=0.0, kw_only=True)
+    words: str = field(default="", kw_only=True)
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Every buffer it holds, to be given back."""
+        """Return every buffer of the rows, to be freed."""
         return (self.xx,)
 
     def describe(self) -> str:
-        return f"{self.kind}, {self.stored / max(self.n, 1):.1f} cells a row of {self.d}, {self.lanes} lanes"
+        own = f"{self.kind}, {self.stored / max(self.n, 1):.1f} cells a row of {self.d}, {self.lanes} lanes"
+        return f"{own}, {self.words}" if self.words else own
 
 
 @dataclass
 class Panel:
     """Room for ``capacity`` working vectors: squared norms, and values in blocks of ``width``. rows: which rows they
     are, where a product wants to know. fetched: rows that were laid out for it (gram/blocks.py). filled: whether there
-    are numbers in it. squared: room for norms by matrix units (gram/units.py), where products take these. rows_stay:
-    whether the rows' buffers have to live as long as the panel."""
+    are numbers in it. squared: room for norms by matrix units (gram/units.py), where products take these. places: the
+    rows' positions and their count, where they belong to the panel. block, listed: what a panel of one block of working
+    vectors at a time has (csr.py)."""
 
     capacity: int
     width: int
@@ -97,22 +101,20 @@ class Panel:
     fetched: Any = None
     filled: bool = False
     squared: Buffer = None
-    rows_stay = False
+    places: tuple[Buffer, ...] = ()
+    block: Any = None
+    listed: Any = None
+
+    @property
+    def rows_stay(self) -> bool:
+        """Return whether the rows' buffers have to live as long as the panel."""
+        return self.block is not None
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """Every buffer of its own, to be given back."""
-        own = tuple(buffer for buffer in (self.values, self.uu, self.squared) if buffer is not None)
-        return (*own, *self.fetched.buffers) if self.fetched else own
-
-
-class Arrangement(NamedTuple):
-    """Where rows stand before any of them is laid out. order, position: as of :class:`Rows`; cells (n_pad,): of each;
-    groups: what else the layout knows."""
-
-    order: NDArray[np.int32]
-    position: NDArray[np.int32]
-    cells: NDArray[np.int64]
-    groups: Any
+        """Return every buffer of the panel, to be freed."""
+        own = self.values, self.uu, self.squared, *self.places
+        parts = [one.buffers for one in (self.block, self.fetched) if one]
+        return (*(buffer for buffer in own if buffer is not None), *chain.from_iterable(parts))
 
 
 class Pass(NamedTuple):
@@ -142,7 +144,7 @@ class Reader(ABC):
         self.norms = rows.xx
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        """An empty panel for at least ``capacity`` working vectors; square: one that a tile takes."""
+        """Return an empty panel for at least ``capacity`` working vectors; square: one that a tile takes."""
         shape = shape_class(max(3, capacity) if square else capacity)
         width = self.layout.width(self.stream.profile, self.rows.dtype, shape)
         capacity = -(-capacity // width) * width
@@ -152,128 +154,118 @@ class Reader(ABC):
         return Panel(capacity, width, values, uu, nbytes, shape)
 
     def panel_bytes(self, capacity: int) -> int:
-        """Of a panel."""
+        """Return the bytes of a panel."""
         return self.values_bytes(capacity) + capacity * self.real.itemsize
 
     @abstractmethod
     def values_bytes(self, capacity: int) -> int:
-        """Of the values of a panel."""
+        """Return the bytes of the values of a panel."""
 
     @abstractmethod
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        """``capacity`` working vectors of a gathered panel from ``first`` on, whole blocks; ``count`` of them there."""
+        """Return whole blocks of a gathered panel: ``capacity`` working vectors from ``first`` on, ``count`` there."""
 
     @abstractmethod
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
-        """The rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others with as
-        long ones made; the rest of it zero, or rows that stood there before. Not ``fresh``: that much is so already."""
+        """Bring the rows at positions rows[0 .. count - 1] (int32, -1: none) into a panel that these rows or others
+        with as long ones made. The rest of the panel becomes zero, or, where it is not ``fresh``, keeps what stood
+        there."""
 
-    @abstractmethod
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
-        """What kernel values of a panel are made of, in lane groups: values, norms, features. None where it does not
-        hold all of its vectors."""
+        """Return what kernel values of a panel are made of, in lane groups: values, norms, features. None where it does
+        not hold all of its vectors."""
+        return None
 
     @abstractmethod
-    def over_rows(self, begin: int, groups: int, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """The launches over lane groups begin .. begin + groups - 1 of the rows; the panel may change in between."""
+    def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
+        """Yield the launches over some lane groups of the rows; the panel may change in between."""
 
     @abstractmethod
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        """The launches over some lane groups of a square panel, that hold ``rows``, against the ``count`` working
-        vectors of another, ``right``."""
+        """Yield the launches over some lane groups of a square panel, which holds ``rows``, against the ``count``
+        working vectors of another, ``right``."""
 
 
 class Layout(ABC):
     """One way for rows to stand on a device; its rows have its name as their kind.
 
-    name: as plans, reports and commands say it. most: columns that it can hold. bounds: whether :meth:`row_bytes` is no
-    more than a bound. sparse: whether zeros are not stored, so that taking off a centre would add entries. in_order:
-    whether rows stand as they came. shared: whether several work-groups can share the working vectors of a lane group
-    (for emit). splits: whether some columns are dense and the rest are not, as its plan's partition says. plain: the
-    layout whose kernels read these rows too, where memory has no room for a store (:meth:`stored`).
+    name: as plans, reports and commands say it. most: columns that it can hold. sparse: whether zeros are not stored,
+    so that taking off a centre would add entries. in_order: whether rows stand as they came; else :meth:`row_bytes` is
+    a bound. shared: whether a panel holds all of its vectors at once, so that several work-groups can share them.
+    splits: whether some columns are dense and the rest are not, as its plan's partition says. elementwise: whether
+    there are element-wise sums. plain: the layout whose
+    kernels read these rows too, where memory has no room for a store (:meth:`stored`).
     Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
     name: str
     most: int = 2**31 - 1
-    bounds: bool = False
     sparse: bool
     shared: bool
     in_order: bool = True
     splits: bool = False
+    elementwise: bool = True
     plain: str = ""
 
     def takes(self, spec: Spec) -> bool:
-        """Whether this layout can compute a kernel function."""
-        return True
+        """Return whether this layout can compute a kernel function."""
+        return self.elementwise or not spec.element
 
     def suits(self, profile: Profile) -> bool:
-        """Whether there are kernels of its own for a kind of device."""
+        """Return whether there are kernels of its own for a kind of device."""
         return True
 
     def stored(self, profile: Profile) -> bool:
-        """Whether values of K are made where they are stored, by several launches: sums need a place for them."""
+        """Return whether values of K are made where they are stored, by several launches, so that sums need a store."""
         return bool(self.plain) and self.suits(profile)
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
-        """Of a value of K, in dense cells; None where it is not to be chosen."""
+        """Return the cost of a value of K, in dense cells; None where the layout is not to be chosen."""
 
     def price(self, survey: Survey) -> float:
-        """Of laying out a row, beyond a copy, likewise."""
+        """Return the cost of laying out a row, beyond a copy, in dense cells."""
         return 0.0
 
     def partition(self, profile: Profile, X: Data) -> Partition | None:
-        """Of the columns of X (n, d), where the layout has one."""
+        """Return the partition of the columns of X (n, d), where the layout has one."""
         return None
 
     def once(self, X: Data, room: float) -> str:
-        """The layout for rows that are used once, or fetched by their numbers: the making of this one may not pay.
-        ``room``: bytes that dense ones may take."""
+        """Return the layout for rows that are used once, or fetched by their numbers: this one may not pay for its
+        making. ``room``: bytes that dense ones may take."""
         return self.name
-
-    def streamed(self, X: Data, room: float) -> str:
-        """The layout for rows that are laid out anew in every pass over them."""
-        return self.once(X, room)
-
-    def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement | None:
-        """Where the rows of X (n, d), dense, shall stand, for :meth:`build_part`; None: as they come."""
-        return None
-
-    def build_part(
-        self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
-    ) -> Rows:
-        """What stands at some of the places, whole lane groups, of all of X, on the device."""
-        raise NotImplementedError
 
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Bytes of a row of X as it is laid out, about."""
+        """Return the bytes of a row of X as it is laid out, about."""
 
     def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        """Bytes of all rows of X as they are laid out, without their norms: an estimate, where :meth:`row_bytes` is
-        what the memory limit counts on."""
+        """Return the bytes of all rows of X as they are laid out, without their norms: an estimate, where
+        :meth:`row_bytes` is what the memory limit counts on."""
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        """Bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""
+        """Return the bytes that a panel of rows of X, in blocks of ``width``, takes besides those of its rows."""
         return 0
 
     @abstractmethod
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Rows:
-        """X (n, d) on the device, less the plan's centre."""
+        """Put X (n, d) on the device, less the plan's centre."""
 
     @abstractmethod
     def reader(self, stream: Stream, rows: Any, kernel: Kernel) -> Reader:
-        """What reads its rows."""
+        """Return the reader of its rows."""
 
     @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
-        """Working vectors that stand side by side in a panel of a shape class."""
+        """Return how many working vectors stand side by side in a panel of a shape class."""
 
     @abstractmethod
-    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool) -> tuple[str, list[str]]:
-        """(text, -D options) of a kernel called gram; of_panel: over the rows of a panel.
+    def program(
+        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
+    ) -> tuple[str, list[str]]:
+        """Return the text and the -D options of a kernel called gram over rows of d features; of_panel: of a panel.
 
         Its parameters are group0, groups, base (the lane groups of a launch, and the first row of the output), then
         what :class:`Pass` says is read, then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
@@ -281,93 +273,86 @@ class Layout(ABC):
         STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included, and SECTIONS (then it begins with SECTION).
         """
 
-    def cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """The -D options of kernels gram and forward_back that depend on how many features rows have."""
-        return []
-
-    def forward_back(self, spec: Spec, profile: Profile, dtype: str) -> tuple[str, list[str]] | None:
-        """(text, -D options) of a kernel called forward_back, which is one pass over rows; None where there is none."""
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> tuple[str, list[str]] | None:
+        """Return the text and the -D options of a kernel called forward_back, one pass over rows; None without one."""
         return None
 
-    def programs(self, profile: Profile, dtype: str) -> Iterator[Variant]:
-        """Every program of its own without a kernel function."""
-        return iter(())
-
-    def programs_of(self, spec: Spec, profile: Profile, dtype: str) -> Iterator[Variant]:
-        """Every program of its own with one, besides gram kernels."""
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
+        """Yield every program of its own with a kernel function, besides gram kernels, or without one."""
         return iter(())
 
     @abstractmethod
     def items(self, numbers: Mapping[str, int]) -> int:
-        """Work-items of a work-group in the group shape, by the -D numbers of a gram kernel."""
+        """Return the work-items of a work-group in the group shape, by the -D numbers of a gram kernel."""
 
     def grid(self, numbers: Mapping[str, int], groups: int, blocks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(range, work-group) of a launch over lane groups, and blocks of working vectors, in the group shape."""
+        """Return the range and work-group of a launch over lane groups and blocks of working vectors, in the group
+        shape."""
         items = self.items(numbers)
         shared = -(-blocks // numbers.get("BLOCKS", 1))
         return (-(-groups // numbers.get("GROUPS", 1)) * items, shared), (items, 1)
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
-        """Work-items of a launch over lane groups, of so many cells each, in the vector shape."""
+        """Return the work-items of a launch over lane groups, of so many cells each, in the vector shape."""
         return -(-groups // numbers.get("GROUPS", 1))
 
     @abstractmethod
     def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
-        """How rows and working vectors lie in memory, in words and formulas (for emit)."""
+        """Say how rows and working vectors lie in memory, in words and formulas (for emit)."""
 
     @abstractmethod
     def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
-        """What the arguments of its gram kernels are that are not the same in every layout (for emit)."""
+        """Say what those arguments of its gram kernels are that differ between layouts (for emit)."""
 
 
 def lanes(profile: Profile, dtype: str) -> int:
-    """V for values of ``dtype``: half as many doubles fill the same vector."""
+    """Return V for values of ``dtype``: half as many doubles fill the same vector."""
     return profile.lanes // 2 if dtype == "float64" and profile.shape == "vector" else profile.lanes
 
 
 def options(profile: Profile, dtype: str, d: int = 0) -> list[str]:
-    """The -D options that every program over rows of ``dtype`` shares."""
+    """Return the -D options that every program over rows of ``dtype`` shares."""
     made = [f"-DV={lanes(profile, dtype)}", f"-DINDEX={'ushort' if d <= 1 << 16 else 'int'}"]
     made += ["-DVECTOR"] * (profile.shape == "vector") + ["-DREAL64"] * (dtype == "float64")
     return made + ["-DWIDE_PAIR"] * (profile.wide == "pair")
 
 
-def packing(profile: Profile, X: Data, dtype: str) -> list[str]:
-    """The -D options of kernels that read the caller's X."""
-    return [*options(profile, dtype, X.shape[1]), f"-DINPUT={'float' if X.dtype == np.float32 else 'double'}"]
+def packing(profile: Profile, source: DTypeLike, d: int, dtype: str) -> list[str]:
+    """Return the -D options of kernels that read the caller's rows, of dtype ``source`` and d features."""
+    return [*options(profile, dtype, d), f"-DINPUT={'float' if np.dtype(source) == np.float32 else 'double'}"]
 
 
 def template(family: str, spec: Spec, profile: Profile) -> str:
-    """The text of the gram kernel of a family: a layout's, or ``few`` working vectors' in the group shape."""
+    """Return the text of the gram kernel of a family: a layout's, or "few" for few working vectors in the group
+    shape."""
     return sources.render(f"gram/gram_{family}_{profile.shape}", kernel=spec)
 
 
 def padded(n: int, unit: int) -> int:
-    """n rows in whole ``unit`` and whole vectors of the choice of working sets."""
+    """Return n rows in whole ``unit`` and whole vectors of the choice of working sets."""
     unit = math.lcm(unit, WHOLE)
     return -(-n // unit) * unit
 
 
 def in_order(n: int, n_pad: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(order, position) of rows that stand as they came."""
+    """Return order and position of rows that stand as they came."""
     at = np.arange(n_pad, dtype=np.int32)
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
 
 def check_norms(stream: Stream, rows: Rows) -> None:
-    """Rows whose squared norm overflows have no kernel values: better refused than NaN later. Raises
-    RowTooLargeError."""
+    """Raise RowTooLargeError for rows whose squared norm overflows, which have no kernel values."""
     refuse(stream.read(rows.xx, rows.dtype, rows.n_pad), rows)
 
 
 def refuse(norms: NDArray[Any], rows: Rows) -> None:
-    """:func:`check_norms` of the squared norms of the first places. Raises RowTooLargeError."""
+    """Do as :func:`check_norms` does, with the squared norms of the first places."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
         raise RowTooLargeError(int(rows.order[bad[0]]), rows.dtype)
 
 
 def blocks_words(UB: str) -> Iterator[str]:
-    """How working vectors stand in a panel, in words."""
+    """Say how working vectors stand in blocks."""
     yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
     yield "what there is beyond their number is zero:"

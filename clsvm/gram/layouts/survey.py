@@ -38,30 +38,30 @@ class Survey:
 
     @property
     def used(self) -> float:
-        """Features of a row that are not 0, on average."""
+        """Return how many features of a row are not 0, on average."""
         return float(self.density.sum())
 
     @property
     def few(self) -> bool:
-        """Whether working vectors are so few, on a CPU, that they use rows faster than memory brings them."""
+        """Return whether working vectors are so few, on a CPU, that they use rows faster than memory brings them."""
         return self.profile.shape == "vector" and shape_class(self.working) != "many"
 
     def wait(self, times: float = WAIT) -> float:
-        """Times what a cell of the rows takes where working vectors are many."""
+        """Return by what factor a cell of the rows takes longer than where working vectors are many."""
         return times if self.few else 1.0
 
     @cached_property
     def fill(self) -> float:
-        """Columns that a cluster of the profile's size would hold, about."""
+        """Return how many columns a cluster of the profile's size would hold, about."""
         return cluster.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
 
     def beside(self, values: float, launches: int) -> float:
-        """What a value takes beside its cells: the kernel function and its store, as a multiple of the profile's
-        value_cost, and its share of a product's launches."""
+        """Return the cost of a value beside its cells: the kernel function and its store, as a multiple of the
+        profile's value_cost, and its share of a product's launches."""
         shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
         return values * self.profile.value_cost + shared
 
     def at_once(self, cells: float, values: float, launches: int) -> float:
-        """The cost of a value whose cells and kernel function are computed while others are stored: hardly more than
-        the longer of the two."""
+        """Return the cost of a value whose cells and kernel function are computed while others are stored: hardly more
+        than the longer of the two."""
         return math.hypot(cells, values * self.profile.value_cost) + self.beside(0.0, launches)

@@ -1,4 +1,4 @@
-"""Few rows over a desk: the values of any other call, with nothing made anew."""
+"""Predictions for few rows: the values of any other call, with nothing made anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from clsvm import kernels
 from clsvm.errors import RowTooLargeError
-from clsvm.gram import desk, layouts, responses
+from clsvm.gram import layouts, responses, small_batch
 from clsvm.gram.partition import Partition
 from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
@@ -60,22 +60,22 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("kind", ["dense", "clustered"])
 @pytest.mark.parametrize(("k", "problems"), [(2, 1), (5, 4), (3, 3)])
 def test_the_bits_of_many_rows(device: str, profile: str, dtype: str, kind: str, k: int, problems: int) -> None:
-    """Whatever stood on the desk before."""
+    """Whatever rows came before."""
     with Stream(device) as stream:
         if stream.profile.lacks(dtype):
             pytest.skip("the host computes these values")
     model = make(kind, k=k, problems=problems, dtype=dtype)
     for given in (np.asarray, np.float32, sp.csr_matrix):
-        X = given(np.random.default_rng(2).normal(size=(desk.MOST + 40, 21)))
+        X = given(np.random.default_rng(2).normal(size=(small_batch.MOST + 40, 21)))
         whole = model.decision_function(X, device)
-        for rows in (slice(0, desk.MOST), slice(5, 22), slice(30, 31), slice(90, 91), slice(40, 48)):
+        for rows in (slice(0, small_batch.MOST), slice(5, 22), slice(30, 31), slice(90, 91), slice(40, 48)):
             np.testing.assert_array_equal(model.decision_function(X[rows], device), whole[rows])
 
 
 @pytest.mark.parametrize("most", [64, 192, 300, 520])
 def test_the_bits_of_several_panels(device: str, profile: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups share a panel, or are cut by its end: over a desk, and by calls for many rows."""
-    model, X = make(m=700, k=6, problems=5), np.random.default_rng(2).normal(size=(desk.MOST + 9, 21))
+    """Groups share a panel, or are cut by its end: for few rows and for many."""
+    model, X = make(m=700, k=6, problems=5), np.random.default_rng(2).normal(size=(small_batch.MOST + 9, 21))
     whole = model.decision_function(X, device)
     monkeypatch.setattr(responses, "PANEL", most * 21 * 4)
     cut = make(m=700, k=6, problems=5)
@@ -128,7 +128,7 @@ def test_a_row_that_is_too_large_is_named_and_leaves_nothing(device: str) -> Non
 
 
 @pytest.mark.parametrize("limit", [None, "100kB"])
-def test_a_desk_takes_a_small_share_of_memory(device: str, limit: str | None, buffers: list[int]) -> None:
+def test_a_predictor_takes_a_small_share_of_memory(device: str, limit: str | None, buffers: list[int]) -> None:
     model, X = make(m=20), np.random.default_rng(2).normal(size=(2, 21))
     values = model.decision_function(X, device, limit)
     buffers.clear()
@@ -142,27 +142,29 @@ def test_sums_of_entries_are_those_of_the_layout(device: str, kind: str) -> None
     partition = Partition(np.random.default_rng(3).permutation(21).astype(np.int32), 7) if kind == "hybrid" else None
     model = replace(make(), kernel=kernels.make("laplacian", gamma=0.1))
     model = replace(model, plan=layouts.Plan(kind, np.zeros(21), "", partition))
-    X = np.random.default_rng(2).normal(size=(desk.MOST + 1, 21))
+    X = np.random.default_rng(2).normal(size=(small_batch.MOST + 1, 21))
     np.testing.assert_array_equal(model.decision_function(X[:2], device), model.decision_function(X, device)[:2])
 
 
-def test_few_desks_of_a_thread(device: str, buffers: list[int]) -> None:
-    models, X = [make() for _ in range(desk.DESKS + 1)], np.random.default_rng(2).normal(size=(2, 21))
+def test_few_predictors_of_a_thread(device: str, buffers: list[int]) -> None:
+    models, X = [make() for _ in range(small_batch.PREDICTORS + 1)], np.random.default_rng(2).normal(size=(2, 21))
     values = [model.decision_function(X, device) for model in models]
     with Stream(device) as stream:
-        assert len(of_thread("desks")[stream.queue, (1, 1)]) <= desk.DESKS
+        assert len(of_thread("small batches")[stream.queue, (1, 1)]) <= small_batch.PREDICTORS
     for model, expected in zip(models, values, strict=True):
         np.testing.assert_array_equal(model.decision_function(X, device), expected)
 
 
 def test_nothing_is_built_while_a_call_holds_its_stream(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork waits for the builder first."""
-    model, X = make(d=23), np.random.default_rng(2).normal(size=(desk.MOST, 23))
+    model, X = make(d=23), np.random.default_rng(2).normal(size=(small_batch.MOST, 23))
     held: dict[str, list[bool]] = {"built": [], "prepared": []}
-    kernel, prepare, respond = Stream.kernel, Kernel.held, desk.Desk.responses
+    kernel, prepare, respond = Stream.kernel, Kernel.held, small_batch.SmallBatchPredictor.responses
     streams: list[Stream] = []
     monkeypatch.setattr(
-        desk.Desk, "responses", lambda self, stream, *given: streams.append(stream) or respond(self, stream, *given)
+        small_batch.SmallBatchPredictor,
+        "responses",
+        lambda self, stream, *given: streams.append(stream) or respond(self, stream, *given),
     )
     monkeypatch.setattr(
         Stream, "kernel", lambda self, *given: held["built"].append(self.lock._is_owned()) or kernel(self, *given)
@@ -178,7 +180,7 @@ def test_nothing_is_built_while_a_call_holds_its_stream(device: str, monkeypatch
     before = len(held["prepared"])
     model.decision_function(X, device)
     assert held["built"]
-    groups = -(-desk.MOST // devices.default_profile(devices.find(device)).lanes)
+    groups = -(-small_batch.MOST // devices.default_profile(devices.find(device)).lanes)
     assert (len(held["prepared"]) > before) == (groups > 1)  # for another number of lane groups
     assert before > 0
     assert not any(held["prepared"])

@@ -18,7 +18,7 @@ from clsvm.errors import DeviceError
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.streamed import Streamed
+from clsvm.gram.passing import Streamed
 from clsvm.kernels import make
 from clsvm.opencl.memory import DeviceCache
 from clsvm.opencl.stream import Stream
@@ -33,7 +33,7 @@ Watch = Callable[[int, Stream], None]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 128 rows of eight floats, five of them whole."""
-    monkeypatch.setattr("clsvm.gram.streamed.BLOCK", STEP * (8 * 4 + 16))
+    monkeypatch.setattr("clsvm.gram.passing.BLOCK", STEP * (8 * 4 + 16))
 
 
 def rows_of(form: str, folder: Path, dtype: str = "float32", n: int = N) -> Any:
@@ -150,7 +150,7 @@ def test_the_limit_holds_for_both_blocks(
     device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str, copied: bool
 ) -> None:
     """float64 rows in float32, on a device that reads them in place and on one that does not; peak counts both."""
-    monkeypatch.setattr("clsvm.gram.streamed.BLOCK", 1 << 30)
+    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 << 30)
     limit, together, others = 200_000, [0], []
 
     def watch(number: int, stream: Stream) -> None:
@@ -287,7 +287,7 @@ def test_no_thread_where_there_is_nothing_to_gain(device: str, monkeypatch: pyte
 
 def test_blocks_of_uneven_sparse_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most entries stand in a few rows that follow one another: no block has far more than others."""
-    monkeypatch.setattr("clsvm.gram.streamed.BLOCK", 1 << 30)
+    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 << 30)
     rng, n = np.random.default_rng(3), 12000
     fill = np.where(np.arange(n) // 500 == 3, 0.8, 0.02)[:, None]
     X = sp.csr_matrix((rng.random((n, 100)) * (rng.random((n, 100)) < fill)).astype(np.float32))
@@ -308,7 +308,7 @@ def test_blocks_of_uneven_sparse_rows(device: str, monkeypatch: pytest.MonkeyPat
 
 def test_what_is_kept_between_calls_stays(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where the limit holds it beside both blocks."""
-    monkeypatch.setattr("clsvm.gram.streamed.BLOCK", 1 << 30)
+    monkeypatch.setattr("clsvm.gram.passing.BLOCK", 1 << 30)
     kept, limit = DeviceCache(), 1_000_000
     with Stream(device, limit) as stream:
         kept.put(stream, "value", [stream.buffer(450_000)])

@@ -1,9 +1,9 @@
-"""Answers for a few rows, where the support vectors stay on the device: all but the rows' numbers is made once.
+"""Sums over support vectors for a few rows, where the support vectors stay on the device.
 
     c = K(X, support) coefficients'        for at most MOST rows X
 
-What a call for one row costs is buffers, places and programs, not products. A desk has all these ready: the rows are
-written over those of the call before, in dense lane groups. A value has the bits that it has in any other call.
+A call for one row spends its time on buffers, places and programs, not on products. A predictor has all these ready:
+the rows are written over those of the call before, in dense lane groups. A value has the same bits in any other call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.gram import layouts
-from clsvm.gram.layouts.lanes import DENSE, Refill
+from clsvm.gram.layouts.lanes import DENSE
+from clsvm.gram.layouts.packing import Packer, Source
 from clsvm.gram.layouts.record import Panel, Plan, refuse
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel
@@ -27,8 +28,8 @@ from clsvm.opencl.stream import Buffer, Stream
 
 Vector = NDArray[np.float64]
 MOST = 64  # rows: whole lane groups of every device
-SHARE = 1 / 128  # of the memory, which a desk takes at most
-DESKS = 8  # of a thread: one more, and the others are given up
+SHARE = 1 / 128  # of the memory, which a predictor takes at most
+PREDICTORS = 8  # of a thread: one more, and the others are given up
 _FIXED = 4096  # bytes of places and counts
 
 
@@ -41,12 +42,12 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Return how many vectors there are."""
         return int(self.which.stop - self.which.start)
 
     @property
     def place(self) -> slice:
-        """Where they stand in the panel."""
+        """Return where they stand in the panel."""
         return slice(self.at, self.at + self.size)
 
 
@@ -55,8 +56,8 @@ Load = tuple[Panel, Buffer, Sequence[Piece]]
 
 
 def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, vectors: int) -> bool:
-    """Whether rows X go over a desk: they are few, dense lane groups are what rows are laid out in that are used once,
-    and what a desk holds is a small share of the memory."""
+    """Return whether rows X are for a predictor: they are few, rows that are used once stand in dense lane groups, and
+    a predictor takes a small share of the memory."""
     n, d = X.shape
     if n > MOST or stream.profile.wide != "double" or stream.simulated:
         return False
@@ -65,7 +66,7 @@ def fits(stream: Stream, plan: Plan, X: Data, problems: int, groups: int, vector
     return 8 * (2 * MOST * d + MOST * (1 + problems * groups) + problems * vectors) + _FIXED <= SHARE * stream.limit
 
 
-class Desk:
+class SmallBatchPredictor:
     """For support vectors in ``loads``, of some groups, each with so many problems' coefficients (shape: problems,
     groups), in ``dtype``; of the stream's queue and this thread alone. Its buffers outlive the stream.
 
@@ -90,8 +91,10 @@ class Desk:
         self._device = stream.upload(self._host)
         self._sums = stream.part(self._device, 8 * MOST, 8 * (self._rows - MOST))
         rows = replace(built, xx=stream.part(self._device, 0, 8 * MOST))
-        source = stream.part(self._device, 8 * self._rows, 8 * MOST * d)
-        self._gram, self._refill = Gram(stream, rows, kernel), Refill(stream, rows, plan.centre, source)
+        self._laid, self._gram = rows, Gram(stream, rows, kernel)
+        self._source = Source(0, rows.n_pad, d, stream.part(self._device, 8 * self._rows, 8 * MOST * d), 0)
+        self._packer = Packer(stream, np.float64, dtype, plan.centre)
+        self._order = stream.upload(np.arange(rows.n_pad, dtype=np.int32))
         self._shapes = [(self._problems, panel.capacity) for panel, _, _ in loads]
         ends = np.cumsum([0, *(8 * problems * capacity for problems, capacity in self._shapes)]).tolist()
         self._weights = stream.buffer(ends[-1])
@@ -102,11 +105,12 @@ class Desk:
         self._hold(stream, 1)
         m = max(piece.which.stop for _, _, pieces in loads for piece in pieces)
         self._answered(stream, np.zeros((1, d)), np.zeros((self._problems, m)))
-        stream.hand_over([*built.buffers(), *self._refill.buffers, self._device, self._weights])
+        own = self._order, self._packer.centre, self._device, self._weights
+        stream.hand_over([*built.buffers(), *own])
 
     def responses(self, stream: Stream, X: Data, coefficients: Vector) -> Vector:
-        """c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors). Raises
-        ValueError for a row whose squared norm is too large for the dtype."""
+        """Return c (groups * problems, n) of rows X (n, d), n <= MOST, by coefficients (problems, support vectors).
+        Raises ValueError for a row whose squared norm is too large for the dtype."""
         self._hold(stream, -(-X.shape[0] // self._gram.rows.lanes))
         with stream.lock:  # (a fork waits for the stream of the call)
             return self._answered(stream, X.toarray() if sp.issparse(X) else X, coefficients)
@@ -127,14 +131,18 @@ class Desk:
         """Have the launches for so many lane groups: their rows, and products with all support vectors."""
         if groups in self._launches:
             return
-        held = self._refill.held(stream, groups)
+        rows, packer, held = self._laid, self._packer, []
+        for part in rows.parts:
+            if some := range(part.first, min(groups, part.first + part.groups)):
+                pack = packer.rows(self._source, some, self._order, rows.at, True, part.values)
+                held += [pack.held(), packer.norms(some, rows.at, True, part.values, rows.xx).held()]
         for D, (panel, numbers, pieces) in zip(self._own, self._loads, strict=True):
             update = Update(self._problems, MOST, self._sums, D, panel.capacity, len(pieces))
             held += self._gram.held(range(groups), panel, numbers, update)
         self._launches[groups] = held
 
     def _write(self, stream: Stream, coefficients: Vector) -> None:
-        """The coefficients of each piece, in its panel's room."""
+        """Write the coefficients of each piece into its panel's room."""
         self._written = None  # (until all are there)
         weights = [np.zeros(shape) for shape in self._shapes]
         for D, (_, _, pieces) in zip(weights, self._loads, strict=True):

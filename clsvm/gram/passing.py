@@ -1,9 +1,11 @@
-"""Rows X in the host's memory that pass through a device block by block, as often as one likes.
+"""Rows X in the host's memory, or in a file, that pass through a device block by block, as often as one likes.
 
-While the caller computes with one block, a thread lays out the next one on a queue of its own, so that reading a file,
-copying to the device and packing into lanes take no time of their own. Two blocks are on the device at most: the one
-before is freed when the next one is there. Results are the same bits as of blocks that are laid out in turn, as those
-are that a CPU device finds in memory: rows are packed from where they stand, without a copy, and nothing waits.
+    ahead      while the caller computes with one block, a thread lays out the next one on a queue of its own, so that
+               reading a file, copying to the device and packing take no time of their own; two blocks at most are there
+    in turn    one block after another is laid out and freed
+    in place   a device that shares the host's memory packs rows from where they stand into one window (Window)
+
+Results are the same bits.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import mmap
 import os
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,10 +26,12 @@ from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram import layouts
-from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.record import Arrangement, Plan, Rows, lanes
-from clsvm.gram.responses import row_bytes, whole_tiles
-from clsvm.opencl.stream import Stream
+from clsvm.gram.layouts.clustered import CLUSTERED, Arrangement
+from clsvm.gram.layouts.lanes import DENSE
+from clsvm.gram.layouts.packing import Columns, LaneRows, Packer, Part, Source
+from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order, lanes
+from clsvm.gram.responses import whole_tiles
+from clsvm.opencl.stream import Buffer, Stream
 
 Block = tuple[slice, Rows]  # which rows of X, and these on the device
 BLOCK = 256 << 20  # bytes of a block at most
@@ -35,6 +40,8 @@ IN_TURN, IN_PLACE, COPIED = 1.1, 3, 5  # blocks that the share holds: one, two, 
 EVEN = 4096  # rows at most that blocks are made whole of
 LOOSE = 2  # times what a part of a block needs: how large the buffer of an earlier block may be that it gets
 OWN = 16  # bytes of a row's norm and places
+ALIGNED = 128  # bytes of which arrays begin at a multiple, so that buffers begin where they do
+WAIT = 256 << 20  # bytes of a window's rows before the host waits for them, so that Ctrl-C is heard
 UNEVEN = 1.5  # a block of sparse rows has at most so many times the entries of as many average rows
 
 
@@ -64,15 +71,15 @@ class Streamed:
         there = stream.unified and not self._files and not sp.issparse(X)
         self.near = near = there and X.nbytes <= stream.info.largest_buffer
         self.arrangement: Arrangement | None = None
-        if again and near:
+        if again and near and plan.kind == CLUSTERED.name:
             with contextlib.suppress(MemoryLimitError), stream.tentative():  # (else rows stand as they came)
-                self.arrangement = LAYOUTS[plan.kind].arranged(stream, X, plan, dtype)
+                self.arrangement = CLUSTERED.arranged(stream, X, plan, dtype)
         if not self.arrangement:
             plan = layouts.streamed(plan, X, stream.limit - stream.held) if again else layouts.once(plan, X)
         self._plan = plan
         most = min(most or BLOCK, stream.largest)
         places, cells = X.shape[0], X.indptr if sp.issparse(X) else None
-        row = row_bytes(plan, X, itemsize) + OWN
+        row = layouts.row_bytes(plan, X, itemsize) + OWN
         if self.arrangement:
             cells = np.concatenate([[0], np.cumsum(self.arrangement.cells)])
             places = len(cells) - 1
@@ -88,12 +95,12 @@ class Streamed:
 
     @contextlib.contextmanager
     def passing(self, backward: bool = False) -> Iterator[Iterator[Block]]:
-        """One pass over all blocks, in order or in the opposite one. A block is there until the next one is asked for,
-        and the caller's queue is finished then. Leaving it early, by an error or Ctrl-C, leaves no thread and no
+        """Make one pass over all blocks, in order or in the opposite one. A block is there until the next one is asked
+        for, and the caller's queue is finished then. Leaving early, by an error or Ctrl-C, leaves no thread and no
         buffer.
 
-        Iterating raises ValueError where memory_limit is too small or a file became shorter, DeviceError, MemoryError:
-        whatever laying out a block raises.
+        Iterating raises whatever laying out a block raises: ValueError where memory_limit is too small or a file became
+        shorter, DeviceError, MemoryError.
         """
         with contextlib.ExitStack() as stack:
             if self.ahead:
@@ -115,7 +122,8 @@ class Streamed:
     def _laid_ahead(
         self, other: Stream, worker: ThreadPoolExecutor, slices: list[slice]
     ) -> Generator[Block, None, None]:
-        """The worker alone uses the other stream while it works, and the caller's thread where it has nothing to do."""
+        """Yield blocks that a thread lays out on the other stream, which the caller's thread uses only while that one
+        waits."""
         process, used = os.getpid(), None
         coming = worker.submit(self._fetched, other, slices[0])
         for rows, following in zip(slices, [*slices[1:], None], strict=True):
@@ -133,7 +141,7 @@ class Streamed:
             used = made
 
     def _fetched(self, stream: Stream, rows: slice) -> Rows:
-        """Of the thread: a block that is there for other queues."""
+        """Lay out a block in the thread, for other queues."""
         self.check_files()
         if stream.unified and not sp.issparse(self._X):
             _touch(self._X[rows])
@@ -147,13 +155,84 @@ class Streamed:
             arrays.check_file(file, size)
 
     def laid(self, stream: Stream, rows: slice) -> Rows:
-        """Some of the rows, laid out on ``stream`` as a block is; the caller frees them."""
+        """Lay out some of the rows on ``stream`` as a block is; the caller frees them."""
         self.check_files()
         if self.arrangement:
-            layout = LAYOUTS[self._plan.kind]
-            return layout.build_part(stream, self._X, self._plan, self._dtype, self.arrangement, rows)
+            return CLUSTERED.build_part(stream, self._X, self._plan, self._dtype, self.arrangement, rows)
         X = self._X if rows.stop - rows.start == self._X.shape[0] else self._X[rows]
         return layouts.build(stream, X, self._plan, self._dtype, range(rows.start, rows.stop))
+
+
+class Window:
+    """Dense rows that stay where the host has them, and where kernels read them: one block after another stands in lane
+    groups, in a window that is filled again and again; or some rows, by their numbers, in a panel.
+
+    Nothing waits between two blocks: the places of rows, and their norms ``xx``, are there from the start.
+    """
+
+    def __init__(self, passing: Streamed, stream: Stream, X: NDArray[Any], plan: Plan, dtype: str, xx: Buffer) -> None:
+        self._stream, self._X, self._xx, arranged = stream, X, xx, passing.arrangement
+        (n, d), V, self._itemsize = X.shape, lanes(stream.profile, dtype), np.dtype(dtype).itemsize
+        n_pad = -(-passing.slices[-1].stop // V) * V
+        order, position = (arranged.order, arranged.position) if arranged else in_order(n, n_pad)
+        lengths = arranged.groups[0] if arranged else np.full(n_pad // V, d)
+        before = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) * V  # cells before a group
+        self._blocks = [range(some.start // V, -(-some.stop // V)) for some in passing.slices]
+        self._cells = [int(before[some.stop] - before[some.start]) for some in self._blocks]
+        at = np.concatenate([before[some.start : some.stop] - before[some.start] for some in self._blocks])
+        # The host's memory holds these as well as X.
+        self._where = [_aligned(one) for one in (order, at, *(arranged.groups[1:] if arranged else ()))]
+        kind, stored = (plan.kind if arranged else DENSE.name), int(before[-1])
+        self._rows = kind, dtype, n, d, n_pad, V, stored, order, position, xx, stored / n, d
+        self._dense, self._packer = kind == DENSE.name, Packer(stream, X.dtype, dtype, plan.centre)
+        self._panel_at: dict[int, Buffer] = {}
+
+    @contextlib.contextmanager
+    def passing(self, backward: bool = False) -> Iterator[tuple[Rows, Iterator[range]]]:
+        """Give all rows, and the lane groups of the block that stands in the window, one block after another; no other
+        rows are there. The window's memory is free again at the end."""
+        stream, (n, d) = self._stream, self._X.shape
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(stream.scratch())
+            source = Source(0, n, d, *stack.enter_context(stream.view(self._X)))
+            places, at, *listed = [stack.enter_context(stream.view(one))[0] for one in self._where]
+            where = Columns(at, *(listed or (at, at)))
+            values = stream.buffer(max(self._cells) * self._itemsize)
+            part = Part(0, self._blocks[-1].stop, values)
+
+            def blocks() -> Iterator[range]:
+                laid, each = 0, list(zip(self._blocks, self._cells, strict=True))
+                for some, cells in reversed(each) if backward else each:
+                    self._packer.rows(source, some, places, where, self._dense, values)()
+                    yield some
+                    stream.flush()
+                    laid += cells
+                    if laid * self._itemsize > WAIT:
+                        stream.finish()
+                        laid = 0
+
+            yield LaneRows(*self._rows, (part,), where, self._dense), blocks()
+
+    def gather(self, panel: Panel, ids: Buffer) -> None:
+        """Bring the rows of X with the numbers ids (capacity,) int32, -1: none, into a panel of lane groups."""
+        stream, (n, d) = self._stream, self._X.shape
+        groups = range(panel.capacity // panel.width)
+        if panel.capacity not in self._panel_at:
+            self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
+        where = Columns(*[self._panel_at[panel.capacity]] * 3)
+        with stream.view(self._X) as (source, begin):
+            self._packer.rows(Source(0, n, d, source, begin), groups, ids, where, True, panel.values)()
+        self._packer.norms(groups, where, True, panel.values, panel.uu)()
+        panel.filled = True
+
+
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy that begins where the device wants arrays to begin."""
+    room = np.empty(array.nbytes + ALIGNED, np.uint8)
+    first = -room.ctypes.data % ALIGNED
+    made: NDArray[Any] = room[first : first + array.nbytes].view(array.dtype)
+    made[:] = array
+    return made
 
 
 def _wait(worker: ThreadPoolExecutor, process: int) -> None:
@@ -168,7 +247,7 @@ def _wait(worker: ThreadPoolExecutor, process: int) -> None:
 
 
 def _even(stream: Stream, dtype: str, step: int) -> int:
-    """So many rows, or fewer that all compute units share evenly in whole register tiles."""
+    """Return so many rows, or fewer that all compute units share evenly in whole register tiles."""
     profile = stream.profile
     tile = profile.tiles["many"].get("GROUPS", 1) * lanes(profile, dtype) * stream.compute_units
     unit = math.lcm(tile, whole_tiles(1))
@@ -176,8 +255,8 @@ def _even(stream: Stream, dtype: str, step: int) -> int:
 
 
 def _cut(n: int, step: int, cells: NDArray[np.integer] | None) -> Iterator[slice]:
-    """Consecutive rows, ``step`` at most and fewer where these would have far more cells than others; cells (n + 1,):
-    how many stand before each."""
+    """Yield consecutive rows, ``step`` at most and fewer where these would have far more cells than others; cells (n +
+    1,): how many stand before each."""
     first = 0
     most = 0 if cells is None else int(UNEVEN * step * int(cells[n]) / n)
     while first < n:

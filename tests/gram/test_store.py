@@ -17,14 +17,14 @@ from sklearn.multiclass import OneVsRestClassifier
 
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
-from clsvm.gram import layouts, programs
-from clsvm.gram.precomputed import PrecomputedGram, StoredGram
-from clsvm.gram.products import Tile, Update
-from clsvm.gram.row_cache import SLABS
+from clsvm.gram import programs, store
+from clsvm.gram.products import Update
+from clsvm.gram.programs import SLABS
 from clsvm.opencl.stream import Stream
 from clsvm.problem.posed import c_svc
 from clsvm.solvers.state import State
 from tests.conftest import noisy, thrifty
+from tests.gram.panels import gathered, products, tile
 
 TOL = 1e-5
 
@@ -49,27 +49,22 @@ def test_products(device: str, profile: str, dtype: str) -> None:
     K = np.random.default_rng(0).normal(size=(n, n))
     K = (K + K.T).astype(dtype)
     with Stream(device) as stream:
-        gram = PrecomputedGram(stream, K, dtype)
-        panel = gram.panel(16, square=True)
-        rows = np.full(panel.capacity, -1, np.int32)
-        rows[:3] = 32, 0, 7
-        at, count = stream.upload(rows), stream.upload(np.array([3], np.int32))
-        gram.gather(panel, at, count)
-        out = stream.zeros(K.itemsize * panel.capacity**2)
-        gram.tile(panel, Tile(at, count, out))
-        tile = stream.read(out, dtype, (panel.capacity, panel.capacity))
-        np.testing.assert_array_equal(tile[:3, :3], K[np.ix_(rows[:3], rows[:3])])
-        assert not tile[3:].any()
-        assert not tile[:, 3:].any()
+        gram, rows = store.given(stream, K, dtype), [32, 0, 7]
+        of = gathered(stream, gram, rows, square=True)
+        panel, at, count = of
+        found = tile(stream, gram, of)
+        np.testing.assert_array_equal(found[:3, :3], K[np.ix_(rows, rows)])
+        assert not found[3:].any()
+        assert not found[:, 3:].any()
         weights = np.zeros((2, panel.capacity))
         weights[:, :3] = [[1, -2, 0.5], [0, 3, 1]]
         D, c = stream.wide(weights), stream.zeros(8 * 2 * gram.rows.n_pad)
         gram.accumulate(panel, count, None, Update(2, gram.rows.n_pad, c, D, panel.capacity))
         sums = stream.read_wide(c, (2, gram.rows.n_pad))[:, :n]
-        np.testing.assert_allclose(sums, weights[:, :3] @ K[rows[:3]].astype(np.float64), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(sums, weights[:, :3] @ K[rows].astype(np.float64), rtol=1e-12, atol=1e-12)
         answers = stream.zeros(8 * panel.capacity)
         gram.respond(panel, at, panel, count, Update(1, panel.capacity, answers, D, panel.capacity))
-        expected = K[np.ix_(rows[:3], rows[:3])].astype(np.float64) @ weights[0, :3]
+        expected = K[np.ix_(rows, rows)].astype(np.float64) @ weights[0, :3]
         np.testing.assert_allclose(stream.read_wide(answers, panel.capacity)[:3], expected, rtol=1e-12, atol=1e-12)
 
 
@@ -85,25 +80,18 @@ def test_tiles_of_rows_whose_k_is_there(
     X = rng.normal(size=(100, 7)) * (rng.random((100, 7)) < 0.5)
     kernel, spared = clsvm.kernels.make("rbf", gamma=0.3), []
     with Stream(device) as stream:
-        plan = layouts.choose(stream.profile, X, kernel.spec, kind)
-        laid = layouts.build(stream, X, plan, "float32")
-        tiles = []
+        made, tiles = products(stream, X, kernel, kind), []
+        real = made.tile
+        monkeypatch.setattr(made, "tile", lambda *given: spared.append(1) or real(*given))
         for cost in (0.0, np.inf):
             monkeypatch.setattr(programs, "picked_cost", lambda profile, n, W, cost=cost: cost)
-            gram = StoredGram(stream, laid, kernel)
-            assert gram.rows.tile_cost == min(cost, laid.tile_cost)
-            monkeypatch.setattr(
-                gram._gram, "tile", lambda *given, real=gram._gram.tile: spared.append(1) or real(*given)
-            )
-            panel = gram.panel(32, square=True)
-            W, places = panel.capacity, np.full(panel.capacity, -1, np.int32)
-            places[:30] = gram.rows.position[rng.permutation(100)[:30]] if not tiles else tiles[0][0][:30]
-            at, count = stream.upload(places), stream.upload(np.array([30], np.int32))
-            Q = stream.zeros(4 * W * W)
-            gram.gather(panel, at, count)
-            gram.tile(panel, Tile(at, count, Q, 0, half=half))
-            tile = stream.read(Q, np.float32, (W, W))[:30, :30]
-            tiles.append((places, np.tril(tile) if half else tile))
+            gram = store.computed(made, tiles=True)
+            assert gram.rows.tile_cost == min(cost, made.rows.tile_cost)
+            rows = rng.permutation(100)[:30] if not tiles else tiles[0][0]
+            of = gathered(stream, gram, rows, square=True)
+            found = tile(stream, gram, of, half=half)[:30, :30]
+            tiles.append((rows, np.tril(found) if half else found))
+        panel, W = of.panel, of.panel.capacity
         assert len(spared) == 1
         np.testing.assert_allclose(tiles[0][1], tiles[1][1], atol=1e-6)
         state, b = State(stream, gram, 2), np.zeros((2, 100))
@@ -121,8 +109,8 @@ def test_tiles_of_rows_whose_k_is_there(
 def test_few_rows_fill_no_slab(device: str) -> None:
     for n in (1, SLABS - 1, SLABS + 1):
         with Stream(device) as stream:
-            gram = PrecomputedGram(stream, np.eye(n), "float64")
-            assert len(gram._slabs.head) == SLABS + 2
+            gram = store.given(stream, np.eye(n), "float64")
+            assert len(gram._store.slabs) == SLABS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -172,16 +160,6 @@ def test_larger_than_a_working_set(device: str) -> None:
     assert ours.fit_report_.dual == pytest.approx(theirs.fit_report_.dual, rel=1e-5)
     np.testing.assert_allclose(ours.decision_function(K[2000:, :2000]), theirs.decision_function(X[2000:]), atol=5e-3)
     assert held >= 128
-
-
-def test_large_pairs_of_given_values(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = of_classes(200, 3)
-    K = rbf(X, X)
-    whole = SVC(kernel="precomputed", device=device, tol=TOL).fit(K, y).decision_function(K)
-    monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 32)
-    apart = SVC(kernel="precomputed", device=device, tol=TOL).fit(K, y)
-    assert "3 by decomposition" in apart.fit_report_.selection
-    np.testing.assert_allclose(apart.decision_function(K), whole, atol=1e-3)
 
 
 @pytest.mark.parametrize("most", [4096, 32])

@@ -1,0 +1,58 @@
+"""Rows on a device, panels of them, and tiles of K, for tests of products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clsvm.gram import layouts
+from clsvm.gram.products import Gram, Products, Store, Tile
+from clsvm.kernels import Kernel
+from clsvm.opencl.stream import Stream
+
+
+class Gathered(NamedTuple):
+    """A panel, the positions of its rows on the device, and how many they are."""
+
+    panel: Any
+    places: Any
+    count: Any
+
+
+def products(stream: Stream, X: Any, kernel: Kernel, kind: str, dtype: str = "float32") -> Gram:
+    plan = layouts.choose(stream.profile, X, kernel.spec, kind)
+    return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
+
+
+def gathered(stream: Stream, gram: Products, rows: int | Sequence[int] | np.ndarray, square: bool = False) -> Gathered:
+    """A panel of rows by the caller's numbers, -1 for none, or of the first so many."""
+    numbers = np.arange(rows) if isinstance(rows, int) else np.asarray(rows)
+    panel = gram.panel(len(numbers), square=square)
+    at = np.full(panel.capacity, -1, np.int32)
+    at[: len(numbers)] = np.where(numbers >= 0, gram.rows.position[numbers], -1)
+    made = Gathered(panel, stream.upload(at), stream.upload(np.array([len(numbers)], np.int32)))
+    gram.gather(*made)
+    return made
+
+
+def tile(stream: Stream, gram: Products, of: Gathered, **given: Any) -> np.ndarray:
+    """All of a square panel's tile."""
+    shape, dtype = (of.panel.capacity,) * 2, gram.rows.dtype
+    out = stream.zeros(np.dtype(dtype).itemsize * of.panel.capacity**2)
+    gram.tile(of.panel, Tile(of.places, of.count, out, **given))
+    return stream.read(out, dtype, shape)
+
+
+def store(stream: Stream, gram: Products, panel: Any) -> Store:
+    """Room for all rows of K of a panel, row u in slot u."""
+    nbytes = np.dtype(gram.rows.dtype).itemsize * panel.capacity * gram.rows.n_pad
+    slot = stream.upload(np.arange(panel.capacity, dtype=np.int32))
+    return Store((stream.zeros(nbytes),), panel.capacity, gram.rows.n_pad, slot)
+
+
+def stored(stream: Stream, gram: Products, kept: Store) -> np.ndarray:
+    """The values in such a store, (capacity, n), rows in the caller's order."""
+    K = stream.read(kept.slabs[0], gram.rows.dtype, (kept.slab_rows, kept.ld))
+    return K[:, gram.rows.position]
