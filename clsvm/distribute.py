@@ -1,4 +1,4 @@
-"""The executor: parts of a fit's rows at several places, which are asked at the same time.
+"""Work at several places: the executor, which asks parts of a fit's rows, and a queue of pieces for devices.
 
 A part is an object at a place: a shard of an SVM's rows (solvers/shard.py) or a block of a Nyström model's
 (nystrom/rows.py). The places are threads of this process, one a device (:class:`OnDevices`), or Dask's workers
@@ -9,17 +9,22 @@ A part is an object at a place: a shard of an SVM's rows (solvers/shard.py) or a
               asked again
     replay    the solver, which alone knows the part's state, poses its problem again and repeats what led there
               (:func:`replayed`)
+
+Pieces of work that share nothing but their input are dealt from a queue (:func:`dealt`).
 """
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +37,17 @@ from clsvm.kernels import Kernel
 from clsvm.opencl.contexts import SIMULATOR
 from clsvm.opencl.devices import find
 from clsvm.opencl.stream import Stream
+from clsvm.threads import end_by
 
 Vector = NDArray[np.float64]
 Question = tuple[Any, ...]
+Worker = TypeVar("Worker")
+Piece = TypeVar("Piece")
 TRIES = 3  # losses of a part during one question, beyond which the fit ends
 PROBE = 8192  # rows that say how fast a device is
 ALIKE = 1.3  # ratio of speeds up to which devices share evenly
+_ENDED = object()  # what a worker says at its end
+_LOOK = 0.2  # s between two looks at whether Ctrl-C came
 
 
 class Lost:
@@ -203,3 +213,81 @@ def speeds(
 
     found = 1 / np.array([one.ask(seconds, one.stream).result() for one in threads])
     return np.ones(len(threads)) if found.max() <= ALIKE * found.min() else found
+
+
+def owners(parts: int, speeds: Vector) -> list[int]:
+    """Return the device of each part: the next one goes to whichever would be done with it first. Neighbours stay
+    together."""
+    counts = np.zeros(len(speeds), int)
+    for _ in range(parts):
+        counts[np.argmin((counts + 1) / speeds)] += 1
+    return [int(i) for i in np.repeat(np.arange(len(speeds)), counts)]
+
+
+def dealt(
+    workers: Sequence[Worker], pieces: Iterable[Piece], work: Callable[[Worker, Iterator[Piece]], Generator[None]]
+) -> Generator[None]:
+    """Have all pieces worked on by ``work(worker, pieces)``, in a thread for each worker, and yield whenever it does.
+
+    A worker takes a piece when it is done with the one before, so a faster worker does more. One worker alone works in
+    the caller's thread. An error of one worker ends the others and is raised here; so does the end of the iteration, by
+    Ctrl-C, say. A worker that is to end gets a KeyboardInterrupt from its next :func:`clsvm.threads.go_on`.
+    """
+    if len(workers) == 1:
+        yield from work(workers[0], iter(pieces))
+        return
+    todo, said, stop, lock = iter(pieces), SimpleQueue[Any](), threading.Event(), threading.Lock()
+
+    def taken() -> Iterator[Piece]:
+        while not stop.is_set():
+            with lock:
+                piece = next(todo, said)
+            if piece is said:
+                return
+            yield cast(Piece, piece)
+
+    def run(worker: Worker) -> None:
+        end_by(stop)
+        ended: Any = _ENDED
+        try:
+            with closing(work(worker, taken())) as steps:
+                for _ in steps:
+                    said.put(None)
+                    if stop.is_set():
+                        break
+        except BaseException as error:
+            ended = error
+        said.put(ended)
+
+    started: list[threading.Thread] = []
+    try:
+        for worker in workers:
+            context = contextvars.copy_context()  # of the caller: the words that its progress begins with
+            thread = threading.Thread(target=context.run, args=(run, worker), name="clsvm")
+            thread.start()
+            started.append(thread)
+        left = len(started)
+        while left:
+            one = _heard(said)
+            if isinstance(one, BaseException):
+                raise one
+            left -= one is _ENDED
+            if one is None:
+                yield
+    finally:
+        stop.set()
+        for thread in started:
+            thread.join()
+
+
+def _heard(said: SimpleQueue[Any]) -> Any:
+    """Return what the next worker says.
+
+    The caller's thread wakes up from time to time: a signal that the system hands to another thread does not wake it,
+    and Python raises KeyboardInterrupt in this one alone.
+    """
+    while True:
+        try:
+            return said.get(timeout=_LOOK)
+        except Empty:
+            continue

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from clsvm.distribute import dealt
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.fit import checkpoint, host, prepare, sharded, side_by_side
 from clsvm.fit.on_host import HostFit
@@ -38,7 +39,6 @@ from clsvm.problem import Constraint, Subproblem
 from clsvm.report import Progress, Status
 from clsvm.report.display import Display
 from clsvm.solvers import Result, batch
-from clsvm.threads import dealt
 
 PIECES = 4  # of the work for each of several devices: enough to end at about the same time
 BATCHES = 16  # in a part of the work that has a checkpoint: each part fills room for tiles with zeros, which takes time

@@ -115,12 +115,8 @@ class ShardedFit:
         sizes = np.concatenate([one.sizes for one in self._facts])
         extent = reduce(Extent.joined, (one.extent for one in self._facts))
         self._scales = precision.scales(kernel, sizes, extent, d, dtype, options.dtype)
-        self.last, self.plan, self.device, self.reason = (
-            dtype == laid.finest,
-            laid.plan,
-            laid.device,
-            self._facts[0].reason,
-        )
+        self.last, self.plan, self.device = dtype == laid.finest, laid.plan, laid.device
+        self.reason = self._facts[0].reason
         self.precision = dtype + ": rows are in shards" * (options.precision == "fast" and dtype == "float32")
 
     def settle(self, problem: Problem, **asked: Any) -> solvers.Result | None:

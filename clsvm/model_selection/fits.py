@@ -23,12 +23,12 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _num_samples
 
 from clsvm import files
+from clsvm.distribute import dealt
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import targets
 from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import listed
 from clsvm.report.display import progress_bar
-from clsvm.threads import dealt
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]

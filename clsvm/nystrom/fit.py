@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data
-from clsvm.distribute import DeviceThread, OnDevices, Parts, opened, speeds
+from clsvm.distribute import DeviceThread, OnDevices, Parts, opened, owners, speeds
 from clsvm.errors import rows_of
 from clsvm.gram import layouts
 from clsvm.gram.cross import CENTERS
@@ -206,7 +206,7 @@ class RowsOnDevices(PreparedRows):
         def build(stream: Stream, i: int) -> RowBlock:
             return RowBlock.built(stream, X[self._slices[i]] if listed else X, points, dtype, k)
 
-        self._owners = dealt(len(self._slices), speeds(threads, X, points.rows, points.kernel, points.plan, dtype, k))
+        self._owners = owners(len(self._slices), speeds(threads, X, points.rows, points.kernel, points.plan, dtype, k))
         self.blocks = self._on = OnDevices(threads, self._owners, build)
         self.cost = self._on.parts[0].cross.cost
 
@@ -228,15 +228,6 @@ class RowsOnDevices(PreparedRows):
     def _posed(self, task: Task) -> Callable[[int], tuple[Any, ...]]:
         total = task.total
         return lambda i: (within(self.sample, self._slices[i]), total, task.among(self._slices[i]))
-
-
-def dealt(parts: int, speeds: Vector) -> list[int]:
-    """Return the device of each part: the next one goes to whichever would be done with it first. Neighbours stay
-    together."""
-    counts = np.zeros(len(speeds), int)
-    for _ in range(parts):
-        counts[np.argmin((counts + 1) / speeds)] += 1
-    return [int(i) for i in np.repeat(np.arange(len(speeds)), counts)]
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from clsvm import SVC, FalkonRegressor
+from clsvm.distribute import dealt
 from clsvm.fit import driver
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV
-from clsvm.threads import dealt
 
 X, DIGITS = load_digits(return_X_y=True)
 X, DIGITS = (X[:600] / 16).astype(np.float32), DIGITS[:600] % 5

@@ -15,10 +15,11 @@ import scipy.sparse as sp
 from sklearn.datasets import load_digits
 
 from clsvm import SVC, NuSVC
+from clsvm.distribute import dealt
 from clsvm.fit import driver, host, side_by_side
 from clsvm.report.display import labelled
 from clsvm.solvers import batch
-from clsvm.threads import dealt, go_on
+from clsvm.threads import go_on
 from tests.conftest import USABLE, halves
 
 X, Y = load_digits(return_X_y=True)

@@ -11,9 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 from clsvm import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
-from clsvm.distribute import Lost, OnDevices
+from clsvm.distribute import Lost, OnDevices, owners
 from clsvm.errors import DeviceError, MemoryLimitError
-from clsvm.nystrom import fit, rows
+from clsvm.nystrom import rows
 from clsvm.opencl import devices
 from tests.conftest import USABLE, halves
 
@@ -96,8 +96,8 @@ def test_two_runtimes_agree() -> None:
 
 
 def test_shares_follow_speeds() -> None:
-    assert fit.dealt(16, np.array([1.0, 3.0])) == [0] * 4 + [1] * 12
-    assert fit.dealt(2, np.array([1.0, 100.0])) == [1, 1]
+    assert owners(16, np.array([1.0, 3.0])) == [0] * 4 + [1] * 12
+    assert owners(2, np.array([1.0, 100.0])) == [1, 1]
     for n in (1, 1023, 5000, 10**6):
         parts = rows.blocks(n)
         assert [parts[0].start, parts[-1].stop] == [0, n]
