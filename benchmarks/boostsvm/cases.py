@@ -28,7 +28,6 @@ CAP = 0.5  # largest density of a column that is not one of the h
 COMMON = 0.74
 TEACHER = 200
 NOISE = 0.05  # share of labels that are flipped, or noise of a target over its deviation
-COMMON_COLUMNS = (0, 100, 1000)  # the values of h
 DRAWN_ROWS, DRAWN_COLUMNS, DRAWN_ENTRIES = (400, 40000), (100, 60000), (4, 1500)  # of shapes that are drawn
 DRAWN_MOST = 1.5e7  # entries of all of their rows
 
