@@ -114,7 +114,9 @@ COLUMNS: tuple[table.Column, ...] = (
 
 def _show(result: Row) -> Shown:
     rows, notes = table.compared(result["sets"])
-    words = f"s: median of the later fits; max diff: largest difference of a test decision to LIBSVM's; {table.CHECKED}"
+    words = (
+        f"warm: median of the later fits; max diff: largest difference of a test decision to LIBSVM's; {table.CHECKED}"
+    )
     return shown(result, COLUMNS, rows, words, *notes, left=2)
 
 

@@ -219,7 +219,8 @@ def show_folds(result: Row) -> Shown:
     def value(row: Row) -> str:
         return f"{row['value']:.2%}" if row["one"]["score"] == "accuracy" else f"{row['value']:.5f}"
 
-    columns = (*table.SOLVED, ("score", value), ("paper's", lambda row: f"{PAPER_5[row['one']['set']]:g} %"))
+    paper = ("paper's", lambda row: f"{PAPER_5[row['one']['set']]:g} %")
+    columns = (*table.SOLVED[:2], ("s", table.SOLVED[3][1]), ("score", value), paper)
     words = (
         "s: both fits; accuracy or mean squared error, mean of two folds; the paper's accuracy is of the sets "
         "themselves, synthetic ones have 5 % of noise"
