@@ -264,20 +264,24 @@ def spent(report: FitReport | NystromReport) -> str:
     return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
 
 
-def accuracy(predicted: NDArray[Any], y: NDArray[Any]) -> tuple[float, str]:
-    """Return the share of right labels in percent, and how many of how many."""
-    right, total = int((predicted == y).sum()), len(y)
-    return right / total * 100, f"{right}/{total}"
+def score_lines(predicted: NDArray[Any], y: NDArray[Any], of_numbers: bool, folds: bool = False) -> Iterator[str]:
+    """Yield svm-predict's lines on predictions, or svm-train's on those of its ``folds``.
 
-
-def regression_scores(predicted: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean squared error and the squared correlation, nan where predictions or targets are all the same."""
+    The squared correlation is nan where predictions or targets are all the same.
+    """
     import numpy as np
 
-    error = float(np.square(predicted - y).mean())
-    if not (np.ptp(predicted) and np.ptp(y)):
-        return error, float("nan")
-    return error, float(np.corrcoef(predicted, y)[0, 1] ** 2)
+    head = "Cross Validation " if folds else ""
+    if of_numbers:
+        varied = np.ptp(predicted) and np.ptp(y)
+        correlation = float(np.corrcoef(predicted, y)[0, 1] ** 2) if varied else float("nan")
+        tail = "" if folds else " (regression)"
+        yield f"{head}Mean squared error = {float(np.square(predicted - y).mean()):g}{tail}"
+        yield f"{head}Squared correlation coefficient = {correlation:g}{tail}"
+        return
+    right, total = int((predicted == y).sum()), len(y)
+    tail = "" if folds else f" ({right}/{total}) (classification)"
+    yield f"{head}Accuracy = {right / total * 100:g}%{tail}"
 
 
 def error_lines(model: KernelModel) -> str:

@@ -56,13 +56,9 @@ def predict(asked: Any) -> None:
         typer.echo(common.error_lines(model) if asked.probability else disabled)
     if labels.dtype.kind == "U":
         warn(f"no accuracy: the labels of {asked.model} are text, those of {asked.test} numbers")
-    elif not asked.quiet and values:
-        error, correlation = common.regression_scores(labels, y)
-        typer.echo(f"Mean squared error = {error:g} (regression)")
-        typer.echo(f"Squared correlation coefficient = {correlation:g} (regression)")
     elif not asked.quiet:
-        percent, shown = common.accuracy(labels, y)
-        typer.echo(f"Accuracy = {percent:g}% ({shown}) (classification)")
+        for line in common.score_lines(labels, y, values):
+            typer.echo(line)
 
 
 def _read(test: str, model: KernelModel) -> tuple[KernelModel, Any, NDArray[Any]]:

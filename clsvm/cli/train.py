@@ -100,7 +100,9 @@ def train(asked: Any) -> None:
             typer.echo(line)
 
     if asked.folds is not None:
-        _cross_validate(asked, estimator, rows, print_lines)
+        predicted = _held_out(asked, estimator, rows, print_lines)
+        for line in common.score_lines(predicted, rows.targets, asked.task.kind == NUMBERS, folds=True):
+            typer.echo(line)
         return
     estimator.fit(rows.X, rows.targets, sample_weight=rows.weights)
     report = estimator.fit_report_
@@ -183,17 +185,6 @@ def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
         solver["multi_class"] = "crammer_singer"
     solver |= {"checkpoint": asked.resume or asked.checkpoint, "verbose": not asked.quiet and sys.stderr.isatty()}
     return estimator.set_params(kernel=kernel or "precomputed", **solver)
-
-
-def _cross_validate(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> None:
-    """Print the scores of -v."""
-    predicted = _held_out(asked, estimator, rows, print_lines)
-    if asked.task.kind == NUMBERS:
-        error, correlation = common.regression_scores(predicted, rows.y)
-        typer.echo(f"Cross Validation Mean squared error = {error:g}")
-        typer.echo(f"Cross Validation Squared correlation coefficient = {correlation:g}")
-    else:
-        typer.echo(f"Cross Validation Accuracy = {common.accuracy(predicted, rows.targets)[0]:g}%")
 
 
 def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> NDArray[np.float64]:
