@@ -19,7 +19,8 @@ def _seconds(row: Row) -> str:
 
 
 SOLVED: tuple[Column, ...] = (
-    ("set", "{label}"), ("solver", "{named}"), ("cold s", "{cold:.3g}"), ("warm s", _seconds), ("times ours", "{times:.2f}")
+    ("set", "{label}"), ("solver", "{named}"), ("cold s", "{cold:.3g}"), ("warm s", _seconds),
+    ("times ours", "{times:.2f}"),
 )  # fmt: skip
 CERTIFIED: tuple[Column, ...] = ("dual", "{dual:.8g}"), ("violation", "{violation:.2e}")
 
