@@ -1,20 +1,29 @@
-"""An independent check of a solution: everything again from the coefficients, in float64, with NumPy alone.
+"""Check fitted machines of every task: objectives, constraints and optimality, from their coefficients alone, in NumPy.
+
+Nothing here comes from clsvm. A model is read by dual_coef_, intercept_, support_, classes_, class_weight_ and its
+parameters, which clsvm's and scikit-learn's estimators have alike. All tasks but Crammer and Singer's are problems
 
     minimise 1/2 b'Kb + q'b + kink sum |b|   subject to   lo <= b <= hi, and for each group of b the sum that it has
 
-Letters: n rows, d features, m variables of a problem, each over one of the rows; f = K b + q. A coefficient can grow at
-the slope f (+ kink to the right of 0, - kink to the left of it) and shrink at it; the violation is how far the largest
-slope of what can shrink stands above the least of what can grow, in the worst group.
+over signed coefficients b (m,), each of one training row. f = K b + q is the gradient without the kink.
 
-    SVC          a pair of classes: |b| <= C_i on the side of the row's class, q = -1 or +1, sum b = 0
+    SVC          a pair of classes, or a class: |b| <= C_i on the side of the row's class, q = -1 or +1, sum b = 0
     NuSVC        a pair: |b| <= w_i, each class adds up to nu / 2 of all w; as it was before the margin was made 1
     SVR          |b| <= C_i, q = -y, kink = epsilon, sum b = 0
     NuSVR        over the rows twice: alpha, then -alpha*, each adds up to nu / 2 of all C_i; q = -y
     OneClassSVM  0 <= b <= w_i, sum b = nu sum w
 
-The kernel matrix is made a block at a time and never kept: s x n values, of which 2 MB exist at once.
-Sources: Chang and Lin, *LIBSVM: a library for support vector machines* (2011), section 2; scikit-learn's user guide,
-"Support Vector Machines", for the layout of dual_coef_.
+The primal objective for an offset rho (one a group) is
+
+    1/2 b'Kb + sum_i max { -(f_i - rho) t - kink |t| : lo_i <= t <= hi_i } - rho (the group's sum)
+
+Primal minus dual is never negative, and 0 at the optimum alone where K is positive semi-definite: a small gap proves a
+solution without a second solver. `check` works in the dtype of a whole matrix K, `gram` makes one in long double;
+`standing` and `recompute` work in float64 and keep 2 MB of K at a time.
+
+Sources: Chang and Lin, *LIBSVM: a library for support vector machines* (2011), section 2; Cotter, Srebro, Keshet, *A
+GPU-tailored approach for training kernelized SVMs* (2011), equations 1 to 4; scikit-learn's user guide, "Support Vector
+Machines", for the layout of dual_coef_.
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -31,89 +40,121 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-Array = NDArray[np.float64]
-Index = NDArray[np.intp]
+Array = NDArray[Any]
+Long = np.longdouble
 KernelFn = Callable[[Any, Any], Array]
 """Rows (p, d) and rows (q, d) -> a new float64 array (p, q). Both are float64 arrays, or CSR if d > DENSE_COLUMNS."""
 
+SLACK = 1e-12
+"""A coefficient within this share of its bound's size of the bound stands on it."""
 BOUND_SLACK = 1e-8
-"""A coefficient within this share of its range of a bound stands at that bound.
-
-Solvers put coefficients on their bounds exactly, so the slack only has to absorb the rounding of a solver that keeps
-alpha as C minus something, or as two float32 (1e-14). A float32 alpha (6e-8) is deliberately not forgiven.
-"""
+"""SLACK for other libraries' results, which may keep a coefficient as C minus something, or as two float32 (1e-14).
+A float32 coefficient (6e-8) is deliberately not forgiven: moving b by 1e-8 C moves f by at most 1e-8 C K(x, x)."""
+OVERLAP = 1e-9
+"""The share of the sum of nu-SVR's coefficients that may be hidden in pairs which cancel."""
 DENSE_COLUMNS = 4096
 """Up to this many features, blocks of sparse rows are made dense: BLAS is then much faster than sparse products."""
 ROW_BLOCK, SUPPORT_BLOCK = 256, 1024
 DUAL, VIOLATION = 1e-5, 1.2  # of the best dual objective; of the tolerance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dual:
-    """A problem of m variables and coefficients b for it; all arrays are (m,). totals: the sum of each group."""
+    """A problem of m variables and coefficients b for it; all arrays are (m,)."""
 
-    rows: Index
+    rows: NDArray[np.intp]
+    """The training row of each variable."""
     b: Array
     lo: Array
     hi: Array
     q: Array
-    totals: tuple[float, ...]
-    group: Index
     kink: float = 0.0
+    groups: Sequence[tuple[Array, float]] = ()
+    """Masks with the sums of their coefficients; none where the machine has no offset."""
+    rho: float | None = None
+    """The offset that the model has; the one that minimises the primal is taken where it is None."""
+    common: float = 0.0
+    """The sum of what pairs of coefficients have in common, which cancels in the model (of NuSVR alone)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What coefficients amount to.
-
-    dual: the objective, as it is maximised. box: the largest step over a bound, relative to the largest range.
-    off_sum: the largest difference of a group to its sum, relative to all that the bounds allow.
-    """
+@dataclass(frozen=True)
+class Checked:
+    """What coefficients are worth: one problem's, or all problems of a model (see `joined`)."""
 
     dual: float
+    """The objective, as it is maximised."""
+    primal: float
     violation: float
+    """By how much the largest slope of what can shrink exceeds the least slope of what can grow, in the worst group."""
     box: float
+    """The largest step over a bound, in units of the largest bound."""
     off_sum: float
+    """The largest difference of a group to its sum, in the same units."""
+    variables: int
+    n_support: int
+    size: float
+    """sum |b|."""
+    reach: float = 0.0
+    """The most that kernel values of one problem add up to, sum |b| max |K|."""
+    offset: float = 0.0
+    """By how much the model's offset lies outside of the range that the violation leaves it."""
+    open: float = 0.0
+    """How wide the range is in which every offset is optimal; the least of all problems."""
+    known: bool = True
+    """Whether the model's coefficients tell all of the solution."""
+    gap: float = field(init=False)
+    """The relative duality gap; primal - dual where their sum is not positive."""
+
+    def __post_init__(self) -> None:
+        difference, total = self.primal - self.dual, self.primal + self.dual
+        object.__setattr__(self, "gap", 2 * difference / total if total > 0 else difference)
+
+    @property
+    def off_share(self) -> float:
+        """off_sum of what all bounds of the problem together allow."""
+        return self.off_sum / max(1, self.variables)
 
 
-def standing(X: Any, problem: Dual, kernel_fn: KernelFn) -> Standing:
-    """Return what the coefficients of one problem over the training rows X (n, d), array or CSR, amount to."""
-    return _stand(X, problem, kernel_fn)[0]
+def check(model: Any, K: Array, y: Any, sample_weight: Any = None) -> Checked:
+    """Check a model fitted to rows with kernel values K (n, n), targets y (n,) and sample_weight (n,), in K's dtype."""
+    return joined(each(model, K, y, sample_weight))
 
 
-def _stand(X: Any, problem: Dual, kernel_fn: KernelFn) -> tuple[Standing, Array]:
-    """Return the standing and K b (m,)."""
+def each(model: Any, K: Array, y: Any, sample_weight: Any = None) -> list[Checked]:
+    """Check every problem of a model; see `check`."""
+    bounds, largest = bounds_of(model, y, len(K), sample_weight), float(np.abs(K).max())
+    if getattr(model, "multi_class", "") == "crammer_singer":
+        b, own = coefficients(model, len(K)), _classes(model, y) == np.arange(len(model.dual_coef_))[:, None]
+        one = crammer_singer(b, own, bounds, (K @ b.T.astype(K.dtype)).T)
+        return [replace(one, reach=float(np.abs(b).sum(axis=1).max()) * largest)]
+    found = []
+    for problem in duals(model, y, bounds):
+        rows, place = np.unique(problem.rows, return_inverse=True)
+        b = np.bincount(place, problem.b)
+        used = np.flatnonzero(b)
+        one = checked(problem, (K[np.ix_(rows, rows[used])] @ b[used].astype(K.dtype))[place])
+        found.append(replace(one, reach=one.size * largest))
+    return found
+
+
+def standing(X: Any, problem: Dual, kernel_fn: KernelFn, slack: float = BOUND_SLACK) -> Checked:
+    """Check one problem over training rows X (n, d), array or CSR, in float64, without K."""
     rows, place = np.unique(problem.rows, return_inverse=True)
-    coef = np.bincount(place, problem.b).astype(np.float64)
-    used, own = np.flatnonzero(coef), X if len(rows) == X.shape[0] else X[rows]
-    c = responses(own, own[used], coef[used], kernel_fn)[place]
-    b, lo, hi, f = problem.b, problem.lo, problem.hi, c + problem.q
-    width = hi - lo
-    slack = BOUND_SLACK * width
-    grow = np.where(b < hi - slack, f + np.where(b >= -slack, problem.kink, -problem.kink), np.inf)
-    shrink = np.where(b > lo + slack, f + np.where(b > slack, problem.kink, -problem.kink), -np.inf)
-    groups = [problem.group == g for g in range(len(problem.totals))]
-    ranges = [float(shrink[one].max(initial=-np.inf) - grow[one].min(initial=np.inf)) for one in groups]
-    sums = [abs(float(b[one].sum()) - total) for one, total in zip(groups, problem.totals, strict=True)]
-    found = Standing(
-        dual=-float(b @ c / 2 + problem.q @ b + problem.kink * np.abs(b).sum()),
-        violation=max(0.0, *ranges),
-        box=max(0.0, float(np.max(np.maximum(lo - b, b - hi)))) / float(width.max()),
-        off_sum=float(max(sums) / width.sum()),
-    )
-    return found, c
+    b, own = np.bincount(place, problem.b), X[rows]
+    used = np.flatnonzero(b)
+    return checked(problem, responses(own, own[used], b[used], kernel_fn)[place], slack)
 
 
-def merged(standings: Sequence[Standing]) -> dict[str, float]:
-    """Return the sum of the objectives of all pairs of classes, and the worst of all else."""
-    worst = {key: max(getattr(one, key) for one in standings) for key in ("violation", "box", "off_sum")}
-    return {"dual": sum(one.dual for one in standings)} | worst
+def merged(standings: Sequence[Checked]) -> dict[str, float]:
+    """Return what the problems of a model are worth together, as a result file has it."""
+    one = joined(standings)
+    return {"dual": one.dual, "violation": one.violation, "box": one.box, "off_sum": one.off_share}
 
 
 def solved(model: Any, X: Any, y: Array, C: float, gamma: float, numbers: bool = False) -> dict[str, float]:
     """Return :func:`merged` of an SVC, or of an SVR where targets are numbers, with the rbf kernel."""
-    duals, rbf = (epsilon_svr if numbers else c_svc), kernel("rbf", gamma=gamma)
-    return merged([standing(X, one, rbf) for one in duals(model, y, np.full(len(y), C))])
+    given, rbf = (epsilon_svr if numbers else c_svc), kernel("rbf", gamma=gamma)
+    return merged([standing(X, one, rbf) for one in given(model, y, np.full(len(y), C))])
 
 
 def judge(rows: Sequence[dict[str, Any]], tol: float) -> None:
@@ -137,68 +178,293 @@ def _missed(dual: float, violation: float, constraints: str, best: float, tol: f
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What the coefficients of a binary SVM amount to.
-
-    gap: relative; primal - dual itself where primal + dual is not positive. sum_y_alpha: |sum of y alpha|.
-    box: the largest max(-alpha_i, alpha_i - C_i), at least 0, absolute.
-    """
-
-    dual: float
-    primal: float
-    gap: float
-    violation: float
-    sum_y_alpha: float
-    box: float
-    n_support: int
-
-
-def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: float, kernel_fn: KernelFn) -> Check:
-    """Return objectives, gap, optimality and feasibility of a binary solution.
+def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: float, kernel_fn: KernelFn) -> Checked:
+    """Check a binary SVC.
 
     Args:
         X: training rows (n, d), array or sparse.
         y: labels (n,), -1 or +1.
         C: the box, one number or one for each row (n,).
         coef: y * alpha for every row (n,), 0 where a row is no support vector.
-        intercept: b in the decision c + b, c = K coef.
+        intercept: b in the decision c + b.
         kernel_fn: see KernelFn; `kernel` makes the usual ones.
+
+    Raises:
+        ValueError: other labels, or another number of coefficients.
     """
     y, coef = np.asarray(y, np.float64), np.asarray(coef, np.float64)
-    C = np.broadcast_to(np.asarray(C, np.float64), y.shape)
     if not np.isin(y, (-1.0, 1.0)).all() or coef.shape != y.shape or X.shape[0] != len(y):
         raise ValueError(f"expected y of -1 and +1 and one coef for each row, got {y.shape}, {coef.shape}, {X.shape}")
-    found, c = _stand(X, _signed(np.arange(len(y)), y, coef, C), kernel_fn)
-    alpha, dual = y * coef, found.dual
-    primal = float(coef @ c) / 2 + float(C @ np.maximum(0.0, 1.0 - y * (c + intercept)))
-    return Check(
-        dual=dual,
-        primal=primal,
-        gap=2 * (primal - dual) / (primal + dual) if primal + dual > 0 else primal - dual,
-        violation=found.violation,
-        sum_y_alpha=abs(float(coef.sum())),
-        box=max(0.0, float(np.max(-alpha)), float(np.max(alpha - C))),
-        n_support=int(np.count_nonzero(coef)),
-    )
+    bounds = np.broadcast_to(np.asarray(C, np.float64), y.shape)
+    return standing(X, _side(np.arange(len(y)), y, coef, bounds, True, -intercept), kernel_fn)
 
 
-def judged(checks: Sequence[Check], C: float, tol: float) -> list[list[str]]:
+def judged(checks: Sequence[Checked], C: float, tol: float) -> list[list[str]]:
     """Return what each of some binary solutions misses, beside the best feasible one among them."""
     words = [
         ""
-        if one.sum_y_alpha <= 1e-4 * C and one.box <= 1e-5 * C
-        else f"constraints: |sum y alpha| {one.sum_y_alpha:.2g}, box {one.box:.2g} for C = {C:g}"
+        if one.off_sum <= 1e-4 and one.box <= 1e-5
+        else f"constraints: |sum y alpha| {C * one.off_sum:.2g}, box {C * one.box:.2g} for C = {C:g}"
         for one in checks
     ]
     best = max((one.dual for one, off in zip(checks, words, strict=True) if not off), default=float("nan"))
     return [_missed(one.dual, one.violation, off, best, tol) for one, off in zip(checks, words, strict=True)]
 
 
+# From a problem and K b to its check
+
+
+def checked(problem: Dual, c: Array, slack: float = SLACK) -> Checked:
+    """Check one problem, given c = K b (m,), in c's dtype."""
+    b, lo, hi, q = (np.asarray(array, c.dtype) for array in (problem.b, problem.lo, problem.hi, problem.q))
+    f, kink, most = c + q, problem.kink, max(hi.max(initial=0), -lo.min(initial=0))
+    if problem.common:
+        b = b + _common(problem, f)
+    room = slack * np.maximum(hi, -lo)
+    grow = np.where(b < hi - room, f + np.where(b < -room, -kink, kink), np.inf)
+    shrink = np.where(b > lo + room, f + np.where(b > room, kink, -kink), -np.inf)
+    quadratic = b @ c
+    primal, violation, off_sum, offset, wide = quadratic / 2, 0.0, 0.0, 0.0, np.inf
+    if not problem.groups:
+        violation = max(0.0, float(-grow.min()), float(shrink.max()))
+        primal += _losses(problem, f, lo, hi, 0.0)
+    for mask, total in problem.groups:
+        least, greatest = float(grow[mask].min(initial=np.inf)), float(shrink[mask].max(initial=-np.inf))
+        violation, wide = max(violation, greatest - least), min(wide, max(0.0, least - greatest))
+        off_sum = max(off_sum, abs(float(b[mask].sum() - total)))
+        rho = _best_offset(f[mask], lo[mask], hi[mask], kink, total) if problem.rho is None else problem.rho
+        primal += _losses(problem, f[mask], lo[mask], hi[mask], rho) - rho * total
+        if problem.rho is not None and np.isfinite([least, greatest]).all():
+            offset = max(0.0, min(least, greatest) - rho, rho - max(least, greatest))
+    return Checked(
+        dual=-float(quadratic / 2 + q @ b + kink * np.abs(b).sum()),
+        primal=float(primal),
+        violation=violation,
+        box=max(0.0, float(np.maximum(b - hi, lo - b).max(initial=0))) / (float(most) or 1.0),
+        off_sum=off_sum / (float(most) or 1.0),
+        variables=len(b),
+        n_support=int(np.count_nonzero(b)),
+        size=float(np.abs(b).sum()),
+        offset=float(offset),
+        open=wide if problem.groups else 0.0,
+        known=not problem.common,
+    )
+
+
+def _common(problem: Dual, f: Array) -> Array:
+    """Lay what pairs of coefficients have in common on the rows in the middle of the tube, where it harms least."""
+    n = len(f) // 2
+    up, down, f, C = problem.b[:n], problem.b[n:], f[:n], problem.hi[:n]
+    inside = np.abs(f - (f[up > 0].max(initial=-np.inf) + f[down < 0].min(initial=np.inf)) / 2)
+    order = np.argsort(np.where(np.isfinite(inside), inside, np.abs(f - np.median(f))), kind="stable")
+    room, both = np.cumsum((C - up + down)[order]), np.zeros(n)
+    both[order] = np.diff(np.minimum(room, problem.common), prepend=0.0)
+    return np.concatenate([both, -both])
+
+
+def _losses(problem: Dual, f: Array, lo: Array, hi: Array, rho: Any) -> Any:
+    """Return sum_i max { -(f_i - rho) t - kink |t| : lo_i <= t <= hi_i }; 0 lies between the bounds."""
+    g = f - rho
+    return np.maximum(0, np.maximum(-hi * (g + problem.kink), -lo * (g - problem.kink))).sum()
+
+
+def _best_offset(f: Array, lo: Array, hi: Array, kink: float, total: float) -> Any:
+    """Return the rho that minimises a group's primal, which is convex and piecewise linear: its slope rises by -lo_i
+    where rho passes f_i - kink, and by hi_i where it passes f_i + kink."""
+    breaks, rises = np.concatenate([f - kink, f + kink]), np.concatenate([-lo, hi])
+    order = np.argsort(breaks)
+    passed = int(np.searchsorted(np.cumsum(rises[order]), total - lo.sum()))
+    return breaks[order[min(passed, len(order) - 1)]]
+
+
+def crammer_singer(b: Array, own: Array, C: Array, c: Array, slack: float = SLACK) -> Checked:
+    """Check Crammer and Singer's problem, in c's dtype: a row's coefficients add up to 0, that of its class is at most
+    C, the others are at most 0.
+
+    Args:
+        b: coefficients (k, n).
+        own: whether a class is that of the row (k, n).
+        C: the rows' bounds (n,).
+        c: K b (k, n).
+        slack: see SLACK.
+    """
+    b, C = b.astype(c.dtype), C.astype(c.dtype)
+    f, most = c - own, float(C.max())
+    least = np.where(b < own * C - slack * C, f, np.inf).min(axis=0)
+    quadratic = (b * c).sum()
+    return Checked(
+        dual=float((b * own).sum() - quadratic / 2),
+        primal=float(quadratic / 2 + C @ (f.max(axis=0) - (f * own).sum(axis=0))),
+        violation=float(np.where(C > 0, f.max(axis=0) - least, 0).max(initial=0)),
+        box=max(0.0, float((b - own * C).max())) / most,
+        off_sum=float(np.abs(b.sum(axis=0)).max()) / most,
+        variables=b.shape[1],
+        n_support=int(b.any(axis=0).sum()),
+        size=float(np.abs(b).sum()),
+    )
+
+
+def joined(checks: Sequence[Checked]) -> Checked:
+    """Join the checks of all problems of a model: sums of objectives and sizes, the worst of all else."""
+    added = {name: sum(getattr(one, name) for one in checks) for name in ("dual", "primal", "size", "n_support")}
+    worst = ("violation", "box", "off_sum", "variables", "reach", "offset")
+    return Checked(
+        **added,
+        **{name: max(getattr(one, name) for one in checks) for name in worst},
+        open=min(one.open for one in checks),
+        known=all(one.known for one in checks),
+    )
+
+
+# From a model to its problems
+
+
+def bounds_of(model: Any, y: Any, n: int, sample_weight: Any = None) -> Array:
+    """Return the bound of each row's coefficient (n,): C (1 of nu-SVC and one-class machines) times its weights."""
+    bounds = np.ones(n) if sample_weight is None else np.maximum(np.asarray(sample_weight, np.float64), 0)
+    if hasattr(model, "classes_"):
+        index = _classes(model, y)
+        bounds = np.where(index >= 0, bounds * np.asarray(model.class_weight_)[index], 0.0)
+    return bounds if type(model).__name__ in ("NuSVC", "OneClassSVM") else bounds * model.C
+
+
+def duals(model: Any, y: Any, bounds: Array) -> Iterator[Dual]:
+    """Yield the problems of a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM, of either library."""
+    return DUALS[type(model).__name__](model, y, bounds)
+
+
+def coefficients(model: Any, n: int) -> Array:
+    """Return dual_coef_ (k, n_SV) of a fitted model, array or sparse, with a column for each of n training rows."""
+    dual = model.dual_coef_
+    b = np.zeros((dual.shape[0], n))
+    b[:, np.asarray(model.support_)] = dual.toarray() if sp.issparse(dual) else dual
+    return b
+
+
+def full_coef(model: Any, n: int) -> Array:
+    """Return y * alpha for every training row (n,) of a fitted binary SVC."""
+    return np.asarray(coefficients(model, n)[0])
+
+
+def c_svc(model: Any, y: Any, bounds: Array) -> Iterator[Dual]:
+    """Yield the problems of an SVC; bounds (n,) are C_i."""
+    bias, offsets = getattr(model, "bias", True), getattr(model, "intercept_", None)
+    for number, (rows, signs, b) in enumerate(_machines(model, y)):
+        yield _side(rows, signs, b, bounds[rows], bias, None if offsets is None else -float(offsets[number]))
+
+
+def _side(rows: Any, signs: Array, b: Array, C: Array, bias: bool, rho: float | None) -> Dual:
+    """Return the problem of one class against another, signs -1 and +1."""
+    box = signs * C
+    groups = [(np.ones(len(rows), bool), 0.0)] if bias else []
+    return Dual(rows, b, np.minimum(box, 0), np.maximum(box, 0), -signs, 0.0, groups, rho)
+
+
+def nu_svc(model: Any, y: Any, bounds: Array) -> Iterator[Dual]:
+    """Yield the problems of a NuSVC; bounds are the weights of the rows.
+
+    dual_coef_ is scaled to a margin of 1; the sums say by how much.
+    """
+    for rows, signs, b in _machines(model, y):
+        half, total, box = model.nu * bounds[rows].sum() / 2, np.abs(b).sum(), signs * bounds[rows]
+        b = b * (2 * half / total) if total > 0 else b
+        groups = [(signs > 0, half), (signs < 0, -half)]
+        yield Dual(rows, b, np.minimum(box, 0), np.maximum(box, 0), 0 * box, 0.0, groups)
+
+
+def epsilon_svr(model: Any, y: Any, bounds: Array) -> Iterator[Dual]:
+    """Yield the problem of an SVR; bounds are C_i."""
+    n, offsets = len(bounds), getattr(model, "intercept_", None)
+    groups = [(np.ones(n, bool), 0.0)] if getattr(model, "bias", True) else []
+    rho = None if offsets is None else -float(offsets[0])
+    q = -np.asarray(y, np.float64)
+    yield Dual(np.arange(n), coefficients(model, n)[0], -bounds, bounds, q, model.epsilon, groups, rho)
+
+
+def nu_svr(model: Any, y: Any, bounds: Array) -> Iterator[Dual]:
+    """Yield the problem of a NuSVR; bounds are C_i. dual_coef_ is alpha - alpha*."""
+    n, half, (b,) = len(bounds), model.nu * bounds.sum() / 2, coefficients(model, len(bounds))
+    missing, first, none = half - np.abs(b).sum() / 2, np.arange(2 * n) < n, np.zeros(n)
+    yield Dual(
+        rows=np.tile(np.arange(n), 2),
+        b=np.concatenate([np.maximum(b, 0), np.minimum(b, 0)]),
+        lo=np.concatenate([none, -bounds]),
+        hi=np.concatenate([bounds, none]),
+        q=-np.tile(np.asarray(y, np.float64), 2),
+        groups=[(first, half), (~first, -half)],
+        common=float(missing) if missing > OVERLAP * half else 0.0,
+    )
+
+
+def one_class(model: Any, y: Any, bounds: Array) -> Iterator[Dual]:
+    """Yield the problem of a OneClassSVM; bounds are the weights of the rows, y plays no part."""
+    n, none = len(bounds), np.zeros(len(bounds))
+    groups = [(np.ones(n, bool), float(model.nu * bounds.sum()))]
+    yield Dual(np.arange(n), coefficients(model, n)[0], none, bounds, none, 0.0, groups, -float(model.intercept_[0]))
+
+
+Duals = Callable[[Any, Any, Array], Iterator[Dual]]
+"""A fitted model of either library, targets (n,) and bounds (n,) -> its problems."""
+DUALS: dict[str, Duals] = {
+    "SVC": c_svc,
+    "NuSVC": nu_svc,
+    "SVR": epsilon_svr,
+    "NuSVR": nu_svr,
+    "OneClassSVM": one_class,
+}
+
+
+def _classes(model: Any, y: Any) -> Array:
+    """Return the number of each row's class; -1 for one that weighs nothing and so is no class of the model's."""
+    index = np.minimum(np.searchsorted(model.classes_, y), len(model.classes_) - 1)
+    return np.where(model.classes_[index] == y, index, -1)
+
+
+def _machines(model: Any, y: Any) -> Iterator[tuple[Any, Array, Array]]:
+    """Yield rows, signs and coefficients of each machine of a classifier; two classes are signed by the second."""
+    index, k = _classes(model, y), len(model.classes_)
+    everything, full = np.arange(len(index)), coefficients(model, len(index))
+    if k == 2:
+        yield everything, np.where(index == 1, 1.0, -1.0), full[0]
+    elif getattr(model, "multi_class", "ovo") == "ovr":
+        for i in range(k):
+            yield everything, np.where(index == i, 1.0, -1.0), full[i]
+    else:
+        for i, j in combinations(range(k), 2):
+            rows = np.flatnonzero((index == i) | (index == j))
+            first = index[rows] == i
+            yield rows, np.where(first, 1.0, -1.0), np.where(first, full[j - 1, rows], full[i, rows])
+
+
+# Kernel values
+
+
+def gram(name: str, numbers: dict[str, float], X: Any) -> Array:
+    """Return K (n, n) in long double of the rows of X, or X itself where it is precomputed."""
+    X = np.asarray(X.toarray() if sp.issparse(X) else X).astype(Long)
+    if name == "precomputed":
+        return X
+    gamma, coef0 = Long(numbers.get("gamma", 1)), Long(numbers.get("coef0", 0))
+    if name in ("rbf", "laplacian"):
+        power, total = 2 if name == "rbf" else 1, np.zeros((len(X), len(X)), Long)
+        for column in X.T:
+            total += np.abs(column[:, None] - column) ** power
+        return np.asarray(np.exp(-gamma * total))
+    dot = X @ X.T
+    if name == "linear":
+        return dot
+    if name == "poly":
+        return np.asarray((gamma * dot + coef0) ** int(numbers["degree"]))
+    if name == "sigmoid":
+        return np.asarray(np.tanh(gamma * dot + coef0))
+    raise KeyError(name)
+
+
 def responses(X: Any, support: Any, coef: Array, kernel_fn: KernelFn) -> Array:
-    """Return K(X, support) coef (n,) without K, of rows (n, d) and support rows (s, d), arrays or sparse."""
+    """Return K(X, support) coef without K: rows (n, d) and support rows (s, d), arrays or sparse, and coef (s,) or
+    (s, k)."""
     if not len(coef):
-        return np.zeros(X.shape[0])
+        return np.zeros((X.shape[0], *coef.shape[1:]))
     starts = range(0, len(coef), SUPPORT_BLOCK)
     panels = [(_rows(support, i, i + SUPPORT_BLOCK), coef[i : i + SUPPORT_BLOCK]) for i in starts]
 
@@ -211,82 +477,6 @@ def responses(X: Any, support: Any, coef: Array, kernel_fn: KernelFn) -> Array:
         return np.concatenate(list(pool.map(block, range(0, X.shape[0], ROW_BLOCK))))
 
 
-def full_coef(model: Any, n: int) -> Array:
-    """Return y * alpha for every training row (n,) of a fitted binary SVC."""
-    return coefficients(model, n)[0]
-
-
-def coefficients(model: Any, n: int) -> Array:
-    """Return dual_coef_ (k - 1, n_SV) of a fitted model, array or sparse, over all n training rows: (k - 1, n)."""
-    dual = model.dual_coef_
-    dual = dual.toarray() if sp.issparse(dual) else np.asarray(dual)
-    spread = np.zeros((len(dual), n))
-    spread[:, np.asarray(model.support_)] = dual
-    return spread
-
-
-def c_svc(model: Any, y: Array, bounds: Array) -> Iterator[Dual]:
-    """Yield the problem of each pair of classes of an SVC; bounds (n,) are C_i."""
-    for rows, signs, b in _pairs(model, y):
-        yield _signed(rows, signs, b, bounds[rows])
-
-
-def _signed(rows: Index, signs: Array, b: Array, C: Array) -> Dual:
-    box = signs * C
-    return Dual(rows, b, np.minimum(box, 0), np.maximum(box, 0), -signs, (0.0,), np.zeros(len(rows), np.intp))
-
-
-def nu_svc(model: Any, y: Array, bounds: Array) -> Iterator[Dual]:
-    """Yield the same of a NuSVC; bounds are weights of rows. dual_coef_ is scaled; the sums say by how much."""
-    for rows, signs, b in _pairs(model, y):
-        box, half = signs * bounds[rows], model.nu * bounds[rows].sum() / 2
-        b = b * (2 * half / np.abs(b).sum())
-        group = (signs < 0).astype(np.intp)
-        yield Dual(rows, b, np.minimum(box, 0), np.maximum(box, 0), np.zeros(len(rows)), (half, -half), group)
-
-
-def epsilon_svr(model: Any, y: Array, bounds: Array) -> Iterator[Dual]:
-    """Yield the problem of an SVR; bounds are C_i."""
-    rows = np.arange(len(y))
-    yield Dual(rows, coefficients(model, len(y))[0], -bounds, bounds, -y, (0.0,), 0 * rows, model.epsilon)
-
-
-def nu_svr(model: Any, y: Array, bounds: Array) -> Iterator[Dual]:
-    """Yield the problem of a NuSVR; bounds are C_i. dual_coef_ is alpha - alpha*; one of the two is taken to be 0."""
-    n, none, half = len(y), np.zeros(len(y)), model.nu * bounds.sum() / 2
-    (b,) = coefficients(model, n)
-    yield Dual(
-        rows=np.tile(np.arange(n), 2),
-        b=np.concatenate([np.maximum(b, 0), np.minimum(b, 0)]),
-        lo=np.concatenate([none, -bounds]),
-        hi=np.concatenate([bounds, none]),
-        q=-np.tile(y, 2),
-        totals=(half, -half),
-        group=np.repeat(np.arange(2), n),
-    )
-
-
-def one_class(model: Any, y: Array, bounds: Array) -> Iterator[Dual]:
-    """Yield the problem of a OneClassSVM; bounds are the weights of the rows, y plays no part."""
-    rows, none = np.arange(len(bounds)), np.zeros(len(bounds))
-    (b,) = coefficients(model, len(bounds))
-    yield Dual(rows, b, none, bounds, none, (float(model.nu * bounds.sum()),), 0 * rows)
-
-
-Duals = Callable[[Any, Array, Array], Iterator[Dual]]
-"""A fitted model of either library, targets (n,) and bounds (n,) -> its problems."""
-
-
-def _pairs(model: Any, y: Array) -> Iterator[tuple[Index, Array, Array]]:
-    """Yield rows, signs and coefficients of each pair of classes; two classes alone are signed by the second."""
-    spread, classes = coefficients(model, len(y)), model.classes_
-    for i, j in combinations(range(len(classes)), 2):
-        first = y == classes[i]
-        rows = np.flatnonzero(first | (y == classes[j]))
-        b = np.where(first[rows], spread[j - 1, rows], spread[i, rows])
-        yield rows, np.where(first[rows] == (len(classes) > 2), 1.0, -1.0), b
-
-
 def kernel(name: str, *, gamma: float = 1.0, coef0: float = 0.0, degree: int = 3) -> KernelFn:
     """Return one of scikit-learn's four kernel functions (linear, poly, rbf, sigmoid) as a KernelFn."""
 
@@ -294,17 +484,11 @@ def kernel(name: str, *, gamma: float = 1.0, coef0: float = 0.0, degree: int = 3
         product = A @ B.T
         return np.asarray(product.toarray() if sp.issparse(product) else product, np.float64)
 
-    def affine(A: Any, B: Any) -> Array:
-        K = dot(A, B)
-        K *= gamma
-        K += coef0
-        return K
-
     def poly(A: Any, B: Any) -> Array:
-        return affine(A, B) ** degree
+        return np.asarray((gamma * dot(A, B) + coef0) ** degree)
 
     def sigmoid(A: Any, B: Any) -> Array:
-        return np.tanh(affine(A, B))
+        return np.asarray(np.tanh(gamma * dot(A, B) + coef0))
 
     def rbf(A: Any, B: Any) -> Array:
         if not sp.issparse(A):  # the distance does not see a shift, the difference of large squares does
@@ -316,13 +500,13 @@ def kernel(name: str, *, gamma: float = 1.0, coef0: float = 0.0, degree: int = 3
         K -= _squares(B)[None, :]
         np.minimum(K, 0.0, out=K)
         K *= gamma
-        return np.exp(K, out=K)
+        return np.asarray(np.exp(K, out=K))
 
     return {"linear": dot, "poly": poly, "rbf": rbf, "sigmoid": sigmoid}[name]
 
 
 def _squares(A: Any) -> Array:
-    """Return the squared Euclidean norms of the rows, (p,)."""
+    """Return squared Euclidean norms of the rows, (p,)."""
     return np.asarray(A.multiply(A).sum(axis=1)).ravel() if sp.issparse(A) else np.einsum("ij,ij->i", A, A)
 
 
@@ -334,11 +518,15 @@ def _rows(X: Any, start: int, stop: int) -> Any:
     return block.astype(np.float64) if sp.issparse(block) else np.asarray(block, np.float64)
 
 
-def clear(values: Array, classes: int, margin: float) -> NDArray[np.bool_]:
-    """Return whether a prediction stays the same when each decision value moves by ``margin``, (n,).
+# Predictions
 
-    values: (n,) of one machine, or (n, pairs) of a machine for each pair of classes, positive for the first. A class
-    has to have at least as many votes, without those near 0, as any other (more, than one before it) with all of them.
+
+def clear(values: Array, classes: int, margin: float) -> NDArray[np.bool_]:
+    """Return whether a prediction stays the same when each decision value may move by ``margin``, (n,).
+
+    values are (n,) of one machine, or (n, pairs) of a machine for each pair of classes, positive for the first: the
+    class of the most pairs must have at least as many, without those that are near 0, as any other (more, than one
+    before it) with all of them.
     """
     if values.ndim == 1:
         return np.abs(values) > margin

@@ -145,7 +145,7 @@ def _compared(name: str, recipe: TaskSet, case: Case, asked: Asked) -> Row:
         of_classes, given[1] = {}, weights
     both = ours, getattr(sklearn.svm, name)(**common, **of_classes, cache_size=1000)
 
-    def fits(models: Sequence[Any]) -> tuple[list[float], list[list[check.Standing]], list[str]]:
+    def fits(models: Sequence[Any]) -> tuple[list[float], list[list[check.Checked]], list[str]]:
         """Return the seconds, standings and warnings of the fits."""
         X, y, *_ = case.split
         seconds, standings, said = [], [], []
@@ -189,7 +189,7 @@ def _predictions(ours: Any, theirs: Any, split: Split) -> dict[str, Any]:
     return scores | {"same": np.mean((mine == expected)[clear]), "compared": clear.sum()}
 
 
-def _apart(mine: Sequence[check.Standing], best: Sequence[check.Standing]) -> float:
+def _apart(mine: Sequence[check.Checked], best: Sequence[check.Checked]) -> float:
     """Return how far the summed objective is above (below: negative) the other's, relative to it."""
     ours, theirs = (sum(one.dual for one in some) for some in (mine, best))
     return (ours - theirs) / abs(theirs) if theirs else ours - theirs

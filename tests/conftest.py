@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import sha1
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,45 +26,117 @@ os.environ["CLSVM_TUNED"] = os.path.join(
     tempfile.gettempdir(), "clsvm-tests-have-no-tuned.json"
 )  # what ships is tested
 signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell's background jobs begin with Ctrl-C ignored)
-USABLE = [d for d in clsvm.devices() if d.usable]
-if os.environ.get("CLSVM_DEVICE"):
-    USABLE = [devices.find(None)]
+FULL = "--full" in sys.argv
+USABLE = [devices.find(None)] if os.environ.get("CLSVM_DEVICE") or not FULL else clsvm.devices()
+USABLE = [d for d in USABLE if d.usable]
 PROFILES = ("cpu", pytest.param("cpu8", marks=pytest.mark.full), "gpu", "gpu-pair")
+FIRST_LOOK = (  # what runs where nothing is asked for: something of every package, on one device, in three minutes
+    "tests/accel/test_accel.py::test_answers_are_those_of_scikit_learn",
+    "tests/benchmarks/test_check.py",
+    "tests/cli/test_cli.py::test_the_format_is_libsvms_where_that_is_enough",
+    "tests/cli/test_cli.py::test_train_prints_svm_trains_lines_and_the_report",
+    "tests/dask/test_dask_svm.py::test_as_in_one_place[SVC",
+    "tests/estimators/test_estimators.py::test_as_scikit_learn",
+    "tests/examples/test_readme.py",
+    "tests/fit/test_honest.py::test_several_classes_of_rows_that_are_not_scaled",
+    "tests/gram/test_products.py::test_shapes",
+    "tests/house",
+    "tests/kernels",
+    "tests/linalg/test_linalg.py::test_against_numpy",
+    "tests/model_selection/test_model_selection.py::test_two_classes",
+    "tests/models/test_libsvm.py",
+    "tests/models/test_model_files.py::test_the_same_bits",
+    "tests/nystrom/test_falkon.py::test_all_rows_as_centres_are_kernel_ridge",
+    "tests/nystrom/test_falkon.py::test_logistic_probabilities",
+    "tests/opencl/test_device.py",
+    "tests/solvers/test_nu.py::test_nu_svc",
+    "tests/solvers/test_nu.py::test_nu_svr",
+    "tests/solvers/test_tasks.py::test_one_class",
+    "tests/solvers/test_tasks.py::test_pairs",
+    "tests/solvers/test_tasks.py::test_regression",
+    "tests/tools/test_description.py::test_the_layouts_of_a_small_matrix",
+)
+FIRST = re.compile(rf"({'|'.join(map(re.escape, FIRST_LOOK))})(?![\w.])")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run what takes longer, too: a third more tests")
+    parser.addoption("--full", action="store_true", help="run all tests, on every usable device")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    which = "all tests" if FULL else "a first look (--full: all tests, every device)" if _nothing_named(config) else ""
+    return [f"device: {', '.join(map(str, USABLE)) or devices.describe()}", *([f"tests: {which}"] if which else [])]
+
+
+def _nothing_named(config: pytest.Config) -> bool:
+    by_words = config.option.keyword or config.option.markexpr
+    return config.args_source is not pytest.Config.ArgsSource.ARGS and not by_words
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is marked full, without --full, and a part of what is marked sample; not what is named."""
-    if any("::" in word for word in config.args):
-        return
-    left_out = set() if config.getoption("--full") else {item for item in items if item.get_closest_marker("full")}
-    left_out |= _beside_the_sample([item for item in items if item not in left_out])
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    """Take all tests with --full, the first look where nothing is named, and else what is not marked full.
+
+    Of sweeps a share is taken, unless CLSVM_SWEEP is set. What is named by ``::`` runs whole.
+    """
+    kept = [item for item in items if suits(_parameter(item, "profile"), _parameter(item, "device"))]
+    by_name, first_look = any("::" in word for word in config.args), not FULL and _nothing_named(config)
+    if first_look:
+        own = "gpu" if any(d.kind == "gpu" for d in USABLE) else "cpu"
+        kept = [item for item in kept if FIRST.match(item.nodeid) and _parameter(item, "profile") in (None, own)]
+    if not FULL and not by_name:
+        kept = [item for item in kept if not item.get_closest_marker("full")]
+    if not by_name and not os.environ.get("CLSVM_SWEEP"):
+        kept = _beside_the_slow(share(kept, together=1 if first_look else 2))
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept
 
 
-def _beside_the_sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of the cases of a test that is marked sample(k), on each device that is spared: all but each k-th, at random, and
-    those of the second CPU's profile. The simulator has a choice of its own."""
-    beside: set[pytest.Item] = set()
-    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+def _parameter(item: pytest.Item, name: str) -> str | None:
+    return item.callspec.params.get(name) if hasattr(item, "callspec") else None
+
+
+def _cases(items: list[pytest.Item]) -> Iterator[list[pytest.Item]]:
+    """Yield the cases of each test on each device."""
+    cases: dict[Any, list[pytest.Item]] = {}
     for item in items:
-        given = item.callspec.params if hasattr(item, "callspec") else {}
-        device = given.get("device")
-        if item.get_closest_marker("sample") and isinstance(device, str) and thrifty(device) and not simulated(device):
-            if given.get("profile") == "cpu8":
-                beside.add(item)
-            else:
-                cases.setdefault((item.nodeid.partition("[")[0], device), []).append(item)
-    for same in cases.values():
-        marker = same[0].get_closest_marker("sample")
-        assert marker
-        same.sort(key=lambda item: sha1(item.nodeid.encode()).digest())  # (the same ones each time)
-        beside.update(same[-(-len(same) // marker.args[0]) :])
-    return beside
+        cases.setdefault((item.nodeid.partition("[")[0], _parameter(item, "device")), []).append(item)
+    yield from cases.values()
+
+
+def share(items: list[pytest.Item], together: int) -> list[pytest.Item]:
+    """Return a few cases of each test that have all values, or all pairs of values, of its parameters once.
+
+    Nine of the 27 cases of three parameters have all pairs. Many tests skip the profile of pairs of floats, so that its
+    cases stand for no others.
+    """
+    kept: list[pytest.Item] = []
+    for cases in _cases(items):
+        met: dict[pytest.Item, set[Any]] = {}
+        for item in cases:
+            values = sorted(item.callspec.indices.items()) if hasattr(item, "callspec") else []
+            values = [value for value in values if value[0] != "device"]
+            met[item] = set(combinations(values, min(together, len(values))))
+            if _parameter(item, "profile") == "gpu-pair":
+                met[item] = {some for some in met[item] if "profile" in dict(some)}
+        missing = set().union(*met.values())
+        while missing:
+            best = max(cases, key=lambda item: len(met[item] & missing))
+            missing -= met[best]
+            kept.append(best)
+    chosen = set(kept)
+    return [item for item in items if item in chosen]
+
+
+def _beside_the_slow(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Leave each k-th case alone, at random, of a test that is marked sample(k) on a device with a slow compiler."""
+    left_out: set[pytest.Item] = set()
+    for cases in _cases(items):
+        marker, device = cases[0].get_closest_marker("sample"), _parameter(cases[0], "device")
+        if marker and device and thrifty(device) and not simulated(device):
+            cases.sort(key=lambda item: sha1(item.nodeid.encode()).digest())  # (the same ones each time)
+            left_out.update(cases[-(-len(cases) // marker.args[0]) :])
+    return [item for item in items if item not in left_out]
 
 
 @pytest.fixture(params=[str(d.index) for d in USABLE], ids=[d.platform.split()[0] for d in USABLE])
@@ -70,15 +145,31 @@ def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@cache
 def thrifty(device: str) -> bool:
     """Whether a device is spared what is many programs of a kind: a slow compiler's or the simulator's, unless
     CLSVM_SWEEP is set. Intel's, the fastest, has them all."""
     return not os.environ.get("CLSVM_SWEEP") and "Intel" not in devices.find(device).platform
 
 
+@cache
 def simulated(device: str) -> bool:
     """Whether it is Oclgrind, which takes a second for what others do in a millisecond."""
     return devices.find(device).platform == SIMULATOR
+
+
+def suits(profile: Any, device: Any) -> bool:
+    """Whether a profile of PROFILES is tested on a device.
+
+    The two CPUs' differ in shapes of tiles alone: Intel's runtime has both. Pairs of floats differ from doubles in
+    arithmetic alone: the simulator has none. Intel's CPU runtime miscompiles them (right without optimisation and
+    elsewhere).
+    """
+    if device is None or profile not in ("cpu8", "gpu-pair"):
+        return True
+    if profile == "cpu8":
+        return not thrifty(device)
+    return not simulated(device) and not devices.find(device).platform.startswith("Intel")
 
 
 def take_profile(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +191,7 @@ def halves(device: str) -> list[Any]:
 
 @pytest.fixture(params=PROFILES)
 def profile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: str) -> str:
-    """Kernels as CPUs have them (of 512-bit, of 256-bit vectors), as a GPU has them, and as one without double does.
-
-    The two CPUs differ in the shapes of tiles alone: a slow compiler is spared the second.
-    """
-    if request.param == "cpu8" and thrifty(device):
-        pytest.skip("tiles for 256-bit vectors are tried on Intel's runtime, unless CLSVM_SWEEP is set")
-    if request.param == "gpu-pair" and devices.find(device).platform.startswith("Intel"):
-        pytest.skip("Intel's CPU runtime miscompiles float2 coefficients (right without optimisation and elsewhere)")
+    """Kernels as CPUs have them (of 512-bit, of 256-bit vectors), as a GPU has them, and as one without double does."""
     take_profile(request.param, device, monkeypatch)
     return str(request.param)
 

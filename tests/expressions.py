@@ -1,24 +1,18 @@
-"""Random kernel expressions over rows of any size, fitted and checked in long double.
+"""Random kernel expressions over rows of any size, fitted and checked in long double (tests/fit/test_differential.py).
 
-    python -m tests.expressions --count 2000 --device Intel
-
-prints how many fits converged, were refused or did neither, and each seed whose fit claims more than is true. An
-expression is homogeneous by construction: its value is moderate at any scale of the rows, its inner terms are not.
+An expression is homogeneous by construction: its value is moderate at any scale of the rows, its inner terms are not.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import warnings
-from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.check import Long, check
 from clsvm import SVC, SVR, Kernel
-from tests.recheck import Long, check
 
 TOL = 1e-3
 ROWS, FEATURES = 40, 4
@@ -168,24 +162,3 @@ def outcome(seed: int, device: str | None, dtype: str = "float32") -> tuple[str,
     if report.converged and (not found.violation <= 1.2 * TOL or not off <= NEAR):
         return "WRONG", words
     return ("converged" if report.converged else "not converged"), words
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--device")
-    parser.add_argument("--words", action="store_true", help="print what does not converge, too")
-    given = parser.parse_args(arguments)
-    counts: Counter[str] = Counter()
-    for seed in range(given.first, given.first + given.count):
-        what, words = outcome(seed, given.device, "float64" if seed % 5 == 4 else "float32")
-        counts[what] += 1
-        if what == "WRONG" or (given.words and what != "converged"):
-            print(what, words, flush=True)
-    print(dict(counts))
-    return int(counts["WRONG"] > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

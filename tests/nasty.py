@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn import svm
 
 import clsvm
-from tests.recheck import gram
+from benchmarks.check import gram
 
 Array = NDArray[Any]
 Random = np.random.Generator
@@ -78,13 +78,13 @@ class Case:
         heavy = self.y if self.weights is None else self.y[self.weights > 0]
         return self.own.get("multi_class", "ovo") == "ovo" and np.array_equal(np.unique(heavy), classes)
 
-    def theirs(self) -> Any:
-        """scikit-learn's estimator, which is LIBSVM's, fitted."""
+    def theirs(self, steps: int) -> Any:
+        """scikit-learn's estimator, which is LIBSVM's, fitted in so many steps at most."""
         given, X = self.kernel in ("laplacian", "precomputed"), self.X
         if self.kernel == "laplacian":
             X = self.gram().astype(np.float64)
         kernel, numbers = ("precomputed", {}) if given else (self.kernel, self.numbers)
-        made = getattr(svm, self.task)(kernel=kernel, **numbers, **self.asked)
+        made = getattr(svm, self.task)(kernel=kernel, max_iter=steps, **numbers, **self.asked)
         made.fit(X, self.y, sample_weight=self.weights)
         if self.weights is not None:  # (scikit-learn counts the rows that weigh something)
             made.support_ = np.flatnonzero(self.weights > 0)[made.support_]

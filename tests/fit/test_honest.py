@@ -13,12 +13,13 @@ import threadpoolctl
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.model_selection import GridSearchCV
 
+from benchmarks import check
 from clsvm import SVC, SVR, Kernel, NuSVR
 from clsvm.fit import host
 from clsvm.model_selection import SVCSearchCV
 from clsvm.opencl import devices
 from clsvm.report import Status
-from tests import nasty, recheck
+from tests import nasty
 
 TOL = 1e-3
 
@@ -32,7 +33,7 @@ def quiet() -> Any:
 
 def violation(model: Any, K: Any, y: Any) -> float:
     """In long double, from the coefficients alone."""
-    return float(recheck.check(model, np.asarray(K, np.longdouble), y, None).violation)
+    return float(check.check(model, np.asarray(K, np.longdouble), y, None).violation)
 
 
 @pytest.mark.parametrize("way", ["ovo", "ovr"])
@@ -99,7 +100,7 @@ def test_pairs_that_need_many_steps_are_not_given_up(device: str) -> None:
     X, y = rng.normal(size=(120, 2)), rng.integers(0, 3, 120)
     model = SVC(C=1e6, gamma=0.05, device=device).fit(X, y)
     assert model.fit_report_.converged
-    K = recheck.gram("rbf", {"gamma": 0.05}, X)
+    K = check.gram("rbf", {"gamma": 0.05}, X)
     assert violation(model, K, y) <= 1.2 * TOL
 
 
@@ -119,7 +120,7 @@ def test_objectives_are_those_of_the_coefficients(device: str) -> None:
         ("poly", {"gamma": 1e-3, "coef0": 1.0, "degree": 2}, 1e4),
     ):
         model = SVC(kernel=kernel, C=C, device=device, **numbers).fit(X, y)
-        checked = recheck.check(model, recheck.gram(kernel, numbers, X), y, None)
+        checked = check.check(model, check.gram(kernel, numbers, X), y, None)
         assert model.fit_report_.dual == pytest.approx(float(checked.dual), rel=1e-4)
 
 
@@ -284,7 +285,7 @@ def test_objectives_of_a_fit_that_ends_early(device: str) -> None:
     problem = nasty.case(300548)
     model = replace(problem, asked={**problem.asked, "max_iter": 200_000}).ours(device)
     assert not model.fit_report_.converged
-    dual = float(recheck.check(model, problem.gram(), problem.y, problem.weights).dual)
+    dual = float(check.check(model, problem.gram(), problem.y, problem.weights).dual)
     assert model.fit_report_.dual == pytest.approx(dual, rel=6e-5)
 
 

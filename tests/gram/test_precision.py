@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from benchmarks.check import check
 from clsvm import SVC, Kernel, kernel_matrix
 from clsvm.gram import exact, layouts, precision
 from clsvm.kernels import BUILTIN, make, underflow
@@ -19,7 +20,6 @@ from clsvm.kernels.evaluation import Extent
 from clsvm.opencl import devices
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, thrifty
-from tests.recheck import check
 
 WIDE = 2**30  # columns
 

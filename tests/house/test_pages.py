@@ -1,19 +1,48 @@
-"""README is short, links lead somewhere, every page is in the site, and the reference has every public name."""
+"""README is short, links lead somewhere, and the reference has every public name with what users need to know."""
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
+import inspect
 import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import clsvm
-
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-REFERENCE = (ROOT / "docs" / "api.md").read_text("utf-8")
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 MODULES = ("libsvm", "linalg", "probability", "plots", "dask")  # documented whole
+ARRAYS = {"X", "Y", "y", "A", "B", "sample_weight", "rows"}  # parameters that are arrays
+SHAPE = re.compile(r"\([nmkd](, [a-z0-9_*() -]+)?,?\)|\(n_|shape|as (fit|predict|decision_function)")
+TABLES = sorted({words for page in PAGES for words in re.findall(r"```{generated} (.+)", page.read_text("utf-8"))})
+
+
+def public() -> dict[str, Any]:
+    """Every public object by its dotted name."""
+    found = {}
+    for home in ("clsvm", "clsvm.model_selection", *(f"clsvm.{name}" for name in MODULES)):
+        module = importlib.import_module(home)
+        own = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == home and name[0] != "_"]
+        found |= {f"{home}.{name}": getattr(module, name) for name in getattr(module, "__all__", own)}
+    found.pop("clsvm.__version__")
+    return found
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Public functions, and public methods of public classes."""
+    found = {}
+    for path, one in public().items():
+        members = inspect.getmembers(one, inspect.isfunction) if inspect.isclass(one) else [("", one)]
+        for name, function in members:
+            if inspect.isfunction(function) and function.__module__.startswith("clsvm") and not name.startswith("_"):
+                found[f"{path}.{name}".rstrip(".")] = function
+    return found
 
 
 def test_readme_is_read_in_five_minutes() -> None:
@@ -28,20 +57,44 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_every_page_is_in_the_site() -> None:
-    listed = re.findall(r"^(\w+)$", (ROOT / "docs" / "index.md").read_text("utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs").glob("*.md") if page.stem != "index")
+    listed = re.findall(r"^(\w+)$", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
 
 
 def test_the_reference_has_every_public_name() -> None:
-    named = set(re.findall(r"^\.\. auto\w+:: clsvm\.([\w.]+)$", REFERENCE, re.MULTILINE))
-    expected = {name for name in clsvm.__all__ if name not in ("__version__", "model_selection", *MODULES)}
-    expected |= {f"model_selection.{name}" for name in clsvm.model_selection.__all__}
-    assert expected | set(MODULES) <= named
+    named = re.findall(r"^\.\. auto\w+:: clsvm\.([\w.]+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    expected = {name.removeprefix("clsvm.") for name in public()} - {"model_selection"}
+    assert {name for name in expected if name.split(".")[0] not in MODULES} | set(MODULES) <= set(named)
 
 
-def test_every_public_name_says_what_it_is() -> None:
-    for module in ("", *MODULES, "model_selection"):
-        home = importlib.import_module(f"clsvm.{module}".rstrip("."))
-        for name in getattr(home, "__all__", ()):
-            words = getattr(getattr(home, name), "__doc__", None)
-            assert name == "__version__" or (words and len(words.split()) > 4), f"{home.__name__}.{name}"
+def test_public_names_and_functions_say_what_users_need() -> None:
+    """A sentence each; shapes of arrays; that errors are raised."""
+    missing = [path for path, one in public().items() if len((inspect.getdoc(one) or "").split()) < 5]
+    for path, function in functions().items():
+        words, given = inspect.getdoc(function) or "", inspect.signature(function).parameters.values()
+        arrays = {one.name for one in given if one.name in ARRAYS and one.annotation not in ("str", "int")}
+        missing += [f"{path}: no shape of {name}" for name in arrays if not SHAPE.search(words)]
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        raised = [ast.unparse(one.exc) for one in ast.walk(tree) if isinstance(one, ast.Raise) and one.exc]
+        errors = [one for one in raised if re.match(r"\w+Error\(", one) and not one.startswith("NotImplemented")]
+        missing += [f"{path}: not said: {one}" for one in errors if not re.search(r"\b[Rr]aises?\b", words)]
+    assert not missing
+
+
+def test_what_pages_ask_for_are_tables() -> None:
+    pytest.importorskip("sphinx", reason="the site needs Sphinx")
+    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
+    assert spec
+    assert spec.loader
+    generated = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generated)
+    assert {words.split()[0] for words in TABLES} == set(generated.WRITERS)
+    for words in TABLES:
+        name, *given = words.split()
+        tables = re.findall(r"(?:^\|.*\n?)+", generated.WRITERS[name](*given), re.MULTILINE)
+        assert tables, words
+        for table in tables:
+            assert table.count("\n|") > 1, words
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, words
+    assert all(f"| `{name}` |" in generated.kernels() for name in generated.BUILTIN)
+    assert generated.markdown(("a",), [("|x|\ny",)]).splitlines() == ["| a |", "| --- |", r"| \|x\| y |"]

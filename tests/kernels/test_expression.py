@@ -48,6 +48,10 @@ COMPARISONS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.grea
 COMPARISONS["!="] = np.not_equal
 
 
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
 # Random expressions
 
 
@@ -268,8 +272,8 @@ def compare(device: str, shape: str, dtype: str, kernels: list[Kernel], inputs: 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
+@every_dtype
 @pytest.mark.parametrize("form", FORMS)
 def test_random_expressions_on_the_device(device: str, shape: str, dtype: str, form: str) -> None:
     """The text that a tree becomes says what the same tree says in NumPy, to rounding."""
@@ -312,8 +316,8 @@ EVERY = (
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
+@every_dtype
 def test_every_function_and_operator_on_the_device(device: str, shape: str, dtype: str) -> None:
     numbers = {"a": 0.37, "b": -1.9, "n": 4, "m": -3}
     made = [kernel_of(text, "", numbers) for text in EVERY]
@@ -330,9 +334,9 @@ def probe(device: str, shape: str, dtype: str, text: str, given: dict[str, np.nd
     return next(probed(device, shape, dtype, [Kernel(text, **params)], given))[0]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_comparisons_are_exact_at_the_threshold(device: str, shape: str, dtype: str) -> None:
+@every_shape
+@every_dtype
+def test_comparisons_are_exact_and_distances_never_negative(device: str, shape: str, dtype: str) -> None:
     whole = {name: np.random.default_rng(i).integers(-2, 3, LANES).astype(dtype) for i, name in enumerate(INNER[::3])}
     given = {"dot": whole["dot"], "xx": whole["dot"] + 1, "yy": whole["yy"]}
     words = enumerate(COMPARISONS)
@@ -343,21 +347,15 @@ def test_comparisons_are_exact_at_the_threshold(device: str, shape: str, dtype: 
     )
     assert len(np.unique(expected)) > 5
     assert_array_equal(probe(device, shape, dtype, text, given), expected)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_squared_distances_are_never_negative(device: str, shape: str, dtype: str) -> None:
-    """Where xx + yy - 2 dot rounds below zero sqdist is 0, so a root of it is no NaN."""
-    given = Inputs(False, dtype, 3).given
-    assert (given["xx"] + given["yy"] - 2 * given["dot"])[30:60].max() < 0
-    got = probe(device, shape, dtype, "sqrt(sqdist)", given)
+    near = Inputs(False, dtype, 3).given  # where xx + yy - 2 dot rounds below zero sqdist is 0, and a root of it no NaN
+    assert (near["xx"] + near["yy"] - 2 * near["dot"])[30:60].max() < 0
+    got = probe(device, shape, dtype, "sqrt(sqdist)", near)
     assert (got[:60] == 0).all()
     assert (got[60:] > 0.1).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
+@every_dtype
 def test_whole_powers_are_products(device: str, shape: str, dtype: str) -> None:
     """To the last bit those of repeated squaring, of negative numbers too, whether the exponent is written or given."""
     rng = np.random.default_rng(0)
@@ -376,8 +374,8 @@ def test_whole_powers_are_products(device: str, shape: str, dtype: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
+@every_dtype
 def test_a_lane_leaves_its_neighbours_alone(device: str, shape: str, dtype: str) -> None:
     """PoCL 3.1's pow of eight doubles is wrong beside such a lane."""
     rng = np.random.default_rng(5)
@@ -481,15 +479,10 @@ HOSTILE = {  # the text: what the error says of it and the column that it names 
     # Python's ways out
     "__import__('os')": (LANGUAGE, 12),
     "__import__(dot)": ("unknown function '__import__'", 1),
-    "__import__": ("unknown name '__import__'", 1),
     "eval(dot)": ("unknown function 'eval'", 1),
-    "dot + print(xx)": ("unknown function 'print'", 7),
-    "getattr(dot, xx)": ("unknown function 'getattr'", 1),
     "dot.real": (f"Attribute {LANGUAGE} at '.real'", 4),
-    "dot . __class__": (f"Attribute {LANGUAGE} at '. __class__'", 5),
     "2 * exp.__globals__": (f"Attribute {LANGUAGE} at '.__globals__'", 8),
     "().__class__.__bases__": (f"Attribute {LANGUAGE} at '.__class__'", 3),
-    "1 .real": (f"Attribute {LANGUAGE} at '.real'", 3),
     "dot[0]": (f"character '[' at column 4 of 'dot[0]' {LANGUAGE}", 4),
     "[dot]": ("character '['", 1),
     "{dot}": ("character '{'", 1),
@@ -497,65 +490,40 @@ HOSTILE = {  # the text: what the error says of it and the column that it names 
     "(dot := 1)": ("character ':'", 6),
     "dot = 1": ("near '= 1'", 5),
     "exp(x=dot)": (f"{LANGUAGE} at '='", 6),
-    "exp(dot, out=xx)": (f"{LANGUAGE} at '='", 13),
     "exp(*dot)": (f"Starred {LANGUAGE} at '*dot'", 5),
-    "exp(**dot)": (LANGUAGE, 1),
     "exp(dot)(xx)": (LANGUAGE, 1),
-    "2(dot)": (LANGUAGE, 1),
     "dot(xx)": ("unknown function 'dot'", 1),
     "(exp)(dot)": "",
     "dot, xx": (f"Tuple {LANGUAGE}", 1),
-    "(dot,)": (f"Tuple {LANGUAGE}", 1),
-    "()": (f"Tuple {LANGUAGE}", 1),
     "'dot'": ('character "\'"', 1),
     'f"{dot}"': ("character '\"'", 2),
     "`dot`": ("character '`'", 1),
     "(yield dot)": (f"{LANGUAGE} at 'yield'", 2),
-    "xx + (await dot)": (f"{LANGUAGE} at 'await'", 7),
     "import os": ("not an expression", 1),
-    "del dot": ("not an expression", 1),
     "None": (SIZE, 1),
-    "True + dot": (SIZE, 1),
     "dot * ...": (SIZE, 7),
     # OpenCL's
     "dot; }": ("character ';'", 4),
-    ";": ("character ';'", 1),
-    "}": ("character '}'", 1),
     "dot } kernel void evil(global int *p) { *p = 1;": ("character '}'", 5),
     "dot // xx": (f"{LANGUAGE} at '//'", 5),
-    "// dot": ("not an expression", 1),
     "dot /* xx */": ("near '* xx */'", 6),
-    "/* dot": ("not an expression", 1),
-    "# dot": ("character '#'", 1),
     "dot\n#define dot 1": ("character '#'", 5),
-    "#pragma OPENCL": ("character '#'", 1),
     "dot \\": ("character '\\\\'", 5),
     "dot\\\n+ xx": ("character '\\\\'", 4),
-    "?? / dot": ("character '?'", 1),
     "dot ? xx : yy": ("character '?'", 5),
     "a->b": ("not an expression", 2),
     "get_global_id(0)": ("unknown function 'get_global_id'", 1),
     "pow(dot, 2)": ("unknown function 'pow'", 1),
-    "fmax(dot, ipow(xx, 2))": ("unknown function 'fmax'", 1),
     "xx * NUMBER(1)": ("unknown function 'NUMBER'", 6),
-    "float": ("unknown name 'float'", 1),
     "kv * f0": ("unknown name 'kv'", 1),
-    "f_0": ("unknown name 'f_0'", 1),
-    "REAL64": ("unknown name 'REAL64'", 1),
     # operators that the language does not have
     "dot % 2": ("character '%'", 5),
     "dot @ xx": ("character '@'", 5),
-    "dot & xx": ("character '&'", 5),
-    "dot | xx": ("character '|'", 5),
     "dot ^ 2": ("character '^'", 5),
     "~dot": ("character '~'", 1),
     "dot << 1": (f"{LANGUAGE} at '<<'", 5),
-    "(dot) >> 1": (f"{LANGUAGE} at '>>'", 7),
-    "!dot": ("near '!dot'", 1),
     "not dot": (f"{LANGUAGE} at 'not'", 1),
-    "dot and xx": (f"{LANGUAGE} at 'and'", 5),
     "where(dot < 1 or xx < 1, 1, 2)": (f"{LANGUAGE} at 'or'", 15),
-    "dot is xx": (f"{LANGUAGE} at 'is'", 5),
     "dot not in xx": (f"{LANGUAGE} at 'not'", 5),
     "dot if xx else yy": (f"{LANGUAGE} (write where(a < b, u, v)) at 'if'", 5),
     # comparisons in odd places
@@ -566,88 +534,60 @@ HOSTILE = {  # the text: what the error says of it and the column that it names 
     "where(where(dot < 1, xx, yy) < 2, 1, 2)": "",
     "where(dot < 1, xx < 1, 2)": ("a comparison where a number is expected at 'xx < 1'", 16),
     "exp(dot < 1)": ("a comparison where a number is expected", 5),
-    "-(dot < 1)": ("a comparison where a number is expected", 3),
-    "(dot < 1) ** 2": ("a comparison where a number is expected", 2),
     "2 ** (dot < 1)": ("a comparison where a number is expected", 7),
-    "(dot < xx) < yy": ("a comparison where a number is expected", 2),
     "where(1 < 2, dot, xx)": "",
     "where(dot < 1, 1)": ("where takes 3 arguments, got 2", 1),
-    "exp()": ("exp takes 1 arguments, got 0", 1),
     "exp(dot, xx)": ("exp takes 1 arguments, got 2", 1),
     "exp + dot": ("function 'exp' without its arguments", 1),
-    "exp(exp)": ("function 'exp' without its arguments", 5),
     # names and texts that are none
     "gamma * dot": ("unknown name 'gamma' (known: dot, sqdist, xx, yy; a parameter needs its value, gamma=...)", 1),
     "dot +\n  Dot": ("unknown name 'Dot'", 9),
     "x - y": ("unknown name 'x'", 1),
-    "s": ("unknown name 's'", 1),
     "nan": ("unknown name 'nan'", 1),
-    "-inf": ("unknown name 'inf'", 2),
     "": ("near 'the end'", 1),
-    "   ": ("near 'the end'", 4),
     "dot **": ("near 'the end'", 7),
-    "(dot": ("not an expression", 1),
     "dot)": ("not an expression", 4),
-    "2 dot": ("not an expression", 0),
     "1.2.3 * dot": ("not an expression", 0),
-    "\tdot": ("character '\\t'", 1),
     "dot\r": ("character '\\r'", 4),
     "dot\x00": ("character '\\x00'", 4),
-    "dot\x0c": ("character '\\x0c'", 4),
     "  dot\n\n  + xx ": "",
     # look-alikes, which Python's own parser would take for the ASCII names
     "ｄｏｔ": ("character 'ｄ'", 1),
     "dоt": ("character 'о'", 2),
-    "𝐝𝐨𝐭": ("character '𝐝'", 1),
     "ſqrt(dot)": ("character 'ſ'", 1),
     "dot − xx": ("character '−'", 5),
-    "dot × xx": ("character '×'", 5),
     "２ * dot": ("character '２'", 1),
-    "dot²": ("character '²'", 4),
     "exp（dot）": ("character '（'", 4),
-    "dot；": ("character '；'", 4),
     "dot\u00a0+ xx": ("character '\\xa0'", 4),
     "dot\u2028+ xx": ("character '\\u2028'", 4),
     "dot\u200b": ("character '\\u200b'", 4),
     "\u202edot": ("character '\\u202e'", 1),
-    "\ufeffdot": ("character '\\ufeff'", 1),
     "dot\ud800": ("character '\\ud800'", 4),
     # numbers
     "1e400 * dot": (SIZE, 1),
-    "dot - 1e31": (SIZE, 7),
     "9e29 * dot": "",
     "1e-400 * dot": "",
     "1j * dot": (SIZE, 1),
     "9" * 4000: (SIZE, 1),
-    "0x" + "f" * 4000: (SIZE, 1),
     "1_000 * dot + 0x10": "",
     "10 ** 30 * dot": (f"1e+30 {SIZE} at '10 ** 30'", 1),
-    "2 ** 10 ** 10": (f"inf {SIZE}", 1),
     "dot ** 10 ** 10": "",
     "dot ** 1e29": "",
-    "dot ** -1000000": "",
     "1 / 0": (f"inf {SIZE} at '1 / 0'", 1),
-    "dot * (0 / 0)": (f"nan {SIZE} at '0 / 0'", 8),
     "dot / (1 - 1)": "",
     "dot + 0 ** -1": (f"inf {SIZE} at '0 ** -1'", 7),
-    "log(0) * dot": (f"-inf {SIZE} at 'log(0)'", 1),
     "sqrt(-1)": (f"nan {SIZE}", 1),
-    "exp(1000)": (f"inf {SIZE}", 1),
     "(-8) ** (1 / 3)": (f"nan {SIZE}", 1),
     # size
     "(" * 10**6 + "dot" + ")" * 10**6: ("has 2000003 characters, at most 4096", 0),
-    " " * 10**6 + "dot": ("characters, at most 4096", 0),
     "(" * 150 + "dot" + ")" * 150: "",
     "(" * 2000 + "dot" + ")" * 2000: ("", 0),  # (what is said depends on Python's parser)
-    "-" * 3000 + "dot": ("", 0),
     "-" * 150 + "dot": ("more than 100 levels of nesting", 0),
     "-" * 90 + "dot": "",
-    "+" * 90 + "dot": "",
     "exp(" * 99 + "dot" + ")" * 99: "",
     "exp(" * 150 + "dot" + ")" * 150: ("more than 100 levels of nesting", 405),
     " + ".join(["dot"] * 100): "",
     " + ".join(["dot"] * 500): ("more than 100 levels of nesting", 1),
-    "**".join(["dot"] * 200): ("more than 100 levels of nesting", 501),
     "where(dot < 1, " * 60 + "1" + ", 2)" * 60: "",
     "a" * 4096: ("unknown name 'aaaa", 1),
     "(dot + xx) * " * 90 + "dot": "",
@@ -678,50 +618,9 @@ def test_an_expression_is_text(text: Any) -> None:
         Expression(text, INNER)
 
 
-TOKENS = (
-    "dot",
-    "xx",
-    "a",
-    "n",
-    "exp",
-    "where",
-    "power",
-    "(",
-    ")",
-    ",",
-    "+",
-    "-",
-    "*",
-    "/",
-    "**",
-    "<",
-    "==",
-    " ",
-    "1",
-    "2.5",
-)
-FOREIGN = (
-    "//",
-    "/*",
-    "*/",
-    ".",
-    "_",
-    "=",
-    ";",
-    "{",
-    "}",
-    "\n",
-    "\\",
-    "'",
-    "#",
-    "if",
-    "or",
-    "0x",
-    "1e",
-    "ｅ",
-    "\x00",
-    "__",
-)
+OWN = "dot xx a n exp where power ( ) , + - * / ** < == 1 2.5"
+OTHERS = "// /* */ . _ = ; { } \\ ' # if or 0x 1e ｅ __"
+TOKENS, FOREIGN = (*OWN.split(), " "), (*OTHERS.split(), "\n", "\x00")
 
 
 @settings(max_examples=MANY or 400, derandomize=not MANY, database=None, deadline=None)

@@ -71,15 +71,6 @@ def test_an_expression_has_the_values_of_its_built_in(device: str, name: str) ->
     assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", ["rbf", "poly", "matern32", "laplacian"])
-def test_an_expression_fits_as_its_built_in(device: str, name: str) -> None:
-    models = [SVC(kernel=kernel, device=device).fit(X, SIGNS) for kernel in (built_in(name), own(built_in(name)))]
-    assert models[0].kernel != models[1].kernel
-    assert_array_equal(models[0].predict(X), models[1].predict(X))
-    assert_allclose(models[0].decision_function(X), models[1].decision_function(X), rtol=1e-9, atol=1e-9)
-    assert models[0].fit_report_.steps == models[1].fit_report_.steps
-
-
 @pytest.mark.parametrize(
     ("kernel", "changes"),
     [
@@ -88,36 +79,23 @@ def test_an_expression_fits_as_its_built_in(device: str, name: str) -> None:
             {"gamma": 0.7, "c": 2, "d": 0, "n": 3},
         ),
         (Kernel.elementwise("w * abs(x - y)", "exp(-gamma * s)", gamma=0.2, w=1.0), {"gamma": 1.5, "w": 0.1}),
-        (built_in("rbf"), {"gamma": 2.5}),
-        (built_in("poly"), {"gamma": 0.1, "coef0": 1, "degree": 2}),
         (0.5 * built_in("rbf") + built_in("linear"), {"gamma": 0.3, "scale": 3.0}),
+        ("poly", {"gamma": 0.2, "coef0": 1.0, "degree": 2}),
     ],
     ids=lambda value: "" if isinstance(value, dict) else repr(value)[:30],
 )
-def test_new_numbers_build_nothing(device: str, kernel: Kernel, changes: dict[str, float]) -> None:
+def test_new_numbers_build_nothing(device: str, kernel: Any, changes: dict[str, float]) -> None:
     model = SVC(kernel=kernel, device=device, max_iter=2000, tol=0.1)
     before = model.fit(X, SIGNS).decision_function(X)
     built = contexts.builds
     for name, value in changes.items():
-        after = model.set_params(**{f"kernel__{name}": value}).fit(X, SIGNS).decision_function(X)
-        assert model.kernel.params[name] == value
+        model.set_params(**{name if kernel == "poly" else f"kernel__{name}": value})
+        after = model.fit(X, SIGNS).decision_function(X)
         assert not np.array_equal(after, before)
         before = after
     model.set_params(C=9.0).fit(X, SIGNS).predict(X)
     assert contexts.builds == built
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"), [("poly", {"gamma": 0.2, "coef0": 1.0, "degree": 2}), ("rbf", {"gamma": 3})]
-)
-def test_new_numbers_of_a_name_build_nothing(device: str, name: str, changes: dict[str, float]) -> None:
-    model = SVC(kernel=name, device=device, max_iter=2000, tol=0.1).fit(X, SIGNS)
-    model.predict(X)
-    built = contexts.builds
-    for change in ({parameter: value} for parameter, value in {**changes, "C": 5.0}.items()):
-        model.set_params(**change).fit(X, SIGNS).predict(X)
-    assert contexts.builds == built
-    SVC(kernel=Kernel(f"dot / 3.25 + 0.5 * {len(name)}"), device=device, tol=0.5).fit(X, SIGNS)
+    SVC(kernel=Kernel(f"dot / 3.25 + 0.5 * {len(repr(kernel))}"), device=device, tol=0.5).fit(X, SIGNS)
     assert contexts.builds > built  # it does count
 
 
@@ -187,12 +165,8 @@ def test_other_numbers_make_another_kernel(kernel: Kernel) -> None:
     assert other.set_params(**{name: value}) == kernel
     assert len({kernel, other, other.set_params(**{name: value})}) == 2
     assert (repr(kernel), hash(kernel), kernel.values, kernel.numbers) == before
-
-
-def test_the_numbers_follow_the_values() -> None:
-    kernel = Kernel("exp(-gamma * sqdist)", gamma=0.5)
-    assert kernel.numbers == (-0.5,)
-    assert kernel.set_params(gamma=2).numbers == (-2.0,)
+    gaussian = Kernel(RBF, gamma=0.5)
+    assert (gaussian.numbers, gaussian.set_params(gamma=2).numbers) == ((-0.5,), (-2.0,))
 
 
 def test_differences_that_count() -> None:
@@ -258,6 +232,9 @@ def test_built_ins_keep_their_limits() -> None:
             make("poly").set_params(**change)
     with pytest.raises(TypeError, match=r"degree must be an integer, got 2\.0"):
         make("poly", degree=2.0)
+    for value in (HUGE, 10**5000):
+        with pytest.raises(ValueError, match="degree must be finite"):
+            make("poly", degree=value)
 
 
 # Hostile names, numbers and records
@@ -277,22 +254,7 @@ def test_names_that_no_parameter_has(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "kv",
-        "real",
-        "f0",
-        "f_0",
-        "NUMBER",
-        "kernel_value",
-        "float",
-        "kernel",
-        "self",
-        "deep",
-        "params",
-        "A1_b",
-        "a" * 500,
-    ],
+    "name", ["kv", "real", "f0", "f_0", "NUMBER", "kernel_value", "float", "self", "deep", "params", "A1_b", "a" * 500]
 )
 def test_names_never_reach_the_device(name: str) -> None:
     """Whatever a parameter is called, the program is that of any other name, to the comment."""
@@ -303,10 +265,9 @@ def test_names_never_reach_the_device(name: str) -> None:
 
 
 HUGE = 10**400
-REFUSED_NUMBERS = [
+NO_NUMBERS = [
     np.nan,
     np.inf,
-    -np.inf,
     HUGE,
     -HUGE,
     10**5000,
@@ -321,9 +282,7 @@ REFUSED_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "value", [*REFUSED_NUMBERS, np.longdouble("1e4000")], ids=lambda value: f"{type(value).__name__}"
-)
+@pytest.mark.parametrize("value", [*NO_NUMBERS, np.longdouble("1e4000")], ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("text", ["c * dot", "dot ** c", "dot * 2 ** c"])
 def test_numbers_that_are_none(text: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^c must be"):
@@ -334,12 +293,6 @@ def test_numbers_that_are_none(text: str, value: Any) -> None:
         (TypeError, ValueError), match=r"^(offset|scale) must be|unsupported operand|non-int|concatenate"
     ):
         make("linear") * value if not isinstance(value, np.ndarray) else make("linear") * "1"
-
-
-def test_a_whole_number_beyond_everything_is_refused_for_whole_parameters() -> None:
-    for value in (HUGE, 10**5000):
-        with pytest.raises(ValueError, match="degree must be finite"):
-            make("poly", degree=value)
 
 
 @pytest.mark.parametrize(
@@ -433,31 +386,22 @@ PARAMS = RECORD["params"]
     ("change", "match"),
     [
         ({"expression": "dot; }"}, "character ';'"),
-        ({"expression": "exp(-gamma * sqdist) + c * dot ** n // 1"}, "not part of the language at '//'"),
         ({"expression": "__import__(gamma, c, n)"}, "unknown function"),
         ({"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "not what its expression makes"),
         ({"expression": "rbf"}, "has no parameter c, n"),
-        ({"expression": "dot+" * 3000}, "characters, at most"),
         ({"expression": 3}, "needs expression"),
-        ({"expression": ["dot"]}, "needs expression"),
         ({"element": "}"}, "unknown name 'sqdist'"),
-        ({"element": "1"}, "unknown name 'sqdist'"),
         ({"element": None}, "needs element"),
-        ({"name": "rbf"}, "has no parameter c, n"),
         ({"name": "rbf\n} kernel void"}, "unknown kernel"),
         ({"name": 1}, "needs name"),
         ({"params": {"gamma;": 1.0}}, "a parameter's name is letters"),
         ({"params": {"gamma": 0.1, "c": 0.5}}, "unknown name 'n'"),
         ({"params": {**PARAMS, "d": 1.0}}, "parameter d does not stand in"),
         ({"params": {**PARAMS, "gamma": math.nan}}, "gamma must be finite"),
-        ({"params": {**PARAMS, "gamma": "1"}}, "gamma must be a number"),
-        ({"params": {**PARAMS, "n": 10**400}}, "n must be finite"),
         ({"params": {1: 1.0}}, "are called by text"),
         ({"params": [1.0]}, "needs params"),
         ({"integers": []}, "not what its expression makes"),
-        ({"integers": ["n", "c"]}, "not what its expression makes"),
         ({"integers": ["spam"]}, "not what its expression makes"),
-        ({"integers": [[]]}, "not what its expression makes"),
         ({"integers": "n"}, "needs integers"),
         ({"nonnegative": True}, "not what its expression makes"),
         ({"nonnegative": 1}, "needs nonnegative"),
@@ -510,30 +454,22 @@ E1, E2 = L1(X), L2(X)
         (RBF1 + RBF2, A + B, {"gamma": 0.2, "gamma_2": 0.9}),
         (RBF1 * RBF2, A * B, {"gamma": 0.2, "gamma_2": 0.9}),
         (2 * RBF1, 2 * A, {"gamma": 0.2, "scale": 2.0}),
-        (RBF1 * np.float32(0.5), 0.5 * A, {"gamma": 0.2, "scale": 0.5}),
-        (1 + RBF1, 1 + A, {"gamma": 0.2, "offset": 1.0}),
         (RBF1 + np.int64(3), 3 + A, {"gamma": 0.2, "offset": 3.0}),
         (
             3 * (2 * RBF1 + 1) + 5,
             3 * (2 * A + 1) + 5,
             {"gamma": 0.2, "scale": 2, "offset": 1, "scale_2": 3, "offset_2": 5},
         ),
-        (RBF1**2, A**2, {"gamma": 0.2}),
-        ((RBF1 + LINEAR) ** 3, (A + X @ X.T) ** 3, {"gamma": 0.2}),
         ((RBF1 + RBF2) * RBF2, (A + B) * B, {"gamma": 0.2, "gamma_2": 0.9, "gamma_3": 0.9}),
         (RBF1 + RBF2 * POLY, A + B * P, {"gamma": 0.2, "gamma_3": 0.9, "gamma_2": 1, "coef0": 1, "degree": 2}),
-        ((RBF1 + POLY) * (RBF2 + POLY), (A + P) * (B + P), None),
         (POLY**2 * POLY, P**3, {"gamma": 1, "coef0": 1, "degree": 2, "gamma_2": 1, "coef0_2": 1, "degree_2": 2}),
-        (sum([RBF1, RBF2, POLY]), A + B + P, None),
         (
             RBF1 + Kernel("gamma_2 * dot", gamma_2=3) + RBF2,
             A + 3 * X @ X.T + B,
             {"gamma": 0.2, "gamma_2": 3, "gamma_3": 0.9},
         ),
         (Kernel("a - b * sqdist", a=1, b=0.1) * -1.0, 0.1 * Kernel("sqdist")(X) - 1, {"a": 1, "b": 0.1, "scale": -1}),
-        (L1 + L2, E1 + E2, {"gamma": 0.4, "c": 0.01}),
         (L1 * L1 * L2, E1**2 * E2, {"gamma": 0.4, "gamma_2": 0.4, "c": 0.01}),
-        (2 * L1**2 + 1, 2 * E1**2 + 1, {"gamma": 0.4, "scale": 2, "offset": 1}),
         (make("laplacian", gamma=0.4) + L2, E1 + E2, {"gamma": 0.4, "c": 0.01}),
     ],
     ids=lambda value: repr(value) if isinstance(value, Kernel) else "",
@@ -648,13 +584,10 @@ def test_refused_kernel_parameters_of_an_estimator() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_grid_search_over_a_kernel_s_numbers(device: str, jobs: int) -> None:
-    if jobs > 1 and devices.find(device).platform == "rusticl":
-        pytest.skip("one process is enough there")
+def test_grid_search_over_a_kernel_s_numbers(device: str) -> None:
     grid = {"svc__kernel__gamma": [0.001, 0.3, 100.0], "svc__C": [1.0, 4.0]}
     pipeline = make_pipeline(StandardScaler(), SVC(kernel=Kernel(RBF, gamma=1.0), device=device))
-    search = GridSearchCV(pipeline, grid, n_jobs=jobs).fit(X, SIGNS)
+    search = GridSearchCV(pipeline, grid, n_jobs=1 if devices.find(device).platform == "rusticl" else 2).fit(X, SIGNS)
     by_name = {"svc__gamma": grid["svc__kernel__gamma"], "svc__C": grid["svc__C"]}
     named = GridSearchCV(make_pipeline(StandardScaler(), SVC(device=device)), by_name).fit(X, SIGNS)
     scores, expected = (
@@ -723,23 +656,12 @@ def test_check_looks_at_a_sample_of_rows() -> None:
 
 @pytest.mark.parametrize("kernel", ["chi2", "histogram_intersection", make("chi2") * 2], ids=str)
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_negative_values_are_refused_in_fit(
-    device: str, form: Callable[[np.ndarray], Any], kernel: str | Kernel
-) -> None:
-    with pytest.raises(ValueError, match=r"is for rows without negative values, got -\d"):
-        SVC(kernel=kernel, device=device).fit(form(X), SIGNS)
-
-
-@pytest.mark.parametrize("kernel", ["chi2", make("chi2") * 2], ids=str)
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_negative_values_are_refused_in_predict(
-    device: str, form: Callable[[np.ndarray], Any], kernel: str | Kernel
-) -> None:
+def test_negative_values_are_refused(device: str, form: Callable[[np.ndarray], Any], kernel: str | Kernel) -> None:
     model = SVC(kernel=kernel, device=device).fit(form(np.abs(X)), SIGNS)
     assert model.predict(form(np.abs(X))).shape == (120,)
-    for method in (model.predict, model.decision_function):
+    for call in (model.predict, model.decision_function, lambda rows: clone(model).fit(rows, SIGNS)):
         with pytest.raises(ValueError, match=r"is for rows without negative values, got -\d"):
-            method(form(X))
+            call(form(X))
 
 
 @pytest.mark.parametrize(

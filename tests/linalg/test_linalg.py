@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from pathlib import Path
@@ -47,14 +46,7 @@ def test_each_kernel_once(device: str, profile: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("n", "tile"),
-    [
-        (70, 30),
-        (5, 2),
-        (1, 1),
-        (129, 200),
-        (401, 134),
-        pytest.param(600, 200, marks=pytest.mark.full),
-    ],
+    [(70, 30), (5, 2), (1, 1), (129, 200), (401, 134)],
 )
 @pytest.mark.parametrize("lower", [False, True])
 def test_against_numpy(device: str, profile: str, dtype: str, n: int, tile: int, lower: bool) -> None:
@@ -140,7 +132,7 @@ def test_a_pivot_that_is_not_positive_ends_all_workers(device: str, workers: int
     A[310, 310] = -1.0
     linalg.cholesky(definite(600), device=device, tile=100)  # (programs are built by now)
     before = threading.active_count()
-    for _ in range(30):
+    for _ in range(10):
         began = time.monotonic()
         with pytest.raises(np.linalg.LinAlgError, match=r"order 311 \(tile 3, 3 of 6\)"):
             linalg.cholesky(A, device=[device] * workers, tile=100)
@@ -213,54 +205,26 @@ def test_memory(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         linalg.plan(3000, device=device, tile=1000)
 
 
-def test_bad_input(device: str) -> None:
-    given: dict[str, Any] = {"device": device, "tile": 10}
-    for words, call in (
-        ("A must be a square matrix of at least one row, got shape (3, 2)", lambda: linalg.cholesky(np.ones((3, 2)))),
-        ("U must be a square matrix of at least one row, got shape (0, 0)", lambda: linalg.lauum(np.ones((0, 0)))),
-        ("tile must be >= 1, got 0", lambda: linalg.cholesky(np.eye(3), tile=0)),
-        ("B must be (n,) or (n, k) with n = 3", lambda: linalg.solve_triangular(np.eye(3), np.ones(4), **given)),
-        ("T is singular: number 1 of its diagonal", lambda: linalg.solve_triangular(np.diag([1.0, 0]), np.ones(2))),
-    ):
-        with pytest.raises(ValueError, match=re.escape(words)):
-            call()
-    with pytest.raises(TypeError, match="A must be of real numbers, got complex128"):
-        linalg.cholesky(np.eye(3) * 1j)
-    with pytest.raises(TypeError, match="or a list of at least one of them"):
-        linalg.cholesky(np.eye(3), device=[])
-    for tile in (None, 1, 2):
-        with pytest.raises(np.linalg.LinAlgError, match=r"minor of order [23]"):  # (the tile's last)
-            linalg.cholesky(np.diag([1, np.nan, 1]), device=device, tile=tile)
-    locked = np.eye(3)
-    locked.flags.writeable = False
-    with pytest.raises(ValueError, match="A is read-only"):
-        linalg.cholesky(locked, overwrite_a=True)
-    assert linalg.cholesky([[4, 2], [2, 5]], **given).tolist() == [[2, 1], [0, 2]]
-    assert linalg.cholesky([[4, 2], [2, 5]], device=device, tile=np.int64(1)).tolist() == [[2, 1], [0, 2]]
-
-
 ONE = np.eye(3)
 WRONG = (
+    (lambda **g: linalg.cholesky(np.ones((3, 2))), ValueError, "A must be a square matrix of at least one row, got sh"),
+    (lambda **g: linalg.lauum(np.ones((0, 0))), ValueError, r"U must be a square matrix of at .* got shape \(0, 0\)"),
+    (lambda **g: linalg.cholesky(ONE, tile=0), ValueError, "tile must be >= 1, got 0"),
+    (lambda **g: linalg.solve_triangular(ONE, np.ones(4), **g), ValueError, r"B must be \(n,\) or \(n, k\) with n = 3"),
+    (lambda **g: linalg.solve_triangular(np.diag([1.0, 0]), np.ones(2)), ValueError, "T is singular: number 1 of its"),
+    (lambda **g: linalg.cholesky(ONE, device=[]), TypeError, "or a list of at least one of them"),
     (lambda **_: linalg.plan(0), ValueError, "n must be >= 1, got 0"),
-    (lambda **_: linalg.plan(2.5), TypeError, "n must be an integer >= 1, got 2.5"),
     (lambda **_: linalg.plan(True), TypeError, "n must be an integer >= 1, got True"),
-    (lambda **_: linalg.plan("5"), TypeError, "n must be an integer >= 1, got '5'"),
     (lambda **_: linalg.plan(5, tile=2.0), TypeError, "tile must be an integer >= 1, got 2.0"),
     (lambda **_: linalg.plan(5, "int8"), TypeError, "dtype must be float32 or float64, got 'int8'"),
-    (lambda **_: linalg.plan(5, np.float16), TypeError, "dtype must be float32 or float64, got .*float16"),
-    (lambda **_: linalg.plan(5, complex), TypeError, "dtype must be float32 or float64, got .*complex"),
-    (lambda **_: linalg.plan(5, "what"), TypeError, "dtype must be float32 or float64, got 'what'"),
     (lambda **_: linalg.plan(5, None), TypeError, "dtype must be float32 or float64, got None"),
     (lambda **g: linalg.lauum(ONE + 0j, **g), TypeError, "U must be of real numbers, got complex128"),
     (lambda **g: linalg.cholesky(ONE.astype(str), **g), TypeError, "A must be of real numbers, got <U"),
-    (lambda **g: linalg.cholesky(ONE.astype(object), **g), TypeError, "A must be of real numbers, got object"),
     (lambda **g: linalg.cholesky(scipy.sparse.eye(3), **g), TypeError, "A must be a dense array .*, got a dia_matrix"),
     (lambda **g: linalg.cholesky(np.ma.array(ONE, mask=ONE), **g), TypeError, "A must be .* got a MaskedArray"),
     (lambda **g: linalg.cholesky([[1.0, 0.0], [1.0]], **g), ValueError, "A must be an array of real numbers, got list"),
     (lambda **g: linalg.solve_triangular(ONE + 0j, np.ones(3), **g), TypeError, "T must be of real .* complex128"),
-    (lambda **g: linalg.solve_triangular(ONE, [1 + 2j, 0, 0], **g), TypeError, "B must be of real .* complex128"),
     (lambda **g: linalg.solve_triangular(ONE, ["1", "2", "3"], **g), TypeError, "B must be of real numbers, got <U1"),
-    (lambda **g: linalg.solve_triangular(ONE, None, **g), TypeError, "B must be of real numbers, got object"),
     (lambda **g: linalg.solve_triangular(ONE, 1.0, **g), ValueError, r"B must be \(n,\) or .*got shape \(\)"),
     (lambda **g: linalg.solve_triangular(ONE, [1, np.inf, 0], **g), ValueError, "B must be of finite numbers"),
     (lambda **g: linalg.solve_triangular(ONE.astype("f"), [1e300, 0, 0], **g), ValueError, "B must be .* in float32"),
@@ -279,13 +243,20 @@ def test_what_is_no_matrix_of_real_numbers(device: str, tile: int | None) -> Non
     for call, error, words in WRONG:
         with pytest.raises(error, match=words):
             call(device=device, tile=tile)
-    locked = np.ones(3)
-    locked.flags.writeable = False
-    with pytest.raises(ValueError, match="B is read-only"):
-        linalg.solve_triangular(ONE, locked, overwrite_b=True, device=device, tile=tile)
+    for name, call in (
+        ("A", lambda a: linalg.cholesky(a, overwrite_a=True)),
+        ("B", lambda b: linalg.solve_triangular(ONE, b, overwrite_b=True, device=device, tile=tile)),
+    ):
+        locked = np.eye(3)
+        locked.flags.writeable = False
+        with pytest.raises(ValueError, match=f"{name} is read-only"):
+            call(locked)
+    with pytest.raises(np.linalg.LinAlgError, match=r"minor of order [23]"):  # (the tile's last)
+        linalg.cholesky(np.diag([1, np.nan, 1]), device=device, tile=tile)
     beside = np.array([[1, 2], [np.nan, 4]])  # (the other triangle is not read)
     assert linalg.solve_triangular(beside, [5, 4], device=device, tile=tile).tolist() == [3, 1]
     assert linalg.cholesky(np.asmatrix(4 * ONE), device=device, tile=tile).tolist() == (2 * ONE).tolist()
+    assert linalg.cholesky([[4, 2], [2, 5]], device=device, tile=tile).tolist() == [[2, 1], [0, 2]]
     assert linalg.plan(np.int32(5), np.dtype("f4"), device=device).tile == 5
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +47,14 @@ def test_names_that_find(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.find("0,1")
 
 
-@pytest.mark.parametrize("spec", ["no such device", "99", 99, -1, "no such:0"])
-def test_names_that_do_not(spec: Any) -> None:
-    with pytest.raises(DeviceError, match="no OpenCL device matches") as caught:
-        devices.find(spec)
-    assert USABLE[0].name in str(caught.value)
-
-
-@pytest.mark.parametrize("spec", [True, 1.5, [], object()])
-def test_things_that_are_no_device(spec: object) -> None:
-    with pytest.raises(TypeError, match="device must be"):
-        devices.find(spec)
+def test_names_that_do_not() -> None:
+    for spec in ("no such device", "99", 99, -1, "no such:0"):
+        with pytest.raises(DeviceError, match="no OpenCL device matches") as caught:
+            devices.find(spec)  # type: ignore[arg-type]
+        assert USABLE[0].name in str(caught.value)
+    for thing in (True, 1.5, [], object()):
+        with pytest.raises(TypeError, match="device must be"):
+            devices.find(thing)  # type: ignore[arg-type]
 
 
 def test_several_matches_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +71,11 @@ def test_several_matches_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("intel", [0]),  # a platform's name, though it is part of another's device too
         ("pthread", [1]),
-        ("genuine intel cpu", [0]),
         ("xeon", [1, 2]),
         ("xeon:1", [2]),
         ("intel:0", [0]),
-        ("intel:1", []),
         ("cuda", [3]),  # in full a platform's name, in part another's
         ("", [0, 1, 2, 3, 4]),
-        ("nobody", []),
     ],
 )
 def test_a_platform_s_name_comes_before_a_device_s(text: str, expected: list[int]) -> None:
@@ -108,16 +98,11 @@ PIPE = "llvmpipe (LLVM 15.0.6, 256 bits)"
     ("text", "expected"),
     [
         (MESA, MESA),
-        (PIPE.upper(), PIPE.upper()),
         (f"  {PIPE}:0 ", f"{PIPE}:0"),
-        ("LLVM 15.0.6, DRM", "LLVM 15.0.6, DRM"),
         (f"{PIPE},{MESA}", [PIPE, MESA]),
         (f"0, {PIPE} , gpu:1", ["0", PIPE, "gpu:1"]),
-        (f"{PIPE},{PIPE}", [PIPE, PIPE]),
         ("Maker, Inc.,0", ["Maker, Inc.", "0"]),
         ("10,12", ["10", "12"]),  # indices, though a device's name holds that
-        ("gpu,cpu", ["gpu", "cpu"]),
-        ("nobody, nowhere", ["nobody", "nowhere"]),
         ([MESA, PIPE], [MESA, PIPE]),
     ],
 )
@@ -129,14 +114,9 @@ def test_a_comma_in_a_name_separates_nothing(monkeypatch: pytest.MonkeyPatch, te
     assert devices.listed(text) == (expected if isinstance(expected, list) else [expected])
     monkeypatch.setenv("CLSVM_DEVICE", text if isinstance(text, str) else ",".join(text))
     assert devices.listed(None) == devices.listed(text)
-
-
-@pytest.mark.parametrize("text", [",", f"{PIPE},", f"{PIPE},,{PIPE}", f", {PIPE}"])
-def test_a_name_that_is_missing_beside_one_with_a_comma(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    here = [Listed("rusticl", PIPE)]
-    monkeypatch.setattr(devices, "visible", lambda process: here)
-    with pytest.raises(DeviceError, match="a name on each side of a comma"):
-        devices.separated(text)
+    for missing in (",", f"{PIPE},", f"{PIPE},,{PIPE}", f", {PIPE}"):
+        with pytest.raises(DeviceError, match="a name on each side of a comma"):
+            devices.separated(missing)
 
 
 def test_a_fit_on_a_device_whose_name_has_a_comma(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,23 +206,15 @@ def test_a_runtime_that_does_not_load_is_the_cause(tmp_path: Path, monkeypatch: 
     assert str(devices.no_platform()).startswith(f"{broken} within an address space of 500000 KiB (ulimit -v) (file")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("2GB", 2e9), ("512 MiB", 512 * 2**20), ("1.5k", 1500), (1000, 1000), (None, None)]
-)
-def test_bytes(text: object, expected: float | None) -> None:
-    assert memory.parse_bytes(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1", "2 parsecs", "1e400", 0, -5, float("nan"), "0"])
-def test_no_bytes(text: object) -> None:
-    with pytest.raises(ValueError, match="memory_limit must be a positive number"):
-        memory.parse_bytes(text)
-
-
-@pytest.mark.parametrize("value", [True, [], {}])
-def test_no_bytes_by_type(value: object) -> None:
-    with pytest.raises(TypeError, match="memory_limit"):
-        memory.parse_bytes(value)
+def test_bytes() -> None:
+    given = {"2GB": 2e9, "512 MiB": 512 * 2**20, "1.5k": 1500, 1000: 1000, None: None}
+    assert {text: memory.parse_bytes(text) for text in given} == given
+    for text in ("", "GB", "-1", "2 parsecs", "1e400", 0, -5, float("nan"), "0"):
+        with pytest.raises(ValueError, match="memory_limit must be a positive number"):
+            memory.parse_bytes(text)
+    for value in (True, [], {}):
+        with pytest.raises(TypeError, match="memory_limit"):
+            memory.parse_bytes(value)
 
 
 def test_budget_and_release(device: str) -> None:
@@ -289,28 +261,6 @@ def test_build_error_tells_all(device: str) -> None:
     assert (str(again), again.log, again.source) == (words, caught.value.log, caught.value.source)
 
 
-def _child(queue: multiprocessing.Queue, device: str) -> None:
-    X, y = noisy(80, 3)
-    try:
-        queue.put(float(clsvm.SVC(device=device).fit(X, y).fit_report_.dual))
-    except DeviceError as error:
-        queue.put(str(error))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_trains_or_says_why(device: str) -> None:
-    X, y = noisy(80, 3)
-    dual = clsvm.SVC(device=device).fit(X, y).fit_report_.dual
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_child, args=(queue, device))
-    child.start()
-    answer = queue.get(timeout=60)
-    child.join(timeout=60)
-    assert child.exitcode == 0
-    assert answer == dual or answer.startswith(f"{devices.find(device).platform} does not survive a fork")
-
-
 def test_no_platform_after_a_fork_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some runtimes have none in a forked child."""
     assert "no OpenCL platform was found" in str(devices.no_platform())
@@ -344,75 +294,12 @@ def trained_at(home: Path, device: str) -> list[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("home", ["/dev/null", "/proc"])
-def test_a_home_that_cannot_be_written_is_no_obstacle(device: str, home: str) -> None:
-    converged, *words = trained_at(Path(home), device)
+def test_a_home_that_cannot_be_written_is_no_obstacle(device: str) -> None:
+    converged, *words = trained_at(Path("/proc"), device)
     assert converged == "True"
     assert len(words) == 1
-    assert f"the cache '{home}/.cache/" in words[0]
+    assert "the cache '/proc/.cache/" in words[0]
     assert "cannot be written" in words[0]
-
-
-@pytest.mark.full
-def test_a_home_that_is_full_is_no_obstacle(device: str, tmp_path: Path) -> None:
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=False).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
-        converged, *words = trained_at(tmp_path, device)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
-    assert converged == "True"
-    assert len(words) == 1
-    assert "bytes free" in words[0] or "No space left" in words[0]
-
-
-@pytest.mark.full
-def test_a_home_with_room_is_used(device: str, tmp_path: Path) -> None:
-    assert trained_at(tmp_path, device) == ["True"]
-    assert (tmp_path / ".cache").is_dir()
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
-@pytest.mark.parametrize("room", [True, False])
-def test_another_user_s_home_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool) -> None:
-    """room: whether there is any other place for a file."""
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    for name in (*SETTINGS, "OCL_ICD_FILENAMES"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(icd, "SYSTEM_VENDORS", tmp_path / "none")
-    monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([Path("/some/libone.so")]))
-    monkeypatch.setattr(icd, "_bundled", lambda: iter(()))  # (the environment may be where that user may not look)
-    spare = cache(caches.spare.__wrapped__) if room else lambda: None
-    monkeypatch.setattr(caches, "spare", spare)
-    read, write = os.pipe()
-    process = os.fork()
-    if not process:
-        try:
-            os.setuid(65534)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                icd.prepare()
-            found = [len(caught), os.environ["PYOPENCL_NO_CACHE"], os.environ["OCL_ICD_VENDORS"]]
-            os.write(write, "|".join(map(str, found)).encode())
-        except Exception as error:
-            os.write(write, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        told = answer.read()
-    assert told.count("|") == 2, told
-    count, off, vendors = told.split("|")
-    os.waitpid(process, 0)
-    assert (count, off) == ("1", "1")
-    if room:
-        entries = {path.read_text() for path in Path(vendors).glob("*.icd")}
-        assert "/some/libone.so" in entries
-        shutil.rmtree(Path(vendors).parent)
-    else:
-        assert vendors == "/some/libone.so"
 
 
 def test_a_cache_that_fails_later_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,12 +323,12 @@ def unaligned(array: np.ndarray, offset: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
-@pytest.mark.parametrize("offset", [1, 2, 4, 7])
-def test_a_view_is_of_the_array_wherever_it_stands(device: str, dtype: type, offset: int) -> None:
-    array = unaligned(np.arange(50).astype(dtype), offset)
-    with Stream(device) as stream, stream.view(array) as (buffer, begin):
-        whole = stream.read(buffer, dtype, begin + array.size)
-    np.testing.assert_array_equal(whole[begin:], array)
+def test_a_view_is_of_the_array_wherever_it_stands(device: str, dtype: type) -> None:
+    for offset in (1, 2, 4, 7):
+        array = unaligned(np.arange(50).astype(dtype), offset)
+        with Stream(device) as stream, stream.view(array) as (buffer, begin):
+            whole = stream.read(buffer, dtype, begin + array.size)
+        np.testing.assert_array_equal(whole[begin:], array)
 
 
 @pytest.mark.oclgrind

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from benchmarks import check
 from clsvm import SVC, SVR, NuSVC, kernels
 from clsvm.fit import host, side_by_side
 from clsvm.gram import layouts, programs, store
@@ -19,7 +20,6 @@ from clsvm.gram.store import StoredGram
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch, member_tiles
-from tests import recheck
 from tests.conftest import take_profile
 
 
@@ -210,7 +210,7 @@ def test_a_sample_of_a_large_member_spares_the_rest(device: str, monkeypatch: py
         if most:
             monkeypatch.setattr(batch._Batch, "_shifted", lambda self, members: np.full(len(self.b), np.inf))
         model = make(gamma=0.1, tol=1e-2, device=device).fit(X, y)
-        report, checked = model.fit_report_, recheck.check(model, K, y)
+        report, checked = model.fit_report_, check.check(model, K, y)
         assert report.selection == "all rows are one working set"
         assert len(model.support_) > batch.MANY
         assert (report.exact_rows == 0) == spared
@@ -233,7 +233,7 @@ def test_a_few_rows_that_rounding_moves_are_found(device: str) -> None:
     y[:copies], y[copies : 2 * copies] = 2 * copies * C, -2 * copies * C
     model = SVR(gamma=1.0, C=C, epsilon=0.1, device=device).fit(X, y)
     assert model.fit_report_.converged
-    assert recheck.check(model, K, y).violation <= 1.2 * model.tol
+    assert check.check(model, K, y).violation <= 1.2 * model.tol
 
 
 @pytest.mark.parametrize("given", [False, True])
