@@ -171,16 +171,16 @@ class FitContext:
         self.recalled = frozenset(solved)
 
     def left(self) -> float:
-        """The seconds that are left."""
+        """Return the seconds that are left."""
         limit = self.options.max_time
         return np.inf if limit is None else limit - (perf_counter() - self.since)
 
     def steps_left(self, steps: int) -> int:
-        """How many steps more a subproblem may take after ``steps``, -1 for no limit."""
+        """Return how many steps more a subproblem may take after ``steps``, -1 for no limit."""
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
-        """What there is of some rows: themselves, or the kernel values between them."""
+        """Return some rows, or the kernel values between them."""
         return self.X[np.ix_(rows, rows)] if isinstance(self.kernel, Precomputed) else self.X[rows]
 
     def forget(self, places: Iterable[int]) -> None:
@@ -190,7 +190,7 @@ class FitContext:
             self.ended.discard(place)
 
     def save(self, place: int) -> Callable[[Vector], None] | None:
-        """What keeps coefficients of a subproblem, where that is asked for."""
+        """Return a function that keeps coefficients of a subproblem, None where no checkpoint is asked for."""
         return None if self.checkpoint is None else partial(self.checkpoint.save, place)
 
     def found(self, place: int, result: Result, last: bool = False) -> None:

@@ -28,12 +28,12 @@ FAR = 1.2
 def choose(
     stream: Stream, gram: Products, working_set: int | str, cache: float | str, n: int | None = None
 ) -> tuple[int, int, str]:
-    """(working set size, bytes of the row cache, why): the numbers given, or those of the least cost by the device's
-    measured rates (profiles.py), in dense multiply-adds. n: rows of the problem, where these are not all of them.
+    """Return the working set size, the bytes of the row cache, and why: the numbers given, or the sizes of the least
+    cost by the device's measured rates (profiles.py), in dense multiply-adds.
 
-    A value of K costs a row's cells to compute and ``cache_cost`` cells to read again from the row cache: rows are kept
-    where that is less. A large working set leaves fewer rows to compute, launches and looks to pay, a small one has the
-    cheaper tile and inner steps (:func:`cost`).
+    n: rows of the problem, where these are not all of them. A value of K costs a row's cells to compute and
+    ``cache_cost`` cells to read again from the row cache: rows are kept where that is less. A large working set leaves
+    fewer rows to compute and fewer launches. A small one has the cheaper tile and SMO iterations (:func:`cost`).
     """
     profile, rows, words = stream.profile, gram.rows, []
     cells = rows.cost
@@ -67,15 +67,18 @@ def choose(
 
 
 def _kept(stream: Stream, rows: Rows, cache: float | str) -> float:
-    """How many rows of K a row cache of that size holds."""
+    """Return how many rows of K a row cache of that size holds."""
     room = CACHE_SHARE * (stream.limit - stream.held)
     asked = room if cache == "auto" else min(room, float(cache) * 1e6)
     return float(asked) / (np.dtype(rows.dtype).itemsize * rows.n_pad)
 
 
 def _value(profile: Profile, cells: float, n: int, kept: float, W: int) -> float:
-    """What a value of K costs on average, where the row cache holds ``kept`` rows of n, in dense cells: that of a row
-    which is there is read. Rows that stay in the working set are there, if it is not too large for the row cache."""
+    """Return the mean cost of a value of K in dense cells, where the row cache holds ``kept`` rows of n.
+
+    A value of a cached row is read. Rows that stay in the working set are cached, if the set is not too large for the
+    row cache.
+    """
     there = min(1.0, kept / (n * SUPPORT))
     again = AGAIN * (STAYING * W / kept) ** FORGOTTEN if 0 < kept < STAYING * W else 1.0
     return there * min(cells, profile.cache_cost) + (1 - there) * again * cells
@@ -86,11 +89,11 @@ def _sizes(largest: int) -> list[int]:
 
 
 def cost(profile: Profile, n: int, width: float, value: float, W: int, laid: float = 0.0) -> float:
-    """What a solve with a working set of W costs, up to a factor that is the same for every W.
+    """Return the cost of a solve with a working set of W, up to a factor that is the same for every W.
 
-    width: cells of a working vector. value: cost of a value of K. laid: of a row that every step lays out anew. For
-    each row that changes: its n values, its share of an outer step (launches, laying out, the choice of the working
-    set, the new half of the W x W tile, computed or copied), its inner steps.
+    width: cells of a right-hand row. value: cost of a value of K. laid: cost of a row that every outer iteration lays
+    out anew. A row that changes costs its n values, its SMO iterations, and its share of an outer iteration: launches,
+    laying out, the choice of the working set, and the new half of the W x W tile.
     """
     changed = FRESH * min(W, n * SUPPORT)
     tile = W * W / 2 * max(width, 1)

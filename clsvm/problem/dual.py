@@ -89,7 +89,7 @@ class Problem:
         return int(self.q.shape[1])
 
     def among(self, rows: NDArray[np.intp], n: int) -> Problem:
-        """The same problem over n rows, of which ``rows`` are in it."""
+        """Return the same problem over n rows, of which ``rows`` are in it."""
 
         def spread(values: Vector) -> Vector:
             out = np.zeros((self.problems, n))
@@ -100,14 +100,13 @@ class Problem:
         return replace(self, lo=spread(self.lo), hi=spread(self.hi), q=spread(self.q), start=start)
 
     def ratio(self, other: Problem) -> float:
-        """By how much the bounds of ``other`` are wider, over the rows that both problems have; 1 where they share
-        none."""
+        """Return how many times as wide the bounds of ``other`` are, over the rows that both problems have, else 1."""
         both = (self.hi > self.lo) & (other.hi > other.lo)
         mine, its = (float((p.hi - p.lo)[both].sum()) for p in (self, other))
         return its / mine if mine > 0 else 1.0
 
     def feasible(self, b: Vector) -> Vector:
-        """Coefficients near ``b`` (problems, n) that keep every bound and the constraint: where to start from.
+        """Return coefficients near ``b`` (problems, n) that keep every bound and the constraint, to start from.
 
         Clipped; then what adds up to too much is scaled down to what stands against it.
         """
@@ -134,13 +133,14 @@ class Problem:
         return b
 
     def snapped(self, b: Vector, lo: Vector, hi: Vector) -> Vector:
-        """``b`` (problems, n), found for the bounds lo and hi, which a device rounded, within the bounds themselves."""
+        """Return ``b`` (problems, n), found for bounds lo and hi that a device rounded, within its bounds."""
         return np.clip(np.where(b == hi, self.hi, np.where(b == lo, self.lo, b)), self.lo, self.hi)
 
     def settled(self, b: Vector, f: Vector, rho: Vector) -> Vector:
-        """``b`` (problems, n) within the bounds, with the sum that each group must have: what is too much is given, and
-        what is missing taken, by the rows nearest to the margin, |f - rho| with f (problems, n) and rho (problems,
-        groups). For all constraints but COUPLED.
+        """Return ``b`` (problems, n) within the bounds, with the sum that each group must have.
+
+        The rows nearest to the margin, by |f - rho| with f (problems, n) and rho (problems, groups), give what is too
+        much and take what is missing. For all constraints but COUPLED.
         """
         b = np.clip(b, self.lo, self.hi)
         group, away = self.group, np.abs(f - self.offset(rho))
@@ -155,8 +155,10 @@ class Problem:
         return b
 
     def offset(self, rho: Vector) -> Vector:
-        """The offset of each coefficient (problems, n), by those of the groups (problems, groups). For all constraints
-        but COUPLED."""
+        """Return the offset of each coefficient (problems, n), by those of the groups (problems, groups).
+
+        For all constraints but COUPLED.
+        """
         return np.asarray(rho.ravel()[self.group])
 
 
@@ -192,8 +194,8 @@ class Subproblem:
 
 
 def filled(b: Vector, hi: Vector, total: float) -> Vector:
-    """Something like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it, clipped, and what is missing
-    laid on the first rows."""
+    """Return coefficients like b (n,) >= 0 with 0 <= b <= hi and the sum ``total``: scaled to it and clipped, with what
+    is missing laid on the first rows."""
     b = np.minimum(b * (total / b.sum()) if b.sum() > 0 else b, hi)
     room = np.cumsum(hi - b)
     missing = max(0.0, total - b.sum())

@@ -21,7 +21,7 @@ _label: ContextVar[str] = ContextVar("label", default="")
 
 @contextlib.contextmanager
 def labelled(words: str) -> Iterator[None]:
-    """What is shown meanwhile begins with ``words``, such as "fold 2 of 5"."""
+    """Begin all that is shown inside with ``words``, such as "fold 2 of 5"."""
     token = _label.set(words)
     try:
         yield
@@ -139,7 +139,7 @@ class Display:
 
 @contextlib.contextmanager
 def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """What takes how many of ``total`` are done, and shows it on a terminal where all takes longer than a moment."""
+    """Yield a function to call with the number of things done, of ``total``, which a terminal shows after a moment."""
     began = perf_counter()
     with contextlib.ExitStack() as stack:
         bar: Callable[[str, float], None] | None = None
@@ -158,7 +158,7 @@ def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A line on stderr that goes at the end: what takes its words and the share that is done."""
+    """Yield a function to call with words and the share that is done, for a line on stderr that goes at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column

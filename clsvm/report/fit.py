@@ -1,4 +1,4 @@
-"""What a fit says of itself: how it ended, how good the result is, what it cost."""
+"""Reports of fits: how a fit ended, how good the result is, what it cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def by_part(seconds: Mapping[str, float], of: Mapping[str, tuple[str, ...]] = PARTS) -> dict[str, float]:
-    """A report's seconds as parts, by default of :data:`PARTS`, which sum to its "total" (without one: to all seconds).
+    """Return a report's seconds as parts, by default :data:`PARTS`, which sum to its "total", or to all seconds.
 
     Clustering is all that it takes to lay the rows out on the device; gram is K among the working set; update is kernel
     rows, computed or stored, and what they add to f. Source: Cotter, Srebro, Keshet 2011, figure 2.
@@ -58,11 +58,11 @@ class Record:
         return type(self), tuple(dict(value) if isinstance(value, Mapping) else value for _, value in self._held())
 
     def to_dict(self) -> dict[str, Any]:
-        """The record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
+        """Return the record in JSON's types: ``trace`` a list of objects, numbers that are nan or infinite None."""
         return {name: _plain(value) for name, value in self._held()}
 
     def _held(self) -> list[tuple[str, Any]]:
-        """The fields by name, in their order."""
+        """Return the fields by name, in their order."""
         return [(one.name, getattr(self, one.name)) for one in fields(self)]  # type: ignore[arg-type]
 
 

@@ -54,10 +54,10 @@ class Point(NamedTuple):
 
 
 class Progress(Protocol):
-    """What is told of a fit while it runs."""
+    """Show a fit while it runs."""
 
     def __call__(self, point: Point) -> None:
-        """Where the solver stands."""
+        """Show where the solver stands."""
 
     def phase(self, words: str) -> None:
-        """What the fit does now, until the next point: a part of it that has no points of its own."""
+        """Show what the fit does until the next point: a part of it that has no points of its own."""
