@@ -21,13 +21,17 @@ Block = Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]]  # K
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of a solve. max_iter: steps, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the
-    row cache. kernel_scale: the rounding error of K in units of its dtype's eps. exact: see module; None where K is
-    exact enough as it is. sizes: of rows (n,), by which a sample of them is taken (certificate.certified). start:
-    feasible coefficients (problems, n) to begin with; known: coefficients near those and the f of them; looked: the
-    rows (n,) of which that f is of kernel values in float64. save: called with the coefficients at least ``save_every``
-    seconds apart, and where the solve is interrupted. reported: whether somebody is told of seconds by part, for which
-    the host waits more often, of a trace, and of objectives, whose rounding is looked at."""
+    """What one solve is asked.
+
+    max_iter: SMO iterations, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the row cache.
+    kernel_scale: the rounding error of K in units of its dtype's eps. exact: computes K b of rows in float64, None where
+    K is exact enough as it is. sizes: of rows (n,), by which the float64 check draws a sample of them.
+    start: feasible coefficients (problems, n) to begin with. known: coefficients near those, and the f of them. looked:
+    rows (n,) whose known f is of kernel values in float64.
+    save: called with the coefficients at least ``save_every`` seconds apart, and where the solve is interrupted.
+    reported: whether a report follows. The host then waits for each part of an outer iteration to count its seconds,
+    keeps a trace, and checks the rounding of objectives.
+    """
 
     tol: float
     gap_tol: float | None
@@ -48,9 +52,12 @@ class Settings:
 
 
 class Checks(NamedTuple):
-    """What is known of the rounding of K, and how it is seen. kernel_scale: of a value, in units of its dtype's eps.
-    exact: makes the same products in float64, or blocks of K on the host. sample: such blocks, of few rows. sizes: of
-    all rows, for a sample of those of large subproblems (certificate.certified)."""
+    """What a batch knows of the rounding of K.
+
+    kernel_scale: the error of a value, in units of its dtype's eps. exact: makes the same products in float64, or blocks
+    of K on the host. sample: blocks of K on the host, for few rows. sizes: of all rows, for a sample of the rows of
+    large subproblems.
+    """
 
     kernel_scale: float
     exact: Callable[[], Products | Block] | None = None
