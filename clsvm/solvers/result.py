@@ -24,8 +24,8 @@ class Settings:
     """What one solve is asked.
 
     max_iter: SMO iterations, -1 for no limit. max_time: seconds, None for no limit. cache_bytes: of the row cache.
-    kernel_scale: the rounding error of K in units of its dtype's eps. exact: computes K b of rows in float64, None where
-    K is exact enough as it is. sizes: of rows (n,), by which the float64 check draws a sample of them.
+    kernel_scale: the rounding error of K in units of its dtype's eps. exact: computes K b of rows in float64; None
+    where K is exact enough as it is. sizes: of rows (n,), by which the float64 check draws a sample of them.
     start: feasible coefficients (problems, n) to begin with. known: coefficients near those, and the f of them. looked:
     rows (n,) whose known f is of kernel values in float64.
     save: called with the coefficients at least ``save_every`` seconds apart, and where the solve is interrupted.
@@ -54,9 +54,9 @@ class Settings:
 class Checks(NamedTuple):
     """What a batch knows of the rounding of K.
 
-    kernel_scale: the error of a value, in units of its dtype's eps. exact: makes the same products in float64, or blocks
-    of K on the host. sample: blocks of K on the host, for few rows. sizes: of all rows, for a sample of the rows of
-    large subproblems.
+    kernel_scale: the error of a value, in units of its dtype's eps. exact: makes the same products in float64, or
+    blocks of K on the host. sample: blocks of K on the host, for few rows. sizes: of all rows, for a sample of the rows
+    of large subproblems.
     """
 
     kernel_scale: float
