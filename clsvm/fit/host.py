@@ -8,6 +8,7 @@ the coefficients in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from clsvm.gram.products import Gram
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
-from clsvm.report import Point, Progress, Status, relative_gap
+from clsvm.report import Point, Progress, Status
 from clsvm.solvers import Result, active_set, certificate
 from clsvm.threads import go_on
 
@@ -137,26 +138,24 @@ def kernel_values(
     return _centred(Values((K + K.T) / 2, min(scale, own)), problem)
 
 
+@dataclass
+class End:
+    """What ends a solve on the host beside its tolerance, and who is told of it. most: steps of the active set.
+    max_time: seconds. save: called with the best coefficients where the solve is interrupted."""
+
+    gap_tol: float | None = None
+    most: float = np.inf
+    max_time: float = np.inf
+    progress: Progress | None = None
+    save: Callable[[Vector], None] | None = None
+
+
 def solve(
-    stream: Stream,
-    values: Values,
-    problem: Problem,
-    start: Vector | None,
-    tol: float,
-    gap_tol: float | None = None,
-    most: float = np.inf,
-    max_time: float = np.inf,
-    aim: float = 1.0,
-    progress: Progress | None = None,
-    save: Callable[[Vector], None] | None = None,
+    stream: Stream, values: Values, problem: Problem, start: Vector | None, tol: float, end: End, aim: float = 1.0
 ) -> Result:
     """Solve ``problem``, one or coupled ones, over K of ``values`` from feasible coefficients ``start`` (problems, m).
-
-    most: steps of the active set, which the solution counts. max_time: seconds. aim: the share of tol at which the work
-    ends. save: called with the best coefficients where the work is interrupted.
-    """
-    began, best, K = perf_counter(), start, values.K
-    status = Status.STALLED
+    aim: the share of tol at which the work ends."""
+    began, best, K, status = perf_counter(), start, values.K, Status.STALLED
     stream.peak = max(stream.peak, stream.held + 8 * (K.size + COPIES * problem.q.size**2))
     if start is None:
         start = np.zeros(problem.q.shape) if problem.start is None else problem.start
@@ -165,66 +164,41 @@ def solve(
         nonlocal status, best
         go_on()
         best, now = found.b, perf_counter() - began
-        if progress:
+        if end.progress:
             nan = float("nan")
-            progress(Point(now, found.steps, 0, nan, nan, nan, found.violation))
-        if gap_tol is not None and _reached(problem, found.b, found.f).gap <= gap_tol:
+            end.progress(Point(now, found.steps, 0, nan, nan, nan, found.violation))
+        if end.gap_tol is not None and certificate.reached(problem, found.b, found.f).gap <= end.gap_tol:
             status = Status.GAP
-        elif now >= max_time:
+        elif now >= end.max_time:
             status = Status.MAX_TIME
-        elif found.steps >= most:
+        elif found.steps >= end.most:
             status = Status.MAX_ITER
         return status is Status.STALLED
 
     try:
         with few_threads(K.shape[0]):
-            found = active_set.solve(K, problem, start, aim * tol, going, most)
+            found = active_set.solve(K, problem, start, aim * tol, going, end.most)
     except KeyboardInterrupt:
-        if save and best is not None:
-            save(best)
+        if end.save and best is not None:
+            end.save(best)
         raise
     b, f = found.b, found.f + values.beyond(found.b)
-    rho, primal, dual, violation, gap = _reached(problem, b, f)
-    if violation <= tol:
-        status = Status.TOLERANCE
-    seconds = perf_counter() - began
-    point = Point(seconds, found.steps, 0, float(primal.sum()), float(dual.sum()), gap, violation, len(K))
+    at = certificate.reached(problem, b, f)
+    seconds, primal, dual = perf_counter() - began, float(at.primal.sum()), float(at.dual.sum())
     return Result(
         b=b,
         f=f,
-        rho=rho,
-        primal=float(primal.sum()),
-        dual=float(dual.sum()),
-        violation=violation,
+        rho=at.rho,
+        primal=primal,
+        dual=dual,
+        violation=at.violation,
         steps=found.steps,
-        status=status,
+        status=Status.TOLERANCE if at.violation <= tol else status,
         error_bound=EPS * values.scale * float(np.abs(b).sum(axis=1).max()),
         exact_rows=int(b.size),
-        outer_steps=0,
         rows_computed=len(K),
         working_set=int(b.size),
         seconds={"active set": seconds},
-        trace=(point,),
+        trace=(Point(seconds, found.steps, 0, primal, dual, at.gap, at.violation, len(K)),),
         dtype="float64",
     )
-
-
-class _Reached(NamedTuple):
-    """Offsets (problems, groups), primal and dual of each problem (coupled ones have one), violation and gap of all."""
-
-    rho: Vector
-    primal: Vector
-    dual: Vector
-    violation: float
-    gap: float
-
-
-def _reached(problem: Problem, b: Vector, f: Vector) -> _Reached:
-    seen = certificate.of(problem, b, f)
-    if problem.constraint is Constraint.COUPLED:
-        rho = np.zeros((problem.problems, 1))
-        at = np.zeros(b.shape)
-    else:
-        rho, at = seen.rho.reshape(problem.problems, -1), seen.offset.reshape(b.shape)
-    primal, dual = certificate.objectives(problem, b, f, at)
-    return _Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))

@@ -46,12 +46,14 @@ class OnHost:
             problem,
             problem.feasible(before.b) if before else asked["start"],
             self._tol,
-            self._gap_tol,
-            most=np.inf if most < 0 else most,
-            max_time=np.inf if limit is None else limit - (perf_counter() - began),
-            aim=aim,
-            progress=asked.get("progress"),
-            save=asked.get("save"),
+            host.End(
+                self._gap_tol,
+                np.inf if most < 0 else most,
+                np.inf if limit is None else limit - (perf_counter() - began),
+                asked.get("progress"),
+                asked.get("save"),
+            ),
+            aim,
         )
         return found.after(before).certain(host.EPS * self._values.scale, self._tol, self._gap_tol)
 

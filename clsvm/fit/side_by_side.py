@@ -134,9 +134,11 @@ class _Work:
             options.tol,
             context.steps_left(max((one.steps for one in before if one), default=0)),
             Checks(self.scale.own, (lambda: self._double) if checked else None, sample, self.scale.sizes),
-            lambda at, result: self._watch(able[at], result.after(before[at])),
-            lambda: context.left() <= 0,
-            None if kept is None else lambda at, b: kept.stands(able[at], b),
+            batch.Told(
+                lambda at, result: self._watch(able[at], result.after(before[at])),
+                lambda: context.left() <= 0,
+                None if kept is None else lambda at, b: kept.stands(able[at], b),
+            ),
         )
         for place, one, result in zip(able, before, results, strict=True):
             if result is not None:

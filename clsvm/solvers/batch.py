@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +39,6 @@ from clsvm.solvers.selection import View
 from clsvm.threads import one_thread
 
 Vector = NDArray[np.float64]
-Stands = Callable[[int, Vector], object]
 SMALL = 128  # rows of the smallest member that work-groups take
 STOP = 0.1  # of tol, for the subproblem: the rest is for what rounding of K hides
 FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
@@ -51,6 +49,15 @@ SAMPLE, SURE = 16, 2  # rows that say what rounding did; how many times the most
 MANY = 2 * certificate.SAMPLE  # support vectors beyond which more rows say it
 LOOSE = 1.5  # times the size that is asked for: buffers of larger members, which are taken again
 ON_HOST = 1 / 8  # float64 values that cost what laying out a cell of the rows does
+
+
+class Told(NamedTuple):
+    """Who is told of members at work, by their places. watch: of each result as it comes. over: asked after each
+    launch; where it says True the members at work are left as they are. stands: where each member at work stands."""
+
+    watch: Callable[[int, Result], object] = lambda place, result: None
+    over: Callable[[], bool] = lambda: False
+    stands: Callable[[int, Vector], object] | None = None
 
 
 def largest(stream: Stream) -> int:
@@ -82,14 +89,11 @@ def solve(
     tol: float,
     max_iter: int,
     checks: Checks,
-    watch: Callable[[int, Result], object] = lambda place, result: None,
-    over: Callable[[], bool] = lambda: False,
-    stands: Stands | None = None,
+    told: Told | None = None,
 ) -> list[Result | None]:
-    """The result of each member, in order. watch is told of each as it comes (place, result). over: asked after each
-    launch; where it says True the members at work are left as they are, and the rest is None. max_iter: pair steps of a
-    member, -1 for the profile's patience. stands: told after each launch where each member at work stands (place, b).
-    Members are at most :func:`largest` rows."""
+    """Return the result of each member, in order; None where time was over before. max_iter: pair steps of a member, -1
+    for the profile's patience. Members are at most :func:`largest` rows."""
+    told = told or Told()
     found: list[Result | None] = [None] * len(members)
     if not members:
         return found
@@ -107,12 +111,11 @@ def solve(
                     stream.clear(Q, nbytes)
                 blank = True
                 batch.tiles()
-            tell = stands and partial(_tell, stands, places)
-            for place, result in zip(places, batch.run(tol, max_iter, over, tell), strict=True):
+            for place, result in zip(places, batch.run(tol, max_iter, told, places), strict=True):
                 found[place] = result
-                watch(place, result)
+                told.watch(place, result)
             batch.free()
-            if over():
+            if told.over():
                 break
     stream.free(Q)
     return found
@@ -138,11 +141,6 @@ def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int])
         count = max(1, min(max(unit, ROWS // W // unit * unit), room))
         yield order[first : first + count]
         first += count
-
-
-def _tell(stands: Stands, places: Sequence[int], p: int, b: Vector) -> None:
-    """Tell where member p of a batch of ``places`` stands."""
-    stands(places[p], b)
 
 
 class _Device(NamedTuple):
@@ -207,8 +205,8 @@ class _Batch:
         self.stream.finish()
         self.stream.free(self.device.whole, self.at, *self.panel.buffers())
 
-    def run(self, tol: float, max_iter: int, over: Callable[[], bool], stands: Stands | None) -> list[Result]:
-        """Solve the members; return what each comes to."""
+    def run(self, tol: float, max_iter: int, told: Told, places: Sequence[int]) -> list[Result]:
+        """Solve the members, which are told of by their ``places``; return what each comes to."""
         (B, W), profile = self.b.shape, self.stream.profile
         budget = profile.patience * W if max_iter < 0 else max_iter
         stop = NEARER if W <= FEW else STOP
@@ -221,9 +219,9 @@ class _Batch:
         while True:
             self._solve(limits)
             self.b = self.stream.read_wide(self.device.state.b, (B, W))
-            if stands:
-                for p, member in enumerate(self.members):
-                    stands(p, self.b[p, : len(member.rows)].copy())
+            if told.stands:
+                for place, b, member in zip(places, self.b, self.members, strict=True):
+                    told.stands(place, b[: len(member.rows)].copy())
             self._respond()
             before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
             seen, bound, still = self._extremes(), self._bound(), steps == before
@@ -241,7 +239,7 @@ class _Batch:
                 violation = seen.violations.reshape(B, -1).max(axis=1)
                 hidden[exact] = 0
             sure = violation + hidden <= tol
-            if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or over():
+            if not (~sure & (~still | (exact & ~checked)) & (steps < budget)).any() or told.over():
                 break
         ends = zip(*map(np.ndarray.tolist, (violation, steps, bound, near.sum(axis=1), sure)), strict=True)
         return [self._result(p, seen, *end) for p, end in enumerate(ends)]

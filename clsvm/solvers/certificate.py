@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.problem import Constraint, Problem
-from clsvm.report import Status
+from clsvm.report import Status, relative_gap
 
 Vector = NDArray[np.float64]
 Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
@@ -298,6 +298,26 @@ def objectives(problem: Problem, b: Vector, f: Vector, offset: Vector) -> tuple[
     loss = np.maximum(np.maximum(lo * (slack + kink), hi * (slack - kink)), 0).sum(axis=1)
     dual = -(quadratic / 2 + (q * b).sum(axis=1) + kink * np.abs(b).sum(axis=1))
     return quadratic / 2 + loss - (offset * b).sum(axis=1), dual
+
+
+class Reached(NamedTuple):
+    """What coefficients come to: offsets (problems, groups), primal and dual of each problem, of coupled ones together;
+    violation and relative gap, the largest of all."""
+
+    rho: Vector
+    primal: Vector
+    dual: Vector
+    violation: float
+    gap: float
+
+
+def reached(problem: Problem, b: Vector, f: Vector) -> Reached:
+    """Return what coefficients b (problems, n) with f = K b + q come to."""
+    seen = of(problem, b, f)
+    primal, dual = objectives(problem, b, f, seen.offset.reshape(b.shape))
+    coupled = problem.constraint is Constraint.COUPLED
+    rho = np.zeros((problem.problems, 1)) if coupled else seen.rho.reshape(problem.problems, -1)
+    return Reached(rho, primal, dual, seen.violation, float(max(map(relative_gap, primal, dual))))
 
 
 def level(problem: Problem, b: Vector, f: Vector) -> tuple[Vector, Vector]:
