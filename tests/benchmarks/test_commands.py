@@ -70,8 +70,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     network = studies.Network(d=60, classes=4, latent=5, hidden=12)
     sizes = ladder.Sizes(5, ((2, 40), (3, 17)), (16, 33), (64, 100), 1 << 16, 4, 0.0, (16,))
     for where, value in (
-        ("fits.SMALL", ("iris", "diabetes")), ("growth.FIRST", 200), ("larger.ROWS", 6000), ("larger.WIDE", 100),
-        ("larger.CACHE", 0.1), ("larger.LIMIT", 600000), ("larger.LOSS", np.inf), ("gtsvm.FITS", 1),
+        ("fits.SMALL", ("iris", "diabetes")), ("growth.FIRST", 200), ("larger.ROWS", 6000), ("larger.WIDE", 200),
+        ("larger.CACHE", 0.1), ("larger.LIMIT", 1200000), ("larger.LOSS", np.inf), ("gtsvm.FITS", 1),
         ("boostsvm.products.ALLOWED", np.inf), ("falkon.FEATURES", (3,)), ("falkon.PRODUCT", (900, 50)),
         ("studies.Network", lambda: network), ("studies.FIRST", 200), ("studies.CENTERS", (100, 200)),
         ("studies.WARM", 100), ("ablation.WARM", 100),
@@ -121,8 +121,8 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         ((*ROWS, 0, "misses", BROKEN), ("sets", 0, "asked", False)),
     ),
     "predict --sets iris --repeats 2 --limit 60": ("| iris 112x4 | 38 |", ()),
-    "larger --sets mapped,huge --repeats 1 --bytes 2.4e6": (
-        "| mapped 6000x100 |",
+    "larger --sets mapped,huge --repeats 1 --bytes 4.8e6": (
+        "| mapped 6000x200 |",
         (("sets", 0, "limit", 1), ("sets", 0, "in core", "dual", 1.0), ("sets", 1, "anonymous", larger.RESIDENT)),
     ),
     "outofcore --sizes 96 --dtypes float64 --repeats 1": ("| cholesky | float64 |", (("rows", 0, "apart", 1e-9),)),
