@@ -24,19 +24,15 @@ from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.feature_selection import RFE
-from sklearn.inspection import DecisionBoundaryDisplay, permutation_importance
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
-    HalvingGridSearchCV,
     cross_val_predict,
     cross_val_score,
     cross_validate,
-    learning_curve,
     train_test_split,
-    validation_curve,
 )
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
@@ -314,26 +310,6 @@ def test_grid_search_in_parallel(backend: str) -> None:
     np.testing.assert_array_equal(both.predict(X), alone.predict(X))
 
 
-def test_halving_grid_search() -> None:
-    X, y = load_breast_cancer(return_X_y=True)
-    found = []
-    for model in pair("SVC"):
-        search = HalvingGridSearchCV(
-            make_pipeline(StandardScaler(), model),
-            {"svc__C": [1e-3, 0.1, 10.0], "svc__kernel": ["rbf", "linear"]},
-            cv=3,
-            min_resources=60,
-            random_state=0,
-        )
-        found.append(search.fit(X, y))
-    ours, theirs = found
-    assert ours.n_iterations_ == theirs.n_iterations_ == 2
-    assert ours.best_params_ == theirs.best_params_
-    mine, other = (search.cv_results_["mean_test_score"] for search in found)
-    np.testing.assert_allclose(mine, other, atol=0.02)  # (a row or two of some 60)
-    assert np.ptp(mine) > 0.05
-
-
 def test_feature_names() -> None:
     """set_output hands a frame to the machine: it keeps the names, and asks for them."""
     pandas = pytest.importorskip("pandas")
@@ -374,38 +350,6 @@ def test_sample_weights_are_routed(name: str, routing: None) -> None:
         same_bits(fitted, clone(model).fit(X[train], y[train], sample_weight=weights[train]), X)
     with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
         cross_validate(model, X, y, **options)
-
-
-def test_permutation_importance() -> None:
-    X, y = DIABETES
-    X = np.concatenate([X, np.random.default_rng(0).normal(size=(200, 1)) / 20], axis=1)
-    found = [
-        permutation_importance(model.fit(X, y), X, y, n_repeats=5, random_state=0).importances_mean
-        for model in pair("SVR", C=100.0)
-    ]
-    np.testing.assert_allclose(found[0], found[1], atol=2e-3)
-    assert found[0].argmax() in (2, 8)  # body mass index and a serum measurement
-    assert found[0].max() > 0.1
-
-
-@pytest.mark.parametrize(
-    ("name", "response"), [("SVC", "decision_function"), ("NuSVC", "predict"), ("OneClassSVM", "decision_function")]
-)
-def test_decision_boundary(name: str, response: str) -> None:
-    figures = pytest.importorskip("matplotlib.figure")
-    X, y = TWO if response == "decision_function" else (IRIS[0][:, :2], IRIS[1])
-    seen = []
-    for model in pair(name, tol=1e-5, gamma=1.0, **NU.get(name, {})):
-        display = DecisionBoundaryDisplay.from_estimator(
-            model.fit(X, y), X, response_method=response, grid_resolution=30, ax=figures.Figure().subplots()
-        )
-        seen.append(display.response)
-    assert seen[0].shape == seen[1].shape == (30, 30)
-    if response == "predict":
-        assert (seen[0] != seen[1]).mean() <= 0.005
-    else:
-        np.testing.assert_allclose(seen[0], seen[1], atol=2e-3 * np.abs(seen[1]).max())
-    assert len(np.unique(seen[0])) > 2
 
 
 @CLASSIFIERS
@@ -488,22 +432,6 @@ def test_feature_elimination_reads_the_weights() -> None:
     np.testing.assert_array_equal(ours.ranking_, theirs.ranking_)
 
 
-def test_curves() -> None:
-    X, y = IRIS
-    ours, theirs = (
-        learning_curve(model, X, y, train_sizes=[0.3, 0.6, 1.0], cv=3, shuffle=True, random_state=0)
-        for model in pair("SVC")
-    )
-    np.testing.assert_array_equal(ours[0], theirs[0])
-    for mine, other in zip(ours[1:], theirs[1:], strict=True):
-        np.testing.assert_allclose(mine, other, atol=0.021)  # a row of 50
-    ours, theirs = (
-        validation_curve(model, *PLACE, param_name="C", param_range=[0.01, 1.0, 100.0], cv=3) for model in pair("SVR")
-    )
-    np.testing.assert_allclose(ours, theirs, rtol=0.01)
-    assert np.ptp(ours[1].mean(axis=1)) > 0.1
-
-
 def test_scores_by_decision_values() -> None:
     ours, theirs = (cross_val_score(model, *TWO, cv=3, scoring="roc_auc") for model in pair("SVC"))
     np.testing.assert_allclose(ours, theirs, atol=0.01)
@@ -579,7 +507,3 @@ def test_answers_are_of_the_fit(device: str) -> None:
 
     two = y < 2
     assert (Shifted(device=device).fit(X[two], y[two]).predict(X[two]) == 1).all()
-
-
-def test_steps_without_an_end(device: str) -> None:
-    assert SVC(max_iter=10**400, device=device).fit(*load_iris(return_X_y=True)).fit_report_.converged

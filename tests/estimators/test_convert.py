@@ -155,14 +155,6 @@ def test_what_is_made_is_an_estimator() -> None:
     assert ours.fit(X, y).fit_report_.converged
 
 
-def test_a_warm_start_from_scikit_learns_solution() -> None:
-    X, y, _ = rows_of("SVC", 3)
-    X, y = X[50:], y[50:]
-    theirs = svm.SVC(C=10.0, tol=1e-6).fit(X, y)
-    cold, warm = SVC(C=10.0), from_sklearn(theirs, warm_start=True, tol=1e-3)
-    assert warm.fit(X, y).fit_report_.steps < cold.fit(X, y).fit_report_.steps / 4
-
-
 def test_names_of_features_come_along() -> None:
     X, y, _ = rows_of("SVC")
     theirs = svm.SVC().fit(X, y)
@@ -243,10 +235,3 @@ def test_what_cannot_be_converted() -> None:
         with pytest.raises(NotFittedError):
             convert(unfitted)
     assert {"from_sklearn", "to_sklearn"} <= set(clsvm.__all__)
-
-
-def test_the_method(device: str) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(40, 2))
-    ours = SVC(device=device).fit(X, X[:, 0] > 0)
-    np.testing.assert_array_equal(to_sklearn(ours).predict(X), ours.predict(X))

@@ -124,27 +124,14 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
     kept = file.read_bytes()
     moved = X.copy()
     moved[3, 1] += 1e-9
-    cases: list[tuple[Any, Any, dict[str, Any], str]] = [
-        (moved, y, {}, "other rows of X"),
-        (X[:50], y[:50], {}, "other rows of X"),
-        (X, -y, {}, "other labels"),
-        (X, y, {"C": 2.0}, "other C, nu or weights"),
-        (X, y, {"class_weight": {1: 3.0}}, "other C, nu or weights"),
-        (X, y, {"gamma": 0.31}, r"other kernel \(Kernel\('rbf', gamma=0.3\), expected Kernel\('rbf', gamma=0.31\)\)"),
-        (X, y, {"bias": False}, "other labels"),
-    ]
-    for rows, labels, changed, words in cases:
+    for rows, labels, words in ((moved, y, "other rows of X"), (X, -y, "other labels")):
         with pytest.raises(CheckpointError, match=words):
-            SVC(**{**options, **changed}).fit(rows, labels)
+            SVC(**options).fit(rows, labels)
         assert file.read_bytes() == kept
     own = {**options, "checkpoint": tmp_path / "nu"}
     NuSVC(nu=0.3, **own).fit(X, y)
     with pytest.raises(CheckpointError, match="other C, nu or weights"):
         NuSVC(nu=0.4, **own).fit(X, y)
-    for content in (b"", b"spam", kept[:100], kept[:-200]):
-        file.write_bytes(content)
-        with pytest.raises(CheckpointError, match="is no checkpoint of clsvm"):
-            SVC(**options).fit(X, y)
     with pytest.raises(CheckpointError, match="there is no folder"):
         SVC(**{**options, "checkpoint": tmp_path / "none" / "state"}).fit(X, y)
     with pytest.raises(TypeError, match="checkpoint must be the name of a file or None, got 3"):
