@@ -231,7 +231,6 @@ class KernelEstimator(CallbackSupportMixin, BaseEstimator):
 
         Raises NotFittedError, and ValueError for other features than those of the fit.
         """
-        check_is_fitted(self)
         decoder = self._fitted_decoder
         if decoder.by_votes:
             return self.model_.predict(self._met(X), devices.first(self.device), self.memory_limit)

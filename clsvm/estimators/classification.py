@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_random_state
+from sklearn.utils.validation import check_is_fitted, check_random_state
 
 from clsvm import problem
 from clsvm.errors import warn
@@ -124,6 +124,7 @@ class _Classifier(ClassifierMixin, Machine):
 
     @property
     def _fitted_decoder(self) -> Decoder:
+        check_is_fitted(self)
         return self._decoder_of(self.classes_, self.model_.of_pairs)
 
     def _decoder_of(self, classes: NDArray[Any], of_pairs: bool) -> Decoder:
@@ -136,7 +137,8 @@ class _Classifier(ClassifierMixin, Machine):
         positive for the first class of a pair.
         """
         values = self._decision_values(X, self.decision_function_shape)
-        return values if self.model_.of_pairs else self._fitted_decoder.decision_function(values)
+        coupled = values.ndim == 2 and len(self.classes_) == 2
+        return np.asarray(values[:, 1] - values[:, 0]) if coupled else values
 
     def _coef(self) -> Any:
         """Return the weights (pairs, d): each pair's support vectors by their coefficients against the other class."""

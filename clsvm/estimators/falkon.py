@@ -289,7 +289,7 @@ class FalkonRegressor(RegressorMixin, Falkon):
 
     @property
     def _fitted_decoder(self) -> Decoder:
-        return Decoder(NUMBERS, np.zeros(0), columns=not self._flat)
+        return Decoder(NUMBERS, np.zeros(0), columns=not getattr(self, "_flat", True))
 
 
 @documented
