@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from benchmarks import check, sets, solvers, table
 from benchmarks.command import DATA, PEERS, Asked, Command, option, sets_of
@@ -194,15 +193,18 @@ def _head(problem: Problem) -> Row:
 def binary_value(model: Any, problem: Problem) -> Row:
     """Return objectives and gap of a binary machine (GTSVM, equations 1 and 2), and its test error.
 
-    The objectives are those with the bias that minimises the primal; the test error is with the machine's own.
+    The primal is that of the bias that minimises it; the test error is with the machine's own.
     """
-    rbf, bounds = check.kernel("rbf", gamma=problem.gamma), np.full(len(problem.y), problem.C)
-    (dual,) = check.c_svc(model, problem.y, bounds)
-    found = check.standing(problem.X, replace(dual, rho=None), rbf)
-    support = np.flatnonzero(dual.b)
-    tests = check.responses(problem.X_test, problem.X[support], dual.b[support], rbf)
-    error = float(np.mean((tests + model.intercept_[0] > 0) != (problem.y_test > 0)))
-    return {name: getattr(found, name) for name in ("primal", "dual", "gap", "n_support")} | {"test_error": error}
+    y, rbf = problem.y, check.kernel("rbf", gamma=problem.gamma)
+    (dual,) = check.c_svc(model, y, np.full(len(y), problem.C))
+    found, coef = check.standing(problem.X, replace(dual, rho=None), rbf), check.full_coef(model, len(y))
+    support = np.flatnonzero(coef)
+    values = check.responses(problem.X_test, problem.X[support], coef[support], rbf) + model.intercept_[0]
+    return _value(found) | {"test_error": float(np.mean((values > 0) != (problem.y_test > 0)))}
+
+
+def _value(found: check.Checked) -> Row:
+    return {key: getattr(found, key) for key in ("primal", "dual", "gap", "violation", "n_support")}
 
 
 def binary_table(result: Row) -> Shown:
@@ -244,20 +246,17 @@ def _classes(asked: Asked) -> Problem:
 def multiclass_value(model: Any, problem: Problem) -> Row:
     """Return objectives, gap, violation and test error of Crammer and Singer's machine (GTSVM, equations 3 and 4).
 
-    From support_ (s,), dual_coef_ (k, s) = alpha_i^(y) and classes_ (k,) alone. Raises ValueError where coefficients
-    leave their constraints by more than 1e-6 C.
+    Raises ValueError where coefficients leave their constraints by more than 1e-6 C.
     """
-    C, rbf = problem.C, check.kernel("rbf", gamma=problem.gamma)
-    support, coef = np.asarray(model.support_), np.asarray(model.dual_coef_, np.float64).T
-    own, b = problem.y == model.classes_[:, None], check.coefficients(model, len(problem.y))
-    c = check.responses(problem.X, problem.X[support], coef, rbf).T
-    found = check.crammer_singer(b, own, np.full(len(problem.y), C), c, check.BOUND_SLACK)
-    if (outside := max(found.box, found.off_sum)) > 1e-6:
-        raise ValueError(f"coefficients are {outside:.3g} C outside of their constraints, expected 1e-6 C at most")
-    decided: NDArray[np.float64] = check.responses(problem.X_test, problem.X[support], coef, rbf)
-    names = ("primal", "dual", "gap", "violation", "n_support")
-    error = float(np.mean(model.classes_[decided.argmax(axis=1)] != problem.y_test))
-    return {name: getattr(found, name) for name in names} | {"test_error": error}
+    b, own = check.coefficients(model, len(problem.y)), problem.y == model.classes_[:, None]
+    support, rbf = problem.X[np.asarray(model.support_)], check.kernel("rbf", gamma=problem.gamma)
+    coef = np.asarray(model.dual_coef_, np.float64).T
+    c, tests = (check.responses(X, support, coef, rbf) for X in (problem.X, problem.X_test))
+    found = check.crammer_singer(b, own, np.full(len(problem.y), problem.C), c.T, check.BOUND_SLACK)
+    if max(found.box, found.off_sum) > 1e-6:
+        raise ValueError(f"coefficients are {max(found.box, found.off_sum):.3g} C outside of their constraints")
+    error = float(np.mean(model.classes_[tests.argmax(axis=1)] != problem.y_test))
+    return _value(found) | {"test_error": error}
 
 
 def multiclass_table(result: Row) -> Shown:
