@@ -114,11 +114,10 @@ def share(items: list[pytest.Item], together: int) -> list[pytest.Item]:
     for cases in _cases(items):
         met: dict[pytest.Item, set[Any]] = {}
         for item in cases:
-            values = sorted(item.callspec.indices.items()) if hasattr(item, "callspec") else []
-            values = [value for value in values if value[0] != "device"]
+            values = list(enumerate(item.callspec._idlist)) if hasattr(item, "callspec") else []  # one a parametrize()
             met[item] = set(combinations(values, min(together, len(values))))
             if _parameter(item, "profile") == "gpu-pair":
-                met[item] = {some for some in met[item] if "profile" in dict(some)}
+                met[item] = {some for some in met[item] if any(value == "gpu-pair" for _, value in some)}
         missing = set().union(*met.values())
         while missing:
             best = max(cases, key=lambda item: len(met[item] & missing))
