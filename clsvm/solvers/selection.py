@@ -30,7 +30,8 @@ class View(NamedTuple):
 
 
 def _chunks(profile: Profile, n: int) -> int:
-    return max(1, min(profile.chunks, n // max(64, 2 * profile.group)))  # (each has its own bins)
+    least = programs.BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # (each chunk has its own bins)
+    return max(1, min(profile.chunks, n // least))
 
 
 def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:

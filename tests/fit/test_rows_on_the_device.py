@@ -93,7 +93,7 @@ def test_little_memory_holds_no_copy(device: str, apart: None, monkeypatch: pyte
         before(self, *given)
 
     monkeypatch.setattr(DeviceRows, "__init__", begun)
-    for limit in (270_000, 315_000, 600_000):
+    for limit in (290_000, 315_000, 600_000):
         assert SVC(device=device, memory_limit=limit).fit(X.astype(np.float32), y).fit_report_.converged
     assert not made
     report = SVC(device=device, memory_limit=20_000_000).fit(X, y).fit_report_
