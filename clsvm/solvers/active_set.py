@@ -22,15 +22,15 @@ down to the next bound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
+from clsvm.solvers.newton import Face, Factor
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -42,6 +42,7 @@ ROUNDS = 100  # at most, beside one for each coefficient
 PAIRS = 2  # such rounds after which every second one is of the worst pair alone
 STUCK = 10  # rounds in which neither the violation nor the dual gets lower, after which it ends
 CLOSE = 0.5  # of tol: where it stops
+REFINED = 1  # times that what rounding left of the sums, where the complement is nearly singular, is taken away
 
 
 class Found(NamedTuple):
@@ -68,7 +69,7 @@ def solve(
     best = Found(b, state.f.reshape(b.shape), np.inf, 0)
     for _ in range(ROUNDS + b.size):
         state.refresh()
-        seen = state.look()
+        seen = certificate.of(problem, state.b, state.f)
         stuck = 0 if seen.violation < 0.99 * best.violation else stuck
         now, noise = state.level()
         if seen.violation < best.violation or (best.violation > tol and now < lowest - noise):
@@ -130,11 +131,6 @@ class _State:
         size = float(np.abs(self.b).sum())
         return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
 
-    def look(self) -> Extremes:
-        held = len(self.total)
-        groups = held or self.problem.problems
-        return certificate.extremes(self.f, self.b, self.lo, self.hi, self.kink, self.group, groups, held > 0)
-
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
         """Which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
@@ -188,15 +184,25 @@ def _descend(
     bottom = np.where(positive & (state.kink > 0), np.maximum(state.lo[F], 0), state.lo[F])
     tile = state.tile(F)
     largest = float(np.abs(tile.diagonal()).max())
-    factor = _factored(tile, ridge * len(F) * (largest or 1.0))
-    solved = _Constrained(factor, state.group[F] if state.total.size else None, len(F))
+    group = state.group[F] if state.total.size else np.zeros(len(F), np.intp)
+    kinds, group = np.unique(group, return_inverse=True)
+    factor = _factored(tile, ridge * len(F), largest or 1.0)
+    face = Face(factor, state.f[F] + kinked, group, len(kinds) if state.total.size else 0, REFINED)
+    held, nothing = np.zeros(len(F), bool), np.zeros(len(F))
     moved = 0
     # what joined but would go the other way is held at once
     for _ in range(HELD + len(F)):
-        d = solved.step(state.f[F] + kinked)
+        d = face.minimum(held, nothing)
+        if d is None:
+            break
+        if state.total.size:  # what rounding left of the sums, where the complement is nearly singular
+            left = np.bincount(group[~held], minlength=len(kinds))
+            for _ in range(2):
+                off = np.bincount(group, d, len(kinds)) / np.maximum(left, 1)
+                d[~held] -= off[group[~held]]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             room = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
-        room[solved.held] = np.inf
+        room[held] = np.inf
         slope, curve = float(d @ (state.f[F] + kinked)), float(d @ (tile @ d))
         if not slope < 0:
             break
@@ -208,84 +214,29 @@ def _descend(
         b = np.clip(state.b[F] + step * d, bottom, top)
         b = np.where(hit, np.where(d > 0, top, bottom), b)
         change = b - state.b[F]
-        change[solved.held] = 0
+        change[held] = 0
         if change.any():
             state.b[F] += change
             state.b[F[hit]] = b[hit]
             state.move(F, change)
+            face.move(state.f[F] + kinked)
             moved += 1
         if not hit.any() or moved >= most:
             break
         at = np.flatnonzero(hit)
-        if not step and not np.delete(joined[F], [*solved.held, *at]).any():
+        if not step and not joined[F][~held & ~hit].any():
             at = at[[np.abs(d[at]).argmax()]]  # (with all of them held nothing might move, and never would)
-        solved.hold(at)
-        if len(solved.held) >= HELD and moved:
+        held[at] = True
+        if np.count_nonzero(held) >= HELD and moved:
             break
-    return moved, len(solved.held)
+    return moved, int(np.count_nonzero(held))
 
 
-def _factored(tile: NDArray[np.float64], ridge: float) -> Any:
-    """The Cholesky factor of a tile that rounding, or the kernel function, may have left indefinite."""
+def _factored(tile: NDArray[np.float64], ridge: float, least: float) -> Factor:
+    """Return the factor of a tile that rounding, or the kernel function, may have left indefinite."""
     while np.isfinite(ridge):
-        moved = tile.copy()
-        moved[np.diag_indices_from(moved)] += ridge
-        try:
-            return linalg.cho_factor(moved, lower=True, overwrite_a=True, check_finite=False)
-        except linalg.LinAlgError:
-            ridge *= 100
+        factor = Factor(np.float64, ridge, least)
+        if factor.extend(np.arange(len(tile)), tile[:0], tile):
+            return factor
+        ridge *= 100
     raise ValueError("kernel values are not finite")
-
-
-class _Constrained:
-    """Minima over F of the quadratic whose factor is given, sums unchanged, some coefficients held: each constraint is
-    a row of the Schur complement."""
-
-    def __init__(self, factor: Any, group: NDArray[np.intp] | None, size: int) -> None:
-        self.factor, self.held = factor, np.zeros(0, np.intp)
-        kinds, self.of = (
-            (np.zeros(0, np.intp), np.zeros(size, np.intp)) if group is None else np.unique(group, return_inverse=True)
-        )
-        self.left = np.bincount(self.of, minlength=len(kinds))[: len(kinds)]  # coefficients of each sum not held
-        self.sums = len(kinds)
-        self.A = (np.arange(len(kinds))[:, None] == self.of).astype(np.float64)
-        self.Y = self._solve(self.A.T)
-
-    def _solve(self, right: Vector) -> Vector:
-        return np.asarray(linalg.cho_solve(self.factor, right, check_finite=False)) if right.size else right
-
-    def hold(self, at: NDArray[np.intp]) -> None:
-        rows = np.zeros((len(at), self.A.shape[1]))
-        rows[np.arange(len(at)), at] = 1
-        self.held = np.concatenate([self.held, at])
-        self.A, self.Y = np.concatenate([self.A, rows]), np.concatenate([self.Y, self._solve(rows.T)], axis=1)
-        if self.sums:
-            self.left -= np.bincount(self.of[at], minlength=self.sums)
-
-    def step(self, gradient: Vector) -> Vector:
-        """From where the gradient is (F,) to the minimum."""
-        free = self._solve(gradient)
-        keep = np.concatenate(
-            [self.left > 0, np.ones(len(self.held), bool)]
-        )  # (a sum that is held whole is no condition)
-        A, Y = self.A[keep], self.Y[:, keep]
-        d = -free
-        if len(A):
-            S = A @ Y
-            scale = 1 / np.sqrt(S.diagonal())
-            S = S * scale * scale[:, None]
-            try:
-                inverse = linalg.cho_factor(S, check_finite=False)
-                for _ in range(3):
-                    d = d - Y @ (scale * linalg.cho_solve(inverse, scale * (A @ d), check_finite=False))
-            except linalg.LinAlgError:
-                for _ in range(3):
-                    d = d - Y @ (scale * np.linalg.lstsq(S, scale * (A @ d), rcond=None)[0])
-        d[self.held] = 0
-        if self.sums:  # what rounding left of the sums, where the complement is nearly singular
-            free = np.ones(len(d), bool)
-            free[self.held] = False
-            for _ in range(2):
-                off = np.bincount(self.of, d, self.sums) / np.maximum(self.left, 1)
-                d[free] -= off[self.of[free]]
-        return d

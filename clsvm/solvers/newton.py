@@ -71,18 +71,17 @@ class Factor:
     """U'U = K among ``rows`` + ridge I, upper, in the dtype of K: blocks of columns, each of them its part beside the
     rows before and its own triangle. Columns of U'^-1 stay once they were asked for, and grow with it."""
 
-    def __init__(self, dtype: DTypeLike, scale: float, most: int, times: float = 1.0) -> None:
-        """scale: the rounding error of K in units of eps. most: of how many rows it will be at first. times: the ridge,
-        over that which rounding asks for."""
+    def __init__(self, dtype: DTypeLike, ridge: float, least: float) -> None:
+        """ridge: in units of the mean of K's diagonal at first, or of ``least`` where that is more."""
         self.dtype, self.ridge = np.dtype(dtype), 0.0
-        self._scale, self._raised = scale, times * RIDGE * float(np.finfo(self.dtype).eps) * float(np.sqrt(most))
+        self._relative, self._least = ridge, least
         self.rows: Rows = np.zeros(0, np.intp)
         self._blocks: list[tuple[Matrix, Matrix]] = []
         self.forget()
 
     def forget(self) -> None:
         """No column of U'^-1 is kept."""
-        self._of = np.zeros(0, np.intp)
+        self._place = np.full(len(self.rows), -1, np.intp)  # of each row's column among those that are kept
         self._columns = np.zeros((len(self.rows), 0), self.dtype, order="F")
         self._products = np.zeros((0, 0))
 
@@ -100,7 +99,7 @@ class Factor:
         """The same with k further rows, by K beside them (m, k) and among them (k, k), of which the lower triangle is
         there; False where that is not positive definite."""
         if not self._blocks:
-            self.ridge = self._raised * max(self._scale, float(among.diagonal().mean()))
+            self.ridge = self._relative * max(self._least, float(among.diagonal().mean()))
         potrf, trsm, syrk, _ = _routines(self.dtype)
         M = np.array(among.T, self.dtype, order="F")
         M[np.diag_indices(len(M))] += self.ridge
@@ -114,6 +113,7 @@ class Factor:
         grown, products = _stacked(self._columns, more), self._products + more.T @ more
         self._blocks.append((side, corner))
         self.rows = np.concatenate([self.rows, rows])
+        self._place = np.concatenate([self._place, np.full(len(rows), -1, np.intp)])
         self._columns, self._products = grown, products
         return True
 
@@ -138,22 +138,22 @@ class Factor:
 
     def columns(self, at: Rows, room: float) -> Columns | None:
         """Columns of U'^-1, those ``at`` among them; None where they take more than ``room`` bytes."""
-        m, new = len(self.rows), np.setdiff1d(at, self._of)
-        if self._bytes(len(self._of) + len(new), len(new)) > room and len(self._of):
+        m, kept, new = len(self.rows), self._columns.shape[1], at[self._place[at] < 0]
+        if self._bytes(kept + len(new), len(new)) > room and kept:
             self.forget()
-            new = np.unique(at)
-        if self._bytes(len(self._of) + len(new), len(new)) > room:
+            kept, new = 0, at
+        if self._bytes(kept + len(new), len(new)) > room:
             return None
         if len(new):
             unit = np.zeros((m, len(new)), self.dtype, order="F")
             unit[new, np.arange(len(new))] = 1
             made = self.forward(unit)
             across, own = self._columns.T @ made, made.T @ made
-            columns = np.asfortranarray(np.hstack([self._columns, made]))
-            products = np.block([[self._products, across], [across.T, own]])
-            self._columns, self._products, self._of = columns, products, np.concatenate([self._of, new])
-        order = np.argsort(self._of)
-        return Columns(self._columns, self._products, order[np.searchsorted(self._of, at, sorter=order)])
+            columns, products = np.empty((m, kept + len(new)), self.dtype, order="F"), np.empty((kept + len(new),) * 2)
+            columns[:, :kept], columns[:, kept:], products[:kept, :kept] = self._columns, made, self._products
+            products[:kept, kept:], products[kept:, :kept], products[kept:, kept:] = across, across.T, own
+            self._columns, self._products, self._place[new] = columns, products, kept + np.arange(len(new))
+        return Columns(self._columns, self._products, self._place[at])
 
     def _bytes(self, columns: int, new: int) -> int:
         """What so many columns of U'^-1 take, ``new`` ones among them, and what is made of them meanwhile."""
@@ -175,51 +175,101 @@ def _stacked(above: Matrix, below: Matrix) -> Matrix:
 
 
 def steadied(dtype: DTypeLike, scale: float, rows: int, grow: Callable[[Factor], bool]) -> Factor | None:
-    """The first factor of so many ``rows`` that ``grow`` makes whole, of those with larger and larger ridges, since K
-    as it is rounded may be indefinite; None where it makes none so."""
+    """Return the first factor of so many ``rows`` that ``grow`` makes whole, of those with larger and larger ridges,
+    since K as it is rounded may be indefinite; None where it makes none so. scale: the rounding error of K in units of
+    eps."""
     for k in range(TRIES):
-        factor = Factor(dtype, scale, rows, STEADIER**k)
+        factor = Factor(dtype, STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows)), scale)
         if grow(factor):
             return factor
     return None
 
 
-def minimum(
-    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
-) -> Vector | None:
-    """d (m,), see module: g, bottom, top (m,) of the factor's rows, these bounds less b; group (m,) of ``groups`` sums,
-    none where nothing is held. gone: those that are not free any more, of which d is 0. room: bytes that all of it may
-    take. None where there is no such minimum, or it takes more."""
-    m, dtype = len(g), factor.dtype
-    sums = np.arange(groups)[:, None] == group
-    sums = sums[sums.any(axis=1)]
-    held, at, d, taken = np.zeros(m, bool), np.zeros(m), np.zeros(m), len(sums)
-    held[gone] = True
-    down, *sides = factor.forward(np.array(np.vstack([g, sums]).T, dtype, order="F")).T
-    W = np.array(sides, dtype).reshape(taken, m).T
-    for _ in range(ROUNDS):
+class Face:
+    """The minima of 1/2 d'Md + g'd over the rows of a factor, each sum of d in a group 0, some coefficients held.
+
+    The sums and what is held are rows of a Schur complement of U'U = M. group (m,): of ``groups`` sums, none where
+    nothing is held. refined: how often what rounding left of the conditions is taken away.
+    """
+
+    def __init__(self, factor: Factor, g: Vector, group: Rows, groups: int, refined: int = 0) -> None:
+        self._factor, self._refined = factor, refined
+        sums = np.arange(groups)[:, None] == group
+        self.sums = sums[sums.any(axis=1)]
+        self._down, *sides = factor.forward(np.array(np.vstack([g, self.sums]).T, factor.dtype, order="F")).T
+        self._sums = self.sums.astype(np.float64)
+        self._sides = np.array(sides, factor.dtype).reshape(len(sides), len(g)).T
+
+    def move(self, g: Vector) -> None:
+        """Take another gradient g (m,)."""
+        self._down = self._factor.forward(np.array(g[:, None], self._factor.dtype, order="F"))[:, 0]
+
+    def minimum(self, held: NDArray[np.bool_], at: Vector, room: float = np.inf) -> Vector | None:
+        """Return d (m,) at the minimum where coefficients that are ``held`` (m,) move by ``at`` (m,); None where there
+        is none, or it takes more than ``room`` bytes. A sum that is held whole is no condition."""
         order = np.flatnonzero(held)
-        known = factor.columns(order, room)
+        known = self._factor.columns(order, room)
         if known is None:
             return None
+        free = (self.sums & ~held).any(axis=1)
+        sums, W = (self._sums, self._sides) if free.all() else (self._sums[free], self._sides[:, free])
+        taken, dtype, solve = len(sums), self._factor.dtype, None
         forces, pull = np.zeros(taken + len(order)), np.zeros(len(known.products), dtype)
         if len(forces):
             across = (W.T @ known.all)[:, known.at]
-            S = np.block([[W.T @ W, across], [across.T, known.products[np.ix_(known.at, known.at)]]])
-            S, failed = lapack.dpotrf(S.astype(np.float64), lower=0)
-            if failed:
+            S = np.empty((len(forces), len(forces)))
+            S[:taken, :taken], S[:taken, taken:], S[taken:, :taken] = W.T @ W, across, across.T
+            S[taken:, taken:] = known.products[np.ix_(known.at, known.at)]
+            solve = _solver(S, self._refined > 0)
+            if solve is None:
                 return None
-            wanted = np.concatenate([W.T @ down, (known.all.T @ down)[known.at] + at[order]])
-            forces, _ = lapack.dpotrs(S, -wanted, lower=0)
-        pull[known.at] = forces[taken:]
-        d = -factor.back(down + W @ forces[:taken].astype(dtype) + known.all @ pull)
+            forces = solve(-np.concatenate([W.T @ self._down, (known.all.T @ self._down)[known.at] + at[order]]))
+        for again in range(self._refined + 1):
+            pull[known.at] = forces[taken:]
+            d = -self._factor.back(self._down + W @ forces[:taken].astype(dtype) + known.all @ pull)
+            if again == self._refined or solve is None:
+                break
+            off = np.concatenate([sums @ d, d[order] - at[order]])
+            if np.abs(off).max() <= certificate.EPS * np.abs(d).max():
+                break
+            forces += solve(off)
         d[held] = at[held]
+        return d
+
+
+def _solver(S: Vector, singular: bool) -> Callable[[Vector], Vector] | None:
+    """Return what solves systems with S, by its pseudoinverse where rounding left it indefinite and it may be
+    ``singular``, else None."""
+    U, failed = lapack.dpotrf(S, lower=0)
+    if not failed:
+        return lambda right: np.asarray(lapack.dpotrs(U, right, lower=0)[0])
+    if not singular:
+        return None
+    scale = 1 / np.sqrt(S.diagonal())
+    inverse = np.linalg.pinv(S * scale * scale[:, None], hermitian=True) * scale * scale[:, None]
+    return lambda right: np.asarray(inverse @ right)
+
+
+def minimum(
+    factor: Factor, g: Vector, bottom: Vector, top: Vector, group: Rows, groups: int, gone: Rows, room: float = np.inf
+) -> Vector | None:
+    """Return d (m,), see module: g, bottom, top (m,) of the factor's rows, these bounds less b; group (m,) of
+    ``groups`` sums, none where nothing is held. gone: coefficients that are not free any more, of which d is 0. room:
+    bytes that all of it may take. None where there is no such minimum, or it takes more."""
+    held, at, face = np.zeros(len(g), bool), np.zeros(len(g)), Face(factor, g, group, groups)
+    held[gone] = True
+    d = at
+    for _ in range(ROUNDS):
+        found = face.minimum(held, at, room)
+        if found is None:
+            return None
+        d = found
         out = ~held & ((d < bottom) | (d > top))
         if not out.any():
             break
         held |= out
         at[out] = np.where(d[out] < bottom[out], bottom[out], top[out])
-    return _kept(np.clip(d, bottom, top), sums, bottom, top, held) if np.isfinite(d).all() else None
+    return _kept(np.clip(d, bottom, top), face.sums, bottom, top, held) if np.isfinite(d).all() else None
 
 
 def _kept(d: Vector, sums: NDArray[np.bool_], bottom: Vector, top: Vector, held: NDArray[np.bool_]) -> Vector | None:

@@ -26,7 +26,7 @@ def kernel(m: int, seed: int = 0, gamma: float = 0.5) -> NDArray[np.float64]:
 
 
 def made(K: NDArray[Any]) -> newton.Factor:
-    one = newton.Factor(K.dtype, 1.0, len(K))
+    one = newton.Factor(K.dtype, newton.RIDGE * float(np.finfo(K.dtype).eps) * len(K) ** 0.5, 1.0)
     assert one.extend(np.arange(len(K)), K[:0], np.tril(K))  # (of the upper triangle nothing is read)
     return one
 
