@@ -26,9 +26,9 @@ CLASSES = np.array(["a", "b", "c"])[(NUMBERS > 0).astype(int) + (NUMBERS > 1.5)]
 ROWS = da.from_array(X, chunks=(400, 6))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def doomed() -> Iterator[Any]:
-    """Two workers, which come again when they are killed."""
+    """Two workers. (On a busy machine one that is killed may not come again: each test has its own.)"""
     with cluster(2) as two, distributed.Client(two, set_as_default=False) as client, client.as_current():
         yield client
 
@@ -36,7 +36,6 @@ def doomed() -> Iterator[Any]:
 @pytest.fixture
 def killed(doomed: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that has a worker killed at a question of the executor, and returns a list for its process."""
-    doomed.wait_for_workers(2)
     real = OnWorkers.ask
 
     def at(question: str, number: int) -> list[int]:
