@@ -234,6 +234,6 @@ def test_where_no_nu_is_found_the_bound_is_named(device: str, monkeypatch: pytes
     def fails(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(margins, "several", SimpleNamespace(train=fails))
+    monkeypatch.setattr(margins, "driver", SimpleNamespace(solve=fails))
     with pytest.warns(UserWarning, match=r"function; the sizes of the classes allow at most nu=0\.666666$"):
         NuSVC(nu=0.1, kernel="linear", device=device).fit(X, y)
