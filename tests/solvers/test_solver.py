@@ -34,7 +34,7 @@ def rbf(gamma: float) -> Callable[[Any, Any], Any]:
     return lambda A, B: kernel(np.asarray(A, np.float64), np.asarray(B, np.float64))
 
 
-def verify(model: SVC, X: Any, y: Any, C: Any, gamma: float) -> check.Check:
+def verify(model: SVC, X: Any, y: Any, C: Any, gamma: float) -> check.Checked:
     """Everything that the fit claims, from scratch in float64; the objective against LIBSVM's at a finer tolerance."""
     X = X.toarray() if sp.issparse(X) else np.asarray(X, np.float64)
     signs = np.where(y == model.classes_[1], 1.0, -1.0)
@@ -47,8 +47,8 @@ def verify(model: SVC, X: Any, y: Any, C: Any, gamma: float) -> check.Check:
     assert found.violation <= 1.2 * TOL
     assert abs(max(found.violation, 0) - report.violation) <= 2e-4
     assert abs(found.gap - report.gap) <= 2e-4
-    assert found.sum_y_alpha <= 1e-4 * C.max()
-    assert found.box <= 1e-5 * C.max()
+    assert found.off_sum <= 1e-4
+    assert found.box <= 1e-5
     used = np.flatnonzero(C > 0)  # (scikit-learn's support_ is off where weights are zero)
     reference = Reference(C=float(C.max()), gamma=gamma, tol=1e-5)
     reference.fit(X[used], y[used], sample_weight=C[used] / C.max())
@@ -181,7 +181,7 @@ def test_the_check_in_float64_has_the_memory_of_the_panel(device: str, monkeypat
         function = getattr(owner, name)
 
         def noting(self: Any, *given: Any) -> Any:
-            held[name] = self.stream.held
+            held[name] = min(self.stream.held, held.get(name, self.stream.held))
             if name == "_step":
                 held["panel"] = self.state.gram.panel_bytes(self.square.panel.capacity)
             return function(self, *given)
