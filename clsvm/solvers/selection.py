@@ -102,7 +102,7 @@ class Selection:
         self._seen.write(self.stream, (self.stream.as_wide(numbers), places, counters))
 
     def choose(self, view: View, stay: int) -> None:
-        """Fill the working set behind its first ``stay`` rows, after a look at the same state: three passes over the
+        """Fill the working set behind its first ``stay`` rows, after a look at the same state: two more passes over the
         rows, whatever the quota (count.cl)."""
         quota, group = (self.W - stay) // self._sides, self.stream.profile.group
         counted = self._counts, self._totals, self._ends, self._shares
