@@ -28,7 +28,7 @@ from clsvm.tasks import CLASSES
 
 Vector = NDArray[np.float64]
 Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
-COEFFICIENTS = 1 << 21  # of the problems of pairs that are made at a time; each takes some hundred bytes
+COEFFICIENTS = 1 << 19  # of the problems of pairs that are made at a time; each takes some hundred bytes
 MACHINES = 1024  # that are made at a time at least: X is laid out once for these
 
 
