@@ -49,7 +49,7 @@ def mapped(X: Any) -> Iterator[mmap.mmap]:
 
 
 def check_files(*given: Any) -> None:
-    """Do :func:`check_file` for every file that one of the arrays is mapped from."""
+    """Check every file that one of the arrays is mapped from, by :func:`check_file`."""
     for file in (file for one in given for file in mapped(one)):
         check_file(file, len(file))
 

@@ -1,4 +1,4 @@
-"""What the commands share: errors as messages, files, data, kernel functions from words, tables, scores.
+"""Shared code of the commands: errors as messages, files, data, kernel functions from words, tables, scores.
 
 What is slow to import is imported where it is used.
 """

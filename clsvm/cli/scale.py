@@ -307,7 +307,7 @@ class _Lines:
             yield number + 1, []
 
     def advance(self) -> bool:
-        """Go to the next line; return whether there is one."""
+        """Read the next line that is not blank; return False at the end of the file."""
         self.number, self.words = next(self._filled)
         return bool(self.words)
 

@@ -49,7 +49,7 @@ Vector = NDArray[np.float64]
 
 
 class Encoded(NamedTuple):
-    """What the targets of all chunks come to: their encoding, the offset (k,), the weights' sum, classes (c,), and
+    """Hold a summary of the targets of all chunks: their encoding, the offset (k,), the weights' sum, classes (c,), and
     targets (k, any) among which are the least and the largest of each output."""
 
     encoding: Encoding
@@ -60,7 +60,7 @@ class Encoded(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What makes a task of a chunk's targets. loss: its name (a loss itself is not pickled)."""
+    """Make a task of a chunk's targets. loss: its name (a loss itself is not pickled)."""
 
     encoding: Encoding
     loss: str
@@ -114,7 +114,10 @@ class PreparedChunks(nystrom.PreparedRows):
 
 
 class ChunkedFalkon(OverChunks, local.Falkon):
-    """What the Falkon models of this package share. Inducing points are drawn evenly, or given."""
+    """Fit a Falkon model to rows in chunks: the base class of this module's estimators.
+
+    Inducing points are drawn evenly, or given.
+    """
 
     _encoding: Any = Numbers
 
@@ -208,7 +211,7 @@ class ChunkedFalkon(OverChunks, local.Falkon):
 
 
 class ChunkedClassifier(ChunkedFalkon):
-    """What the classifiers among them share."""
+    """Add classes to a Falkon model over chunks: the base class of the classifiers."""
 
     _encoding = Labels
     class_weight: Any
