@@ -21,7 +21,7 @@ from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.packing import DeviceRows
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Scales
-from clsvm.gram.products import Products
+from clsvm.gram.products import Operator
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -195,7 +195,7 @@ def products(
     dtype: str,
     plan: Plan | None = None,
     laid: Plan | None = None,
-) -> tuple[Products, Plan | None, Scales, solvers.Exact]:
+) -> tuple[Operator, Plan | None, Scales, solvers.Exact]:
     """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
     them in float64), once they are on the device.
 

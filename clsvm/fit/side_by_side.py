@@ -22,7 +22,7 @@ from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import CSR
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Scales
-from clsvm.gram.products import Products
+from clsvm.gram.products import Operator
 from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
@@ -61,7 +61,7 @@ def solve(context: FitContext, dtype: str, few: bool, worker: Worker, pieces: It
 
 def _products(
     stream: Stream, dtype: str, context: FitContext, worker: Worker, sizes: list[int]
-) -> tuple[Products, Scales]:
+) -> tuple[Operator, Scales]:
     """Return the products from which subproblems of these sizes take their tiles, and rounding errors: of rows by their
     numbers, or of K of all rows, computed once."""
     (options, run, _), X, kernel = worker, context.X, context.kernel
@@ -107,7 +107,7 @@ class _Work:
     """Subproblems on one device in one dtype, from their results so far. scale: rounding errors of kernel values."""
 
     stream: Stream
-    gram: Products
+    gram: Operator
     context: FitContext
     worker: Worker
     scale: Scales
@@ -201,7 +201,7 @@ class _Work:
         return host.holds(self.stream, self.context.X.shape)
 
     @cached_property
-    def _double(self) -> Products | HostBlocks:
+    def _double(self) -> Operator | HostBlocks:
         """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel, plan = self.context.X, self.context.kernel, self.worker.run.plan
         if self._held:

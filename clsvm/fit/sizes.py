@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.products import Products
+from clsvm.gram.products import Operator
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import kernel_rows
@@ -26,7 +26,7 @@ FAR = 1.2
 
 
 def choose(
-    stream: Stream, gram: Products, working_set: int | str, cache: float | str, n: int | None = None
+    stream: Stream, gram: Operator, working_set: int | str, cache: float | str, n: int | None = None
 ) -> tuple[int, int, str]:
     """Return the working set size, the bytes of the row cache, and why: the numbers given, or the sizes of the least
     cost by the device's measured rates (profiles.py), in dense multiply-adds.

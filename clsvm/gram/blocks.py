@@ -27,7 +27,7 @@ from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order
 from clsvm.gram.passing import Streamed, Window
-from clsvm.gram.products import Gram, Products, Slots, Store, Tile, Update
+from clsvm.gram.products import Gram, Operator, Slots, Store, Tile, Update
 from clsvm.gram.programs import RowSource
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -45,7 +45,7 @@ ALIGNED = 10 * 64  # bytes that buffers of laid out rows are larger than what th
 SAMPLE = 64  # rows that say what panels take: those with the most entries
 
 
-def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Products:
+def products_of(stream: Stream, X: Data, plan: Plan, kernel: Kernel, dtype: str) -> Operator:
     """Return products over the rows of X (n, d): on the device as ``plan`` says where it holds them so with a solve
     beside.
 
@@ -83,7 +83,7 @@ class Fetched:
         return (self.at, *self.gram.buffers()) if self.gram else (self.at,)
 
 
-class BlockGram(Products):
+class BlockGram(Operator):
     """Products over rows X (n, d), dense or CSR, that stay where they are."""
 
     share = WORKING_SHARE

@@ -24,7 +24,7 @@ from clsvm.gram import layouts, programs
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import measures, terms
-from clsvm.gram.products import Gram, Products, Store, Update
+from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.responses import ALL, Support
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.stream import Stream
@@ -45,7 +45,7 @@ AT_A_TIME = 1 << 15  # values of K on the host
 AT_ONCE = 1 << 20  # of few rows among themselves: four arrays of them are little memory
 
 
-def of_rows(gram: Products, X: Any, plan: Plan, device: Any) -> Exact:
+def of_rows(gram: Operator, X: Any, plan: Plan, device: Any) -> Exact:
     """Return the function that computes K b of some rows of X, which may be in a file, within the stream's budget."""
     stream = gram.stream
 

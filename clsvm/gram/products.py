@@ -84,8 +84,8 @@ class Tile(NamedTuple):
     most: int | None = None
 
 
-class Products(Protocol):
-    """What solvers ask of a kernel matrix, whatever it is made of, on one stream and so in one thread.
+class Operator(Protocol):
+    """The kernel matrix as solvers ask for it, whatever it is made of, on one stream and so in one thread.
 
     whole: whether all of K is on the device. resident: whether all rows are, in one piece, so that products over some
     of their lane groups (:meth:`store_rows`) and between panels (:meth:`between`) exist. share: the part of the free
@@ -190,7 +190,7 @@ def reflect(stream: Stream, dtype: str, store: Store, slot_of: NDArray[np.int32]
         stream.finish()
 
 
-class Gram(Products):
+class Gram(Operator):
     """Products of one kernel function over one set of rows that is on the device. slots: the buffers that :meth:`slot`
     has made, where several of them share them."""
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clsvm.errors import DeviceError
 from clsvm.gram import programs
 from clsvm.gram.layouts.record import Panel, Rows, lanes
-from clsvm.gram.products import Products, Store, Tile, Update, half_end, reflect
+from clsvm.gram.products import Operator, Store, Tile, Update, half_end, reflect
 from clsvm.gram.programs import SLABS, RowSource
 from clsvm.kernels import PRECOMPUTED
 from clsvm.opencl.stream import Buffer, Stream
@@ -88,7 +88,7 @@ class RowCache:
         return True
 
 
-class StoredGram(Products):
+class StoredGram(Operator):
     """Products with K (n, n) that is on the device whole, in ``store``: working vectors are numbers of rows.
 
     vectors: products over the rows, which make a tile again where that reads less than picking its values.
@@ -96,7 +96,7 @@ class StoredGram(Products):
 
     whole = True
 
-    def __init__(self, stream: Stream, store: Store, rows: Rows, kernel: Any, vectors: Products | None = None) -> None:
+    def __init__(self, stream: Stream, store: Store, rows: Rows, kernel: Any, vectors: Operator | None = None) -> None:
         self.stream, self.rows, self.kernel, self._store, self._vectors = stream, rows, kernel, store, vectors
         self.width = vectors.width if vectors else _WHOLE
         self._update = stream.variant(programs.update(stream.profile, rows.dtype))
@@ -150,7 +150,7 @@ def nbytes(n: int, dtype: str) -> int:
     return n * (n + SLABS) * np.dtype(dtype).itemsize
 
 
-def needs(gram: Products) -> int:
+def needs(gram: Operator) -> int:
     """Return the bytes that :func:`computed` takes while it works."""
     return nbytes(gram.rows.n_pad, gram.rows.dtype) + gram.panel_bytes(_AT_A_TIME)
 
@@ -173,7 +173,7 @@ def given(stream: Stream, K: NDArray[Any], dtype: str) -> StoredGram:
     return StoredGram(stream, store, rows, PRECOMPUTED)
 
 
-def computed(gram: Products, tiles: bool) -> StoredGram:
+def computed(gram: Operator, tiles: bool) -> StoredGram:
     """Return products with all of K of the rows of ``gram``, which is computed for many solves.
 
     tiles: whether tiles of cheap vectors are made again; else every tile is picked. In the vector shape, where values

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from clsvm.errors import BuildError, DeviceError, MemoryLimitError
 from clsvm.gram import layouts, units
-from clsvm.gram.products import Gram, Products, Store, Update
+from clsvm.gram.products import Gram, Operator, Store, Update
 from clsvm.gram.units import Units
 from clsvm.kernels import Kernel, make
 from clsvm.opencl.stream import Stream
@@ -103,7 +103,7 @@ def _product(
     return K.astype(np.float64), sums, own
 
 
-def chosen(gram: Products, precision: str, many: bool = False) -> tuple[Units | None, str]:
+def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
     """Return matrix units for the products of a fit, where precision="fast" asks for them and they serve, and in words
     how kernel values are computed.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.gram.products import Products
+from clsvm.gram.products import Operator
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
@@ -13,7 +13,7 @@ from clsvm.solvers.result import Checks, Result, Settings
 __all__ = ["Checks", "Exact", "Result", "Settings", "Solver", "batch", "solver"]
 
 
-def solver(stream: Stream, gram: Products, problem: Problem, settings: Settings) -> Solver:
+def solver(stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> Solver:
     """Return what solves ``problem``, in the caller's row order, over the rows of ``gram``."""
     method = Coupled if problem.constraint is Constraint.COUPLED else Solver
     return method(stream, gram, problem, settings)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Products
+from clsvm.gram.products import Operator
 from clsvm.opencl.launch import local
 from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
@@ -76,7 +76,7 @@ def at_once(stream: Stream) -> int:
     return AT_ONCE * stream.compute_units
 
 
-def made_in_place(gram: Products, rows: int) -> bool:
+def made_in_place(gram: Operator, rows: int) -> bool:
     """Whether a core's cache holds the cells of so many rows of a member, of which there are none where K is there: the
     subproblem can make kernel values, or pick them."""
     return gram.panel_bytes(rows) <= IN_CACHE
@@ -84,7 +84,7 @@ def made_in_place(gram: Products, rows: int) -> bool:
 
 def solve(
     stream: Stream,
-    gram: Products,
+    gram: Operator,
     members: Sequence[Subproblem],
     tol: float,
     max_iter: int,
@@ -121,7 +121,7 @@ def solve(
     return found
 
 
-def _width(stream: Stream, gram: Products, rows: int) -> int:
+def _width(stream: Stream, gram: Operator, rows: int) -> int:
     """W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a program."""
     unit = max(gram.width, UNIT)
     if stream.profile.shape == "group":
@@ -129,7 +129,7 @@ def _width(stream: Stream, gram: Products, rows: int) -> int:
     return -(-rows // unit) * unit
 
 
-def _batches(stream: Stream, gram: Products, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
+def _batches(stream: Stream, gram: Operator, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
     """Members of falling size, as many at a time as the compute units want and a share of the memory holds."""
     itemsize = np.dtype(gram.rows.dtype).itemsize
     first = 0
@@ -164,7 +164,7 @@ class _Batch:
     f: Vector
 
     def __init__(
-        self, stream: Stream, gram: Products, members: Sequence[Subproblem], W: int, Q: Buffer, checks: Checks
+        self, stream: Stream, gram: Operator, members: Sequence[Subproblem], W: int, Q: Buffer, checks: Checks
     ) -> None:
         self.stream, self.gram, self.members, self.W, self.Q, self.checks = stream, gram, members, W, Q, checks
         B, kind = len(members), members[0].problem

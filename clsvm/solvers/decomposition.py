@@ -30,7 +30,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Products, Tile
+from clsvm.gram.products import Operator, Tile
 from clsvm.opencl.launch import local
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint, Problem
@@ -57,7 +57,7 @@ class Solver(Loop):
     constraint, with all memory and what the row cache has.
     """
 
-    def __init__(self, stream: Stream, gram: Products, problem: Problem, settings: Settings) -> None:
+    def __init__(self, stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> None:
         self.stream, self.problem, self.settings = stream, problem, settings
         self.n, self.P, self.sync, self.dtype = gram.rows.n_pad, problem.problems, stream.profile.sync, gram.rows.dtype
         self.state = State(stream, gram, self.P)
@@ -97,7 +97,7 @@ class Solver(Loop):
         if missing is not None:
             self.state.respond(missing, self.square.panel)
 
-    def _working_set(self, gram: Products) -> tuple[int, int]:
+    def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the rows and the places of a working set: of the size asked for, in whole tiles; an eighth less, and
         so on, until it takes no more than its share of what is left. Of a set smaller than a tile the other places stay
         empty; it has an even number of rows, since half of it stays, and of two sums four at least, two for a pair of

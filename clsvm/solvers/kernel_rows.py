@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.products import Products, Store, Update, half_end, reflect
+from clsvm.gram.products import Operator, Store, Update, half_end, reflect
 from clsvm.gram.store import RowCache
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
@@ -65,7 +65,7 @@ def before_tile(profile: Profile, rows: Rows, n: int, W: int, idle: int, steps: 
     return tile_cost(profile, rows, n, W, (idle + IDLE * W) / (steps + 1)) < rows.tile_cost
 
 
-def prefetches(gram: Products) -> bool:
+def prefetches(gram: Operator) -> bool:
     """Return whether there are kernels that prefetch rows, and that could pay if all rows were wanted."""
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
@@ -78,7 +78,7 @@ class Square:
     count: how many rows they have, on the device. made: whether Q is the tile of the last working set. nbytes: of both.
     """
 
-    def __init__(self, stream: Stream, gram: Products, rows: int) -> None:
+    def __init__(self, stream: Stream, gram: Operator, rows: int) -> None:
         self._stream, self._gram, self._rows = stream, gram, rows
         self._make()
         self.count = stream.upload(np.array([rows], np.int32))

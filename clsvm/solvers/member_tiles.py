@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Products, Tile, Update
+from clsvm.gram.products import Operator, Tile, Update
 from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.solvers import programs
@@ -38,14 +38,14 @@ class Asked(NamedTuple):
     b: Vector
 
 
-def responses(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Vector]:
+def responses(stream: Stream, gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
     """f = K b + q of each, by ``gram``, which is in float64."""
     ways = [_way(stream, gram, one) for one in asked]
     rest = iter(_between(stream, gram, [one for one, way in zip(asked, ways, strict=True) if way is None]))
     return [way(stream, gram, one) if way else next(rest) for one, way in zip(asked, ways, strict=True)]
 
 
-def _way(stream: Stream, gram: Products, one: Asked) -> Callable[[Stream, Products, Asked], Vector] | None:
+def _way(stream: Stream, gram: Operator, one: Asked) -> Callable[[Stream, Operator, Asked], Vector] | None:
     """What is less work for it alone; None: products with its support vectors, beside those of others."""
     if _half(stream, gram, one):
         return _among
@@ -53,7 +53,7 @@ def _way(stream: Stream, gram: Products, one: Asked) -> Callable[[Stream, Produc
     return _across if few and gram.by_blocks else None
 
 
-def _half(stream: Stream, gram: Products, one: Asked) -> bool:
+def _half(stream: Stream, gram: Operator, one: Asked) -> bool:
     """Whether half of K among all rows that take part is less work, and memory holds it."""
     m = len(np.union1d(one.rows, one.support))
     W, room = _square(gram, m), min(stream.largest, int(TILES * (stream.limit - stream.held)))
@@ -61,7 +61,7 @@ def _half(stream: Stream, gram: Products, one: Asked) -> bool:
     return mirrors(stream, gram) and less and room >= 8 * W * W
 
 
-def _among(stream: Stream, gram: Products, one: Asked) -> Vector:
+def _among(stream: Stream, gram: Operator, one: Asked) -> Vector:
     """f by a tile of all rows that take part."""
     both = np.union1d(one.rows, one.support)
     m, W = len(both), _square(gram, len(both))
@@ -78,7 +78,7 @@ def _among(stream: Stream, gram: Products, one: Asked) -> Vector:
     return found
 
 
-def _across(stream: Stream, gram: Products, one: Asked) -> Vector:
+def _across(stream: Stream, gram: Operator, one: Asked) -> Vector:
     """f by K between support vectors and the rows that are asked for, which are the working vectors: a block of entries
     is laid out for each few of these."""
     R, S = (_whole(gram, len(some)) for some in (one.rows, one.support))
@@ -93,7 +93,7 @@ def _across(stream: Stream, gram: Products, one: Asked) -> Vector:
     return np.asarray(K @ one.b + one.q)
 
 
-def _between(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Vector]:
+def _between(stream: Stream, gram: Operator, asked: Sequence[Asked]) -> list[Vector]:
     """f by products of the rows that are asked for with the support vectors."""
     if not asked:
         return []
@@ -118,13 +118,13 @@ def _between(stream: Stream, gram: Products, asked: Sequence[Asked]) -> list[Vec
     return [values[: len(one.rows)] for one, values in zip(asked, found, strict=True)]
 
 
-def mirrors(stream: Stream, gram: Products) -> bool:
+def mirrors(stream: Stream, gram: Operator) -> bool:
     """Whether one side of a tile is computed, which the other mirrors: on a CPU, of long rows."""
     return stream.profile.shape == "vector" and gram.rows.tile_cost >= MIRRORED
 
 
 def tile(
-    stream: Stream, gram: Products, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int
+    stream: Stream, gram: Operator, panel: Panel, rows: Buffer, count: Buffer, Q: Buffer, place: int, most: int
 ) -> None:
     """K among the ``most`` rows of a square panel, as tile number ``place`` of Q."""
     W, real, half = panel.capacity, np.dtype(gram.rows.dtype).itemsize, mirrors(stream, gram)
@@ -135,7 +135,7 @@ def tile(
         mirror(*programs.squares(stream.profile, W, W), W, 0, own)
 
 
-def respond(stream: Stream, gram: Products, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
+def respond(stream: Stream, gram: Operator, shape: tuple[int, int], Q: Buffer, b: Buffer, q: Buffer, f: Buffer) -> None:
     """f = Q b + q of as many tiles of W x W as shape (tiles, W) has."""
     tiles, W = shape
     vectors = programs.RESPOND * gram.rows.lanes
@@ -143,7 +143,7 @@ def respond(stream: Stream, gram: Products, shape: tuple[int, int], Q: Buffer, b
     stream.variant(programs.respond(stream.profile, gram.rows.dtype))((columns, tiles), None, W, Q, b, q, f)
 
 
-def gathered(stream: Stream, gram: Products, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
+def gathered(stream: Stream, gram: Operator, places: NDArray[np.int32], count: Buffer) -> tuple[Panel, Buffer]:
     """A panel of the rows at ``places``, -1 where there is none; and these on the device."""
     panel, at = gram.panel(places.size, square=True), stream.upload(places.ravel())
     gram.gather(panel, at, count)
@@ -155,11 +155,11 @@ def counts(numbers: Sequence[int]) -> list[NDArray[np.int32]]:
     return [np.array([number], np.int32) for number in numbers]
 
 
-def _square(gram: Products, rows: int) -> int:
+def _square(gram: Operator, rows: int) -> int:
     """Rows and columns of a tile of so many rows."""
     return _whole(gram, -(-rows // UNIT) * UNIT)
 
 
-def _whole(gram: Products, rows: int) -> int:
+def _whole(gram: Operator, rows: int) -> int:
     """So many rows, one at least, in whole blocks of ``gram``."""
     return -(-max(1, rows) // gram.width) * gram.width

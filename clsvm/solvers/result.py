@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.gram.products import Products
+from clsvm.gram.products import Operator
 from clsvm.report import Point, Progress, Status, relative_gap
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Exact
@@ -60,7 +60,7 @@ class Checks(NamedTuple):
     """
 
     kernel_scale: float
-    exact: Callable[[], Products | Block] | None = None
+    exact: Callable[[], Operator | Block] | None = None
     sample: Block | None = None
     sizes: Vector | None = None
 

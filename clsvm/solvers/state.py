@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from clsvm.gram.layouts.record import Panel
-from clsvm.gram.products import Products, Update
+from clsvm.gram.products import Operator, Update
 from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Problem
 from clsvm.solvers import certificate
@@ -21,7 +21,7 @@ from clsvm.solvers.result import Vector
 class State:
     """lo, hi, q, f, b of ``P`` problems, each (P, n) wide numbers on the device, n rows with padding; kink (1,)."""
 
-    def __init__(self, stream: Stream, gram: Products, problems: int) -> None:
+    def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
         self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
         self.kink = stream.buffer(8)

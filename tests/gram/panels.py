@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clsvm.gram import layouts
-from clsvm.gram.products import Gram, Products, Store, Tile
+from clsvm.gram.products import Gram, Operator, Store, Tile
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
 
@@ -26,7 +26,7 @@ def products(stream: Stream, X: Any, kernel: Kernel, kind: str, dtype: str = "fl
     return Gram(stream, layouts.build(stream, X, plan, dtype), kernel)
 
 
-def gathered(stream: Stream, gram: Products, rows: int | Sequence[int] | np.ndarray, square: bool = False) -> Gathered:
+def gathered(stream: Stream, gram: Operator, rows: int | Sequence[int] | np.ndarray, square: bool = False) -> Gathered:
     """A panel of rows by the caller's numbers, -1 for none, or of the first so many."""
     numbers = np.arange(rows) if isinstance(rows, int) else np.asarray(rows)
     panel = gram.panel(len(numbers), square=square)
@@ -37,7 +37,7 @@ def gathered(stream: Stream, gram: Products, rows: int | Sequence[int] | np.ndar
     return made
 
 
-def tile(stream: Stream, gram: Products, of: Gathered, **given: Any) -> np.ndarray:
+def tile(stream: Stream, gram: Operator, of: Gathered, **given: Any) -> np.ndarray:
     """All of a square panel's tile."""
     shape, dtype = (of.panel.capacity,) * 2, gram.rows.dtype
     out = stream.zeros(np.dtype(dtype).itemsize * of.panel.capacity**2)
@@ -45,14 +45,14 @@ def tile(stream: Stream, gram: Products, of: Gathered, **given: Any) -> np.ndarr
     return stream.read(out, dtype, shape)
 
 
-def store(stream: Stream, gram: Products, panel: Any) -> Store:
+def store(stream: Stream, gram: Operator, panel: Any) -> Store:
     """Room for all rows of K of a panel, row u in slot u."""
     nbytes = np.dtype(gram.rows.dtype).itemsize * panel.capacity * gram.rows.n_pad
     slot = stream.upload(np.arange(panel.capacity, dtype=np.int32))
     return Store((stream.zeros(nbytes),), panel.capacity, gram.rows.n_pad, slot)
 
 
-def stored(stream: Stream, gram: Products, kept: Store) -> np.ndarray:
+def stored(stream: Stream, gram: Operator, kept: Store) -> np.ndarray:
     """The values in such a store, (capacity, n), rows in the caller's order."""
     K = stream.read(kept.slabs[0], gram.rows.dtype, (kept.slab_rows, kept.ld))
     return K[:, gram.rows.position]

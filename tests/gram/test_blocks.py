@@ -14,7 +14,7 @@ from sklearn.base import clone
 from clsvm import SVC, SVR, FalkonClassifier, NuSVC, OneClassSVM
 from clsvm.gram import blocks, layouts
 from clsvm.gram.blocks import BlockGram, products_of
-from clsvm.gram.products import Gram, Products, Update
+from clsvm.gram.products import Gram, Operator, Update
 from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import newton
@@ -46,7 +46,7 @@ def rows_of(form: str, folder: Path) -> tuple[Any, str]:
     return (sp.csr_matrix(X), form) if form in ("csr", "hybrid") else (X, form)
 
 
-def made(stream: Stream, gram: Products, dtype: str) -> Made:
+def made(stream: Stream, gram: Operator, dtype: str) -> Made:
     """By a panel that is used twice, for other rows each time; one of its vectors is none."""
     rng, rows = np.random.default_rng(2), gram.rows
     for _ in range(2):
