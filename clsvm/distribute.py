@@ -78,14 +78,20 @@ def replayed(answers: list[Any], replay: Callable[[int], Any]) -> list[Any]:
     is lost meanwhile. Raises DeviceError where a part is lost more than TRIES times.
     """
     for i, answer in enumerate(answers):
-        losses = 0
+        losses = Counter[int]()
         while isinstance(answer, Lost):
-            losses += 1
-            if losses > TRIES:
-                raise DeviceError(f"Dask lost the rows of a chunk {losses} times: do the workers have enough memory?")
+            count_losses(losses, [i])
             answer = replay(i)
         answers[i] = answer
     return answers
+
+
+def count_losses(losses: Counter[int], lost: Iterable[int]) -> None:
+    """Count that parts were lost during one question. Raises DeviceError where one is lost more than TRIES times."""
+    losses.update(lost)
+    most = max(losses.values())
+    if most > TRIES:
+        raise DeviceError(f"Dask lost the rows of a chunk {most} times: do the workers have enough memory?")
 
 
 def call(part: Any, name: str, given: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@
     for each dtype, float32 first where that is asked for, of what has no final result:
         small subproblems   side by side on each device, and on the host what that leaves       side_by_side.py
         large ones          one after another, those over the same rows with one row cache      prepare.py
-                            on the host where the device does not have the dtype                on_host.py
+                            on the host where the device does not have the dtype                host.py
     rows elsewhere, or one subproblem for several devices: in shards                            sharded.py
 
 max_time, progress and checkpoint are those of all subproblems together. Several devices take pieces of the work from a
@@ -24,7 +24,6 @@ import numpy as np
 from clsvm.distribute import dealt
 from clsvm.errors import BufferSizeError, MemoryLimitError
 from clsvm.fit import checkpoint, host, prepare, sharded, side_by_side
-from clsvm.fit.on_host import HostFit
 from clsvm.fit.prepare import PreparedFit
 from clsvm.fit.run import FitContext, Fitted, RunInfo, Worker
 from clsvm.fit.sharded import ShardedFit
@@ -83,7 +82,7 @@ class _Driver:
             context.whole, at_once = _room(able, context.options)
         self._passes(at_once)
         if not (self.alone or context.shards):
-            self.run.reason = self._counts() if able else HostFit.reason
+            self.run.reason = self._counts() if able else host.HostFit.reason
         if self.run.plan is None and not (isinstance(context.kernel, Precomputed) or context.shards):
             with Stream(self.devices[0], context.options.memory_limit) as stream:
                 self.run.plan = prepare.planned(stream.profile, context.X, context.kernel, context.options)
@@ -304,7 +303,7 @@ def _over_the_same_rows(context: FitContext, dtype: str, worker: Worker, places:
 @contextmanager
 def _ready(
     context: FitContext, dtype: str, options: Options, rows: Any, plan: Plan | None
-) -> Iterator[PreparedFit | HostFit | ShardedFit]:
+) -> Iterator[PreparedFit | host.HostFit | ShardedFit]:
     """Lay out rows for solves over them: on a device, on the host where the device does not have the dtype, or in
     shards."""
     kernel = context.kernel
@@ -314,6 +313,6 @@ def _ready(
         return
     with Stream(options.device, options.memory_limit) as stream:
         if stream.profile.lacks(dtype):
-            yield HostFit(stream, rows, kernel, options)
+            yield host.HostFit(stream, rows, kernel, options)
         else:
             yield PreparedFit(stream, rows, kernel, options, dtype, plan)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from clsvm import solvers
 from clsvm.fit import host
-from clsvm.fit.on_host import OnHost
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import exact, layouts, precision, store, trial
 from clsvm.gram.blocks import BESIDE, products_of
@@ -89,7 +88,7 @@ class PreparedFit:
         )
         self.device = str(stream.info)
         self.last, self._double = dtype == stream.profile.finest, host.EPS * scale.double
-        self._on_host = OnHost(stream, self._X, kernel, self.plan, scale.double, options)
+        self._on_host = host.HostFit(stream, self._X, kernel, options, self.plan, scale.double)
         self._solver: solvers.Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
@@ -195,7 +194,7 @@ def products(
     dtype: str,
     plan: Plan | None = None,
     laid: Plan | None = None,
-) -> tuple[Operator, Plan | None, Scales, solvers.Exact]:
+) -> tuple[Operator, Plan | None, Scales, exact.Exact]:
     """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
     them in float64), once they are on the device.
 

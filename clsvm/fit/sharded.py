@@ -30,8 +30,7 @@ from clsvm.parameters import Options
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Shard, row_bytes, travelled
-from clsvm.solvers.sharded import Sharded
-from clsvm.solvers.working_set import WorkingSet
+from clsvm.solvers.sharded import Sharded, WorkingSet
 
 Vector = NDArray[np.float64]
 WORKING = 256  # working rows that say how fast a device is
@@ -143,7 +142,7 @@ class ShardedFit:
     def _solve(self, problem: Problem, asked: dict[str, Any]) -> solvers.Result:
         """Solve a problem over the rows in the order of the shards."""
         one, options, plan = self._facts[0], self._options, travelled(self._laid.plan)
-        given = self._stream, self._kernel, plan, self._dtype, problem.constraint, problem.kink
+        given = self._stream, self._kernel, plan, self._dtype, problem
         working_set = WorkingSet(*given, min(one.W, problem.n), max(fact.row for fact in self._facts))
         settings = solvers.Settings(
             tol=options.tol,

@@ -13,7 +13,6 @@ import numpy as np
 
 from clsvm.arrays import Data
 from clsvm.fit import host, prepare
-from clsvm.fit.on_host import OnHost
 from clsvm.fit.run import FitContext, Worker
 from clsvm.gram import layouts, store
 from clsvm.gram.blocks import products_of
@@ -27,7 +26,7 @@ from clsvm.kernels import Precomputed
 from clsvm.opencl.stream import Stream
 from clsvm.parameters import Options
 from clsvm.report import Point, Status
-from clsvm.solvers import Checks, Result, batch, certificate
+from clsvm.solvers import Checks, Result, batch, certificate, ended
 
 # K of all rows is computed once where a row takes the room of so many values at least, subproblems' tiles have so many
 # times as many values as it has, and it takes no more than a share of the memory that the rows leave.
@@ -144,10 +143,8 @@ class _Work:
             if result is not None:
                 found = replace(result.after(one), **self._where(result.dtype))
                 if found.status is not Status.TOLERANCE:
-                    capped = 0 <= options.max_iter <= found.steps
-                    within = options.gap_tol is not None and found.gap <= options.gap_tol
-                    status = Status.GAP if within else Status.MAX_ITER if capped else Status.STALLED
-                    found = replace(found, status=status)
+                    status = ended(options, np.inf, found.gap, found.steps)
+                    found = replace(found, status=status or Status.STALLED)
                 context.results[place] = found
 
     def on_host(self, todo: list[int]) -> None:
@@ -174,8 +171,8 @@ class _Work:
     def _one_on_host(self, place: int, aim: float) -> Result:
         """Solve a subproblem over its own rows, from its result so far."""
         context, before, one = self.context, self._before(place), self.context.subproblems[place]
-        given = context.rows(one.rows), context.kernel, self.worker.run.plan, self.scale.double, self.worker.options
-        found = OnHost(self.stream, *given).finish(
+        given = context.rows(one.rows), context.kernel, self.worker.options, self.worker.run.plan, self.scale.double
+        found = host.HostFit(self.stream, *given).finish(
             one.problem,
             before,
             aim,

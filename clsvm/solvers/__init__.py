@@ -6,11 +6,10 @@ from clsvm.gram.products import Operator
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import batch
-from clsvm.solvers.certificate import Exact
 from clsvm.solvers.decomposition import Coupled, Solver
-from clsvm.solvers.result import Checks, Result, Settings
+from clsvm.solvers.result import Checks, Result, Settings, ended
 
-__all__ = ["Checks", "Exact", "Result", "Settings", "Solver", "batch", "solver"]
+__all__ = ["Checks", "Result", "Settings", "Solver", "batch", "ended", "solver"]
 
 
 def solver(stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> Solver:

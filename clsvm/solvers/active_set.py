@@ -22,18 +22,19 @@ down to the next bound.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, repeat, takewhile
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.problem import Problem
+from clsvm.problem.dual import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.certificate import Extremes
-from clsvm.solvers.newton import Face, Factor
+from clsvm.solvers.newton import Face, Factor, Rows, steadied
 
-Vector = NDArray[np.float64]
-Rows = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 EPS = certificate.EPS
 FEW = 16  # coefficients that join F from each side, at first
 HELD = 128  # bounds met before K_FF is factored again without the coefficients that are held
@@ -46,7 +47,7 @@ REFINED = 1  # times that what rounding left of the sums, where the complement i
 
 
 class Found(NamedTuple):
-    """b, f (m,), violation at b, and steps."""
+    """b, f (problems, m), violation at b, and steps."""
 
     b: Vector
     f: Vector
@@ -55,15 +56,17 @@ class Found(NamedTuple):
 
 
 def solve(
-    K: NDArray[np.float64],
+    K: Vector,
     problem: Problem,
     b: Vector,
     tol: float,
     going: Callable[[Found], bool] = lambda found: True,
     most: float = np.inf,
 ) -> Found:
-    """The one problem of ``problem``, or coupled ones, from feasible coefficients b (problems, m): what was found has b
-    and f of that shape. going: told of the best so far, after each F; ends the work by False. most: steps at most."""
+    """Return what the one problem of ``problem``, or coupled ones, come to from feasible coefficients b (problems, m).
+
+    going: told of the best so far, after each F; ends the work by False. most: steps at most.
+    """
     state = _State(K, problem, b)
     steps, stuck, few, level, lowest = 0, 0, FEW, np.inf, np.inf
     best = Found(b, state.f.reshape(b.shape), np.inf, 0)
@@ -78,9 +81,7 @@ def solve(
         best = best._replace(steps=steps)
         if seen.violation <= CLOSE * tol or stuck > STUCK or not going(best) or steps >= most:
             return best
-        if (
-            stuck > PAIRS and stuck % 2
-        ):  # a step of the worst pair alone lowers the dual, however degenerate the rest is
+        if stuck > PAIRS and stuck % 2:  # a step of the worst pair alone lowers the dual, whatever the rest is
             joined = state.pair(seen)
             moved, held = _descend(state, np.zeros_like(seen.inside), joined, RIDGE, 1)
         else:
@@ -98,41 +99,40 @@ def solve(
 class _State:
     """Coefficients and gradients of all problems as one vector of problems * m entries, which a step changes."""
 
-    def __init__(self, K: NDArray[np.float64], problem: Problem, b: Vector) -> None:
-        self.K, self.problem, self.m = K, problem, K.shape[0]
-        self.largest = float(np.abs(K.diagonal()).max(initial=0.0))
-        self.lo, self.hi, self.q = problem.lo.ravel(), problem.hi.ravel(), problem.q.ravel()
-        self.b, self.kink, self.f = b.ravel().copy(), problem.kink, self.q.copy()
+    def __init__(self, K: Vector, problem: Problem, b: Vector) -> None:
+        self.K, self.m, self.largest = K, K.shape[0], float(np.abs(K.diagonal()).max(initial=0.0))
+        self.lo, self.hi, self.q, self.b = problem.lo.ravel(), problem.hi.ravel(), problem.q.ravel(), b.ravel().copy()
+        self.f, self.kink = self.q.copy(), problem.kink
         self.group, self.total = problem.group.ravel(), problem.totals
 
     def refresh(self) -> None:
-        """The sums made exact, but for rounding where nothing is free, and f computed from b."""
+        """Make the sums exact, but for rounding where nothing is free, and compute f from b."""
         sums = np.bincount(self.group, self.b, len(self.total))[: len(self.total)]
         for g in np.flatnonzero(sums != self.total):
             mine = np.flatnonzero(self.group == g)
-            lo, hi = self.lo[mine], self.hi[mine]
-            b, slack = certificate.snapped(self.b[mine], lo, hi, self.kink), certificate.slack(self.b[mine])
-            excess = b.sum() - self.total[g]
-            held = (b == lo) | (b == hi) | ((b == 0) & (self.kink > 0))
-            if held.all() and abs(excess) <= 2 * slack:
-                self.b[mine] = b
+            lo, hi, b = self.lo[mine], self.hi[mine], self.b[mine]
+
+            def at_bound(b: Vector, lo: Vector = lo, hi: Vector = hi) -> Flags:
+                return np.asarray((b == lo) | (b == hi) | ((b == 0) & (self.kink > 0)))
+
+            near = certificate.snapped(b, lo, hi, self.kink)
+            if at_bound(near).all() and abs(near.sum() - self.total[g]) <= 2 * certificate.slack(b):
+                self.b[mine] = near
                 continue  # (its rounding would make one of them seem free)
-            b = self.b[mine]
-            held = (b == lo) | (b == hi) | ((b == 0) & (self.kink > 0))
+            excess = near.sum() - self.total[g]
             room = b - lo if excess > 0 else hi - b
-            order = np.lexsort((-room, held))  # those inside first, of these the one with most room
+            order = np.lexsort((-room, at_bound(b)))  # those inside first, of these the one with most room
             b[order] -= np.sign(excess) * np.diff(np.minimum(np.cumsum(room[order]), abs(excess)), prepend=0.0)
             self.b[mine] = np.clip(b, lo, hi)
-        b = self.b.reshape(-1, self.m)
-        self.f = (b @ self.K).ravel() + self.q
+        self.f = (self.b.reshape(-1, self.m) @ self.K).ravel() + self.q
 
     def level(self) -> tuple[float, float]:
-        """The dual objective, which steps lower, and what rounding does to it as a rule."""
+        """Return the dual objective, which steps lower, and what rounding does to it as a rule."""
         size = float(np.abs(self.b).sum())
         return float(self.b @ (self.f + self.q)) / 2 + self.kink * size, EPS * self.largest * size**2 / 100
 
     def join(self, seen: Extremes, few: int, least: float) -> NDArray[np.int8]:
-        """Which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
+        """Return which way a coefficient at a bound or at the kink goes that joins F, 1 or -1; 0 for all others."""
         inside, joined, middle = seen.inside, np.zeros(len(self.b), np.int8), seen.offset
         if seen.held:  # between the extremes, so that both sides have some
             with np.errstate(invalid="ignore"):
@@ -145,7 +145,7 @@ class _State:
         return joined
 
     def pair(self, seen: Extremes) -> NDArray[np.int8]:
-        """The two coefficients, or the one where no sum is held, that violate most, as :meth:`join` says it."""
+        """Return the two coefficients, or the one where no sum is held, that violate most, as :meth:`join` does."""
         joined, mine = np.zeros(len(self.b), np.int8), seen.group == seen.violations.argmax()
         up, down = np.where(mine, seen.right, np.inf).argmin(), np.where(mine, seen.left, -np.inf).argmax()
         if seen.held or -seen.right[up] >= seen.left[down]:
@@ -154,48 +154,48 @@ class _State:
             joined[down] = -1
         return joined
 
-    def tile(self, rows: Rows) -> NDArray[np.float64]:
-        """The Hessian among entries ``rows``."""
+    def tile(self, rows: Rows) -> Vector:
+        """Return the Hessian among entries ``rows``."""
         row, part = rows % self.m, rows // self.m
         tile = self.K[np.ix_(row, row)]
         return tile if self.b.size == self.m else tile * (part[:, None] == part)
 
+    def side(self, rows: Rows, up: Flags) -> tuple[Vector, Vector, Vector]:
+        """Return the side of the kink on which entries ``rows`` stand, or to which they go, as its part of their
+        derivatives, and their bounds there."""
+        b, lo, hi, kink = self.b[rows], self.lo[rows], self.hi[rows], self.kink
+        kinked = np.where(b == 0, np.where(up, kink, -kink), np.sign(b) * kink)
+        positive = kinked > 0
+        top = np.where(~positive & (kink > 0), np.minimum(hi, 0), hi)
+        return kinked, np.where(positive & (kink > 0), np.maximum(lo, 0), lo), top
+
     def move(self, rows: Rows, step: Vector) -> None:
-        """f += K step, for the entries ``rows`` of b."""
+        """Add K step to f, for the entries ``rows`` of b."""
         row, f = rows % self.m, self.f.reshape(-1, self.m)
         for part in np.unique(rows // self.m):
             mine = rows // self.m == part
             f[part] += self.K[:, row[mine]] @ step[mine]
 
 
-def _descend(
-    state: _State, inside: NDArray[np.bool_], joined: NDArray[np.int8], ridge: float, most: float
-) -> tuple[int, int]:
-    """Minimise over the coefficients that are inside or joined; returns the steps that changed something, at most
+def _descend(state: _State, inside: Flags, joined: NDArray[np.int8], ridge: float, most: float) -> tuple[int, int]:
+    """Minimise over the coefficients that are inside or joined; return the steps that changed something, at most
     ``most``, and how many coefficients came to a bound or the kink."""
     F = np.flatnonzero(inside | (joined != 0))
     if not F.size:
         return 0, 0
-    up = joined[F] > 0
-    # the part of the kink on which each coefficient stands or to which it goes
-    kinked = np.where(state.b[F] == 0, np.where(up, state.kink, -state.kink), np.sign(state.b[F]) * state.kink)
-    positive = kinked > 0
-    top = np.where(~positive & (state.kink > 0), np.minimum(state.hi[F], 0), state.hi[F])
-    bottom = np.where(positive & (state.kink > 0), np.maximum(state.lo[F], 0), state.lo[F])
-    tile = state.tile(F)
+    kinked, bottom, top = state.side(F, joined[F] > 0)
+    tile, sums = state.tile(F), state.total.size
     largest = float(np.abs(tile.diagonal()).max())
-    group = state.group[F] if state.total.size else np.zeros(len(F), np.intp)
-    kinds, group = np.unique(group, return_inverse=True)
+    kinds, group = np.unique(state.group[F] if sums else np.zeros(len(F), np.intp), return_inverse=True)
     factor = _factored(tile, ridge * len(F), largest or 1.0)
-    face = Face(factor, state.f[F] + kinked, group, len(kinds) if state.total.size else 0, REFINED)
-    held, nothing = np.zeros(len(F), bool), np.zeros(len(F))
-    moved = 0
+    face = Face(factor, state.f[F] + kinked, group, len(kinds) if sums else 0, REFINED)
+    held, nothing, moved = np.zeros(len(F), bool), np.zeros(len(F)), 0
     # what joined but would go the other way is held at once
     for _ in range(HELD + len(F)):
         d = face.minimum(held, nothing)
         if d is None:
             break
-        if state.total.size:  # what rounding left of the sums, where the complement is nearly singular
+        if sums:  # what rounding left of them, where the complement is nearly singular
             left = np.bincount(group[~held], minlength=len(kinds))
             for _ in range(2):
                 off = np.bincount(group, d, len(kinds)) / np.maximum(left, 1)
@@ -204,15 +204,12 @@ def _descend(
             room = np.where(d > 0, (top - state.b[F]) / d, np.where(d < 0, (bottom - state.b[F]) / d, np.inf))
         room[held] = np.inf
         slope, curve = float(d @ (state.f[F] + kinked)), float(d @ (tile @ d))
-        if not slope < 0:
-            break
         flat = curve <= 10 * EPS * len(F) * largest * float(d @ d)
         step = min(float(room.min()), np.inf if flat else -slope / curve)
-        if not np.isfinite(step):
+        if not slope < 0 or not np.isfinite(step):
             break
         hit = room <= step
-        b = np.clip(state.b[F] + step * d, bottom, top)
-        b = np.where(hit, np.where(d > 0, top, bottom), b)
+        b = np.where(hit, np.where(d > 0, top, bottom), np.clip(state.b[F] + step * d, bottom, top))
         change = b - state.b[F]
         change[held] = 0
         if change.any():
@@ -232,11 +229,10 @@ def _descend(
     return moved, int(np.count_nonzero(held))
 
 
-def _factored(tile: NDArray[np.float64], ridge: float, least: float) -> Factor:
+def _factored(tile: Vector, ridge: float, least: float) -> Factor:
     """Return the factor of a tile that rounding, or the kernel function, may have left indefinite."""
-    while np.isfinite(ridge):
-        factor = Factor(np.float64, ridge, least)
-        if factor.extend(np.arange(len(tile)), tile[:0], tile):
-            return factor
-        ridge *= 100
-    raise ValueError("kernel values are not finite")
+    ridges = takewhile(np.isfinite, accumulate(repeat(100.0), mul, initial=ridge))
+    factor = steadied(np.float64, ridges, least, lambda one: one.extend(np.arange(len(tile)), tile[:0], tile))
+    if factor is None:
+        raise ValueError("kernel values are not finite")
+    return factor

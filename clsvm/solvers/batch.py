@@ -24,21 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram.products import Operator
-from clsvm.opencl.launch import local
 from clsvm.opencl.parts import together
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint, Problem, Subproblem
+from clsvm.problem import Subproblem
+from clsvm.problem.dual import Constraint, Problem, Vector
 from clsvm.report import Status
 from clsvm.solvers import certificate, member_tiles, programs
 from clsvm.solvers.certificate import Extremes
-from clsvm.solvers.decomposition import VECTOR_STATE
 from clsvm.solvers.member_tiles import TILES, UNIT
-from clsvm.solvers.programs import Limits
+from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Block, Checks, Result
-from clsvm.solvers.selection import View
+from clsvm.solvers.state import View
 from clsvm.threads import one_thread
 
-Vector = NDArray[np.float64]
 SMALL = 128  # rows of the smallest member that work-groups take
 STOP = 0.1  # of tol, for the subproblem: the rest is for what rounding of K hides
 FEW, NEARER = 256, 0.02  # rows at most of a tile in which further steps cost next to nothing; of tol, in their place
@@ -61,10 +59,8 @@ class Told(NamedTuple):
 
 
 def largest(stream: Stream) -> int:
-    """The most rows of a member that the device takes whole."""
-    W = stream.profile.alone
-    if stream.profile.shape == "vector":
-        W = min(W, stream.local_memory // VECTOR_STATE)
+    """Return the most rows of a member that the device takes whole."""
+    W = int(min(stream.profile.alone, programs.most_places(stream)))
     room = int(TILES * (stream.limit - stream.held))
     while W > UNIT and min(room, stream.largest) < 8 * W * W:
         W //= 2
@@ -72,13 +68,13 @@ def largest(stream: Stream) -> int:
 
 
 def at_once(stream: Stream) -> int:
-    """How many members keep all compute units of the device at work."""
+    """Return how many members keep all compute units of the device at work."""
     return AT_ONCE * stream.compute_units
 
 
 def made_in_place(gram: Operator, rows: int) -> bool:
-    """Whether a core's cache holds the cells of so many rows of a member, of which there are none where K is there: the
-    subproblem can make kernel values, or pick them."""
+    """Return whether a core's cache holds the cells of so many rows of a member, of which there are none where K is
+    there: the subproblem can make kernel values, or pick them."""
     return gram.panel_bytes(rows) <= IN_CACHE
 
 
@@ -122,7 +118,8 @@ def solve(
 
 
 def _width(stream: Stream, gram: Operator, rows: int) -> int:
-    """W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a program."""
+    """Return W of a member: whole vectors and aligned parts of buffers; in the group shape few sizes, each is a
+    program."""
     unit = max(gram.width, UNIT)
     if stream.profile.shape == "group":
         unit = max(gram.width, min(SMALL, stream.profile.group) if rows <= SMALL else stream.profile.group)
@@ -130,7 +127,7 @@ def _width(stream: Stream, gram: Operator, rows: int) -> int:
 
 
 def _batches(stream: Stream, gram: Operator, order: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """Members of falling size, as many at a time as the compute units want and a share of the memory holds."""
+    """Yield members of falling size, as many at a time as the compute units want and a share of the memory holds."""
     itemsize = np.dtype(gram.rows.dtype).itemsize
     first = 0
     while first < len(order):
@@ -182,24 +179,25 @@ class _Batch:
         numbers = member_tiles.counts([B * W, *(len(member.rows) for member in members)])
         whole, parts, *_ = together(stream, [*wide, *blank, ws, *numbers])
         self.device = _Device(whole, View(*parts[:5]), parts[11:], *parts[5:11])
-        self.panel, self.at = member_tiles.gathered(stream, gram, self.places, self.device.all)
-        self.own_rows: tuple[Any, ...] = ()  # what the subproblem makes rows of
-        if values := self._own_rows():
-            self.own_rows = self.device.made, *values
+        self.panel, self.at = member_tiles.gathered(gram, self.places, self.device.all)
+        values = self._own_rows()
+        self.own_rows = (self.device.made, *values) if values else ()  # what the subproblem makes rows of
+        source = gram.row_source() if values else None
+        self._pair_steps = PairSteps(stream, gram.rows.dtype, W, kind.constraint, source)
 
     def _own_rows(self) -> tuple[Any, ...] | None:
-        """What the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache, or
-        the values are there."""
+        """Return what the subproblem makes rows of Q from, where it does: it finds a member's rows in its core's cache,
+        or the values are there."""
         if self.stream.profile.shape != "vector" or self.problem.constraint is Constraint.SPLIT:
             return None
         return self.gram.of_panel(self.panel) if made_in_place(self.gram, self.W) else None
 
     def tiles(self) -> None:
-        """All of Q."""
+        """Compute all of Q."""
         stream, gram, W = self.stream, self.gram, self.W
         for p, (member, count) in enumerate(zip(self.members, self.device.counts, strict=True)):
             part, rows = gram.part(self.panel, p * W, W, count), stream.part(self.at, 4 * p * W, 4 * W)
-            member_tiles.tile(stream, gram, part, rows, count, self.Q, p, len(member.rows))
+            member_tiles.tile(gram, part, rows, count, self.Q, p, len(member.rows))
 
     def free(self) -> None:
         self.stream.finish()
@@ -224,7 +222,7 @@ class _Batch:
                     told.stands(place, b[: len(member.rows)].copy())
             self._respond()
             before, steps = steps, self.stream.read(self.device.counters, np.int64, (B, 4))[:, 0]
-            seen, bound, still = self._extremes(), self._bound(), steps == before
+            seen, bound, still = certificate.of(self.problem, self.b, self.f), self._bound(), steps == before
             violation = seen.violations.reshape(B, -1).max(axis=1)
             hidden = 2 * bound  # of the violation
             checked = exact.copy()
@@ -235,7 +233,7 @@ class _Batch:
                 near = seen.deciding(tol, np.repeat(bound, W)).reshape(B, W) | (self.b != 0)
                 near &= exact[:, None]
                 self._respond_exactly(near)
-                seen = self._extremes()
+                seen = certificate.of(self.problem, self.b, self.f)
                 violation = seen.violations.reshape(B, -1).max(axis=1)
                 hidden[exact] = 0
             sure = violation + hidden <= tol
@@ -246,18 +244,8 @@ class _Batch:
 
     def _solve(self, limits: Limits) -> None:
         """Launch the subproblem of all members."""
-        (B, W), profile, on = self.b.shape, self.stream.profile, self.device
-        items = programs.subproblem_items(profile, W)
-        source = self.gram.row_source() if self.own_rows else None
-        made = programs.subproblem(profile, self.gram.rows.dtype, W, self.problem.constraint, source)
-        memory = local(VECTOR_STATE * W if items == 1 else 8)
-        state = (on.state, on.delta, on.counters)
-        given = W, W, on.ws, self.Q, state, limits, memory, self.own_rows
-        self.stream.variant(made)((items * B,), (items,), *given)
-
-    def _extremes(self) -> Extremes:
-        """Return the extremes of all members, each with its own groups."""
-        return certificate.of(self.problem, self.b, self.f)
+        (B, W), on = self.b.shape, self.device
+        self._pair_steps(B, W, on.ws, self.Q, (on.state, on.delta, on.counters), limits, self.own_rows)
 
     def _bound(self) -> Vector:
         """Return what rounding of K can have done to f of each member (B,)."""
@@ -265,8 +253,8 @@ class _Batch:
         return np.asarray(eps * np.abs(self.b).sum(axis=1))
 
     def _loose(self, bound: Vector, alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The members (B,) whose objective rounding of K could move by more than a report may be off; of those where
-        that is ``alone`` to be looked at, as a sample of rows has it."""
+        """Return the members (B,) whose objective rounding of K could move by more than a report may be off; where that
+        is ``alone`` to be looked at, as a sample of rows has it."""
         level, weight = certificate.level(self.problem, self.b, self.f)
         loose = np.asarray(bound * weight > certificate.OBJECTIVE * level)
         many = (self.b != 0).sum(axis=1) > MANY if self.checks.sizes is not None else np.zeros(len(self.b), bool)
@@ -278,9 +266,9 @@ class _Batch:
         return loose
 
     def _shifted(self, members: NDArray[np.bool_]) -> Vector:
-        """The sum of what rounding did to f times the coefficients (B,), as certificate.sample of the support vectors
-        of some ``members`` has it. What it did to all rows alike counts for nothing where the coefficients add up to 0:
-        f is left as it is."""
+        """Return the sum of what rounding did to f times the coefficients (B,), as certificate.sample of the support
+        vectors of some ``members`` has it. What it did to all rows alike counts for nothing where the coefficients add
+        up to 0. f is left as it is."""
         times, before = np.zeros(self.b.shape), self.f.copy()
         for p in np.flatnonzero(members).tolist():
             sizes = np.asarray(self.checks.sizes)[self.members[p].rows]
@@ -295,8 +283,8 @@ class _Batch:
         return np.asarray((np.abs(did * self.b) * times).sum(axis=1))
 
     def _moved(self, members: NDArray[np.bool_]) -> Vector:
-        """The most that rounding of K has moved f in some support vectors of each of the members (B,), of all sizes of
-        coefficients: by the host, or where it has no values by products with the rows."""
+        """Return the most that rounding of K has moved f in some support vectors of each of the members (B,), of all
+        sizes of coefficients: by the host, or where it has no values by products with the rows."""
         before, near = self.f.copy(), np.zeros(self.b.shape, bool)
         for p in np.flatnonzero(members).tolist():
             used = np.flatnonzero(self.b[p])
@@ -310,32 +298,31 @@ class _Batch:
 
     def _respond(self) -> None:
         """Make f from the tiles."""
-        stream, shape, on, linear = self.stream, self.b.shape, self.device.state, self.device.linear
-        member_tiles.respond(stream, self.gram, shape, self.Q, on.b, linear, on.f)
-        f = stream.read_wide(on.f, shape)
+        on, shape = self.device, self.b.shape
+        member_tiles.respond(self.gram, shape, self.Q, on.state.b, on.linear, on.state.f)
+        f = self.stream.read_wide(on.state.f, shape)
         self.f = np.where(self.places >= 0, f, 0.0)  # (where there is no row, the kernel function may have no value)
         certificate.finite(self.f, self.gram.kernel)
 
     def _respond_exactly(self, near: NDArray[np.bool_]) -> None:
-        """f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from values
-        of the host where they are few beside the rows that products would be laid out for."""
+        """Make f of the rows ``near`` (B, W) from float64 products with the support vectors of their member, or from
+        values of the host where they are few beside the rows that products would be laid out for."""
         assert self.checks.exact
         few = int((near.sum(axis=1) * (self.b != 0).sum(axis=1)).sum()) <= ON_HOST * self.gram.rows.n * self.gram.rows.d
-        stream, gram = self.stream, (few and self.checks.sample) or self.checks.exact()
+        gram = (few and self.checks.sample) or self.checks.exact()
         if callable(gram):
             self._by_host(gram, near)
-            stream.write_wide(self.device.state.f, self.f)
-            return
-        some, asked, q, at = np.flatnonzero(near.any(axis=1)).tolist(), [], self.problem.q, self.places
-        for p in some:
-            here, used = near[p], self.b[p] != 0
-            asked.append(member_tiles.Asked(at[p, here], at[p, used], q[p, here], self.b[p, used]))
-        for p, values in zip(some, member_tiles.responses(stream, gram, asked), strict=True):
-            self.f[p, near[p]] = values
-        stream.write_wide(self.device.state.f, self.f)
+        else:
+            some, asked, q, at = np.flatnonzero(near.any(axis=1)).tolist(), [], self.problem.q, self.places
+            for p in some:
+                here, used = near[p], self.b[p] != 0
+                asked.append(member_tiles.Asked(at[p, here], at[p, used], q[p, here], self.b[p, used]))
+            for p, values in zip(some, member_tiles.responses(gram, asked), strict=True):
+                self.f[p, near[p]] = values
+        self.stream.write_wide(self.device.state.f, self.f)
 
     def _by_host(self, block: Block, near: NDArray[np.bool_]) -> None:
-        """f of the rows ``near`` (B, W) from blocks of K on the host."""
+        """Make f of the rows ``near`` (B, W) from blocks of K on the host."""
         with one_thread():
             for p in np.flatnonzero(near.any(axis=1)).tolist():
                 own, here, used = self.members[p].rows, np.flatnonzero(near[p]), np.flatnonzero(self.b[p])

@@ -6,24 +6,20 @@ to. Where a sum is held, its dual is an offset; else every coefficient is by its
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clsvm.problem import Constraint, Problem
-from clsvm.report import Status, relative_gap
+from clsvm.gram.exact import Exact
+from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.report import relative_gap
 
-Vector = NDArray[np.float64]
-Exact = Callable[[NDArray[np.intp], Vector], Vector]  # (rows i, b (problems, n)) -> K b of those rows in float64
 OBJECTIVE = 5e-5  # share of an objective that rounding of K may move
 SAMPLE, FEW = 256, 4  # rows that say what rounding did; times so many rows, up to which all of them are evaluated
 HOPELESS = 100.0  # times tol: where rounding of K can hide that much, a solve that no longer moves has stalled
 EPS = float(np.finfo(np.float64).eps)
-TINY = float(np.finfo(np.float64).tiny)
 SLACK = 64  # roundings of the sum of a group's coefficients that one of them can have
-HIDDEN = 0.1  # share of a tolerance that rounding in float64 may hide
 
 
 def finite(values: NDArray[Any], kernel: Any) -> None:
@@ -35,19 +31,6 @@ def finite(values: NDArray[Any], kernel: Any) -> None:
 def hopeless(rounding: float, problem: Problem, tol: float) -> bool:
     """Return whether one coefficient's rounding, so much for a coefficient 1, would hide the tolerance."""
     return rounding * float(np.maximum(problem.hi, -problem.lo).max()) > HOPELESS * tol
-
-
-def beyond(error: float, tol: float) -> bool:
-    """Return whether an error in float64 itself hides too much of a tolerance to say that it was reached."""
-    return error > HIDDEN * tol
-
-
-def doubtful(status: Status, error: float, weight: float, primal: float, tol: float, gap_tol: float | None) -> bool:
-    """Return whether an error of f hides too much of what a solve ended by, the relative gap or the violation.
-    weight: the sum of the absolute coefficients."""
-    if status is Status.GAP and gap_tol:
-        return beyond(error * weight / max(abs(primal), TINY), gap_tol)
-    return beyond(error, tol)
 
 
 class Extremes(NamedTuple):
@@ -117,10 +100,11 @@ def snapped(b: Vector, lo: Vector, hi: Vector, kink: float, within: float | Vect
     return np.where((np.abs(b) <= off) & (lo < 0) & (hi > 0), 0.0, b) if kink else b
 
 
-def extremes(
-    f: Vector, b: Vector, lo: Vector, hi: Vector, kink: float, group: NDArray[np.intp], groups: int, held: bool
-) -> Extremes:
-    """Return the extremes of coefficients b with f = K b + q, all (entries,)."""
+def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
+    """Return the extremes of coefficients b with f = K b + q, both (problems, n) or entry by entry, of a problem."""
+    f, b, lo, hi, group = f.ravel(), b.ravel(), problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
+    kink, held = problem.kink, len(problem.totals)
+    groups = held or problem.problems
     right, left = sides(f, b, kink)
     right, left = np.where(b < hi, right, np.inf), np.where(b > lo, left, -np.inf)
     inside = (right == left) & ~((b == 0) & (kink > 0))  # (of large derivatives rounding takes the kink)
@@ -128,19 +112,18 @@ def extremes(
     with np.errstate(invalid="ignore"):
         np.minimum.at(least, group, right)
         np.maximum.at(most, group, left)
-    if not held:
-        violations = np.nan_to_num(np.maximum(np.maximum(-least, most), 0.0), nan=np.inf, posinf=np.inf)
-        return Extremes(right, left, inside, group, least, most, rho, violations, held)
-    with np.errstate(invalid="ignore"):
-        violations = np.nan_to_num(np.maximum(most - least, 0.0), nan=np.inf, posinf=np.inf)
-    slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
-    near = snapped(b, lo, hi, kink, slacks[group])
-    if (near != b).any():  # what rounding alone keeps off its bound is not free, and says nothing of the offset
-        rho = extremes(f, near, lo, hi, kink, group, groups, held).rho
-    else:
-        count, sums = np.bincount(group[inside], minlength=groups), np.bincount(group[inside], right[inside], groups)
-        rho = offsets(least, most, count, sums)
-    return Extremes(right, left, inside, group, least, most, rho, violations, held)
+        worst = most - least if held else np.maximum(-least, most)
+        violations = np.nan_to_num(np.maximum(worst, 0.0), nan=np.inf, posinf=np.inf)
+    if held:
+        slacks = np.asarray(SLACK * EPS * np.bincount(group, np.abs(b), groups), np.float64)
+        near = snapped(b, lo, hi, kink, slacks[group])
+        if (near != b).any():  # what rounding alone keeps off its bound is not free, and says nothing of the offset
+            rho = of(problem, near, f).rho
+        else:
+            free = group[inside]
+            sums = np.bincount(free, right[inside], groups)
+            rho = offsets(least, most, np.bincount(free, minlength=groups), sums)
+    return Extremes(right, left, inside, group, least, most, rho, violations, held > 0)
 
 
 def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]) -> Vector:
@@ -150,19 +133,6 @@ def offsets(least: Vector, most: Vector, count: NDArray[Any], sums: NDArray[Any]
     with np.errstate(invalid="ignore"):
         middle = np.where(both, (least + most) / 2, np.where(np.isfinite(least), least, most))
     return np.where(count > 0, sums / np.maximum(count, 1), np.where(np.isfinite(middle), middle, 0.0))
-
-
-def of(problem: Problem, b: Vector, f: Vector) -> Extremes:
-    """Return the extremes of coefficients b (problems, n) of a problem, entry by entry."""
-    lo, hi, group = problem.lo.ravel(), problem.hi.ravel(), problem.group.ravel()
-    held = len(problem.totals)
-    return extremes(f.ravel(), b.ravel(), lo, hi, problem.kink, group, held or problem.problems, held > 0)
-
-
-def rounding(b: Vector, dtype: str, kernel_scale: float) -> float:
-    """Return what rounding of kernel values of ``dtype``, of kernel_scale eps each, can do to f at most, for
-    coefficients b (problems, n)."""
-    return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
 
 
 class Checked(NamedTuple):
@@ -198,7 +168,8 @@ class Check:
 
     def hidden(self, b: Vector) -> float:
         """Return what rounding of kernel values can have done to f at most, for coefficients b (problems, n)."""
-        return rounding(b, *self._given)
+        dtype, kernel_scale = self._given
+        return float(np.finfo(dtype).eps) * kernel_scale * float(np.abs(b).sum(axis=1).max())
 
     def bound(self, b: Vector) -> Vector:
         """Return what rounding can have done to f of each row (n,), for coefficients b (problems, n)."""

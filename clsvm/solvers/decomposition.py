@@ -10,7 +10,7 @@ Source:   GTSVM (Cotter, Srebro, Keshet 2011) sections 3 and 5.1; working sets o
           the choice of pairs inside is LIBSVM's (WSS 2)
 
     until stopped:
-        ws   <- half of the last working set, and the rows with the largest violations      selection.py
+        ws   <- half of the last working set, and the rows with the largest violations      state.py
         Q    <- K(ws, ws), of which the kept half is there                                  gram.tile, carry.cl
                 (or whole rows first, and Q from the row cache                        kernel_rows.py, given.cl)
         b_ws <- solution of the dual over ws                                                subproblem_*.cl
@@ -28,23 +28,18 @@ from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clsvm.gram.products import Operator, Tile
-from clsvm.opencl.launch import local
-from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint, Problem
+from clsvm.opencl.stream import Stream
+from clsvm.problem.dual import Constraint, Problem, Vector
 from clsvm.solvers import programs
 from clsvm.solvers.kernel_rows import KernelRows, Square
 from clsvm.solvers.newton import Newton
-from clsvm.solvers.programs import Limits
+from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Settings
-from clsvm.solvers.selection import Selection, View, nbytes
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.state import State
+from clsvm.solvers.state import Selection, State, View, nbytes
 
-Vector = NDArray[np.float64]
-VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 UNTIMED = 1024  # rows up to which no part of a step is waited for by itself
 WHOLE = 16  # a working set stands in whole vectors of this many places
 LEAST = 4  # rows of a working set of which a half stays
@@ -53,18 +48,21 @@ LEAST = 4  # rows of a working set of which a half stays
 class Solver(Loop):
     """A solve on one device, with one method for each stage of a step.
 
-    ``sets`` working sets are chosen at a time. :meth:`load` begins again with another problem of the same shape and
-    constraint, with all memory and what the row cache has.
+    :meth:`load` begins again with another problem of the same shape and constraint, with all memory and what the row
+    cache has.
     """
 
     def __init__(self, stream: Stream, gram: Operator, problem: Problem, settings: Settings) -> None:
         self.stream, self.problem, self.settings = stream, problem, settings
-        self.n, self.P, self.sync, self.dtype = gram.rows.n_pad, problem.problems, stream.profile.sync, gram.rows.dtype
-        self.state = State(stream, gram, self.P)
+        self.n, self.sync, self.dtype = gram.rows.n_pad, stream.profile.sync, gram.rows.dtype
+        self.state = State(stream, gram, problem.problems)
         self.W, stride = self._working_set(gram)
-        sizes = self.sets, self.n, self.W, stride, self.P
+        sizes = self.sets, self.n, self.W, stride, problem.problems
         self.selection = Selection(stream, self.dtype, problem.constraint, *sizes)
         self.square = Square(stream, gram, stride * self.sets)
+        self._pair_steps = PairSteps(stream, self.dtype, stride, problem.constraint)
+        self._carry = stream.variant(programs.carry(stream.profile, self.dtype))
+        self._mirror = programs.mirror(stream, self.dtype)
         self._allocate()
         self.rows = KernelRows(self.state, self.selection, self.square, settings.cache_bytes)
         self.newton: Newton | None = None
@@ -80,6 +78,10 @@ class Solver(Loop):
         """Rows of a working set that stay in the next one."""
         return self.W // 2 if self.W >= LEAST else 0
 
+    def _allocate(self) -> None:
+        """Make what working sets are chosen by."""
+        self.view = self.state.view
+
     def load(self, problem: Problem, settings: Settings) -> None:
         """Set the state to the start of a problem."""
         self.problem, self.settings = problem, settings
@@ -89,29 +91,28 @@ class Solver(Loop):
         self.selection.clear()
         if self.newton:
             self.newton.end()
-        alone = self.P == 1 and problem.constraint is not Constraint.COUPLED
+        alone = problem.problems == 1 and problem.constraint is not Constraint.COUPLED
         self.newton = Newton(self.state, self.rows, settings.kernel_scale) if alone else None
         self._begin()
         if settings.looked is not None and settings.known is not None:
             self.check.know(settings.looked, settings.known[0], settings.known[1] - problem.q)
         if missing is not None:
             self.state.respond(missing, self.square.panel)
+        self._look()
 
     def _working_set(self, gram: Operator) -> tuple[int, int]:
         """Return the rows and the places of a working set: of the size asked for, in whole tiles; an eighth less, and
         so on, until it takes no more than its share of what is left. Of a set smaller than a tile the other places stay
         empty; it has an even number of rows, since half of it stays, and of two sums four at least, two for a pair of
         each."""
-        stream, rows, unit = self.stream, gram.rows, max(gram.width, WHOLE)
-        real = np.dtype(rows.dtype).itemsize
+        stream, rows, unit, sets = self.stream, gram.rows, max(gram.width, WHOLE), self.sets
+        real, most = np.dtype(rows.dtype).itemsize, programs.most_places(stream)
         asked = min(self.settings.working_set, rows.n)
         W = max(1, asked // unit) * unit
-        own, sets = VECTOR_STATE if stream.profile.shape == "vector" else 0, self.sets
         while unit < W:
             panel, tile = gram.panel_bytes(sets * W), (sets * W) ** 2 * real
             room = gram.share * (stream.limit - stream.held - self._besides(W, real))
-            fits = room >= panel + tile and max(panel, tile) <= stream.largest
-            if fits and own * W <= stream.local_memory:
+            if room >= panel + tile and max(panel, tile) <= stream.largest and most >= W:
                 break
             eighth = (1 << (W - 1).bit_length()) // 8
             W = max(1, (W - max(unit, eighth)) // unit) * unit
@@ -121,19 +122,7 @@ class Solver(Loop):
     def _besides(self, W: int, real: int) -> int:
         """Return the bytes that a working set of W needs besides panels and tile: what changed, of every problem; the
         choice."""
-        chosen = nbytes(self.stream.profile, self.sets, self.n, W)
-        return 24 * self.P * W + chosen
-
-    def _allocate(self) -> None:
-        """Make the small buffers and the kernels of the stages."""
-        stream, profile, stride = self.stream, self.stream.profile, self.selection.stride
-        self.sums = stream.zeros(8 * 3 * self.sets * self.selection.chunks)
-        subproblem = programs.subproblem(profile, self.dtype, stride, self.problem.constraint)
-        self._k = {name: stream.variant(self.selection.program, name) for name in ("objective", *self._more)}
-        self._k |= {name: stream.variant(programs.carry(profile, self.dtype), name) for name in ("carry", "mirror")}
-        self._k["subproblem"] = stream.variant(subproblem)
-
-    _more: tuple[str, ...] = ()  # kernels of the selection's program beyond those that every solve uses
+        return 24 * self.problem.problems * W + nbytes(self.stream.profile, self.sets, self.n, W)
 
     def coefficients(self) -> Vector:
         return self.state.coefficients()
@@ -141,48 +130,43 @@ class Solver(Loop):
     def _now(self) -> tuple[Problem, Vector, Vector]:
         return self.state.now()
 
+    def _look(self) -> None:
+        """See how far each row is from its optimum."""
+        self.selection.look(self.view)
+
     def _replace(self, f: Vector) -> None:
-        self.stream.write_wide(self.state.f, self.state.padded(f))
+        self.state.replace(f)
+        self._look()
 
     def cleared(self) -> AbstractContextManager[None]:
         """Free the memory of panel and tile inside."""
         return self.square.lent()
 
-    def _newton(self, state: Optimality, outer: int) -> bool:
-        """Take all free coefficients to their minimum at once, where that costs less than the working sets it
-        spares."""
-        newton = self.newton
-        if newton is None or not newton.due(state, self.settings.tol, outer):
+    def _between_checks(self, state: Optimality) -> bool:
+        """Reserve and prefetch rows; take all free coefficients to their minimum at once, where that costs less than
+        the working sets it spares."""
+        started, newton = perf_counter(), self.newton
+        self.rows.reserve(state.rows, bool(state.steps.any()), self.sync, self.course.until)
+        self.course.took("rows", started)
+        if newton is None or not newton.due(state, self.settings.tol, self.course.outer):
             return False
         started = perf_counter()
         with self.cleared():
             change = newton.find()
         moved = change is not None and newton.go(change)
         if moved:
-            counters = self.stream.read(self.selection.counters, np.int64, (self.P, 4))
+            counters = self.rows.counters()
             counters[0, 0] += 1
             self.stream.write(self.selection.counters, counters)
-        self.seconds["free"] += perf_counter() - started
+            self._look()
+        self.course.took("free", started)
         return moved
 
-    def _reserve(self, state: Optimality) -> None:
-        started = perf_counter()
-        self.rows.reserve(state.rows, bool(state.steps.any()), self.sync, self.until)
-        self.seconds["rows"] += perf_counter() - started
-
-    def _view(self) -> View:
-        """Return f, b, lo, hi (sets, n_pad), kink, as the choice of working sets sees them."""
-        state = self.state
-        return View(state.f, state.b, state.lo, state.hi, state.kink)
-
-    def _extremes(self) -> None:
-        self.selection.look(self._view())
-
-    def _step(self, outer: int) -> None:
-        rows, stay = self.rows, self.stay if outer else 0
-        rows.counts.outer = outer + 1
+    def _step(self) -> None:
+        rows, stay = self.rows, self.stay if self.course.outer else 0
+        rows.counts.outer = self.course.outer + 1
         with self._lap("select"):
-            self.selection.choose(self._view(), stay)
+            self.selection.choose(self.view, stay)
         if rows.first:
             with self._lap("rows"):
                 rows.plan(self.W, all_of_them=True)
@@ -196,6 +180,7 @@ class Solver(Loop):
             rows.add_hits()
         with self._lap("rows"):  # (where rows came first, none is missing, or f is right nevertheless)
             rows.make_misses()
+        self._look()
 
     @contextmanager
     def _lap(self, part: str) -> Iterator[None]:
@@ -207,54 +192,43 @@ class Solver(Loop):
             self.stream.finish()
         elif self.sync == 1 or part == "rows":  # (else once a step, at its end)
             self.stream.flush()
-        self.seconds[part] += perf_counter() - started
+        self.course.took(part, started)
 
     def _tile(self, stay: int) -> None:
         """Make Q of the working set: what is new of it, where the last one's is at hand in whole lane groups and
         squares; of that one side, which the other mirrors."""
-        gram, square, half, profile = self.state.gram, self.square, self.W // 2, self.stream.profile
+        gram, square, half = self.state.gram, self.square, self.W // 2
         ws, Q, W = self.selection.ws, square.Q, square.panel.capacity
         kept = stay and square.made and self.sets == 1
         known = half if kept and half % max(gram.rows.lanes, programs.SQUARE) == 0 else 0
         if known:
-            self._k["carry"](*programs.squares(profile, known, known), W, known, Q)
+            self._carry(*programs.squares(self.stream.profile, known, known), W, known, Q)
         if self.rows.first:
             self.rows.tile(ws, W, known, Q)
         else:
             gram.gather(square.panel, ws, square.count)
             gram.tile(square.panel, Tile(ws, square.count, Q, known, half=True))
-        self._k["mirror"](*programs.squares(profile, W, W - known), W, known, Q)
+        self._mirror(W, known, Q)
         square.made = True
-
-    def _solve_set(self) -> None:
-        stride = self.selection.stride
-        items = programs.subproblem_items(self.stream.profile, stride)
-        memory = local(VECTOR_STATE * stride if items == 1 else 8)
-        state = (self._view(), self.rows.delta, self.selection.counters)
-        sets = self.n, stride, self.selection.ws, self.square.Q
-        self._k["subproblem"]((items * self.P,), (items,), *sets, state, self._limits(), memory)
 
     def _limits(self) -> Limits:
         return Limits.of(self.settings.tol, self.settings.max_iter, self.W)
 
+    def _solve_set(self) -> None:
+        state = self.view, self.rows.delta, self.selection.counters
+        self._pair_steps(self.sets, self.n, self.selection.ws, self.square.Q, state, self._limits())
+
     def _read(self) -> Optimality:
-        numbers, places, counters = self.selection.extremes()
+        seen, counters = self.selection.seen()
         self.rows.counts.idle = int(counters[0, 3])
-        m, M = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)  # (sets, groups)
-        inside = places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)
         rows = int(counters[0, 1]) + self.rows.counts.apart
-        return self._optimality(m, M, *inside, counters[: self.sets, 0], rows)
+        return Optimality(self.problem, *seen, counters[: self.sets, 0], rows)
 
-    def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
+    def _sums(self, rho: Vector) -> Vector:
         buffer = self.stream.wide(rho)
-        self._sum(buffer)
-        sums = self.stream.read_wide(self.sums, (self.sets, self.selection.chunks, 3)).sum(axis=1)
+        sums = self.selection.sums(self.view, self.state.q, buffer)
         self.stream.free(buffer)
-        return self._objectives(sums, rho)
-
-    def _sum(self, rho: Buffer) -> None:
-        """Sum what the objectives are made of, chunk by chunk."""
-        self.selection.over_rows(self._k["objective"], self._view(), self.state.q, rho, self.sums)
+        return sums
 
 
 class Coupled(Solver):
@@ -269,36 +243,30 @@ class Coupled(Solver):
     at a time.
     """
 
-    _more = ("spread", "coupled")
-
     @property
     def sets(self) -> int:
         return 1
 
     def _besides(self, W: int, real: int) -> int:
-        return super()._besides(W, real) + real * (2 * W + 1) * self.P + 32 * self.n
+        return super()._besides(W, real) + real * (2 * W + 1) * self.problem.problems + 32 * self.n
 
     def _allocate(self) -> None:
-        super()._allocate()
-        stream, real = self.stream, np.dtype(self.dtype).itemsize
-        self.scratch = stream.zeros(real * (2 * self.selection.stride + 1) * self.P)
-        b, lo, hi = (stream.wide(np.full(self.n, bound)) for bound in (0.0, 0.0, 1.0))
-        self.view = View(stream.zeros(8 * self.n), b, lo, hi, self.state.kink)
+        stream, real, n = self.stream, np.dtype(self.dtype).itemsize, self.n
+        self._scratch = stream.zeros(real * (2 * self.selection.stride + 1) * self.problem.problems)
+        b, lo, hi = (stream.wide(np.full(n, bound)) for bound in (0.0, 0.0, 1.0))
+        self.view = View(stream.zeros(8 * n), b, lo, hi, self.state.view.kink)
+        self._k = {name: stream.variant(self.selection.program, name) for name in ("spread", "coupled")}
 
-    def _view(self) -> View:
-        return self.view
-
-    def _extremes(self) -> None:
-        self._k["spread"]((self.n,), None, self.n, self.P, super()._view()[:4], self.view.f)
-        super()._extremes()
+    def _look(self) -> None:
+        self._k["spread"]((self.n,), None, self.n, self.state.P, self.state.view[:4], self.view.f)
+        super()._look()
 
     def _solve_set(self) -> None:
-        state, stride = self.state, self.selection.stride
-        items = programs.subproblem_items(self.stream.profile, stride)
-        given = state.f, state.b, state.hi, self.rows.delta, self.selection.counters
-        sets = self.n, self.P, stride, self.selection.ws, self.square.Q
-        self._k["subproblem"]((items,), (items,), *sets, given, self._limits(), self.scratch)
+        f, b, _, hi, _ = self.state.view
+        state, n = (f, b, hi, self.rows.delta, self.selection.counters), (self.n, self.state.P)
+        given = self.selection.ws, self.square.Q, state, self._limits()
+        self._pair_steps(1, n, *given, memory=self._scratch)
 
-    def _sum(self, rho: Buffer) -> None:  # (the offsets are 0)
-        state = (self.state.f, self.state.b, self.state.hi, self.state.q)
-        self.selection.over_rows(self._k["coupled"], self.P, state, self.sums)
+    def _sums(self, rho: Vector) -> Vector:  # (the offsets are 0)
+        f, b, _, hi, _ = self.state.view
+        return self.selection.sums(self.state.P, (f, b, hi, self.state.q), kernel=self._k["coupled"])

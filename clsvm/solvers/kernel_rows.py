@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.layouts.record import Rows
-from clsvm.gram.products import Operator, Store, Update, half_end, reflect
+from clsvm.gram.products import Operator, Update, half_end, reflect
 from clsvm.gram.store import RowCache
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
+from clsvm.problem.dual import Vector
 from clsvm.solvers import certificate
-from clsvm.solvers.programs import Hits, Misses
-from clsvm.solvers.result import Settings, Vector
-from clsvm.solvers.selection import Selection
-from clsvm.solvers.state import State
+from clsvm.solvers.result import Settings
+from clsvm.solvers.state import Selection, State
 from clsvm.threads import go_on
 
+Places = NDArray[np.int32]
 CACHE_SHARE = 0.75  # of the memory that is left, for the row cache; the certificate needs some as well
 ALONE = 4.0  # a value that is read alone takes so many times as long as one that is read in sequence
 IDLE = 0.05  # share of a working set that is idle in a step, before any step was made
@@ -70,6 +70,12 @@ def prefetches(gram: Operator) -> bool:
     if not gram.resident or gram.stream.profile.shape != "vector":
         return False
     return gram.rows.cost * (1 - GAIN / 2) > GAIN * gram_programs.COPIED * gram.stream.profile.cache_cost
+
+
+def new_cache(stream: Stream, rows: Rows, nbytes: int, entries: int) -> RowCache:
+    """Return a row cache of ``nbytes`` at most, for ``entries`` rows of an outer iteration at least."""
+    limit = min(nbytes, int(CACHE_SHARE * (stream.limit - stream.held)))
+    return RowCache(stream, rows.n_pad, np.dtype(rows.dtype).itemsize, limit, entries)
 
 
 class Square:
@@ -114,11 +120,14 @@ class Counts:
     outer: int = 0
 
 
-class Made(NamedTuple):
-    """How many rows were prefetched, and how many of them the values that are mirror images would fill."""
+class Changed(NamedTuple):
+    """Rows of the working sets that changed: how many, which rows (where they are missing in the row cache), their
+    slots there, by how much they changed (P, room)."""
 
-    rows: int
-    mirrored: int
+    count: Buffer
+    row: Buffer
+    slot: Buffer
+    D: Buffer
 
 
 class KernelRows:
@@ -126,28 +135,30 @@ class KernelRows:
 
     def __init__(self, state: State, selection: Selection, square: Square, cache_bytes: int) -> None:
         self.state, self.selection, self.square = state, selection, square
-        s, P, room, dtype = state.stream, state.P, square.panel.capacity, state.gram.rows.dtype
-        self.hits = Hits(s.zeros(4), s.zeros(4 * room), s.zeros(8 * P * room))
-        self.misses = Misses(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
+        s, P, room = state.stream, state.P, square.panel.capacity
+        self.hits = Changed(s.zeros(4), None, s.zeros(4 * room), s.zeros(8 * P * room))
+        self.misses = Changed(s.zeros(4), s.zeros(4 * room), s.zeros(4 * room), s.zeros(8 * P * room))
         self.delta = s.zeros(8 * P * selection.stride)  # of the working sets' coefficients
-        limit = min(cache_bytes, int(CACHE_SHARE * (s.limit - s.held)))
-        self.cache = RowCache(s, state.n, np.dtype(dtype).itemsize, limit, selection.sets * selection.W)
+        self.cache = new_cache(s, state.gram.rows, cache_bytes, selection.sets * selection.W)
         self._plan = s.variant(selection.program, "plan")
-        self._update = s.variant(gram_programs.update(s.profile, dtype))
-        self._pick = s.variant(gram_programs.given(s.profile, dtype))
+        self._update = s.variant(gram_programs.update(s.profile, state.gram.rows.dtype))
+        self._pick = s.variant(gram_programs.given(s.profile, state.gram.rows.dtype))
         self._before = 0  # rows computed for problems before
         self.first = False  # whether rows come before the tile
 
     def begin(self, settings: Settings) -> None:
         """Count anew for a further problem; the row cache keeps what it has."""
-        stream, shape = self.state.stream, (self.state.P, 4)
-        counters = stream.read(self.selection.counters, np.int64, shape)
+        counters = self.counters()
         self._before += int(counters[0, 1])
         counters[:, [0, 1, 3]] = 0  # (the head of the ring stays)
-        stream.write(self.selection.counters, counters)
-        self.counts, self._tol, self._progress = Counts(), settings.tol, settings.progress
+        self.state.stream.write(self.selection.counters, counters)
+        self.counts, self._settings = Counts(), settings
         suits = self.cache.capacity and self.selection.sets == 1 and prefetches(self.state.gram)
         self._next = FIRST * self.state.gram.rows.n if suits else np.inf  # rows, after which prefetching is considered
+
+    def counters(self) -> NDArray[np.int64]:
+        """Return the solve's counters (P, 4)."""
+        return self.state.stream.read(self.selection.counters, np.int64, (self.state.P, 4))
 
     def reserve(self, rows: int, began: bool, sync: int, until: float) -> None:
         """Make room for the next ``sync`` steps after so many ``rows``, prefetch rows and choose what comes first where
@@ -163,7 +174,7 @@ class KernelRows:
             computed += made
         # Rows of a working set may not leave between its tile and the update: as many as come have to have room, and
         # of one working set no row is missed twice.
-        room = choice.sets == 1 and min(computed + sync * choice.sets * choice.W, state.n) <= cache.capacity
+        room = choice.sets == 1 and min(computed + sync * choice.W, state.n) <= cache.capacity
         seen = state.stream.profile, state.gram.rows, state.n, choice.W, counts.idle, counts.outer
         self.first = room and before_tile(*seen, computed < state.gram.rows.n)
 
@@ -175,30 +186,30 @@ class KernelRows:
     def plan(self, stay: int, all_of_them: bool = False) -> None:
         """Find which rows of the working set that changed, or all of them, are in the row cache, and which are not; its
         last ``stay`` rows then stay."""
-        state, choice = self.state, self.selection
+        state, choice, hits = self.state, self.selection, self.hits
         each, group = state.P // choice.sets, state.stream.profile.group
         sizes = (state.n, choice.sets, each, choice.stride, choice.W, stay, self.cache.capacity, int(all_of_them))
-        changed = (self.hits, self.misses, self.square.panel.capacity)
+        changed = (hits.count, hits.slot, hits.D, self.misses, self.square.panel.capacity)
         kept, sets = (self.cache.slot_of, self.cache.owner), (choice.ws, choice.in_set)
         self._plan((group,), (group,), sizes, sets, self.delta, kept, changed, choice.counters)
 
-    def store(self, slot: Buffer) -> Store:
-        """Return the row cache as kernels take it, by the slots of some rows."""
-        return self.cache.store(slot)
+    def _added(self, changed: Changed) -> Update:
+        state = self.state
+        return Update(state.P, state.n, state.f, changed.D, self.square.panel.capacity)
 
     def add_hits(self) -> None:
         """Add to f the rows that are in the row cache."""
         if self.cache.capacity:
-            state, size = self.state, gram_programs.update_range(self.state.stream.profile, self.state.n)
-            update = Update(state.P, state.n, state.f, self.hits.D, self.square.panel.capacity)
-            self._update(*size, self.store(self.hits.slot).arguments(), update.arguments(), self.hits.count)
+            size = gram_programs.update_range(self.state.stream.profile, self.state.n)
+            store = self.cache.store(self.hits.slot).arguments()
+            self._update(*size, store, self._added(self.hits).arguments(), self.hits.count)
 
     def make_misses(self, add: bool = True) -> None:
         """Compute the rows that are not in the row cache, into it, and ``add`` them to f."""
-        state, panel, misses = self.state, self.square.panel, self.misses
-        update = Update(state.P, state.n, state.f, misses.D, panel.capacity) if add else None
-        state.gram.gather(panel, misses.row, misses.count)
-        state.gram.accumulate(panel, misses.count, self.store(misses.slot) if self.cache.capacity else None, update)
+        gram, panel, misses = self.state.gram, self.square.panel, self.misses
+        gram.gather(panel, misses.row, misses.count)
+        store = self.cache.store(misses.slot) if self.cache.capacity else None
+        gram.accumulate(panel, misses.count, store, self._added(misses) if add else None)
 
     def respond(self, b: Vector) -> None:
         """Add K b (1, n) to f, of rows from the row cache where they are there."""
@@ -217,16 +228,21 @@ class KernelRows:
         self.counts.apart += int(np.count_nonzero(missing))
         self.state.respond(missing, self.square.panel)
 
-    def slots(self) -> NDArray[np.int32]:
+    def slots(self) -> Places:
         """Return the slot of the row at each position, -1 where the row cache has none."""
         return self.state.stream.read(self.cache.slot_of, np.int32, self.state.n)
+
+    def missing(self) -> Places:
+        """Return positions of rows without a slot, ascending."""
+        at = self.state.gram.rows.position
+        return np.sort(at[self.slots()[at] < 0])
 
     def tile(self, rows: Buffer, W: int, known: int, Q: Buffer) -> None:
         """Copy Q (W, W) from rows that the row cache has, like gram's Tile with ``half``."""
         size = (1 if self.state.stream.profile.shape == "vector" else self.state.gram.rows.lanes, W)
-        self._pick(size, None, self.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
+        self._pick(size, None, self.cache.store(self.cache.slot_of).arguments(), rows, W, known, 1, Q)
 
-    def tile_if_there(self, places: NDArray[np.int32], rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
+    def tile_if_there(self, places: Places, rows: Buffer, W: int, known: int, Q: Buffer) -> bool:
         """Do as :meth:`tile` for rows at some places, where the row cache has them all and that is cheaper; return
         whether that was so."""
         cheaper = copy_cost(self.state.stream.profile) < self.state.gram.rows.tile_cost
@@ -243,41 +259,43 @@ class KernelRows:
             return False
         self._next = 2.0 * computed
         missing = self.missing()
-        asked = certificate.of(*state.now()).violating(self._tol).reshape(state.P, rows.n).any(axis=0)
+        asked = certificate.of(*state.now()).violating(self._settings.tol).reshape(state.P, rows.n).any(axis=0)
         wanted = np.isin(missing, rows.position[asked]).sum()
         each = rows.cost / 2 + gram_programs.COPIED * state.stream.profile.cache_cost
         return bool(wanted * rows.cost > GAIN * len(missing) * each)
 
-    def prefetch(self, until: float = np.inf) -> Made:
-        """Make them, and end early at a time of perf_counter. Nothing is done where the ring has no free slots for
-        them. The row cache is told of them at the end, when their values are whole."""
+    def prefetch(self, until: float = np.inf) -> tuple[int, int]:
+        """Make them, and end early at a time of perf_counter; return how many were made, and how many rows their mirror
+        images would fill.
+
+        Nothing is done where the ring has no free slots for them. The row cache is told of them at the end, when their
+        values are whole.
+        """
         state, cache, stream = self.state, self.cache, self.state.stream
-        if self._progress:
-            self._progress.phase("the other rows of the kernel matrix")
-        n, room = state.n, self.square.panel.capacity
-        missing, counts = self.missing(), stream.read(self.selection.counters, np.int64, 4 * state.P)
-        head = int(counts[2])
+        if self._settings.progress:
+            self._settings.progress.phase("the other rows of the kernel matrix")
+        n, room, missing, counts = state.n, self.square.panel.capacity, self.missing(), self.counters()
+        head = int(counts[0, 2])
         cache.reserve(head + len(missing), 0)
         if head + len(missing) > cache.capacity:
-            return Made(0, 0)
+            return 0, 0
         slots = (head + np.arange(len(missing), dtype=np.int32))[::-1]
-        ends, first, store = np.full(n, n, np.int32), len(missing), self.store(self.misses.slot)
+        ends, first = np.full(n, n, np.int32), len(missing)
         while first and perf_counter() < until:
             go_on()
             last, first = first, max(0, first - room)
-            ends[missing[first:last]] = self._make(store, missing[first:last], slots[first:last])
-        made, to = missing[first:], slots[first:]
-        slot_of = self.slots()
+            ends[missing[first:last]] = self._make(missing[first:last], slots[first:last])
+        made, to, slot_of = missing[first:], slots[first:], self.slots()
         slot_of[made] = to
-        reflect(stream, state.gram.rows.dtype, store, slot_of, ends)
+        reflect(stream, state.gram.rows.dtype, cache.store(self.misses.slot), slot_of, ends)
         owner = stream.read(cache.owner, np.int32, head + len(made))
         owner[to] = made
-        counts[[1, 2]] += len(made)
+        counts[0, [1, 2]] += len(made)
         for buffer, values in ((cache.owner, owner), (self.selection.counters, counts), (cache.slot_of, slot_of)):
             stream.write(buffer, values)
-        return Made(len(made), int((n - ends[made]).sum()) // n)
+        return len(made), int((n - ends[made]).sum()) // n
 
-    def _make(self, store: Store, rows: NDArray[np.int32], slots: NDArray[np.int32]) -> int:
+    def _make(self, rows: Places, slots: Places) -> int:
         """Compute values of rows at ascending positions, up to the last one's lane group and square, into their slots;
         return where these end."""
         stream, gram, panel, misses = self.state.stream, self.state.gram, self.square.panel, self.misses
@@ -287,11 +305,6 @@ class KernelRows:
             stream.write(buffer, values)
         gram.gather(panel, misses.row, misses.count)
         end = half_end(gram.rows, int(rows[-1]))
-        gram.store_rows(end, panel, misses.count, store)
+        gram.store_rows(end, panel, misses.count, self.cache.store(misses.slot))
         stream.finish()
         return end
-
-    def missing(self) -> NDArray[np.int32]:
-        """Return positions of rows without a slot, ascending."""
-        at = self.state.gram.rows.position
-        return np.sort(at[self.slots()[at] < 0])

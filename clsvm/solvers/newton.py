@@ -18,8 +18,8 @@ SMO iterations find out soon which coefficients stand at a bound, and take long 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,17 +28,16 @@ from scipy.linalg import blas, lapack
 
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram.products import Tile
-from clsvm.problem import Problem
+from clsvm.problem.dual import Problem, Vector
 from clsvm.solvers import certificate
 from clsvm.solvers.kernel_rows import KernelRows
 from clsvm.solvers.smo import Optimality
 from clsvm.solvers.state import State
 from clsvm.threads import one_thread
 
-Vector = NDArray[np.float64]
 Matrix = NDArray[Any]  # in the dtype of K
 Rows = NDArray[np.intp]
-KernelBlock = Callable[[Rows, Rows], AbstractContextManager[tuple[Matrix, Matrix]]]
+KernelBlock = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
 ROUNDS = 10  # of what leaves its bounds
 RIDGE = 10.0  # in units of the rounding of K, times the root of the coefficients
 STEADIER, TRIES = 30.0, 5  # by how much more the ridge is where K rounded is indefinite, and how often
@@ -110,7 +109,7 @@ class Factor:
         if failed:
             return False
         more = trsm(-1.0, corner, side.T @ self._columns, lower=0, trans_a=1)
-        grown, products = _stacked(self._columns, more), self._products + more.T @ more
+        grown, products = np.asfortranarray(np.vstack([self._columns, more])), self._products + more.T @ more
         self._blocks.append((side, corner))
         self.rows = np.concatenate([self.rows, rows])
         self._place = np.concatenate([self._place, np.full(len(rows), -1, np.intp)])
@@ -148,11 +147,10 @@ class Factor:
             unit = np.zeros((m, len(new)), self.dtype, order="F")
             unit[new, np.arange(len(new))] = 1
             made = self.forward(unit)
-            across, own = self._columns.T @ made, made.T @ made
-            columns, products = np.empty((m, kept + len(new)), self.dtype, order="F"), np.empty((kept + len(new),) * 2)
-            columns[:, :kept], columns[:, kept:], products[:kept, :kept] = self._columns, made, self._products
-            products[:kept, kept:], products[kept:, :kept], products[kept:, kept:] = across, across.T, own
-            self._columns, self._products, self._place[new] = columns, products, kept + np.arange(len(new))
+            across = self._columns.T @ made
+            self._products = np.vstack([np.hstack([self._products, across]), np.hstack([across.T, made.T @ made])])
+            self._columns = np.asfortranarray(np.hstack([self._columns, made]))
+            self._place[new] = kept + np.arange(len(new))
         return Columns(self._columns, self._products, self._place[at])
 
     def _bytes(self, columns: int, new: int) -> int:
@@ -167,22 +165,16 @@ def _routines(dtype: Any) -> tuple[Any, Any, Any, Any]:
     return lapack.spotrf, blas.strsm, blas.ssyrk, blas.strsv
 
 
-def _stacked(above: Matrix, below: Matrix) -> Matrix:
-    """Both, one above the other, column after column in memory."""
-    out = np.empty((len(above) + len(below), above.shape[1]), above.dtype, order="F")
-    out[: len(above)], out[len(above) :] = above, below
-    return out
-
-
-def steadied(dtype: DTypeLike, scale: float, rows: int, grow: Callable[[Factor], bool]) -> Factor | None:
-    """Return the first factor of so many ``rows`` that ``grow`` makes whole, of those with larger and larger ridges,
-    since K as it is rounded may be indefinite; None where it makes none so. scale: the rounding error of K in units of
-    eps."""
+def ridges(dtype: DTypeLike, rows: int) -> Iterator[float]:
+    """Yield larger and larger ridges for a factor of so many rows, in units of the mean of K's diagonal."""
     for k in range(TRIES):
-        factor = Factor(dtype, STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows)), scale)
-        if grow(factor):
-            return factor
-    return None
+        yield STEADIER**k * RIDGE * float(np.finfo(dtype).eps) * float(np.sqrt(rows))
+
+
+def steadied(dtype: DTypeLike, ridges: Iterable[float], least: float, grow: Callable[[Factor], bool]) -> Factor | None:
+    """Return the first factor, with one of the ``ridges``, that ``grow`` makes whole, since K as it is rounded may be
+    indefinite; None where it makes none so. least: as of Factor."""
+    return next((one for one in (Factor(dtype, ridge, least) for ridge in ridges) if grow(one)), None)
 
 
 class Face:
@@ -423,7 +415,7 @@ class Newton:
         elif t < 1:
             after, ahead = b + t * (after - b), f + t * (ahead - f)
         if not well or t < 1:
-            stream.write_wide(state.f, state.padded(ahead))
+            state.replace(ahead)
         stream.write_wide(state.b, state.padded(after))
         self._costs.made(well)
         return well
@@ -448,7 +440,8 @@ class Newton:
         block = self._block(0, len(free))
         if not block:
             return None
-        made = steadied(self._dtype, self._scale, len(free), lambda factor: self._grown(factor, free, block))
+        of = ridges(self._dtype, len(free))
+        made = steadied(self._dtype, of, self._scale, lambda factor: self._grown(factor, free, block))
         return self._hold(made) if made else None
 
     def _hold(self, factor: Factor) -> Factor:
@@ -472,18 +465,16 @@ class Newton:
     def _extended(self, factor: Factor, rows: Rows, block: int, square: KernelBlock) -> bool:
         """Whether ``factor`` has these rows now, of which K beside its own came ``block`` by block."""
         beside = np.empty((len(factor.rows), len(rows)), self._dtype, order="F")
-        among = np.empty((len(rows), len(rows)), self._dtype)
         for first in range(0, max(1, len(beside)), block):
             known = factor.rows[first : first + block]
-            with square(known, rows) as (K_known, K_rows):
-                beside[first : first + len(known)], among[:] = K_known, K_rows
+            beside[first : first + len(known)], among = square(known, rows)
         with one_thread():
             return factor.extend(rows, beside, among)
 
     @contextmanager
     def _kernel_block(self, rows: int) -> Iterator[KernelBlock]:
-        """What gives K between some rows and others, and among these others, lower triangle, of so many ``rows`` in all
-        at most; each there inside its own context alone."""
+        """Give what makes K between some rows and others, and among these others, lower triangle, of so many ``rows``
+        in all at most."""
         stream, gram = self._stream, self._gram
         panel, made = gram.panel(_whole(rows), square=True), []
         try:
@@ -492,8 +483,7 @@ class Newton:
             at, count, out = made
             W = panel.capacity
 
-            @contextmanager
-            def square(known: Rows, others: Rows) -> Iterator[tuple[Matrix, Matrix]]:
+            def square(known: Rows, others: Rows) -> tuple[Matrix, Matrix]:
                 k, m = len(known), len(known) + len(others)
                 places = np.full(W, -1, np.int32)
                 places[:m] = gram.rows.position[np.concatenate([known, others])]
@@ -504,7 +494,7 @@ class Newton:
                     gram.gather(panel, at, count)
                     gram.tile(panel, Tile(at, count, out, whole, half=True, most=m))
                 with stream.mapped(out, self._dtype, (W, W)) as K:
-                    yield np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m]
+                    return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
 
             yield square
         finally:

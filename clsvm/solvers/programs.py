@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from clsvm.gram.layouts import record
 from clsvm.gram.programs import RowSource
 from clsvm.opencl import sources
+from clsvm.opencl.launch import local
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.sources import Variant
-from clsvm.opencl.stream import Buffer
+from clsvm.opencl.stream import Buffer, Stream
 from clsvm.problem import Constraint
 
 BINS = 2048  # of the histogram that chooses the working set
 MOST = 20  # inner steps for each row of the working set, after which f is made anew
 SHRINK = 0.1  # an inner solve stops at this share of its first violation
+VECTOR_STATE = 64  # bytes of local memory for each row of the working set in the vector shape's subproblem
 
 
 def _cl(*names: str) -> str:
@@ -91,7 +94,15 @@ def squares(profile: Profile, wide: int, high: int) -> tuple[tuple[int, int], tu
     return (wide, high), (SQUARE, SQUARE)
 
 
-# What kernels of theirs take together, in the order of their parameters.
+def mirror(stream: Stream, dtype: str) -> Callable[[int, int, Buffer], None]:
+    """Return the launch that mirrors one side of a tile Q (W, W) of numbers of ``dtype``, from column ``known`` on."""
+    kernel = stream.variant(carry(stream.profile, dtype), "mirror")
+    return lambda W, known, Q: kernel(*squares(stream.profile, W, W - known), W, known, Q)
+
+
+def most_places(stream: Stream) -> float:
+    """Return the most places of a working set whose subproblem the device's local memory holds."""
+    return stream.local_memory // VECTOR_STATE if stream.profile.shape == "vector" else np.inf
 
 
 class Limits(NamedTuple):
@@ -110,19 +121,19 @@ class Limits(NamedTuple):
         return cls(np.float32(0.5 * tol), np.float32(SHRINK), MOST * W, np.int64(max_iter if max_iter >= 0 else 2**62))
 
 
-class Hits(NamedTuple):
-    """Rows of the working sets that changed and are in the row cache: how many, their slots, by how much (P, room)."""
+class PairSteps:
+    """SMO iterations on working sets of W places: the subproblem's kernel, and how it is launched."""
 
-    count: Buffer
-    slot: Buffer
-    D: Buffer
+    def __init__(
+        self, stream: Stream, dtype: str, W: int, constraint: Constraint, rows: RowSource | None = None
+    ) -> None:
+        self._items, self._W = subproblem_items(stream.profile, W), W
+        self._kernel = stream.variant(subproblem(stream.profile, dtype, W, constraint, rows))
 
-
-class Misses(NamedTuple):
-    """Rows of the working sets that changed and are not in the row cache: how many, which rows, the slots that they go
-    to, by how much."""
-
-    count: Buffer
-    row: Buffer
-    slot: Buffer
-    D: Buffer
+    def __call__(
+        self, sets: int, n: Any, ws: Buffer, Q: Buffer, state: Any, limits: Limits, rows: Any = (), memory: Any = None
+    ) -> None:
+        """Launch them on so many sets ``ws`` of n rows, with tiles Q; rows: what rows of Q are made from. memory: the
+        kernel's own, local by default."""
+        memory = memory or local(VECTOR_STATE * self._W if self._items == 1 else 8)
+        self._kernel((self._items * sets,), (self._items,), n, self._W, ws, Q, state, limits, memory, rows)

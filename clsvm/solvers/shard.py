@@ -18,17 +18,15 @@ from clsvm.gram import exact, layouts
 from clsvm.gram import programs as gram_programs
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.products import Gram, Update
-from clsvm.gram.store import RowCache
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Constraint, Problem
+from clsvm.problem.dual import Constraint, Problem, Vector
 from clsvm.solvers import programs
-from clsvm.solvers.selection import Selection, View
-from clsvm.solvers.state import State
+from clsvm.solvers.kernel_rows import new_cache
+from clsvm.solvers.state import Selection, State
 
-Vector = NDArray[np.float64]
 Places = NDArray[np.int32]
-CACHE_SHARE = 0.6  # of the memory that is left, for the row cache
+NO_ROWS, NO_NUMBERS = np.zeros(0, np.int32), np.zeros(0)
 EXACT = 256 << 20  # bytes of rows at most that a look in float64 copies
 
 
@@ -49,25 +47,25 @@ class ShardProblem(NamedTuple):
 class Change(NamedTuple):
     """What an outer iteration changed.
 
+    kept: rows of this shard that stay in the working set. least, most (groups,): extremes of the other shards, as far
+    as is known. stay: how many rows of the working set stay in all. computed: rows of K that were computed so far.
     rows, b: this shard's rows whose coefficient changed, and the new coefficients. X (m, d): changed rows of any shard
     of which the row cache has no values; weights: by how much each changed; slots: where their values go. hits,
-    hit_weights: slots of the cached rows, and by how much these changed. kept: rows of this shard that stay in the
-    working set. least, most (groups,): extremes of the other shards, as far as is known. stay: how many rows of the
-    working set stay in all. computed: rows of K that were computed so far.
+    hit_weights: slots of the cached rows, and by how much these changed.
     """
 
-    rows: Places
-    b: Vector
-    X: Data | None
-    weights: Vector
-    slots: Places
-    hits: Places
-    hit_weights: Vector
     kept: Places
     least: Vector
     most: Vector
     stay: int
     computed: int
+    rows: Places = NO_ROWS
+    b: Vector = NO_NUMBERS
+    X: Data | None = None
+    weights: Vector = NO_NUMBERS
+    slots: Places = NO_ROWS
+    hits: Places = NO_ROWS
+    hit_weights: Vector = NO_NUMBERS
 
 
 class Offer(NamedTuple):
@@ -115,32 +113,21 @@ class Shard:
         self.n = X.shape[0]
         self.state = State(stream, self.gram, 1)
         self._posed: tuple[Any, ...] = ()
-        self._k = {
-            name: stream.variant(programs.shard(stream.profile, dtype), name) for name in ("put", "mark", "pick")
-        }
+        program = programs.shard(stream.profile, dtype)
+        self._k = {name: stream.variant(program, name) for name in ("put", "mark", "pick")}
         self._k["update"] = stream.variant(gram_programs.update(stream.profile, dtype))
 
     def pose(self, part: ShardProblem) -> None:
         """Begin a problem at its coefficients, with f = q."""
-        stream, W = self.stream, part.W
-        self.problem = Problem(part.lo, part.hi, part.q, part.constraint, part.kink)
-        self.state.load(self.problem, part.b, (part.b, part.q))
-        given = part.constraint, W, part.cache_bytes
-        if self._posed != given:
-            if self._posed:
-                raise RuntimeError("a shard is for problems of one kind")
-            n, dtype = self.gram.rows.n_pad, np.dtype(self.dtype)
-            self.selection = Selection(stream, self.dtype, part.constraint, 1, n, W)
-            self._objective = stream.variant(self.selection.program, "objective")
-            self._sums = stream.zeros(8 * 3 * self.selection.chunks)
-            room = min(part.cache_bytes, int(CACHE_SHARE * (stream.limit - stream.held)))
-            self.cache = RowCache(stream, n, dtype.itemsize, room, W)
+        stream, given = self.stream, (part.constraint, part.W, part.cache_bytes)
+        problem = Problem(part.lo, part.hi, part.q, part.constraint, part.kink)
+        self.state.load(problem, part.b, (part.b, part.q))
+        if self._posed and self._posed != given:
+            raise RuntimeError("a shard is for problems of one kind")
+        if not self._posed:
+            self.selection = Selection(stream, self.dtype, part.constraint, 1, self.state.n, part.W)
+            self.cache = new_cache(stream, self.gram.rows, part.cache_bytes, part.W)
             self._posed = given
-
-    @property
-    def _view(self) -> View:
-        state = self.state
-        return View(state.f, state.b, state.lo, state.hi, state.kink)
 
     def step(self, change: Change) -> Offer:
         """Apply a change, and offer candidates."""
@@ -152,35 +139,28 @@ class Shard:
 
     def _take(self, change: Change) -> None:
         stream, at = self.stream, self.gram.rows.position
-        if len(change.rows):
-            self._k["put"](
-                (len(change.rows),), None, stream.upload(at[change.rows]), stream.wide(change.b), self.state.b
-            )
+        changed, hits, state = len(change.rows), len(change.hits), self.state
+        if changed:
+            self._k["put"]((changed,), None, stream.upload(at[change.rows]), stream.wide(change.b), state.b)
         self.cache.reserve(change.computed, 1)
-        if len(change.hits):
-            D, slots = stream.wide(change.hit_weights), stream.upload(change.hits)
-            store = self.cache.store(slots).arguments()
-            update = Update(1, self.gram.rows.n_pad, self.state.f, D, len(change.hits)).arguments()
-            count = stream.upload(np.array([len(change.hits)], np.int32))
-            size = gram_programs.update_range(stream.profile, self.gram.rows.n_pad)
-            self._k["update"](*size, store, update, count)
+        if hits:
+            D, store = stream.wide(change.hit_weights), self.cache.store(stream.upload(change.hits))
+            update, count = Update(1, state.n, state.f, D, hits), stream.upload(np.array([hits], np.int32))
+            size = gram_programs.update_range(stream.profile, state.n)
+            self._k["update"](*size, store.arguments(), update.arguments(), count)
         if change.X is not None:
             self._accumulate(change.X, change.weights, change.slots)
 
-    def _accumulate(self, X: Data, weights: Vector, slots: Places | None) -> None:
+    def _accumulate(self, X: Data, weights: Vector, slots: Places = NO_ROWS) -> None:
         """Add K(., X) weights to f, and the values to the row cache where there are slots."""
         stream, m = self.stream, X.shape[0]
         plan = layouts.once(travelled(self.plan), X)
         gram = Gram(stream, layouts.build(stream, X, plan, self.dtype), self.kernel)
         panel, count = gram.of_all(), stream.upload(np.array([m], np.int32))
-        D = np.zeros(panel.capacity)
-        D[:m] = weights
-        store = None
-        if slots is not None and len(slots):
-            where = np.zeros(panel.capacity, np.int32)
-            where[:m] = slots
-            store = self.cache.store(stream.upload(where))
-        update = Update(1, self.gram.rows.n_pad, self.state.f, stream.wide(D), panel.capacity)
+        beyond = 0, panel.capacity - m
+        store = self.cache.store(stream.upload(np.pad(slots, beyond))) if len(slots) else None
+        D = stream.wide(np.pad(weights, beyond))
+        update = Update(1, self.state.n, self.state.f, D, panel.capacity)
         self.gram.accumulate(panel, count, store, update)
 
     def _offer(self, change: Change) -> Offer:
@@ -191,17 +171,16 @@ class Shard:
             at = stream.upload(rows.position[change.kept])
             self._k["mark"]((len(change.kept),), None, at, choice.in_set)
             kept = self._picked(at, len(change.kept))
-        choice.look(self._view)
-        numbers, places, _ = choice.extremes()
-        least, most = numbers[0, ..., 0].min(axis=0), numbers[0, ..., 1].max(axis=0)
+        choice.look(self.state.view)
+        seen, _ = choice.seen()
         choice.beside(change.least, change.most)
-        choice.choose(self._view, change.stay)
+        choice.choose(self.state.view, change.stay)
         ws = stream.read(choice.ws, np.int32, choice.W)[change.stay :]
         ws = ws[ws >= 0]
         f = self._picked(stream.upload(ws), len(ws)) if len(ws) else np.zeros(0)
         chosen = rows.order[ws]
-        count, sums = places[0, ..., 2].sum(axis=0), numbers[0, ..., 2].sum(axis=0)
-        return Offer(chosen, f, self.sent(chosen), kept, least, most, count, sums, self.cache.capacity)
+        least, most, inside, sums = (one[0] for one in seen)
+        return Offer(chosen, f, self.sent(chosen), kept, least, most, inside, sums, self.cache.capacity)
 
     def _picked(self, at: Buffer, count: int) -> Vector:
         out = self.stream.buffer(8 * count)
@@ -219,22 +198,20 @@ class Shard:
     def respond(self, X: Data, weights: Vector) -> None:
         """Add K(., X) weights to f for rows X (m, d) that have travelled."""
         with self.stream.scratch():
-            self._accumulate(X, weights, None)
+            self._accumulate(X, weights)
 
     def objective(self, rho: Vector) -> Vector:
         """Return the three sums (3,) that the objectives at offsets rho (groups,) are made of."""
-        stream, choice = self.stream, self.selection
-        with stream.scratch():
-            choice.over_rows(self._objective, self._view, self.state.q, stream.wide(rho), self._sums)
-            return np.asarray(stream.read_wide(self._sums, (choice.chunks, 3)).sum(axis=0))
+        with self.stream.scratch():
+            return self.selection.sums(self.state.view, self.state.q, self.stream.wide(rho))[0]
 
     def f(self) -> Vector:
         """Return f (n,) of all rows."""
-        return self.stream.read_wide(self.state.f, self.gram.rows.n_pad)[self.gram.rows.position]
+        return self.state.gradients()[0]
 
     def put(self, f: Vector) -> None:
         """Replace f (n,)."""
-        self.stream.write_wide(self.state.f, self.state.padded(f[None]))
+        self.state.replace(f[None])
 
     def exact(self, rows: Places, support: Data, b: Vector) -> Vector:
         """Return K b in float64 of some rows, b (1, m) of the support vectors (m, d) as they were given."""

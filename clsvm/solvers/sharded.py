@@ -6,7 +6,7 @@ Stops:    as decomposition.py (smo.py), by the extremes of all shards
 
     until stopped:
         ws    <- half of the last working set, and of the candidates of all shards those with the largest violations
-        b_ws  <- solution of the dual over ws, here                                             working_set.py
+        b_ws  <- solution of the dual over ws, here
         f     <- f + K(., changed) delta in every shard, which offers its next candidates with the answer
 
 An outer iteration is one question to each shard: rows of the working set whose kernel values the shards lack go there,
@@ -17,8 +17,10 @@ the shards cache are decided here, so that all cache the same. The coefficients 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,104 +28,189 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.arrays import Data, stacked
-from clsvm.distribute import Lost, Parts, ask_one, replayed
-from clsvm.problem import Constraint, Problem
+from clsvm.distribute import Lost, Parts, count_losses
+from clsvm.gram import layouts
+from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.record import Plan
+from clsvm.gram.products import Gram, Tile
+from clsvm.kernels import Kernel
+from clsvm.opencl.stream import Stream
+from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.solvers import certificate, programs
+from clsvm.solvers.programs import Limits, PairSteps
 from clsvm.solvers.result import Settings
 from clsvm.solvers.shard import Change, Offer, ShardProblem, row_bytes
 from clsvm.solvers.smo import Loop, Optimality
-from clsvm.solvers.working_set import WorkingSet, chosen
 
-Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
+Ask = Callable[[str, Sequence[tuple[Any, ...] | None]], list[Any]]
+WHOLE = 16  # a working set is whole vectors of this many
+SHARE = 0.5  # of the memory, for rows and tile of a working set
 PIECE = 1024  # rows at a time that f is made of
 EXACT = 64 << 20  # bytes of support vectors at a time in float64
+
+
+def chosen(problem: Problem, rows: Rows, f: Vector, b: Vector, least: Vector, most: Vector, quota: int) -> Rows:
+    """Return the places in ``rows`` (c,), with their f and b, of the rows that violate their optimum most.
+
+    quota: rows of each side where a sum is held, else in all. least, most (groups,): the extremes of all rows.
+    """
+    lo, hi = problem.lo[0, rows], problem.hi[0, rows]
+    right, left = certificate.sides(f, b, problem.kink)
+    up, low = b < hi, b > lo
+
+    def first(violation: Vector) -> Rows:  # the largest violations above 0; of equal ones the first row comes first
+        places = np.flatnonzero(violation > 0)
+        return places[np.lexsort((rows[places], -violation[places]))[:quota]]
+
+    if problem.constraint is Constraint.NONE:
+        return first(np.maximum(np.where(up, -right, 0), np.where(low, left, 0)))
+    group = (lo < 0).astype(int) if problem.groups == 2 else np.zeros(len(rows), int)
+    rise = np.where(up, most[group] - right, -1.0)
+    fall = np.where(low, left - least[group], -1.0)
+    return np.concatenate([first(np.where(fall > rise, -1.0, rise)), first(np.where(fall > rise, fall, -1.0))])
+
+
+class WorkingSet:
+    """The dual over W rows at a time, which come from the host.
+
+    most: the largest W, less where memory holds no such set; row: bytes of one; plan: of rows as they come.
+    """
+
+    def __init__(
+        self, stream: Stream, kernel: Kernel, plan: Plan, dtype: str, problem: Problem, most: int, row: int
+    ) -> None:
+        self.stream, self._kernel, self._plan, self.dtype = stream, kernel, plan, dtype
+        self.W = self._size(most, row)
+        self._kink, self._counters = stream.wide(np.array([problem.kink])), stream.zeros(8 * 4)
+        self._steps = PairSteps(stream, dtype, self.W, problem.constraint)
+        self._mirror = programs.mirror(stream, dtype)
+        # (new memory takes longer to touch than to fill)
+        self._Q = stream.buffer(np.dtype(dtype).itemsize * self.W**2)
+
+    def _size(self, W: int, row: int) -> int:
+        stream, real = self.stream, np.dtype(self.dtype).itemsize
+        unit = max(WHOLE, *(one.width(stream.profile, self.dtype, "many") for one in LAYOUTS.values()))
+        W = max(1, W // unit) * unit
+        room = min(SHARE * (stream.limit - stream.held), stream.largest)
+        while W > WHOLE and (W * (W * real + 3 * row) > room or programs.most_places(stream) < W):
+            W = max(WHOLE, W // 2 // WHOLE * WHOLE)
+        return W
+
+    def solve(self, X: Data, numbers: Iterable[Vector], limits: Limits) -> tuple[Vector, int]:
+        """Return b and the SMO iterations so far for rows X (w, d), w <= W, with their ``numbers`` f, b, lo and hi."""
+        stream, W, w = self.stream, self.W, X.shape[0]
+        with stream.recycling(), stream.scratch():
+            rows = layouts.build(stream, X, layouts.once(self._plan, X), self.dtype)
+            gram = Gram(stream, rows, self._kernel)
+            panel = gram.panel(W, square=True)
+            at = np.full(W, -1, np.int32)
+            at[:w] = rows.position
+            here = np.where(at >= 0, np.arange(W), -1).astype(np.int32)
+            places, count, ws = stream.upload(at), stream.upload(np.array([W], np.int32)), stream.upload(here)
+            gram.gather(panel, places, count)
+            gram.tile(panel, Tile(places, count, self._Q, half=True))
+            self._mirror(W, 0, self._Q)
+            f, b, lo, hi = (stream.wide(np.concatenate([values, np.zeros(W - w)])) for values in numbers)
+            state = f, b, lo, hi, self._kink, stream.zeros(8 * W), self._counters
+            self._steps(1, W, ws, self._Q, state, limits)
+            steps = int(stream.read(self._counters, np.int64, 4)[0])
+            return stream.read_wide(b, W)[:w], steps
 
 
 class Sharded(Loop):
     """The solve of one problem; ``settings`` without the function that evaluates rows in float64: the shards do."""
 
+    sync = 1
+
     def __init__(self, shards: Parts, working_set: WorkingSet, problem: Problem, settings: Settings) -> None:
-        self._shards, self._set, self._given = shards, working_set, problem
+        self._shards, self._set, self.problem = shards, working_set, problem
         lo, hi = map(working_set.stream.held_wide, (problem.lo, problem.hi))
-        self.problem = replace(problem, lo=lo, hi=hi)  # (as the coefficients meet them)
+        self._held = replace(problem, lo=lo, hi=hi)  # (as the coefficients meet them)
         self.settings = replace(settings, exact=self.exact)
-        self.n, self.P, self.W, self.sync, self.dtype = problem.n, 1, working_set.W, 1, working_set.dtype
-        self._ends = np.cumsum(shards.sizes)
-        self._starts = self._ends - np.asarray(shards.sizes)
+        self.n, self.W, self.dtype = problem.n, working_set.W, working_set.dtype
+        self._ends = np.cumsum([0, *shards.sizes])  # of each shard's rows, after where the first one's begin
         start = problem.start if settings.start is None else settings.start
         self._b = np.zeros((1, self.n)) if start is None else start.copy()
-        self._rows_computed = self._steps = 0
-        self._directory = Directory(self.n)
-        self._kept, self._kept_X = np.zeros(0, np.intp), None
+        self._steps, self._directory = 0, Directory(self.n)
+        self._kept: Rows = np.zeros(0, np.intp)
+        self._kept_X: Data = None
         self._offers: list[Offer] = []
         self._begin()
-        self._lives = [0] * len(self._ends)  # how often each shard has begun again
-        everyone = range(len(self._ends))
-        self._ask("pose", [(self._part(i),) for i in everyone])
-        lost = self._respond(everyone)
-        replayed([Lost() if i in lost else None for i in everyone], self._again)
+        self._pose(range(len(shards.sizes)), Counter())
         self._look_again()
-
-    def _part(self, i: int) -> ShardProblem:
-        here, p = slice(self._starts[i], self._ends[i]), self.problem
-        given = p.lo[:, here], p.hi[:, here], p.q[:, here], self._b[:, here]
-        return ShardProblem(*given, p.constraint, p.kink, self.W, self.settings.cache_bytes)
 
     # Questions.
 
     def _ask(self, name: str, given: Sequence[tuple[Any, ...] | None]) -> list[Any]:
         """Return what all shards answer; one that is lost is brought back first."""
-        return replayed(self._shards.ask(name, given), lambda i: self._again(i, name, given[i]))
+        losses = Counter[int]()
+        return self._answers(name, given, losses, lambda lost: self._pose(lost, losses))
 
-    def _again(self, i: int, name: str = "", given: tuple[Any, ...] | None = None) -> Any:
-        """Pose a lost shard's problem again, make its f of the coefficients, and return its answer to a question."""
-        self._lives[i] += 1
-        self._directory.forget()
-        self.check.forget(slice(self._starts[i], self._ends[i]))
-        answer = ask_one(self._shards, i, "pose", self._part(i))
-        if isinstance(answer, Lost) or self._respond([i]):
-            return Lost()
-        if name in ("", "pose"):
-            return answer
-        # Its coefficients, and so its f, have a step already.
-        return ask_one(self._shards, i, name, *((self._unchanged()[i],) if name == "step" else given or ()))
+    def _answers(
+        self,
+        name: str,
+        given: Sequence[tuple[Any, ...] | None],
+        losses: Counter[int],
+        notice: Callable[[set[int]], None],
+    ) -> list[Any]:
+        """Return what shards answer. Those that are lost are noticed, and then asked again.
 
-    def _respond(self, shards: Sequence[int]) -> set[int]:
-        """Make f of shards that have just begun, of the coefficients, and return those that were lost meanwhile.
-
-        A shard that is brought back while the support vectors are asked for has all of its f then.
+        losses: of each shard since a question began. Raises DeviceError where a shard is lost too often.
         """
-        lives, lost = {i: self._lives[i] for i in shards}, set[int]()
-        for rows, X in self._support("sent", self._b, PIECE):
-            given = (X, self._b[0, rows])
-            behind = [i not in lost and lives.get(i) == life for i, life in enumerate(self._lives)]
-            answers = self._shards.ask("respond", [given if one else None for one in behind])
-            lost |= {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}
-        return lost
+        answers = self._shards.ask(name, given)
+        while lost := {i for i, answer in enumerate(answers) if isinstance(answer, Lost)}:
+            count_losses(losses, lost)
+            notice(lost)
+            # Its coefficients, and so its f, have a step already.
+            again = [(one,) for one in self._unchanged()] if name == "step" else given
+            found = self._shards.ask(name, [one if i in lost else None for i, one in enumerate(again)])
+            answers = [found[i] if i in lost else answer for i, answer in enumerate(answers)]
+        return answers
+
+    def _pose(self, shards: Iterable[int], losses: Counter[int]) -> None:
+        """Pose the problem to shards that are new, or lost, and make their f of the coefficients; so with shards that
+        are lost meanwhile."""
+        behind = set(shards)
+        while behind:
+            gone = set[int]()
+            ask = partial(self._answers, losses=losses, notice=gone.update)
+            self._directory.forget()
+            for i in behind:
+                self.check.forget(slice(*self._ends[i : i + 2]))
+            ask("pose", [(self._part(i),) if i in behind else None for i in range(len(self._ends) - 1)])
+            for rows, X in self._support("sent", self._b, PIECE, ask):
+                given = X, self._b[0, rows]
+                ask("respond", [given if i in behind - gone else None for i in range(len(self._ends) - 1)])
+            behind = gone
+
+    def _part(self, i: int) -> ShardProblem:
+        here, p = slice(*self._ends[i : i + 2]), self._held
+        given = p.lo[:, here], p.hi[:, here], p.q[:, here], self._b[:, here]
+        return ShardProblem(*given, p.constraint, p.kink, self.W, self.settings.cache_bytes)
 
     def _split(self, rows: Rows) -> list[NDArray[np.int32]]:
         """Split rows, in any order, by their shards, counted from the first of each."""
-        home = np.searchsorted(self._ends, rows, side="right")
-        return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._starts)]
+        home = np.searchsorted(self._ends[1:], rows, side="right")
+        return [(rows[home == i] - start).astype(np.int32) for i, start in enumerate(self._ends[:-1])]
 
-    def _taken(self, name: str, rows: Rows) -> Data:
+    def _taken(self, name: str, rows: Rows, ask: Ask) -> Data:
         """Return X of some rows, in their order: as they were given ("whole") or as they travel ("sent")."""
-        parts = self._split(rows)
-        found = self._ask(name, [(part,) if len(part) else None for part in parts])
-        home = np.searchsorted(self._ends, rows, side="right")
+        found = ask(name, [(part,) if len(part) else None for part in self._split(rows)])
+        home = np.searchsorted(self._ends[1:], rows, side="right")
         order = np.argsort(np.argsort(home, kind="stable"), kind="stable")
         return stacked([one for one in found if one is not None])[order]
 
-    def _support(self, name: str, b: Vector, step: int) -> Iterator[tuple[Rows, Data]]:
+    def _support(self, name: str, b: Vector, step: int, ask: Ask) -> Iterator[tuple[Rows, Data]]:
         """Yield support vectors of coefficients b (1, n), ``step`` at a time."""
         support = np.flatnonzero(b[0])
         for first in range(0, len(support), step):
             rows = support[first : first + step]
-            yield rows, self._taken(name, rows)
+            yield rows, self._taken(name, rows, ask)
 
     # A step.
 
-    def _step(self, outer: int) -> None:
+    def _step(self) -> None:
         before = self._steps
         self._solve()
         if self._steps == before:  # (of other shards, each knew only how they were before the last step)
@@ -136,58 +223,45 @@ class Sharded(Loop):
 
     def _solve(self) -> None:
         """Choose a working set, solve it, apply its changes."""
-        started, p, of, W = perf_counter(), self.problem, self._offers, self.W
-        offered = np.concatenate([one.rows + start for one, start in zip(of, self._starts, strict=True)])
+        started, p, of, W, s = perf_counter(), self._held, self._offers, self.W, self.settings
+        offered = np.concatenate([one.rows + start for one, start in zip(of, self._ends[:-1], strict=True)])
         f, b = np.concatenate([one.f for one in of]), self._b[0]
         stay, sides = len(self._kept), 1 if p.constraint is Constraint.NONE else 2
-        least, most = np.min([one.least for one in of], axis=0), np.max([one.most for one in of], axis=0)
-        new = chosen(p, offered, f, b[offered], least, most, (W - stay) // sides)
+        new = chosen(p, offered, f, b[offered], *_extremes(of, p.groups), (W - stay) // sides)
         rows = np.concatenate([self._kept, offered[new]])
         if not len(rows):
             return
         X = stacked([self._kept_X] * bool(stay) + [stacked([one.X for one in of])[new]])
         f = np.concatenate([*(one.kept for one in of), f[new]])
-        self.seconds["select"] += perf_counter() - started
-        started, s = perf_counter(), self.settings
-        found, self._steps = self._set.solve(X, f, b[rows], p.lo[0, rows], p.hi[0, rows], s.tol, s.max_iter)
-        self.seconds["subproblem"] += perf_counter() - started
+        self.course.took("select", started)
+        started, numbers = perf_counter(), (f, b[rows], p.lo[0, rows], p.hi[0, rows])
+        found, self._steps = self._set.solve(X, numbers, Limits.of(s.tol, s.max_iter, W))
+        self.course.took("subproblem", started)
         started, change = perf_counter(), found - b[rows]
-        self._b[0, rows] = found
+        b[rows] = found
         stays = stay + np.sort(np.arange(len(new))[:: 1 if stay else 2])
         stays = stays[np.argsort(rows[stays])]
         self._kept, self._kept_X = rows[stays], X[stays]
         changed = np.flatnonzero(change)
         self._apply(rows[changed], change[changed], X[changed])
-        self.seconds["rows"] += perf_counter() - started
+        self.course.took("rows", started)
 
     def _apply(self, rows: Rows, change: Vector, X: Data) -> None:
         """Send the changed coefficients to all shards, and take their next candidates."""
         slots, hit = self._directory.slots(rows, min(one.capacity for one in self._offers))
-        self._rows_computed += int((~hit).sum())
-        told = self._unchanged()
-        for i, own in enumerate(self._split(rows)):
-            told[i] = told[i]._replace(
-                rows=own,
-                b=self._b[0, own + self._starts[i]],
-                X=None if hit.all() else X[~hit],
-                weights=change[~hit],
-                slots=slots[~hit] if len(slots) else slots,
-                hits=slots[hit] if len(slots) else slots,
-                hit_weights=change[hit],
-            )
-        self._offers = self._ask("step", [(one,) for one in told])
+        alike: dict[str, Any] = {"X": None if hit.all() else X[~hit], "weights": change[~hit]}
+        if len(slots):
+            alike |= {"slots": slots[~hit], "hits": slots[hit], "hit_weights": change[hit]}
+        told = zip(self._unchanged(), self._split(rows), self._ends, strict=False)
+        changes = [one._replace(rows=own, b=self._b[0, own + start], **alike) for one, own, start in told]
+        self._offers = self._ask("step", [(one,) for one in changes])
 
     def _unchanged(self) -> list[Change]:
         """Return the change of each shard where nothing changed."""
-        none, nothing, made = np.zeros(0, np.int32), np.zeros(0), []
+        made, stay = [], min(len(self._kept), self.W // 2)
         for i, kept in enumerate(self._split(self._kept)):
-            others = [one for k, one in enumerate(self._offers) if k != i]
-            far = np.full(self.problem.groups, np.inf)
-            least = np.min([far, *(one.least for one in others)], axis=0)
-            most = np.max([-far, *(one.most for one in others)], axis=0)
-            stay = min(len(self._kept), self.W // 2)
-            told = none, nothing, None, nothing, none, none, nothing
-            made.append(Change(*told, kept, least, most, stay, self._rows_computed))
+            others = _extremes([one for k, one in enumerate(self._offers) if k != i], self.problem.groups)
+            made.append(Change(kept, *others, stay, self._directory.computed))
         return made
 
     # The loop's.
@@ -195,50 +269,46 @@ class Sharded(Loop):
     def coefficients(self) -> Vector:
         return self._b.copy()
 
-    def found(self) -> tuple[Vector, Vector]:
-        return self._given.snapped(self._b, self.problem.lo, self.problem.hi), self._f()
-
-    def _f(self) -> Vector:
-        return np.concatenate(self._ask("f", [()] * len(self._ends)))[None]
-
-    def _extremes(self) -> None:
-        """Every answer to a step has them."""
-
-    def _reserve(self, state: Optimality) -> None:
-        """Every shard does, in its step."""
-
     def _read(self) -> Optimality:
         of = self._offers
-        m, M = np.min([one.least for one in of], axis=0)[None], np.max([one.most for one in of], axis=0)[None]
-        count, sums = np.sum([one.inside for one in of], axis=0)[None], np.sum([one.sums for one in of], axis=0)[None]
-        return self._optimality(m, M, count, sums, np.array([self._steps]), self._rows_computed)
+        inside, sums = np.sum([one.inside for one in of], axis=0), np.sum([one.sums for one in of], axis=0)
+        least, most = _extremes(of, self.problem.groups)
+        seen = least[None], most[None], inside[None], sums[None]
+        return Optimality(self.problem, *seen, np.array([self._steps]), self._directory.computed)
 
-    def _objective(self, rho: Vector) -> tuple[Vector, Vector]:
-        parts = self._ask("objective", [(rho.ravel(),)] * len(self._ends))
-        return self._objectives(np.sum(parts, axis=0)[None], rho)
+    def _sums(self, rho: Vector) -> Vector:
+        return np.sum(self._ask("objective", [(rho.ravel(),)] * len(self._offers)), axis=0)[None]
 
     def _now(self) -> tuple[Problem, Vector, Vector]:
-        return self.problem, self._b, self._f()
+        return self._held, self._b, np.concatenate(self._ask("f", [()] * len(self._offers)))[None]
 
     def _replace(self, f: Vector) -> None:
-        self._ask("put", [(f[0, start:end],) for start, end in zip(self._starts, self._ends, strict=True)])
+        self._ask("put", [(part,) for part in np.split(f[0], self._ends[1:-1])])
         self._look_again()
 
     def exact(self, rows: Rows, b: Vector) -> Vector:
         """Return K b (1, n) in float64 of some rows, ascending; b (1, n)."""
         parts, c = self._split(rows), np.zeros((1, len(rows)))
-        size = max(1, row_bytes(self._taken("whole", rows[:1])))
-        for support, X in self._support("whole", b, max(1, EXACT // size)):
+        size = max(1, row_bytes(self._taken("whole", rows[:1], self._ask)))
+        for support, X in self._support("whole", b, max(1, EXACT // size), self._ask):
             given = [(part, X, b[:, support]) if len(part) else None for part in parts]
             c += np.concatenate([one for one in self._ask("exact", given) if one is not None], axis=1)
         return c
 
 
+def _extremes(offers: Sequence[Offer], groups: int) -> tuple[Vector, Vector]:
+    """Return the least and the largest derivative (groups,) of the rows of some shards."""
+    far = np.full(groups, np.inf)
+    return np.min([far, *(one.least for one in offers)], axis=0), np.max([-far, *(one.most for one in offers)], axis=0)
+
+
 class Directory:
-    """The rows of K, of n, that the shards cache: a ring of slots, as rowcache.cl has it on one device."""
+    """The rows of K, of n, that the shards cache: a ring of slots, as rowcache.cl has it on one device. computed: rows
+    that were not there when they were asked for."""
 
     def __init__(self, n: int) -> None:
         self._slot_of, self._owner, self._head = np.full(n, -1, np.int32), np.zeros(0, np.intp), 0
+        self.computed = 0
 
     def forget(self) -> None:
         """Forget all rows."""
@@ -248,6 +318,7 @@ class Directory:
         """Return the slot of each row, empty without a cache, and whether the row is cached there; then all are."""
         slots = self._slot_of[rows]
         hit = slots >= 0
+        self.computed += int((~hit).sum())
         if not capacity:
             return np.zeros(0, np.int32), hit
         if capacity > len(self._owner):

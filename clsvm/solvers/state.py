@@ -1,21 +1,36 @@
-"""The state of a solve on the device: coefficients b, gradients f = K b + q, bounds; and what says how far b is.
+"""The state of a solve on the device, and the rows that violate their optimum most.
 
-Apart from the loop that changes it (decomposition.py). Rows stand in the device's order, in which padding rows belong
-to no problem.
+State: coefficients b, gradients f = K b + q, bounds. Rows stand in the device's order, in which padding rows belong to
+no problem. Selection: working sets, chosen by counting. ``quota`` rows come from each side (or from all, without a
+bias) that are not in the set yet, and stand behind the ``stay`` rows that stay. No array of length n is sorted or
+leaves the device.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clsvm.gram.layouts.record import Panel
+from clsvm.gram.layouts.record import WHOLE, Panel
 from clsvm.gram.products import Operator, Update
+from clsvm.opencl.parts import together
+from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Buffer, Stream
-from clsvm.problem import Problem
-from clsvm.solvers import certificate
-from clsvm.solvers.result import Vector
+from clsvm.problem.dual import Constraint, Problem, Vector
+from clsvm.solvers import certificate, programs
+
+
+class View(NamedTuple):
+    """What working sets are chosen by: f, b and its bounds, each (sets, n), and the kink."""
+
+    f: Buffer
+    b: Buffer
+    lo: Buffer
+    hi: Buffer
+    kink: Buffer
 
 
 class State:
@@ -23,8 +38,8 @@ class State:
 
     def __init__(self, stream: Stream, gram: Operator, problems: int) -> None:
         self.stream, self.gram, self.n, self.P = stream, gram, gram.rows.n_pad, problems
-        self.lo, self.hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
-        self.kink = stream.buffer(8)
+        lo, hi, self.q, self.f, self.b = (stream.buffer(8 * problems * self.n) for _ in range(5))
+        self.view = View(self.f, self.b, lo, hi, stream.buffer(8))
 
     def load(self, problem: Problem, start: Vector | None, known: tuple[Vector, Vector] | None) -> Vector | None:
         """Set the state to the start of ``problem``; return the coefficients of which f lacks K b yet. known:
@@ -34,8 +49,8 @@ class State:
         b = np.zeros((self.P, self.n)) if start is None else self.padded(start)
         q = self.padded(problem.q)
         near, f = (None, q) if known is None else (known[0], self.padded(known[1]))
-        arrays = self.padded(problem.lo), self.padded(problem.hi), q, f, b, np.array([problem.kink])
-        for buffer, array in zip((self.lo, self.hi, self.q, self.f, self.b, self.kink), arrays, strict=True):
+        view = View(f, b, self.padded(problem.lo), self.padded(problem.hi), np.array([problem.kink]))
+        for buffer, array in zip((*self.view, self.q), (*view, q), strict=True):
             self.stream.write_wide(buffer, array)
         return start if start is None or near is None else start - near
 
@@ -45,23 +60,23 @@ class State:
         padded[:, self.gram.rows.position] = values
         return padded
 
+    def replace(self, f: Vector) -> None:
+        """Take f (P, n) in the caller's order."""
+        self.stream.write_wide(self.f, self.padded(f))
+
     def coefficients(self) -> Vector:
         """Return b (P, n) in the caller's order."""
-        return self._read(self.b)
+        return self.stream.read_wide(self.b, (self.P, self.n))[:, self.gram.rows.position]
+
+    def gradients(self) -> Vector:
+        """Return f (P, n) in the caller's order."""
+        return self.stream.read_wide(self.f, (self.P, self.n))[:, self.gram.rows.position]
 
     def now(self) -> tuple[Problem, Vector, Vector]:
         """Return the problem with its numbers as the device holds them, and b and f (P, n), in the caller's order."""
         f = self.gradients()
         certificate.finite(f, self.gram.kernel)
         return self._held, self.coefficients(), f
-
-    def gradients(self) -> Vector:
-        """Return f (P, n) in the caller's order."""
-        return self._read(self.f)
-
-    def _read(self, buffer: Buffer) -> Vector:
-        """Return (P, n) numbers in the caller's order."""
-        return self.stream.read_wide(buffer, (self.P, self.n))[:, self.gram.rows.position]
 
     def respond(self, b: Vector, panel: Panel) -> None:
         """Add K b to f, a panel of rows at a time; where K is there, and a panel holds places alone, as many rows as
@@ -79,3 +94,105 @@ class State:
             gram.accumulate(panel, count, None, Update(self.P, self.n, self.f, D, room))
             s.finish()
             s.free(at, count, D)
+
+
+def _chunks(profile: Profile, n: int) -> int:
+    least = programs.BINS if profile.shape == "vector" else max(64, 2 * profile.group)  # (each chunk has its own bins)
+    return max(1, min(profile.chunks, n // least))
+
+
+def nbytes(profile: Profile, sets: int, n: int, W: int) -> int:
+    """Return about how much device memory choosing working sets of W takes."""
+    return sets * (n + 4 * W + 8 * programs.BINS * _chunks(profile, n))
+
+
+class Selection:
+    """The working sets (``sets``, W) of a solve and how they are chosen from n rows, in a number of chunks.
+
+    ``numbers`` and ``places``: what was seen at the last look (extremes.cl); ``counters`` (problems, 4): the solve's,
+    which are read with them. ``ws``: -1 where a set is not full; each has ``stride`` places (W, where no number is
+    given), W of which are ever taken.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        dtype: str,
+        constraint: Constraint,
+        sets: int,
+        n: int,
+        W: int,
+        stride: int | None = None,
+        problems: int = 1,
+    ) -> None:
+        profile = stream.profile
+        self.stream, self.sets, self.n, self.W, self.stride = stream, sets, n, W, stride or W
+        self._sides = 2 if constraint in (Constraint.BIAS, Constraint.SPLIT) else 1
+        self.chunks = _chunks(profile, n)
+        self.chunk = -(-n // (self.chunks * WHOLE)) * WHOLE
+        self.in_set, self.ws = stream.buffer(sets * n), stream.buffer(4 * sets * self.stride)
+        self._totals = stream.buffer(4 * 2 * programs.BINS * sets)
+        self.clear()
+        shape = sets, self.chunks, 2 if constraint is Constraint.SPLIT else 1, 4
+        seen = stream.as_wide(np.zeros(shape)), np.zeros(shape, np.int32), np.zeros((problems, 4), np.int64)
+        self._seen = together(stream, seen)
+        self.numbers, self.places, self.counters = self._seen.each
+        pieces = sets * self.chunks
+        sizes = 2 * programs.BINS * pieces, sets, pieces
+        self._counts, self._ends, self._shares = (stream.zeros(4 * size) for size in sizes)
+        self.program = programs.selection(profile, dtype, constraint)
+        names = ("extremes", "histogram", "threshold", "collect", "objective", *["share"] * (profile.shape == "group"))
+        self._k = {name: stream.variant(self.program, name) for name in names}
+        self._sums = stream.zeros(8 * 3 * pieces)
+
+    def clear(self) -> None:
+        """Take all rows out of the working sets; a step may have been interrupted."""
+        self.stream.clear(self.in_set, self.sets * self.n)
+        self.stream.write(self.ws, np.full(self.sets * self.stride, -1, np.int32))
+        self.stream.clear(self._totals, 4 * 2 * programs.BINS * self.sets)
+
+    def over_rows(self, kernel: Any, *arguments: Any) -> None:
+        """Launch a pass over the chunks of every problem's rows."""
+        group = self.stream.profile.group
+        kernel((group * self.chunks, self.sets), (group, 1), self.n, self.chunk, *arguments)
+
+    def look(self, view: View) -> None:
+        """Find extremes and sums of the state as it is."""
+        self.over_rows(self._k["extremes"], view, self.numbers, self.places)
+
+    def sums(self, *arguments: Any, kernel: Any = None) -> Vector:
+        """Return the sums (sets, 3) that the objectives are made of; arguments: the kernel's before them."""
+        self.over_rows(kernel or self._k["objective"], *arguments, self._sums)
+        return np.asarray(self.stream.read_wide(self._sums, (self.sets, self.chunks, 3)).sum(axis=1))
+
+    def beside(self, least: Vector, most: Vector) -> None:
+        """Take the extremes (groups,) of rows elsewhere into what was seen, for :meth:`choose`."""
+        numbers, places, counters = self.extremes()
+        lower, higher = least < numbers[0, 0, :, 0], most > numbers[0, 0, :, 1]
+        numbers[0, 0, lower, 0], numbers[0, 0, higher, 1] = least[lower], most[higher]
+        places[0, 0, lower, 0] = places[0, 0, higher, 1] = np.iinfo(np.int32).max  # (no row of these)
+        self._seen.write(self.stream, (self.stream.as_wide(numbers), places, counters))
+
+    def choose(self, view: View, stay: int) -> None:
+        """Fill the working set behind its first ``stay`` rows, after a look at the same state: two more passes over the
+        rows, whatever the quota (count.cl)."""
+        quota, group = (self.W - stay) // self._sides, self.stream.profile.group
+        counted = self._counts, self._totals, self._ends, self._shares
+        self.over_rows(self._k["histogram"], view, self.in_set, self.numbers, self.places, *counted[:2])
+        self._k["threshold"]((group * self.sets,), (group,), self.chunks, quota, counted)
+        if "share" in self._k:
+            self.over_rows(self._k["share"], self._counts, self._ends, self._shares)
+        chosen = (self.numbers, self.places, self._ends, self._shares, quota, stay, self.stride, self.ws)
+        self.over_rows(self._k["collect"], view, self.in_set, chosen)
+
+    def extremes(self) -> tuple[Vector, NDArray[np.int32], NDArray[np.int64]]:
+        """Return what was seen, numbers and places (sets, chunks, groups, 4), and the counters (problems, 4)."""
+        numbers, places, counters = self._seen.read(self.stream)
+        return self.stream.narrow(numbers), places, counters
+
+    def seen(self) -> tuple[tuple[Vector, Vector, NDArray[Any], Vector], NDArray[np.int64]]:
+        """Return the least and the largest derivative, how many coefficients are inside, and the sum of their
+        derivatives, each (sets, groups), and the counters (problems, 4)."""
+        numbers, places, counters = self.extremes()
+        least, most = numbers[..., 0].min(axis=1), numbers[..., 1].max(axis=1)
+        return (least, most, places[..., 2].sum(axis=1), numbers[..., 2].sum(axis=1)), counters

@@ -17,8 +17,7 @@ from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Change, Offer
-from clsvm.solvers.sharded import Directory, Sharded
-from clsvm.solvers.working_set import chosen
+from clsvm.solvers.sharded import Directory, Sharded, chosen
 from tests.conftest import noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)

@@ -145,7 +145,8 @@ def test_indefinite() -> None:
     """The ridge grows where K is indefinite by little, and no factor is made where it is so by much."""
 
     def steadied(K: NDArray[Any]) -> newton.Factor | None:
-        return newton.steadied(K.dtype, 1.0, len(K), lambda one: one.extend(np.arange(len(K)), K[:0], K))
+        ridges = newton.ridges(K.dtype, len(K))
+        return newton.steadied(K.dtype, ridges, 1.0, lambda one: one.extend(np.arange(len(K)), K[:0], K))
 
     little = steadied(np.diag([1.0, 1.0, -1e-13]))
     assert little is not None

@@ -116,7 +116,7 @@ def test_float64_values_are_of_members_in_doubt_alone(device: str, monkeypatch: 
     X, y = classes(600, 12, 3, apart=0.6)
     looked: list[int] = []
     responses = member_tiles.responses
-    monkeypatch.setattr(member_tiles, "responses", lambda *given: looked.append(len(given[2])) or responses(*given))
+    monkeypatch.setattr(member_tiles, "responses", lambda *given: looked.append(len(given[1])) or responses(*given))
     found = []
     for only in (None, 1):
         exactly = batch._Batch._respond_exactly
@@ -278,7 +278,7 @@ def test_half_of_the_values_among_rows_and_support_vectors(
     K = kernel(X)
     halved: list[int] = []
     among = member_tiles._among
-    monkeypatch.setattr(member_tiles, "_among", lambda *given: halved.append(len(given[2].rows)) or among(*given))
+    monkeypatch.setattr(member_tiles, "_among", lambda *given: halved.append(len(given[1].rows)) or among(*given))
     parts = [(range(40, 250), range(30, 245)), (range(5, 300), range(0, 300, 9)), (range(7), range(3, 160)), ([4], [9])]
     with Stream(device) as stream:
         if not stream.info.fp64:
@@ -295,6 +295,6 @@ def test_half_of_the_values_among_rows_and_support_vectors(
         for most, squares in (64, [210]), (64, [210]), (10**9, []):  # (twice: what products keep is still theirs)
             monkeypatch.setattr(member_tiles, "MIRRORED", most)
             halved.clear()
-            for got, wanted in zip(member_tiles.responses(stream, gram, asked), expected, strict=True):
+            for got, wanted in zip(member_tiles.responses(gram, asked), expected, strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-11)
             assert halved == squares

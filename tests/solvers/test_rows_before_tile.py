@@ -89,12 +89,12 @@ def test_the_tile_has_its_bits(device: str, profile: str) -> None:
         W = made.square.panel.capacity
         made.rows.cache.reserve(len(y), 1)  # (no row leaves)
         for step in range(3):
-            made._extremes()
+            made._look()
             if step == 2:  # some places are empty
                 ws = stream.read(made.selection.ws, np.int32, W)
                 ws[5:9] = -1
                 stream.write(made.selection.ws, ws)
-            made.selection.choose(made._view(), made.stay if step else 0)
+            made.selection.choose(made.view, made.stay if step else 0)
             Q = []
             for first in (False, True):
                 made.rows.first = first
@@ -116,8 +116,8 @@ def test_rows_that_change_nothing_are_counted(device: str, profile: str) -> None
     X, y = rows_of(300)
     with Stream(device) as stream:
         made = solver(stream, X, y, 64)
-        made._extremes()
-        made.selection.choose(made._view(), 0)
+        made._look()
+        made.selection.choose(made.view, 0)
         delta, ws = np.zeros(made.selection.stride), stream.read(made.selection.ws, np.int32, made.selection.stride)
         delta[::3] = 1
         ws[-4:] = -1

@@ -12,7 +12,7 @@ from clsvm.fit import sizes
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 from clsvm.problem import Constraint
-from clsvm.solvers.selection import Selection
+from clsvm.solvers.state import Selection
 from tests.conftest import thrifty
 
 Rows = NDArray[np.float64]
