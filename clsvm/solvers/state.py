@@ -138,7 +138,7 @@ class Selection:
         self._seen = together(stream, seen)
         self.numbers, self.places, self.counters = self._seen.each
         pieces = sets * self.chunks
-        sizes = 2 * programs.BINS * pieces, sets, pieces
+        sizes = 2 * programs.BINS * pieces, 4 * sets, 4 * pieces
         self._counts, self._ends, self._shares = (stream.zeros(4 * size) for size in sizes)
         self.program = programs.selection(profile, dtype, constraint)
         names = ("extremes", "histogram", "threshold", "collect", "objective", *["share"] * (profile.shape == "group"))

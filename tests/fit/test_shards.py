@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from clsvm import SVC, SVR, Kernel, NuSVC, NuSVR, OneClassSVM
 from clsvm.distribute import Lost, OnDevices
+from clsvm.errors import DeviceError
 from clsvm.fit import sharded
 from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
@@ -135,6 +137,25 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
     fitted([device] * 3, C=2.0, cache_size=cache)
     ((b, f),) = found
     np.testing.assert_allclose(f[0], Kernel("rbf", gamma=0.1)(X) @ b[0] - SIGNS, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["step", "sent"])
+def test_a_shard_that_is_lost_at_every_question_ends_the_fit(
+    device: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is lost while it is brought back."""
+    real, asked = OnDevices.ask, Counter[str]()
+
+    def ask(self: Any, question: str, given: Any) -> list[Any]:
+        asked[question] += 1
+        lost = asked["step"] > 3 and question in ("step", name) and given[1] is not None
+        answers = real(self, question, given)
+        return [answers[0], Lost()] if lost else answers
+
+    monkeypatch.setattr(OnDevices, "ask", ask)
+    with pytest.raises(DeviceError, match="lost the rows of a chunk 4 times"):
+        fitted([device] * 2)
+    assert asked["step"] < 10
 
 
 def test_what_travels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
