@@ -36,11 +36,9 @@ __all__ = [
 if TYPE_CHECKING:
     from clsvm import libsvm, linalg, model_selection, plots, probability
     from clsvm.errors import BuildError, ClsvmError, DeviceError
-    from clsvm.estimators.classification import SVC, NuSVC
     from clsvm.estimators.convert import from_sklearn, to_sklearn
     from clsvm.estimators.falkon import FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
-    from clsvm.estimators.one_class import OneClassSVM
-    from clsvm.estimators.regression import SVR, NuSVR
+    from clsvm.estimators.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
     from clsvm.gram.matrix import kernel_matrix
     from clsvm.kernels import Kernel
     from clsvm.models.npz import load_model, save_model
@@ -48,11 +46,11 @@ if TYPE_CHECKING:
     from clsvm.opencl.memory import release_memory
 
 _HOMES = {
-    "SVC": "estimators.classification",
-    "SVR": "estimators.regression",
-    "NuSVC": "estimators.classification",
-    "NuSVR": "estimators.regression",
-    "OneClassSVM": "estimators.one_class",
+    "SVC": "estimators.svm",
+    "SVR": "estimators.svm",
+    "NuSVC": "estimators.svm",
+    "NuSVR": "estimators.svm",
+    "OneClassSVM": "estimators.svm",
     "FalkonRegressor": "estimators.falkon",
     "FalkonClassifier": "estimators.falkon",
     "LogisticFalkonClassifier": "estimators.falkon",

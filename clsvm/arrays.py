@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import mmap
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +13,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 _MANY = 1 << 17  # columns up to which it does not matter how many are empty
-SEARCHED = 8  # columns with a centre up to which each is looked for by itself
 
 
 def checked(X: Any, name: str = "X") -> Any:
@@ -24,8 +24,7 @@ def checked(X: Any, name: str = "X") -> Any:
     check_files(X)
     if not sp.issparse(X):
         return X
-    if X.format in _CHECKS:
-        _CHECKS[X.format](X, name)
+    _check(X, name)
     X = X.tocsr()
     _check(X, name)
     return X
@@ -61,50 +60,21 @@ def check_file(file: mmap.mmap, size: int) -> None:
 
 
 def _check(X: Any, name: str) -> None:
-    """Raise ValueError where the parts of a CSR, CSC or BSR matrix (n, d) do not fit together."""
+    """Raise ValueError where the parts of a sparse matrix (n, d) do not fit together."""
     if X.ndim != 2:
         raise ValueError(f"{name} must be rows of features, got a sparse array of the shape {X.shape}")
-    height, width = X.blocksize if X.format == "bsr" else (1, 1)
-    lines, places = X.shape[0] // height, X.shape[1] // width
-    if X.format == "csc":
-        lines, places = places, lines
-    indptr, entries = X.indptr, len(X.data)
-    for part_name, part in (("indices", X.indices), ("indptr", indptr)):
-        if getattr(part, "dtype", None) not in (np.int32, np.int64):
-            got = getattr(part, "dtype", type(part).__name__)
-            raise ValueError(f"{name} is malformed: its {part_name} are of the type {got}, expected int32 or int64")
-    if len(X.indices) != entries:
-        raise ValueError(f"{name} is malformed: it has {len(X.indices)} indices, expected {entries} as in data")
-    if len(indptr) != lines + 1 or indptr[0] != 0:
-        got = f"{len(indptr)} numbers from {indptr[0] if len(indptr) else 'none'} on"
-        raise ValueError(f"{name} is malformed: indptr has {got}, expected {lines + 1} from 0 on")
-    falls = (indptr[1:] < indptr[:-1]).nonzero()[0]
-    if falls.size:
-        at = int(falls[0])
-        raise ValueError(f"{name} is malformed: indptr falls from {indptr[at]} to {indptr[at + 1]} at {at + 1}")
-    if indptr[-1] > entries:
-        raise ValueError(f"{name} is malformed: indptr ends at {indptr[-1]}, expected at most the {entries} of data")
-    used = X.indices[: indptr[-1]]
-    if used.size and (used.min() < 0 or used.max() >= places):
-        found = f"{used.min()} to {used.max()}"
-        raise ValueError(f"{name} is malformed: its indices are {found}, expected 0 to {places - 1} ({X.format})")
-
-
-def _check_coordinates(X: Any, name: str) -> None:
-    """Raise ValueError where the places of a COO matrix do not fit its shape."""
-    for part, places, most in zip(("rows", "columns"), _coordinates(X), X.shape, strict=False):
-        if len(places) != len(X.data):
-            raise ValueError(f"{name} is malformed: it has {len(places)} {part}, expected {len(X.data)} as in data")
-        if len(places) and (places.min() < 0 or places.max() >= most):
-            found = f"{places.min()} to {places.max()}"
-            raise ValueError(f"{name} is malformed: its {part} are {found}, expected 0 to {most - 1} (coo)")
-
-
-def _check_lists(X: Any, name: str) -> None:
-    """Raise ValueError where the lists of a LIL matrix do not fit together."""
-    for i, (places, values) in enumerate(zip(X.rows, X.data, strict=True)):
-        if len(places) != len(values):
-            raise ValueError(f"{name} is malformed: row {i} has {len(values)} values for {len(places)} columns (lil)")
+    try:
+        if X.format in ("csr", "csc", "bsr"):
+            kinds = {getattr(part, "dtype", type(part).__name__) for part in (X.indices, X.indptr)}
+            if not kinds <= {np.dtype(np.int32), np.dtype(np.int64)}:
+                raise ValueError(f"indices and indptr are of {' and '.join(map(str, kinds))}, expected int32 or int64")
+            copy.copy(X).check_format(full_check=True)  # (which may change parts of what it checks)
+        elif X.format == "coo":
+            sp.coo_matrix((X.data, _coordinates(X)), shape=X.shape)
+        elif X.format == "lil" and any(len(at) != len(values) for at, values in zip(X.rows, X.data, strict=True)):
+            raise ValueError("a row has not as many values as columns")
+    except ValueError as error:
+        raise ValueError(f"{name} is malformed ({X.format}): {error}") from None
 
 
 def _coordinates(X: Any) -> tuple[Any, ...]:
@@ -112,7 +82,6 @@ def _coordinates(X: Any) -> tuple[Any, ...]:
     return getattr(X, "coords", None) or (X.row, X.col)
 
 
-_CHECKS = {"csc": _check, "bsr": _check, "coo": _check_coordinates, "lil": _check_lists}
 _PARTS = ("data", "indices", "indptr", "offsets")
 
 
@@ -231,13 +200,6 @@ def centred(X: Data, centre: NDArray[np.float64]) -> Data:
     if not sp.issparse(X):
         return X - centre
     columns = np.flatnonzero(centre)
-    if len(columns) <= SEARCHED:
-        places = [np.flatnonzero(X.indices == column) for column in columns]
-        if all(len(at) == X.shape[0] for at in places):  # every row has them all
-            data = X.data.astype(np.float64)
-            for column, at in zip(columns, places, strict=True):
-                data[at] -= centre[column]
-            return sp.csr_matrix((data, X.indices, X.indptr), shape=X.shape)
     shifts = centre[X.indices]
     if np.count_nonzero(shifts) == X.shape[0] * len(columns):
         return sp.csr_matrix((X.data - shifts, X.indices, X.indptr), shape=X.shape)

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn import svm
 
 from clsvm.errors import BuildError
-from clsvm.estimators.classification import SVC
+from clsvm.estimators.svm import SVC
 from clsvm.opencl import devices, trial
 
 if sys.platform != "win32":

@@ -7,12 +7,10 @@ from typing import Any
 
 from sklearn import svm
 
-from clsvm.estimators import classification
-from clsvm.estimators.classification import SVC
-from clsvm.estimators.one_class import OneClassSVM
-from clsvm.estimators.regression import SVR, NuSVR
+import clsvm.estimators.svm as own
 from clsvm.model_selection import SVCSearchCV
 from clsvm.model_selection.folds import Folds
+from clsvm.tasks import TASKS
 
 LIBSVM_CACHE = 200  # MB, scikit-learn's default: where it says no more, the size is chosen
 _THEIR_OWN = {"probability", "random_state", "verbose", "shrinking", "max_iter"}
@@ -22,7 +20,7 @@ class NoMarginError(Exception):
     """nu is too small for the rows: the optimum tells nothing, whereas LIBSVM ends before it with a model of use."""
 
 
-class NuSVC(classification.NuSVC):
+class NuSVC(own.NuSVC):
     """clsvm's NuSVC, whose fit raises NoMarginError where two classes have no margin."""
 
     def _check_margins(self, rho: Any, fit: Any = None) -> None:
@@ -40,24 +38,16 @@ class _Folds(Folds):
                 raise found
 
 
-_OURS: dict[str, tuple[Any, Any]] = {
-    "c_svc": (SVC, svm.SVC),
-    "nu_svc": (NuSVC, svm.NuSVC),
-    "epsilon_svr": (SVR, svm.SVR),
-    "nu_svr": (NuSVR, svm.NuSVR),
-    "one_class": (OneClassSVM, svm.OneClassSVM),
-}
-
-
 def made(model: Any, **others: Any) -> Any:
     """Return clsvm's estimator, not fitted, with the parameters of one of scikit-learn's and ``others`` over them.
 
     A parameter that only a user's subclass of scikit-learn's class has, such as ``device``, is left out.
     """
-    ours, theirs = _OURS[model._impl]
-    shared = inspect.signature(ours).parameters.keys() & inspect.signature(theirs).parameters.keys()
+    name = TASKS[model._impl].estimator
+    ours: Any = NuSVC if name == "NuSVC" else getattr(own, name)
+    shared = inspect.signature(ours).parameters.keys() & inspect.signature(getattr(svm, name)).parameters.keys()
     given = {name: getattr(model, name) for name in shared - _THEIR_OWN if hasattr(model, name)}
-    if model._impl == "nu_svc":  # (LIBSVM takes a class_weight there and does nothing with it)
+    if ours is NuSVC:  # (LIBSVM takes a class_weight there and does nothing with it)
         given.pop("class_weight", None)
     if given.get("cache_size") == LIBSVM_CACHE:
         given["cache_size"] = "auto"

@@ -31,7 +31,7 @@ from clsvm.dask.rows import (
     taken,
     variance,
 )
-from clsvm.estimators import classification, one_class, regression, targets
+from clsvm.estimators import svm, targets
 from clsvm.fit.sharded import Laid, OneShard
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel
@@ -128,20 +128,20 @@ class ChunkedSVM(OverChunks):
 
 
 @answering
-class SVC(ChunkedSVM, classification.SVC):
+class SVC(ChunkedSVM, svm.SVC):
     """:class:`clsvm.SVC` for rows in chunks."""
 
 
 @answering
-class NuSVC(ChunkedSVM, classification.NuSVC):
+class NuSVC(ChunkedSVM, svm.NuSVC):
     """:class:`clsvm.NuSVC` for rows in chunks."""
 
 
 @answering
-class SVR(ChunkedSVM, regression.SVR):
+class SVR(ChunkedSVM, svm.SVR):
     """:class:`clsvm.SVR` for rows in chunks."""
 
 
 @answering
-class OneClassSVM(ChunkedSVM, one_class.OneClassSVM):
+class OneClassSVM(ChunkedSVM, svm.OneClassSVM):
     """:class:`clsvm.OneClassSVM` for rows in chunks."""

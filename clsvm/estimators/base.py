@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from numbers import Real
 from time import perf_counter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,7 +35,6 @@ from clsvm.gram import precision
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.decoder import Decoder
-from clsvm.models.model import KernelModel
 from clsvm.opencl import devices, memory
 from clsvm.parameters import PARAMETERS, Parameter
 from clsvm.system import explained
@@ -49,22 +48,13 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     """An estimator with a kernel function, under scikit-learn's contract. Subclasses learn in :meth:`_learn`."""
 
-    kernel: Any
-    degree: Any
-    gamma: Any
-    coef0: Any
-    verbose: Any
-    device: Any
-    dtype: Any
-    memory_limit: Any
-    layout: Any
-    support_vectors_: Any
-    intercept_: Any
-    model_: KernelModel
-    fit_report_: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # describes the constructor's parameters
     _task: str  # of clsvm.tasks.TASKS
     _told: FitTask | None = None  # calls registered callbacks while a fit runs
+
+    if TYPE_CHECKING:  # parameters, which the table describes, and learnt attributes
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

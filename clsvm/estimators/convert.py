@@ -12,21 +12,16 @@ from scipy import sparse
 from sklearn import svm
 from sklearn.utils.validation import check_is_fitted
 
+import clsvm.estimators.svm as own
 from clsvm import arrays
-from clsvm.estimators import classification, one_class, regression
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
-from clsvm.tasks import CLASSES, TASKS
+from clsvm.parameters import PARAMETERS
+from clsvm.tasks import CLASSES, TASKS, of_libsvm
 
-_OURS = {
-    svm.SVC: classification.SVC,
-    svm.NuSVC: classification.NuSVC,
-    svm.SVR: regression.SVR,
-    svm.NuSVR: regression.NuSVR,
-    svm.OneClassSVM: one_class.OneClassSVM,
-}
+_OURS = {getattr(svm, name): getattr(own, name) for name in (TASKS[task].estimator for task in of_libsvm())}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both have these, under the same names
 _SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")
@@ -46,9 +41,8 @@ def from_sklearn(model: Any, **params: Any) -> Any:
         raise ValueError(f"model must have one of the kernels {', '.join(_KERNELS)}, got {model.kernel!r}")
     made: Any = kind()
     made.set_params(**_shared(model, kind, _THEIRS[kind]) | params)
-    if made.dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype must be 'float32' or 'float64', got {made.dtype!r}")
-    made.support_ = np.array(model.support_, np.int32)
+    PARAMETERS["dtype"].limits.check("dtype", made.dtype)
+    made.support_, made._n_support = np.array(model.support_, np.int32), np.array(model.n_support_, np.int32)
     made.support_vectors_ = arrays.canonical(_float64(model.support_vectors_))
     kernel: Kernel | Precomputed = PRECOMPUTED
     vectors = made.support_  # (of given values the support vectors are columns)
@@ -56,11 +50,9 @@ def from_sklearn(model: Any, **params: Any) -> Any:
         given = {"gamma": float(model._gamma), "coef0": float(model.coef0), "degree": model.degree}
         kernel = make(model.kernel, **{p.name: given[p.name] for p in BUILTIN[model.kernel].parameters})
         vectors = made.support_vectors_
-    made._n_support = np.array(model.n_support_, np.int32)
-    of_classes = TASKS[made._task].kind == CLASSES
-    dual_coef, classes = model.dual_coef_, model.classes_ if of_classes else np.zeros(0)
-    dual_coef = _float64(dual_coef.toarray() if sparse.issparse(dual_coef) else dual_coef)
-    made.dual_coef_ = dual_coef.reshape(max(1, len(classes) - 1), len(made.support_))
+    classes = model.classes_ if TASKS[made._task].kind == CLASSES else np.zeros(0)
+    dual_coef = model.dual_coef_.toarray() if sparse.issparse(model.dual_coef_) else model.dual_coef_
+    made.dual_coef_ = _float64(dual_coef).reshape(max(1, len(classes) - 1), len(made.support_))
     made.intercept_ = _float64(model.intercept_)
     _copy(model, made)
     A, B = (np.array(getattr(model, name, ()), np.float64) for name in ("_probA", "_probB"))
@@ -121,11 +113,11 @@ def to_sklearn(model: Any) -> Any:
 
 def _other(model: Any, table: dict[Any, Any], whose: str) -> Any:
     """Return the other library's class for a fitted estimator. Raises TypeError and NotFittedError."""
-    for own, other in table.items():
-        if isinstance(model, own):
+    for one, other in table.items():
+        if isinstance(model, one):
             check_is_fitted(model)
             return other
-    raise TypeError(f"model must be {whose}'s {', '.join(own.__name__ for own in table)}, got {model!r}")
+    raise TypeError(f"model must be {whose}'s {', '.join(one.__name__ for one in table)}, got {model!r}")
 
 
 def _shared(model: Any, *kinds: Any) -> dict[str, Any]:

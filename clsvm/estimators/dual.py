@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,31 +22,15 @@ from clsvm.models.model import KernelModel
 from clsvm.opencl import devices
 from clsvm.parameters import Options
 from clsvm.problem import Problem, Subproblem
-from clsvm.report import FitReport
-from clsvm.tasks import TASKS
+from clsvm.tasks import CLASSES, TASKS
 
 Vector = NDArray[np.float64]
-_NONE: NDArray[Any] = np.zeros(0)
+Part = list[tuple[Subproblem, Any]]  # problems solved together, and the places of their coefficients among all
 _HARD = 1e30  # the bound of coefficients that have none: C=inf, a hard margin
 
 
 class Machine(KernelEstimator):
     """A support vector machine; tasks are its subclasses. clsvm.parameters describes their parameters."""
-
-    tol: Any
-    shrinking: Any
-    cache_size: Any
-    max_iter: Any
-    working_set_size: Any
-    gap_tol: Any
-    precision: Any
-    max_time: Any
-    warm_start: Any
-    checkpoint: Any
-    checkpoint_every: Any
-    n_iter_: Any
-    fit_report_: FitReport
-    _ends: tuple[Vector, Vector]
 
     def _options(self) -> Options:
         options = Options.of(self._asked())
@@ -64,33 +51,59 @@ class Machine(KernelEstimator):
         start[:, self.support_] = self.dual_coef_
         return start
 
-    def _set_learnt(
+    def _fit_parts(
         self,
         X: Any,
-        kernel: Kernel | Precomputed,
-        fit: Fitted,
-        coefficients: Vector,
-        intercept: Vector,
-        classes: NDArray[Any],
-        index: NDArray[np.intp],
+        parts: Iterable[Part],
+        shape: tuple[int, int],
+        started: float,
+        index: Any = None,
+        again: bool = True,
     ) -> None:
-        """Set the learnt attributes.
+        """Train problems, some at a time, and set the learnt attributes.
 
-        coefficients: (count, n) of all rows. classes: (k,), empty without classes. index: (n,) each row's class.
+        shape: (count, n) of all coefficients. index: (n,) each row's class, if any. again: whether a warm start goes on
+        from the coefficients of the fit before.
         """
-        report = fit.report
+        rows, kernel = self._trained_on(X)
+        copies = TASKS[self._task].copies
+        before = self._before(shape) if again else None
+        coefficients, found = np.zeros(shape), list[Fitted]()
+        for part in parts:
+            members = [one for one, _ in part]
+            if before is not None:
+                members = [replace(one, start=_begun(before[at], one.problem, copies)) for one, at in part]
+            since, options = perf_counter() if found else started, self._options()
+            if options.max_time is not None:
+                options = options.but(max_time=max(0.0, options.max_time - (since - started)))
+            fit = driver.solve(rows, members, kernel, options, since)
+            self._check_margins(fit.rho, margins.Fit(rows, kernel, members, started))
+            for result, (_, at) in zip(fit.results, part, strict=True):
+                b, _ = self._scaled(result.b, result.rho)
+                coefficients[at] = b.reshape(len(b), copies, -1).sum(axis=1)
+            found.append(fit.without_coefficients())
+        whole = Fitted.joined(found, perf_counter() - started)
+        self._set_learnt(X, kernel, whole, coefficients, np.zeros(shape[1], np.intp) if index is None else index)
+
+    def _set_learnt(
+        self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: NDArray[np.intp]
+    ) -> None:
+        """Set the learnt attributes, but for classes_. coefficients: (count, n) of all rows. index: (n,)."""
+        report, of_classes = fit.report, TASKS[self._task].kind == CLASSES
+        classes = self.classes_ if of_classes else np.zeros(0)
         support = np.flatnonzero(coefficients.any(axis=0))
         support = support[np.argsort(index[support], kind="stable")]  # by class, as scikit-learn has them
         self._ends = fit.rho, fit.dual  # (of the problems as the solver has them, for svm-train's lines)
         steps = np.minimum(fit.steps, np.iinfo(np.int32).max).astype(np.int32)
-        self.n_iter_ = steps if len(classes) else int(steps[0])
+        self.n_iter_ = steps if of_classes else int(steps[0])
         self.support_ = support.astype(np.int32)
         if self._given:
             self.support_vectors_ = np.empty((0, 0))
         else:  # (what a function of the caller's reads can be anything)
             self.support_vectors_ = _safe_indexing(X, support) if self._own else X[support]
         self._n_support = np.bincount(index[support], minlength=max(1, len(classes))).astype(np.int32)
-        self.dual_coef_, self.intercept_ = coefficients[:, support], intercept
+        self.dual_coef_ = coefficients[:, support]
+        self.intercept_ = 0.0 - self._scaled(np.zeros((len(fit.rho), 1)), fit.rho)[1]
         self.fit_status_ = 0 if report.converged else 1
         self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self.fit_report_ = report
@@ -104,7 +117,7 @@ class Machine(KernelEstimator):
             kernel=kernel,
             support_vectors=vectors,
             dual_coef=self.dual_coef_,
-            intercept=intercept,
+            intercept=self.intercept_,
             classes=classes,
             n_support=self._n_support,
             plan=plan,
@@ -136,23 +149,11 @@ class Machine(KernelEstimator):
         rows, made = super()._trained_on(X, kernel)
         return _repeated(rows, isinstance(made, Precomputed), TASKS[self._task].copies), made
 
-    def _fit_one(
-        self, X: Any, problem: Problem, started: float, classes: NDArray[Any] = _NONE, index: Any = None
-    ) -> None:
-        """Train one problem over all rows, each as often as the task has it. index: (n,) each row's class, if any."""
-        rows, kernel = self._trained_on(X)
-        copies = TASKS[self._task].copies
-        n = problem.n // copies
-        start = self._before((problem.problems, n))
-        if start is not None and copies > 1:  # each copy takes what has the sign of its bounds
-            start = np.tile(start, copies)
-            start = np.where(problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
-        whole = [Subproblem(np.arange(problem.n), problem, start)]
-        fit = driver.solve(rows, whole, kernel, self._options(), started)
-        self._check_margins(fit.rho, margins.Fit(rows, kernel, whole, started))
-        b, rho = self._scaled(fit.results[0].b, fit.rho)
-        index = np.zeros(n, np.intp) if index is None else index
-        self._set_learnt(X, kernel, fit, b.reshape(len(b), copies, n).sum(axis=1), 0.0 - rho, classes, index)
+    def _fit_whole(self, X: Any, y: Any, sample_weight: Any, started: float) -> None:
+        """Train the only problem of the task, over all rows."""
+        _, (member,) = self._posed(y, sample_weight)
+        shape = 1, member.problem.n // TASKS[self._task].copies
+        self._fit_parts(X, [[(member, ...)]], shape, started)
 
     @property
     def n_support_(self) -> NDArray[np.int32]:
@@ -175,8 +176,17 @@ class Machine(KernelEstimator):
 
     @property
     def _bound(self) -> float:
-        """Return C as the solver takes it."""
-        return _HARD if np.isinf(self.C) else float(self.C)
+        """Return C as the solver takes it, 1 of a task without C."""
+        C = float(self.C) if "C" in TASKS[self._task].parameters else 1.0
+        return _HARD if np.isinf(C) else C
+
+
+def _begun(start: Vector, problem: Problem, copies: int) -> Vector:
+    """Return coefficients (problems, rows) to begin with, of which each copy of the rows has those of its sign."""
+    if copies == 1:
+        return start
+    start = np.tile(start, copies)
+    return np.where(problem.lo < 0, np.minimum(start, 0), np.maximum(start, 0))
 
 
 def _repeated(X: Any, given: bool, copies: int) -> Any:

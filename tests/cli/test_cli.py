@@ -21,7 +21,7 @@ import pytest
 
 from clsvm import Kernel, datasets, kernels
 from clsvm.cli import app
-from clsvm.estimators.classification import SVC
+from clsvm.estimators.svm import SVC
 from clsvm.models import libsvm, npz, svmlight
 from clsvm.models.model import KernelModel
 from clsvm.report import FitReport
@@ -433,7 +433,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     def fit(*_: Any, **__: Any) -> None:
         pytest.fail("it trained")
 
-    monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", fit)
+    monkeypatch.setattr("clsvm.estimators.svm.SVC.fit", fit)
     monkeypatch.setattr("clsvm.models.svmlight.read_problem", fit)
 
 
@@ -479,7 +479,7 @@ def test_a_plot_without_matplotlib_is_noticed_before_training(clsvm: Command, mo
 
 
 def test_a_defect_is_a_message_and_debug_shows_it(clsvm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", raising(KeyError("spam")))
+    monkeypatch.setattr("clsvm.estimators.svm.SVC.fit", raising(KeyError("spam")))
     result = clsvm("train", "breast_cancer.train")
     assert (result.code, result.out) == (1, "")
     assert "unexpected KeyError: 'spam'" in result.err
@@ -506,12 +506,12 @@ def test_weight_of_a_missing_label_warns(clsvm: Command) -> None:
 # Ctrl-C
 
 WAITS = """
-import sys, clsvm.estimators.classification, clsvm.cli.app
-fit = clsvm.estimators.classification.SVC.fit
+import sys, clsvm.estimators.svm, clsvm.cli.app
+fit = clsvm.estimators.svm.SVC.fit
 def told(self, *args, **kwargs):
     print("fitting", file=sys.stderr, flush=True)
     return fit(self, *args, **kwargs)
-clsvm.estimators.classification.SVC.fit = told
+clsvm.estimators.svm.SVC.fit = told
 clsvm.cli.app.main()
 """
 
@@ -559,7 +559,7 @@ def test_ctrl_c_says_that_the_checkpoint_stays(clsvm: Command, monkeypatch: pyte
     if flag == "--resume":
         kept.touch()
     interrupted = raising(KeyboardInterrupt(), first=lambda: kept.write_text("coefficients"))
-    monkeypatch.setattr("clsvm.estimators.classification.SVC.fit", interrupted)
+    monkeypatch.setattr("clsvm.estimators.svm.SVC.fit", interrupted)
     said = "the checkpoint stays: the same command with --resume 'it is kept' goes on from it"
     result = clsvm("train", flag, "it is kept", "breast_cancer.train")
     assert result == (130, "", f"clsvm: error: interrupted; {said}\n")

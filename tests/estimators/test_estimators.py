@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import clsvm
 from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, kernels
 from clsvm.errors import DeviceError
-from clsvm.estimators import classification
+from clsvm.estimators import svm
 from clsvm.fit import driver
 from clsvm.model_selection import SVCSearchCV
 from clsvm.opencl import devices
@@ -785,8 +785,8 @@ def test_pairs_in_parts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     index = np.arange(240) % 6
     X[:, 0] += index
     whole = model(gamma=0.2, tol=1e-4).fit(X, index)
-    monkeypatch.setattr(classification, "MACHINES", 4)
-    monkeypatch.setattr(classification, "COEFFICIENTS", 1)
+    monkeypatch.setattr(svm, "MACHINES", 4)
+    monkeypatch.setattr(svm, "COEFFICIENTS", 1)
     calls, solve = [], driver.solve
 
     def counted(X: Any, members: Any, *given: Any) -> Any:

@@ -40,14 +40,14 @@ def put(at: int, value: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 MALFORMED = {
-    "beyond the columns": (spoilt(indices=put(5, D)), rf"indices are 0 to {D}, expected 0 to {D - 1}"),
-    "far beyond them": (spoilt(indices=put(5, 10**6)), f"0 to 1000000, expected 0 to {D - 1}"),
-    "below 0": (spoilt(indices=put(5, -1)), f"-1 to {D - 1}, expected 0 to"),
-    "rows from 2 on": (spoilt(indptr=put(0, 2)), f"indptr has {N + 1} numbers from 2 on, expected {N + 1} from 0 on"),
-    "rows that fall": (spoilt(indptr=put(3, 10**5)), "indptr falls from 100000 to"),
-    "rows beyond the data": (spoilt(indptr=put(-1, 10**5)), "indptr ends at 100000, expected at most the"),
-    "a row too few": (spoilt(indptr=lambda p: p[:-1]), f"indptr has {N} numbers"),
-    "data too short": (spoilt(data=lambda a: a[:-1]), "indices, expected"),
+    "beyond the columns": (spoilt(indices=put(5, D)), f"indices must be < {D}"),
+    "far beyond them": (spoilt(indices=put(5, 10**6)), f"indices must be < {D}"),
+    "below 0": (spoilt(indices=put(5, -1)), "indices must be >"),
+    "rows from 2 on": (spoilt(indptr=put(0, 2)), "should start with 0"),
+    "rows that fall": (spoilt(indptr=put(3, 10**5)), "must .*non-decreasing"),
+    "rows beyond the data": (spoilt(indptr=put(-1, 10**5)), "Last value of index pointer"),
+    "a row too few": (spoilt(indptr=lambda p: p[:-1]), f"index pointer size .*{N}.* should be .*{N + 1}"),
+    "data too short": (spoilt(data=lambda a: a[:-1]), "indices and data should have the same size"),
 }
 
 
@@ -86,15 +86,15 @@ def test_what_is_wrong_is_named(fault: str) -> None:
 
 
 def test_coordinates_and_lists_are_looked_at_before_scipy_reads_them() -> None:
-    for axis, word in (("row", "rows"), ("col", "columns")):
-        for number, found in ((10**6, "1000000"), (-1, "-1")):
+    for axis in ("row", "col"):
+        for number in (10**6, -1):
             X = GOOD.tocoo(copy=True)
             getattr(X, axis)[3] = number
-            with pytest.raises(ValueError, match=f"its {word} are .*{found}.*, expected 0 to .*coo"):
+            with pytest.raises(ValueError, match=r"X is malformed \(coo\): "):
                 SVC().fit(X, Y)
     X = GOOD.tolil()
     X.data[4] = [*X.data[4], 1.0]
-    with pytest.raises(ValueError, match=r"row 4 has \d+ values for \d+ columns"):
+    with pytest.raises(ValueError, match="a row has not as many values as columns"):
         SVC().fit(X, Y)
 
 
@@ -102,7 +102,7 @@ def test_coordinates_and_lists_are_looked_at_before_scipy_reads_them() -> None:
 def test_parts_that_are_no_whole_numbers(part: str) -> None:
     X = GOOD.copy()
     setattr(X, part, getattr(X, part).astype(np.float64))
-    with pytest.raises(ValueError, match=f"its {part} are of the type float64, expected int32 or int64"):
+    with pytest.raises(ValueError, match=r"indices and indptr are of .*float64.*, expected int32 or int64"):
         SVC().fit(X, Y)
 
 
@@ -160,7 +160,7 @@ def test_other_forms_are_looked_at_before_they_are_changed(form: str) -> None:
     X = GOOD.asformat(form)
     X.indices[2] = 10**4
     for entry in ("fit", "a matrix", "on the host"):
-        with pytest.raises(ValueError, match=f"10000, expected 0 to .*{form}"):
+        with pytest.raises(ValueError, match=f"malformed .{form}."):
             ENTRIES[entry](X)
 
 

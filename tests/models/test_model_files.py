@@ -23,7 +23,7 @@ from scipy import sparse
 
 import clsvm
 from clsvm import Kernel, kernels, load_model, save_model
-from clsvm.estimators.classification import SVC
+from clsvm.estimators.svm import SVC
 from clsvm.gram.layouts.record import Plan
 from clsvm.models import libsvm, svmlight
 from clsvm.models.model import KernelModel

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clsvm.errors import BuildError, ClsvmError
-from clsvm.estimators.classification import SVC
+from clsvm.estimators.svm import SVC
 from clsvm.gram import layouts, programs
 from clsvm.gram.products import Gram
 from clsvm.gram.sums import Sums

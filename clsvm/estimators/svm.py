@@ -1,32 +1,30 @@
-"""Estimators under scikit-learn's contract: parameters are checked in fit, what is learnt ends in an underscore."""
+"""The support vector machines, which differ in their dual problems: classification, regression, one class.
+
+Under scikit-learn's contract parameters are checked in fit, and the name of what is learnt ends in an underscore.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, OutlierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, check_random_state
 
-from clsvm import problem
 from clsvm.errors import warn
 from clsvm.estimators import margins, targets
 from clsvm.estimators.base import KernelLike
 from clsvm.estimators.constructors import documented, keep, without_probability
-from clsvm.estimators.dual import Machine
-from clsvm.fit import driver
-from clsvm.fit.run import Fitted
+from clsvm.estimators.dual import Machine, Part, Vector
 from clsvm.models.decoder import Decoder
 from clsvm.models.pairwise import pairs
-from clsvm.problem import Subproblem, posed
+from clsvm.parameters import Number
+from clsvm.problem import Problem, Subproblem, posed
 from clsvm.tasks import CLASSES
 
-Vector = NDArray[np.float64]
 Side = tuple[int, int | None]  # the classes on the positive and the negative side of a machine; None: all others
 COEFFICIENTS = 1 << 19  # of the problems of pairs that are made at a time; each takes some hundred bytes
 MACHINES = 1024  # that are made at a time at least: X is laid out once for these
@@ -35,40 +33,40 @@ MACHINES = 1024  # that are made at a time at least: X is laid out once for thes
 class _Classifier(ClassifierMixin, Machine):
     """A classifier: SVC and NuSVC, which differ in the dual problem of two classes."""
 
-    class_weight: Any
-    decision_function_shape: Any
-    break_ties: Any
-    random_state: Any
-    _scale = 1.0  # of the coefficients' bounds
     _refused = "Invalid input"  # begins the error for weights that leave fewer than two classes
     _way = "ovo"  # a value of multi_class
 
-    def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
+    def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         """Return the dual problem of signs (n,) and bounds (n,)."""
         raise NotImplementedError
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
         X, y = self._rows(X, y, reset=True)
         boxes = self._boxes(y, sample_weight)
-        classes, index, bounds = boxes.classes, boxes.index, boxes.bounds
+        classes, k, coupled = boxes.classes, len(boxes.classes), self._way == "crammer_singer"
         before = getattr(self, "classes_", classes)
-        same = np.array_equal(before, classes)
-        self.classes_, self.class_weight_ = classes, boxes.weights
-        if self._way != "crammer_singer" and len(classes) > 2:
-            self._fit_several(X, boxes, started, same)
-            return X
-        if self.warm_start and not same:
+        again = np.array_equal(before, classes)
+        if self.warm_start and not again and (k == 2 or coupled):
             raise ValueError(f"warm_start: the fit before had the classes {before}, got {classes}")
-        if self._way == "crammer_singer":
-            problem = posed.crammer_singer(index, bounds, len(classes))
-        else:
-            (member,) = self._members(index, self._sides(2), bounds)
-            problem = member.among(len(index)).problem
-        self._fit_one(X, problem, started, classes, index)
+        self.classes_, self.class_weight_ = classes, boxes.weights
+        count = k if coupled or (k > 2 and self._way == "ovr") else k - 1
+        self._fit_parts(X, self._parts(boxes), (count, len(boxes.index)), started, boxes.index, again)
         return X
 
+    def _parts(self, boxes: targets.Boxes) -> Iterator[Part]:
+        """Yield the problems of a fit, some at a time."""
+        index, bounds, k, n = boxes.index, boxes.bounds, len(boxes.classes), len(boxes.index)
+        if self._way == "crammer_singer":
+            yield [(Subproblem(np.arange(n), posed.crammer_singer(index, bounds, k)), ...)]
+        elif k == 2:
+            yield [(one.among(n), ...) for one in self._members(index, self._sides(k), bounds)]
+        else:
+            for some in _at_a_time(self._sides(k), np.bincount(index[index >= 0]), self.checkpoint is not None):
+                members = self._members(index, some, bounds)
+                yield [(one, _places(side, one.rows, index)) for side, one in zip(some, members, strict=True)]
+
     def _boxes(self, y: Any, sample_weight: Any) -> targets.Boxes:
-        return targets.boxes(self._scale, self.class_weight, sample_weight, y, self._refused)
+        return targets.boxes(self._bound, self.class_weight, sample_weight, y, self._refused)
 
     def _sides(self, k: int) -> list[Side]:
         """Return the classes on the positive and the negative side of each machine; None: all others."""
@@ -90,33 +88,6 @@ class _Classifier(ClassifierMixin, Machine):
             raise NotImplementedError
         boxes = self._boxes(y, sample_weight)
         return boxes.classes, self._members(boxes.index, self._sides(len(boxes.classes)), boxes.bounds)
-
-    def _fit_several(self, X: Any, boxes: targets.Boxes, started: float, same: bool) -> None:
-        """Train a machine for each pair of classes, or for each class against the rest.
-
-        same: whether the classes are those of the fit before; else there is nothing to go on from.
-        """
-        rows, kernel = self._trained_on(X)
-        k, index, sides = len(boxes.classes), boxes.index, self._sides(len(boxes.classes))
-        coefficients = np.zeros((k - 1 if self._way == "ovo" else k, len(index)))
-        before = self._before(coefficients.shape) if same else None
-        found: list[Fitted] = []
-        for some in _at_a_time(sides, np.bincount(index[index >= 0], minlength=k), self.checkpoint is not None):
-            members = self._members(index, some, boxes.bounds)
-            places = [_places(side, one.rows, index) for side, one in zip(some, members, strict=True)]
-            if before is not None:
-                members = [replace(one, start=before[at][None]) for one, at in zip(members, places, strict=True)]
-            since, options = perf_counter() if found else started, self._options()
-            if options.max_time is not None:
-                options = options.but(max_time=max(0.0, options.max_time - (since - started)))
-            fit = driver.solve(rows, members, kernel, options, since)
-            self._check_margins(fit.rho, margins.Fit(rows, kernel, members, started))
-            for one, at in zip(fit.results, places, strict=True):
-                coefficients[at] = self._scaled(one.b, one.rho)[0][0]
-            found.append(fit.without_coefficients())
-        whole = Fitted.joined(found, perf_counter() - started)
-        intercept = self._scaled(np.zeros((len(whole.rho), 1)), whole.rho)[1]
-        self._set_learnt(X, kernel, whole, coefficients, 0.0 - intercept, boxes.classes, index)
 
     def _decoder(self, y: Any, sample_weight: Any) -> Decoder:
         classes = self._boxes(y, sample_weight).classes
@@ -167,9 +138,6 @@ class SVC(_Classifier):
     """
 
     _task = "c_svc"
-    C: float
-    multi_class: str
-    bias: bool
 
     @without_probability
     def __init__(
@@ -206,14 +174,10 @@ class SVC(_Classifier):
         keep(self, locals())
 
     @property
-    def _scale(self) -> float:  # type: ignore[override]
-        return self._bound
-
-    @property
     def _way(self) -> str:  # type: ignore[override]
         return self.multi_class
 
-    def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
+    def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         return posed.c_svc(signs[None], bounds[None], bool(self.bias))
 
 
@@ -229,7 +193,6 @@ class NuSVC(_Classifier):
 
     _task = "nu_svc"
     _refused = "specified nu is infeasible"
-    nu: float
 
     @without_probability
     def __init__(
@@ -263,7 +226,7 @@ class NuSVC(_Classifier):
     ) -> None:
         keep(self, locals())
 
-    def _problem(self, signs: Vector, bounds: Vector) -> problem.Problem:
+    def _problem(self, signs: Vector, bounds: Vector) -> Problem:
         return posed.nu_svc(signs, float(self.nu), bounds)
 
     def _scaled(self, b: Vector, rho: Vector) -> tuple[Vector, Vector]:
@@ -303,4 +266,176 @@ def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tupl
     These are (k - 1, n) of pairs, those of a class against another one in that one's row; else (k, n).
     """
     i, j = side
-    return np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i), rows
+    against = np.full(len(rows), i) if j is None else np.where(index[rows] == i, j - 1, i)
+    return against[None], rows[None]
+
+
+class _Regressor(RegressorMixin, Machine):
+    """What SVR and NuSVR have in common: everything but the dual problem."""
+
+    def _problem(self, y: Vector, weights: Vector) -> Problem:
+        """Return the dual problem of targets y (n,) and the weights (n,) of their rows."""
+        raise NotImplementedError
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X, y = self._rows(X, y, reset=True, y_numeric=True)
+        self._fit_whole(X, y, sample_weight, started)
+        return X
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+        weights = targets.weights_of(sample_weight, y)
+        problem = self._problem(targets.numbers_of(y), weights)
+        return np.zeros(0), [Subproblem(np.arange(problem.n), problem)]
+
+
+@documented
+class SVR(_Regressor):
+    """Epsilon-support vector regression on an OpenCL device.
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_, coef_
+    (linear).
+    """
+
+    _task = "epsilon_svr"
+
+    def __init__(
+        self,
+        *,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        shrinking: bool = True,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        precision: str = "float32",
+        memory_limit: int | str | None = None,
+        layout: str = "auto",
+        bias: bool = True,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        keep(self, locals())
+
+    def _problem(self, y: Vector, weights: Vector) -> Problem:
+        return posed.epsilon_svr(y, targets.bounds_of(self._bound, weights), self.epsilon, bool(self.bias))
+
+
+@documented
+class NuSVR(_Regressor):
+    """nu-support vector regression on an OpenCL device: nu of (0, 1] in place of the tube's width, which is found.
+
+    The problem is over the rows twice, alpha and alpha*, and takes as much memory.
+
+    Attributes after fit: those of :class:`SVR`.
+    """
+
+    _task = "nu_svr"
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        C: float = 1.0,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        precision: str = "float32",
+        memory_limit: int | str | None = None,
+        layout: str = "auto",
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        keep(self, locals())
+
+    def _problem(self, y: Vector, weights: Vector) -> Problem:
+        return posed.nu_svr(y, targets.bounds_of(self._bound, weights), float(self.nu))
+
+    def _check_numbers(self) -> None:
+        super()._check_numbers()
+        Number(above=0).check("C", self.C)
+
+
+@documented
+class OneClassSVM(OutlierMixin, Machine):
+    """One-class support vector machine on an OpenCL device: a boundary around most of the rows.
+
+    Attributes after fit: support_ (n_SV,) int32, support_vectors_ (n_SV, d), n_support_ (1,) int32, dual_coef_
+    (1, n_SV) float64, intercept_ (1,), offset_, n_iter_, fit_status_, shape_fit_, n_features_in_, fit_report_, model_,
+    coef_ (linear).
+    """
+
+    _task = "one_class"
+
+    def __init__(
+        self,
+        *,
+        kernel: KernelLike = "rbf",
+        degree: int = 3,
+        gamma: float | str = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        nu: float = 0.5,
+        shrinking: bool = True,
+        cache_size: float | str = "auto",
+        verbose: bool = False,
+        max_iter: int = -1,
+        device: Any = None,
+        working_set_size: int | str = "auto",
+        gap_tol: float | None = None,
+        dtype: str = "float32",
+        precision: str = "float32",
+        memory_limit: int | str | None = None,
+        layout: str = "auto",
+        max_time: float | None = None,
+        warm_start: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> None:
+        keep(self, locals())
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse; sample_weight (n,) are the bounds of the coefficients. y is not used.
+        Raises and warns as :meth:`SVC.fit`."""
+        return super().fit(X, y, sample_weight)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, started: float) -> Any:
+        X = self._rows(X, reset=True)
+        self._fit_whole(X, None, targets.weights_of(sample_weight, X), started)
+        self.offset_ = -self.intercept_
+        return X
+
+    def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
+        weights = targets.bounds_of(1.0, targets.weights_of(sample_weight, sample_weight))
+        return np.zeros(0), [Subproblem(np.arange(len(weights)), posed.one_class(float(self.nu), weights))]
+
+    def decision_function(self, X: Any) -> Vector:
+        """Return the signed distance (n,) float64 of each row of X (n, d) to the boundary, positive inside."""
+        return self._decision_values(X)
+
+    def score_samples(self, X: Any) -> Vector:
+        """Return decision_function + offset_ of the rows of X (n, d), (n,)."""
+        return np.asarray(self.decision_function(X) + self.offset_)
