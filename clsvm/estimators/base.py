@@ -48,6 +48,7 @@ KernelLike = str | Kernel | Callable[[Any, Any], Any]
 class KernelEstimator(CallbackSupportMixin, BaseEstimator):
     """An estimator with a kernel function, under scikit-learn's contract. Subclasses learn in :meth:`_learn`."""
 
+    kernel: Any
     _table: Mapping[str, Parameter] = PARAMETERS  # describes the constructor's parameters
     _task: str  # of clsvm.tasks.TASKS
     _told: FitTask | None = None  # calls registered callbacks while a fit runs

@@ -19,9 +19,9 @@ from clsvm.kernels import PRECOMPUTED, Kernel, Precomputed, make
 from clsvm.kernels.records import BUILTIN
 from clsvm.models.model import KernelModel
 from clsvm.parameters import PARAMETERS
-from clsvm.tasks import CLASSES, TASKS, of_libsvm
+from clsvm.tasks import CLASSES, TASKS
 
-_OURS = {getattr(svm, name): getattr(own, name) for name in (TASKS[task].estimator for task in of_libsvm())}
+_OURS = {getattr(svm, name): getattr(own, name) for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM")}
 _THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _KERNELS = ("linear", "poly", "rbf", "sigmoid", "precomputed")  # both have these, under the same names
 _SAME = ("fit_status_", "shape_fit_", "n_iter_", "n_features_in_", "feature_names_in_", "class_weight_", "classes_")

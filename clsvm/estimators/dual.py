@@ -107,7 +107,8 @@ class Machine(KernelEstimator):
         self.fit_status_ = 0 if report.converged else 1
         self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
         self.fit_report_ = report
-        vectors, plan = self.support_vectors_, fit.plan
+        vectors: Any = self.support_vectors_
+        plan = fit.plan
         if plan and len(plan.centre) != vectors.shape[1]:
             plan = None  # it is of fewer columns (_trained_on)
         if isinstance(kernel, Precomputed):

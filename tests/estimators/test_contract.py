@@ -19,11 +19,9 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
-from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, BaggingRegressor, StackingClassifier
+from sklearn.ensemble import StackingClassifier
 from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.feature_selection import RFE
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
@@ -32,10 +30,8 @@ from sklearn.model_selection import (
     cross_val_predict,
     cross_val_score,
     cross_validate,
-    train_test_split,
 )
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
-from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -310,23 +306,6 @@ def test_grid_search_in_parallel(backend: str) -> None:
     np.testing.assert_array_equal(both.predict(X), alone.predict(X))
 
 
-def test_feature_names() -> None:
-    """set_output hands a frame to the machine: it keeps the names, and asks for them."""
-    pandas = pytest.importorskip("pandas")
-    X, y = load_iris(return_X_y=True, as_frame=True)
-    line = make_pipeline(StandardScaler(), SVC()).set_output(transform="pandas").fit(X, y)
-    assert isinstance(line[:-1].transform(X), pandas.DataFrame)
-    np.testing.assert_array_equal(line[-1].feature_names_in_, X.columns)
-    plain = make_pipeline(StandardScaler(), SVC()).fit(X.to_numpy(), y)
-    np.testing.assert_array_equal(line.predict(X), plain.predict(X.to_numpy()))
-    assert not hasattr(plain[-1], "feature_names_in_")
-    model = SVC().fit(X, y)
-    with pytest.raises(ValueError, match="feature names should match those that were passed during fit"):
-        model.predict(X[X.columns[::-1]])
-    with pytest.warns(UserWarning, match="X does not have valid feature names, but SVC was fitted with feature names"):
-        model.predict(X.to_numpy())
-
-
 @pytest.fixture
 def routing() -> Iterator[None]:
     with config_context(enable_metadata_routing=True):
@@ -394,44 +373,6 @@ def test_classifiers_of_classifiers(name: str, make: Callable[[Any], Any]) -> No
     assert (ours == y).mean() > 0.9
 
 
-def test_several_outputs() -> None:
-    X, y = IRIS
-    labels = np.stack([y, np.where(X[:, 0] > 6, "long", "short")], axis=1).astype(object)
-    ours, theirs = predictions(MultiOutputClassifier, "SVC", X, labels)
-    assert ours.shape == (150, 2)
-    assert (ours != theirs).mean() <= 0.01
-    numbers = X[:, 2:] + 1
-    for name in ("SVR", "NuSVR"):
-        ours, theirs = predictions(MultiOutputRegressor, name, X[:, :2], numbers, tol=1e-5)
-        np.testing.assert_allclose(ours, theirs, atol=2e-3)
-
-
-def test_ensembles() -> None:
-    """Rows drawn with weights, rows drawn again: by sample_weight or by repeating them; a class may be drawn never."""
-    rare = IRIS[0][:102], IRIS[1][:102]
-    bagged = BaggingClassifier(SVC(), 8, random_state=0).fit(*rare)
-    assert {2, 3} == {len(part.classes_) for part in bagged.estimators_}
-    assert (bagged.predict(rare[0]) == rare[1]).mean() > 0.95
-    ours, theirs = predictions(
-        lambda model: AdaBoostClassifier(model, n_estimators=3, random_state=0), "SVC", *TWO, kernel="linear"
-    )
-    assert (ours != theirs).mean() <= 0.02
-    for made in ({}, {"bootstrap_features": True, "max_samples": 0.5}):
-        ours, theirs = predictions(
-            lambda model, made=made: BaggingRegressor(model, 4, random_state=0, **made), "SVR", *PLACE, tol=1e-5
-        )
-        np.testing.assert_allclose(ours, theirs, atol=2e-3)
-
-
-def test_feature_elimination_reads_the_weights() -> None:
-    X, y = DIABETES
-    ours, theirs = (RFE(model, n_features_to_select=1).fit(X, y) for model in pair("SVR", kernel="linear", C=10.0))
-    np.testing.assert_array_equal(ours.ranking_, theirs.ranking_)
-    X, y = IRIS
-    ours, theirs = (RFE(model, n_features_to_select=1).fit(X, y) for model in pair("SVC", kernel="linear"))
-    np.testing.assert_array_equal(ours.ranking_, theirs.ranking_)
-
-
 def test_scores_by_decision_values() -> None:
     ours, theirs = (cross_val_score(model, *TWO, cv=3, scoring="roc_auc") for model in pair("SVC"))
     np.testing.assert_allclose(ours, theirs, atol=0.01)
@@ -442,26 +383,6 @@ def test_scores_by_decision_values() -> None:
         )
         assert ours.shape == (150, columns)
         np.testing.assert_allclose(ours, theirs, atol=2e-3)
-
-
-def test_words() -> None:
-    """Sparse rows from a vectoriser; classes that are words."""
-    texts = ["red wine", "white wine", "dry red wine", "green tea", "black tea", "tea with milk"] * 3
-    kinds = np.array(["wine"] * 3 + ["tea"] * 3)[np.arange(18) % 6]
-    line = make_pipeline(TfidfVectorizer(), SVC(kernel="linear")).fit(texts, kinds)
-    assert list(line.predict(["old wine", "cold tea"])) == ["wine", "tea"]
-    assert set(line.classes_) == {"wine", "tea"}
-
-
-def test_outliers_in_a_pipeline() -> None:
-    X = IRIS[0]
-    train, test = train_test_split(X, random_state=0)
-    ours, theirs = (
-        make_pipeline(StandardScaler(), model).fit(train) for model in pair("OneClassSVM", nu=0.1, tol=1e-5)
-    )
-    np.testing.assert_allclose(ours.score_samples(test), theirs.score_samples(test), atol=2e-3)
-    np.testing.assert_array_equal(ours.predict(test), theirs.predict(test))
-    assert set(OneClassSVM(nu=0.2).fit_predict(X)) == {-1, 1}
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

@@ -230,20 +230,3 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     assert none.stderr is not None
     assert none.returncode == 1
     assert "there is no checkpoint" in none.stderr.read()
-
-
-@pytest.mark.full
-def test_three_classes_from_the_command_line(tmp_path: Path) -> None:
-    """LIBSVM's format cannot hold them, and ours is written."""
-    X, y = classes(90, 3)
-    data, model, out = (str(tmp_path / name) for name in ("data", "model", "out"))
-    dump_svmlight_file(X, y, data, zero_based=False)
-    done = run("train", "--crammer-singer", data, model)
-    assert done.stdout is not None
-    assert "clsvm's format (LIBSVM's model format holds pairs of classes" in done.stdout.read()
-    assert run("predict", data, model, out).returncode == 0
-    expected = SVC(multi_class="crammer_singer", gamma=1 / 6).fit(X, y)
-    second, first = np.sort(expected.decision_function(X), axis=1)[:, 1:].T
-    clear = first - second > 1e-6  # at the optimum rows inside their bounds are ties
-    assert clear.mean() > 0.9
-    np.testing.assert_array_equal(np.loadtxt(out)[clear], expected.predict(X)[clear])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import types
 from typing import Any
@@ -23,21 +24,6 @@ _PROBABILITY = "probability=True is not offered (and deprecated): CalibratedClas
 
 # What is left out, by the test's name; one that the installed release does not have is no matter.
 SKIPPED = {
-    "test_crammer_singer_binary": _LIBLINEAR,
-    "test_dense_liblinear_intercept_handling": _LIBLINEAR,
-    "test_dual_auto": _LIBLINEAR,
-    "test_dual_auto_edge_cases": _LIBLINEAR,
-    "test_liblinear_set_coef": _LIBLINEAR,
-    "test_linear_svm_convergence_warnings": _LIBLINEAR,
-    "test_linearsvc": _LIBLINEAR,
-    "test_linearsvc_crammer_singer": _LIBLINEAR,
-    "test_linearsvc_fit_sampleweight": _LIBLINEAR,
-    "test_linearsvc_iris": _LIBLINEAR,
-    "test_linearsvc_parameters": _LIBLINEAR,
-    "test_linearsvc_verbose": _LIBLINEAR,
-    "test_linearsvm_liblinear_sample_weight": _LIBLINEAR,
-    "test_linearsvr_fit_sampleweight": _LIBLINEAR,
-    "test_lsvc_intercept_scaling_zero": _LIBLINEAR,
     "test_gamma_scale": "reads the private _gamma; model_.kernel has it, see test_gamma_scale_of_sparse_rows",
     "test_svc_raises_error_internal_representation": "writes the private _n_support, which no prediction reads here",
     "test_tweak_params": "writes the private _dual_coef_, which no prediction reads here",
@@ -52,6 +38,7 @@ SKIPPED = {
 }
 # And by what stands in its text: releases differ in how many tests have it beside what they are about.
 SKIPPED_WITH = {"probability=": _PROBABILITY, "probA_": _PROBABILITY}
+_OF_LIBLINEAR = re.compile("liblinear|linear_?svc|linearsvr_|linear_?svm|lsvc|crammer_singer|dual_auto")
 
 # Comparisons to six or more decimals of what is computed in different ways: with kernel values in float64.
 EXACT = {
@@ -88,7 +75,8 @@ def with_ours(name: str) -> types.ModuleType:
 def reason(name: str, test: Any) -> str | None:
     """Why a test is left out, None: it is not."""
     text = inspect.getsource(test)
-    return next((why for words, why in SKIPPED_WITH.items() if words in text), SKIPPED.get(name))
+    own = _LIBLINEAR if _OF_LIBLINEAR.search(name) else SKIPPED.get(name)
+    return next((why for words, why in SKIPPED_WITH.items() if words in text), own)
 
 
 THEIRS = with_ours("test_svm")
