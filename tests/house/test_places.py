@@ -160,8 +160,8 @@ class Weighted(SVC):
     _task = "weighted_svc"
 
     @property
-    def _scale(self) -> float:  # type: ignore[override]
-        return self._bound / 2
+    def _bound(self) -> float:
+        return super()._bound / 2
 
 
 def test_a_task(device: str, monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path) -> None:

@@ -116,20 +116,8 @@ def insert(content: bytes, rng: Random) -> bytes:
     return content[: part.start] + what + content[part.start :]
 
 
-def double(content: bytes, rng: Random) -> bytes:
-    part = place(content, rng)
-    return content[: part.stop] + content[part.start :]
-
-
 def cut(content: bytes, rng: Random) -> bytes:
     return content[: rng.integers(len(content) + 1)]
-
-
-def swap_lines(content: bytes, rng: Random) -> bytes:
-    lines = content.splitlines(keepends=True) or [b""]
-    i, j = rng.integers(len(lines), size=2)
-    lines[i], lines[j] = lines[j], lines[i]
-    return b"".join(lines)
 
 
 def edit_lines(content: bytes, rng: Random) -> bytes:
@@ -166,20 +154,7 @@ def long_line(content: bytes, rng: Random) -> bytes:
     return content[:at] + made.encode() + content[at:]
 
 
-def long_file(content: bytes, rng: Random) -> bytes:
-    lines = content.splitlines(keepends=True) or [b""]
-    i = rng.integers(len(lines))
-    return b"".join([*lines[:i], lines[i] * int(rng.integers(2, 500)), *lines[i:]])
-
-
-def ends_of_windows(content: bytes, rng: Random) -> bytes:
-    return content.replace(b"\n", b"\r\n" if rng.random() < 0.7 else b"\r")
-
-
-DAMAGE: tuple[Bytes, ...] = (
-    *(flip, delete, insert, double, cut, swap_lines, edit_lines, replace_word, new_number, new_number),
-    *(long_line, long_file, ends_of_windows),
-)
+DAMAGE: tuple[Bytes, ...] = (*(flip, delete, insert, cut, edit_lines, replace_word, new_number, new_number, long_line),)
 
 
 def damaged(content: bytes, rng: Random) -> bytes:

@@ -10,22 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_iris
 
-from clsvm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, load_model, save_model
-from clsvm.kernels import Kernel
-from clsvm.models import libsvm, svmlight
+from clsvm import SVC, SVR, NuSVR, OneClassSVM, load_model, save_model
+from clsvm.models import libsvm
 from tests.conftest import Command
-from tests.models.test_libsvm import KERNELS, needs_libsvm, write_text
+from tests.models.test_libsvm import needs_libsvm, write_text
 
 pytestmark = pytest.mark.full
 
-FLAGS = {
-    "linear": ["-t", "0"],
-    "poly": ["-t", "1", "-g", "0.3", "-r", "1.1", "-d", "2"],
-    "rbf": ["-t", "2", "-g", "0.2"],
-    "sigmoid": ["-t", "3", "-g", "0.05", "-r", "-0.2"],
-}
 TYPES = {"c_svc": 0, "nu_svc": 1, "one_class": 2, "epsilon_svr": 3, "nu_svr": 4}
 LABELS = np.array([7, -3, 2])
 VALUES = ("epsilon_svr", "nu_svr")
@@ -58,81 +51,7 @@ def svm_predict(data: Path, model: Path, out: Path) -> np.ndarray:
     return np.loadtxt(out)
 
 
-def assert_predictions(got: np.ndarray, expected: np.ndarray, task: str) -> None:
-    assert len(np.unique(expected)) > 1, "a test where not all predictions are the same"
-    if task in VALUES:
-        np.testing.assert_allclose(got, expected, rtol=2e-6)
-    else:
-        np.testing.assert_array_equal(got, expected)
-
-
 # Model files
-
-
-@needs_libsvm
-@pytest.mark.parametrize("kernel", FLAGS)
-@pytest.mark.parametrize("task", TYPES)
-def test_reads_models_of_svm_train(tmp_path: Path, task: str, kernel: str) -> None:
-    data, _, _ = data_of(task, tmp_path)
-    svm_train("-q", "-s", TYPES[task], "-n", 0.2, "-c", 2, *FLAGS[kernel], data, tmp_path / "m")
-    expected = svm_predict(tmp_path / "fresh", tmp_path / "m", tmp_path / "out")
-    model, rows = svmlight.match_columns(
-        libsvm.load_model(tmp_path / "m"), svmlight.read_problem(tmp_path / "fresh")[0]
-    )
-    assert model.task == task
-    assert sorted(model.classes) == (sorted(LABELS) if task.endswith("svc") else [])
-    assert_predictions(model.predict(rows), expected, task)
-    libsvm.save_model(model, tmp_path / "again")
-    assert_predictions(svm_predict(tmp_path / "fresh", tmp_path / "again", tmp_path / "out"), expected, task)
-    save_model(model, tmp_path / "ours")
-    np.testing.assert_array_equal(load_model(tmp_path / "ours").predict(rows), model.predict(rows))
-
-
-@needs_libsvm
-def test_reads_a_nu_svc_of_two_classes(tmp_path: Path) -> None:
-    X, y = rows_of("one_class")
-    data = write_text(tmp_path / "data", X, -4 * y)
-    svm_train("-q", "-s", 1, "-n", 0.3, data, tmp_path / "m")
-    model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / "m"), svmlight.read_problem(data)[0])
-    assert (model.task, model.classes.tolist(), len(model.dual_coef)) == ("nu_svc", [-4, 4], 1)
-    assert_predictions(model.predict(rows), svm_predict(data, tmp_path / "m", tmp_path / "out"), "nu_svc")
-
-
-@needs_libsvm
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.parametrize("task", TYPES)
-def test_svm_predict_reads_our_models(tmp_path: Path, task: str, kernel: Kernel) -> None:
-    _, X, y = data_of(task, tmp_path)
-    estimator: Any = {
-        "c_svc": SVC(kernel=kernel),
-        "one_class": OneClassSVM(kernel=kernel),
-        "epsilon_svr": SVR(kernel=kernel),
-        "nu_svc": NuSVC(nu=0.2, kernel=kernel),
-        "nu_svr": NuSVR(kernel=kernel),
-    }[task]
-    estimator.fit(X, y)
-    libsvm.save_model(estimator.model_, tmp_path / "m")
-    assert (tmp_path / "m").read_text().startswith(f"svm_type {task}\n")
-    rows = svmlight.read_problem(tmp_path / "fresh")[0].toarray()
-    expected = estimator.predict(rows)
-    assert_predictions(svm_predict(tmp_path / "fresh", tmp_path / "m", tmp_path / "out"), expected, task)
-    np.testing.assert_array_equal(estimator.model_.predict(rows), expected)
-
-
-@needs_libsvm
-def test_ten_classes_both_ways(tmp_path: Path) -> None:
-    X, y = load_digits(return_X_y=True)
-    X, y = X[:400] / 16, y[:400]
-    data = write_text(tmp_path / "data", X, y)
-    svm_train("-q", "-g", 0.02, data, tmp_path / "theirs")
-    libsvm.save_model(SVC(gamma=0.02).fit(X, y).model_, tmp_path / "ours")
-    answers = []
-    for name in ("theirs", "ours"):
-        model, rows = svmlight.match_columns(libsvm.load_model(tmp_path / name), svmlight.read_problem(data)[0])
-        answers.append(svm_predict(data, tmp_path / name, tmp_path / "out"))
-        np.testing.assert_array_equal(model.predict(rows), answers[-1])
-    assert np.count_nonzero(answers[0] != answers[1]) <= 2
-    assert np.mean(answers[1] == y) > 0.9
 
 
 TIE = """svm_type c_svc
@@ -171,41 +90,6 @@ def number(key: str, text: str) -> float:
     found = re.search(rf"{key} = ([-0-9.e+]+)", text)
     assert found, f"{key} in\n{text}"
     return float(found[1])
-
-
-@needs_libsvm
-@pytest.mark.parametrize("kernel", FLAGS)
-@pytest.mark.parametrize("task", TYPES)
-def test_the_same_flags_give_svm_trains_answer(command: Command, tmp_path: Path, task: str, kernel: str) -> None:
-    data, _, _ = data_of(task, tmp_path)
-    flags = ["-s", str(TYPES[task]), *FLAGS[kernel], "-n", "0.3", "-p", "0.2", "-c", "2", "-e", "0.0001", "-m", "50"]
-    ours = command("train", *flags, "data", "ours")
-    assert (ours.code, ours.err) == (0, "")
-    theirs = svm_train(*flags, data, tmp_path / "theirs")
-    assert ours.out.splitlines()[-1] == "model            ours: LIBSVM's format"
-    own = {line.split(" = ")[0] for line in ours.out.splitlines() if " = " in line}
-    said = {line.split(" = ")[0] for line in theirs.splitlines() if " = " in line}
-    assert own == said
-    assert number("rho", ours.out) == pytest.approx(number("rho", theirs), rel=1e-3, abs=1e-3 * task.endswith("svc"))
-    for count in ("nSV", "nBSV"):
-        assert number(count, ours.out) == pytest.approx(number(count, theirs), abs=4)
-
-    answers = []
-    for model in ("ours", "theirs"):
-        result = command("predict", "fresh", model, "out")
-        assert (result.code, result.err) == (0, "")
-        peer = subprocess.run(
-            ["svm-predict", "fresh", model, "peer"], check=True, capture_output=True, text=True
-        ).stdout
-        got = np.loadtxt("out")
-        assert_predictions(got, np.loadtxt("peer"), task)
-        answers.append(got)
-        assert re.sub(r" = \S+", "", result.out) == re.sub(r" = \S+", "", peer)
-        for key in ("Mean squared error", "Squared correlation coefficient") if task in VALUES else ("Accuracy",):
-            assert number(key, result.out) == pytest.approx(number(key, peer), rel=2e-5)
-        if task not in VALUES:
-            assert (result.out, Path("out").read_bytes()) == (peer, Path("peer").read_bytes())
-    assert np.mean(np.abs(answers[0] - answers[1]) > 0.01) < 0.03
 
 
 def test_values_are_written_with_every_digit(command: Command, tmp_path: Path) -> None:
@@ -260,44 +144,7 @@ def test_weights_of_three_classes(command: Command, tmp_path: Path) -> None:
     assert result == (0, "", "clsvm: warning: -w7 is for classes (-s 0, 1)\n")
 
 
-def test_crammer_singer_stays_in_our_format(command: Command, tmp_path: Path) -> None:
-    data_of("c_svc", tmp_path)
-    result = command("train", "--crammer-singer", "data", "m")
-    assert (result.code, result.err) == (0, "")
-    reason = "LIBSVM's model format holds pairs of classes, got 3 classes in one machine"
-    assert result.out.splitlines()[-1] == f"model            m: clsvm's format ({reason})"
-    assert command("predict", "data", "m").out.startswith("Accuracy = 9")
-
-
-def test_our_format_of_every_task(command: Command, tmp_path: Path) -> None:
-    """A kernel function that LIBSVM does not have."""
-    for task in ("c_svc", "one_class", "epsilon_svr"):
-        data_of(task, tmp_path)
-        assert command("train", "-q", "-s", str(TYPES[task]), "-t", "matern32", "data", "m") == (0, "", "")
-        result = command("predict", "data", "m", "out")
-        assert (result.code, result.err) == (0, "")
-        model, rows = load_model("m"), svmlight.read_problem("data")[0]
-        assert model.task == task
-        np.testing.assert_array_equal(np.loadtxt("out"), model.predict(rows))
-        assert ("(regression)" in result.out) == (task == "epsilon_svr")
-
-
 # Cross-validation
-
-
-@needs_libsvm
-@pytest.mark.parametrize("task", TYPES)
-def test_cross_validation_as_svm_train_says_it(command: Command, tmp_path: Path, task: str) -> None:
-    data, _, _ = data_of(task, tmp_path)
-    flags = ["-s", str(TYPES[task]), "-v", "5", "-n", "0.2", "-q"]
-    ours = command("train", *flags, "data")
-    theirs = svm_train(*flags, data)
-    assert (ours.code, ours.err) == (0, "")
-    assert re.sub(r"= [0-9.e+-]+", "=", ours.out) == re.sub(r"= [0-9.e+-]+", "=", theirs)
-    for mine, other in zip(re.findall(r"= ([0-9.]+)", ours.out), re.findall(r"= ([0-9.]+)", theirs), strict=True):
-        assert float(mine) == pytest.approx(float(other), rel=0.25)
-    assert command("train", *flags, "data").out == ours.out, "the folds are the same ones every time"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "fresh"], "no model is written"
 
 
 def test_held_out_rows_are_held_out(command: Command, tmp_path: Path) -> None:
@@ -357,28 +204,3 @@ def test_folds_that_do_not_converge_say_so(command: Command, tmp_path: Path) -> 
 
 
 # LIBSVM's grid.py and easy.py
-
-
-def rate(out: str) -> float:
-    """What grid.py reads: of the first line with the word Cross the last word without its last character."""
-    return float(next(line for line in out.splitlines() if "Cross" in line).split()[-1][:-1])
-
-
-@needs_libsvm
-def test_the_steps_of_grid_and_easy(command: Command, tmp_path: Path) -> None:
-    """Scale, the rate for each C and gamma, train with the best, scale by the same range, predict."""
-    _, _, y = data_of("c_svc", tmp_path)
-    (tmp_path / "scaled").write_text(command("scale", "-s", "range", "data").out)
-    for gamma, at_least in (("0.5", 90), ("0.0078125", 0)):
-        flags = ["-c", "2.0", "-g", gamma, "-v", "5", "scaled"]
-        got = rate(command("train", *flags).out)
-        assert got == pytest.approx(rate(svm_train(*flags)), abs=5)
-        assert got >= at_least
-    assert command("train", "-c", "2.0", "-g", "0.5", "scaled", "scaled.model").code == 0
-    (tmp_path / "fresh.scale").write_text(command("scale", "-r", "range", "fresh").out)
-    said = command("predict", "fresh.scale", "scaled.model", "fresh.predict").out
-    right = np.mean(np.loadtxt(tmp_path / "fresh.predict") == y)
-    assert float(said.split("%")[0].split()[-1]) == pytest.approx(100 * right, rel=1e-5)
-    data_of("epsilon_svr", tmp_path)
-    out = command("train", "-s", "3", "-v", "5", "data").out
-    assert rate(out) == pytest.approx(number("Cross Validation Mean squared error", out), rel=0.1)

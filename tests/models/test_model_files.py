@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -252,6 +251,10 @@ def record(**change: Any) -> np.ndarray:
     return np.array(json.dumps({**EXPRESSION.record(), **change}))
 
 
+def put(at: int, value: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.where(np.arange(len(array)) == at % len(array), value, array).astype(array.dtype)
+
+
 def without(*names: str) -> Callable[[Arrays], None]:
     return lambda arrays: [arrays.pop(name) for name in names] and None
 
@@ -259,61 +262,39 @@ def without(*names: str) -> Callable[[Arrays], None]:
 BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
     "other archive": (lambda arrays: arrays.clear(), "an archive of nothing, expected format 'clsvm model'"),
     "other format": ({"format": np.array("spam")}, "an archive of .*, expected format 'clsvm model'"),
-    "number as format": ({"format": np.array(1)}, "expected format"),
     "later version": ({"version": np.array(2)}, "version 2 of 'clsvm model', expected version 1"),
-    "version of text": ({"version": np.array("1")}, "version <U1 of shape .*, expected int64"),
     "no version": (without("version"), "no version, expected version"),
     "missing key": (without("intercept"), r"the keys .*, expected .*intercept"),
-    "extra key": ({"spam": np.zeros(1)}, "the keys .*spam"),
     "centre of no plan": ({"layout": np.array("")}, r"centre float64 of shape \(7,\), expected .*\(0,\)"),
-    "half a plan": (without("reason"), "the keys .*, expected .*reason"),
-    "both layouts": ({"data": np.zeros(0)}, "the keys .*data"),
     "kernel is no text": ({"kernel": np.zeros(3)}, "kernel float64 of shape .*, expected one text"),
     "kernel is no JSON": ({"kernel": np.array("{")}, "expected the record of a kernel function"),
-    "kernel is a list": ({"kernel": np.array("[1]")}, "a kernel's record needs name"),
     "deep JSON": ({"kernel": np.array("[" * 100000)}, "expected the record of a kernel function"),
     "code as expression": (
         {"kernel": record(expression="__import__('os').system('true')")},
         "not part of the language",
     ),
-    "other name in the expression": ({"kernel": record(expression="exp(-gamma * spam)")}, "unknown name 'spam'"),
     "built-in with other text": (
         {"kernel": np.array(json.dumps({**kernels.make("rbf").record(), "expression": "exp(-2 * gamma * sqdist)"}))},
         "is not the built-in's",
     ),
     "more in the record": ({"kernel": record(spam=1)}, "it reads as Kernel"),
     "nan parameter": ({"kernel": record(params={"gamma": math.nan, "c": 1, "degree": 2})}, "gamma must be finite"),
-    "endless parameter": ({"kernel": record(params={"gamma": 10**400, "c": 1, "degree": 2})}, "the kernel .*too large"),
     "degree beyond int": ({"kernel": record(params={"gamma": 1, "c": 1, "degree": 2**31})}, "f2 = .* is too large"),
-    "number beyond float32": ({"kernel": record(params={"gamma": 1e39, "c": 1, "degree": 2})}, "is too large"),
     "parameter of text": ({"kernel": record(params={"gamma": "1", "c": 1, "degree": 2})}, "gamma must be a number"),
     "dtype": ({"dtype": np.array("float16")}, "dtype 'float16', expected float32 or float64"),
     "vectors of int": (
         {"support_vectors": np.ones((9, 7), int)},
         "support_vectors int64 of shape .*, expected float64",
     ),
-    "flat vectors": ({"support_vectors": np.ones(63)}, r"of shape \(63,\), expected .*any, any"),
     "infinite vectors": ({"support_vectors": np.full((9, 7), np.inf)}, "not finite, expected finite"),
     "too few vectors": ({"support_vectors": np.ones((8, 7)), "centre": np.zeros(7)}, "sum .* support vectors, 8"),
     "negative count": ({"n_support": np.array([-1, 10], np.int32)}, r"n_support \[-1, 10\]"),
-    "counts that overflow": ({"n_support": np.array([2**31 - 1, 2**31 - 1], np.int32)}, "n_support"),
-    "long counts": ({"n_support": np.array([4, 5], np.int64)}, "n_support int64 .*, expected int32"),
     "coefficients": ({"dual_coef": np.ones((1, 8))}, r"dual_coef float64 of shape \(1, 8\), expected .*\(1, 9\)"),
-    "two problems, one offset": (
-        {"dual_coef": np.ones((2, 9))},
-        r"intercept float64 of shape \(1,\), expected .*\(2,\)",
-    ),
-    "infinite coefficients": ({"dual_coef": np.full((1, 9), -np.inf)}, "dual_coef with a number that is not finite"),
-    "two offsets": ({"intercept": np.zeros(2)}, r"intercept float64 of shape \(2,\)"),
     "three classes": ({"classes": np.arange(3)}, r"n_support int32 of shape \(2,\), expected .*\(3,\)"),
     "one class": ({"classes": np.arange(1)}, r"classes int64 of shape \(1,\), expected two labels or more"),
-    "one class twice": ({"classes": np.array(["a", "a"])}, "expected different labels in order"),
     "classes out of order": ({"classes": np.array([1, -1])}, r"classes \[1, -1\], expected different"),
-    "nan class": ({"classes": np.array([0, np.nan])}, "classes with a number that is not finite"),
-    "no task": (without("task"), "the keys .*, expected .*task"),
     "unknown task": ({"task": np.array("spam")}, "task 'spam', expected c_svc, nu_svc, one_class, epsilon_svr, nu_svr"),
     "classes of a regression": ({"task": np.array("nu_svr")}, r"classes int64 of shape \(2,\), expected no labels"),
-    "no classes": ({"classes": np.zeros(0)}, r"classes float64 of shape \(0,\), expected two labels or more"),
     "offsets of pairs": (
         {"classes": np.arange(3), "n_support": np.array([4, 4, 1], np.int32), "dual_coef": np.ones((2, 9))},
         r"intercept float64 of shape \(1,\), expected .*\(3,\)",
@@ -328,48 +309,20 @@ BAD: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
         r"classes \[2, 1, 2\], expected different labels$",
     ),
     "unknown layout": ({"layout": np.array("spam")}, "layout 'spam', expected one that"),
-    "short centre": ({"centre": np.zeros(3)}, r"centre float64 of shape \(3,\)"),
     "centre that changes values": ({"centre": np.ones(7)}, r"a centre for .*, expected none"),
 }
 BAD_CSR: dict[str, tuple[Arrays | Callable[[Arrays], None], str]] = {
-    "column beyond": ({"indices": "high"}, "indices beyond the columns, expected columns 0 to 6"),
-    "negative column": ({"indices": "negative"}, "indices beyond the columns"),
-    "columns out of order": ({"indices": "swapped"}, "indices out of order"),
-    "column twice": ({"indices": "twice"}, "indices out of order"),
-    "long columns": ({"indices": "long"}, "indices int64 .*, expected int32"),
-    "too few columns": ({"indices": "short"}, "indices, expected"),
-    "row beyond": ({"indptr": "high"}, r"rows \(indptr\) that do not fit"),
-    "rows descend": ({"indptr": "descending"}, "rows .indptr."),
-    "rows begin late": ({"indptr": "late"}, "rows .indptr."),
-    "too few rows": ({"indptr": "short"}, "rows .indptr."),
+    "column beyond": ({"indices": put(-1, 9)}, "indices beyond the columns, expected columns 0 to 6"),
+    "negative column": ({"indices": put(0, -1)}, "indices beyond the columns"),
+    "columns out of order": ({"indices": lambda a: np.r_[a[1::-1], a[2:]]}, "indices out of order"),
+    "long columns": ({"indices": lambda a: a.astype(np.int64)}, "indices int64 .*, expected int32"),
+    "too few columns": ({"indices": lambda a: a[:-1]}, "indices, expected"),
+    "row beyond": ({"indptr": put(-1, 1000)}, r"rows \(indptr\) that do not fit"),
+    "rows begin late": ({"indptr": put(0, 1)}, "rows .indptr."),
     "negative width": ({"shape": np.array([9, -1])}, "shape"),
-    "no rows": ({"shape": np.array([-1, 7])}, "shape"),
     "absurd width": ({"shape": np.array([9, 2**40])}, "shape"),
-    "absurd height": ({"shape": np.array([2**60, 7])}, "rows .indptr."),
     "data of text": ({"data": np.array(["a"])}, "data <U1"),
 }
-
-
-def spoilt(array: np.ndarray, how: str) -> np.ndarray:
-    array = array.copy()
-    match how:
-        case "high":
-            array[-1] += 7
-        case "negative":
-            array[0] = -1
-        case "swapped":
-            array[[0, 1]] = array[[1, 0]]
-        case "twice":
-            array[1] = array[0]
-        case "long":
-            array = array.astype(np.int64)
-        case "short":
-            array = array[:-1]
-        case "descending":
-            array[2] = array[1] - 1
-        case "late":
-            array[0] = 1
-    return array
 
 
 @pytest.mark.parametrize("name", [*BAD, *BAD_CSR])
@@ -379,7 +332,7 @@ def test_wrong_arrays(tmp_path: Path, name: str) -> None:
     if callable(change):
         change(arrays)
     else:
-        arrays |= {key: spoilt(arrays[key], new) if isinstance(new, str) else new for key, new in change.items()}
+        arrays |= {key: new(arrays[key]) if callable(new) else new for key, new in change.items()}
     with open(tmp_path / "bad", "wb") as stream:
         np.savez(stream, **arrays)
     with pytest.raises(ValueError, match=words) as caught:
@@ -404,16 +357,11 @@ def member(shape: str, descr: str = "<f8", data: bytes = b"", rest: str = "'fort
 
 MEMBERS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "damaged file"),
-    "no array": (b"spam" * 30, "not a plain array"),
     "header beyond the end": (b"\x93NUMPY\x01\x00\xff\xffspam", "not a plain array"),
     "version 2": (member("(1,)", data=bytes(8)).replace(b"\x01\x00", b"\x02\x00", 1), "not a plain array"),
-    "more than memory": (member("(1000000000000000,)"), r"holds 0 bytes, its header says \(1000000000000000,\)"),
     "shape that overflows": (member("(4294967296, 4294967296)"), "holds 0 bytes"),
-    "too long": (member("(1,)", data=bytes(16)), "holds 16 bytes"),
-    "three axes": (member("(1, 1, 1)", data=bytes(8)), "holds 8 bytes"),
     "negative shape": (member("(-1,)", data=bytes(8)), "not a plain array"),
     "objects": (member("(1,)", "|O", bytes(8)), "not a plain array"),
-    "records": (member("(1,)", "<f8', 'x': '", bytes(8)), "not a plain array"),
     "code in the header": (member("[print('opened')]", data=bytes(8)), "not a plain array"),
     "Fortran's order": (member("(1,)", data=bytes(8), rest="'fortran_order': True, "), "not a plain array"),
     "characters that are none": (member("(1,)", "<U1", b"\xff\xff\xff\x7f"), "characters that do not exist"),
@@ -537,40 +485,6 @@ def test_any_damage_is_an_error_or_harmless(
     path.write_bytes(bad)
     if loaded := survivor(path):
         assert_same(loaded, model)
-
-
-@pytest.mark.full
-def test_every_byte_of_the_directory_may_be_wrong(content: tuple[Path, bytes, KernelModel]) -> None:
-    path, good, model = content
-    begin = good.index(b"PK\x01\x02")
-    for at in (*range(64), *range(begin, len(good))):
-        for value in (0, 0xFF, good[at] ^ 1, good[at] ^ 0x80):
-            path.write_bytes(good[:at] + bytes([value]) + good[at + 1 :])
-            if loaded := survivor(path):
-                assert_same(loaded, model)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    name=st.sampled_from(["kernel", "data", "indices", "indptr", "shape", "classes", "n_support"]), seed=st.integers(0)
-)
-def test_members_of_any_bytes(content: tuple[Path, bytes, KernelModel], name: str, seed: int) -> None:
-    """Damage with a right checksum: a model that predicts, or an error."""
-    path, good, _ = content
-    rng = np.random.default_rng(seed)
-    made = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(good)) as source, zipfile.ZipFile(made, "w") as archive:
-        for info in source.infolist():
-            data = bytearray(source.read(info))
-            if info.filename == f"{name}.npy":
-                for _ in range(rng.integers(1, 4)):
-                    data[rng.integers(len(data))] = rng.integers(256)
-            archive.writestr(info.filename, bytes(data))
-    path.write_bytes(made.getvalue())
-    if loaded := survivor(path):
-        with np.errstate(all="ignore"):
-            values = loaded.kernel(loaded.support_vectors, loaded.support_vectors) @ loaded.dual_coef[0]
-        assert values.shape == (9,)
 
 
 @pytest.mark.parametrize("sparse_", [False, True], ids=["dense", "csr"])

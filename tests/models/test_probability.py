@@ -164,28 +164,6 @@ def test_folds_of_every_pair(k: int, form: Any) -> None:
     assert model.model_.probA is None
 
 
-def test_folds_of_given_kernel_values() -> None:
-    """A fold's rows and columns, both."""
-    X, y = irises(3)
-    model = SVC(kernel="linear").fit(X, y)
-    given = SVC(kernel="precomputed").fit(X @ X.T, y)
-    got, expected = probability.calibrated(given, X @ X.T, y), probability.calibrated(model, X, y)
-    np.testing.assert_allclose(got.probA, expected.probA, rtol=1e-2)
-    np.testing.assert_allclose(got.predict_proba(X @ X.T), expected.predict_proba(X), atol=5e-3)
-
-
-def test_probabilities_are_right_on_the_whole() -> None:
-    """Of the rows that get a probability near p about the share p is of the class, on rows not seen."""
-    rng = np.random.default_rng(0)
-    X, truth = rng.normal(size=(3000, 2)), None
-    truth = 1 / (1 + np.exp(-2 * X[:, 0] - X[:, 1] + 0.5))
-    y = np.where(rng.random(3000) < truth, "yes", "no")
-    model = SVC(kernel="linear").fit(X[:1000], y[:1000])
-    proba = probability.calibrated(model, X[:1000], y[:1000]).predict_proba(X[1000:])
-    assert model.classes_.tolist() == ["no", "yes"]
-    assert np.abs(proba[:, 1] - truth[1000:]).max() < 0.1
-
-
 def test_classes_that_a_fold_lacks() -> None:
     """One row of the third class: where it is held out, no machine knows it, and the pairs' values are 1 and -1."""
     X, y = irises(2)
@@ -515,33 +493,6 @@ def test_weights_of_labels_reach_the_folds(command: Command, tmp_path: Path) -> 
     np.testing.assert_allclose(found.probA, expected.probA, rtol=1e-9)
     np.testing.assert_allclose(found.probB, expected.probB, rtol=1e-9)
     assert not np.allclose(expected.probA, probability.calibrated(SVC(gamma="auto").fit(X, y), X, y).probA, rtol=0.01)
-
-
-def test_what_the_commands_refuse(command: Command, tmp_path: Path) -> None:
-    X, y = irises(3)
-    write_text(tmp_path / "data", X, y)
-    assert command("train", "-q", "data", "m").code == 0
-    for words, part in (
-        (["train", "-b", "2", "data"], "got 2, expected 0 or 1"),
-        (["predict", "-b", "-1", "data", "m"], "got -1, expected 0 or 1"),
-        (["train", "-b", "1", "--crammer-singer", "data"], "pairs of classes"),
-    ):
-        result = command(*words)
-        assert (result.code, part in result.err) == (2, True)
-    words = "-b 1: got m without probabilities, expected a model of 'train -b 1', or of two classes by "
-    words += "'falkon train --machine logistic'"
-    assert command("predict", "-b", "1", "data", "m") == (1, "", f"clsvm: error: {words}\n")
-    result = command("train", "-q", "-b", "1", "--max-iter", "1", "--working-set-size", "2", "-s", "3", "data", "m")
-    assert result.code == 0
-    assert "warning: the probabilities are from fits that did not finish (fold 1: not converged: max_iter" in result.err
-
-
-def test_regression_says_how_its_errors_are(command: Command, tmp_path: Path) -> None:
-    X, y = load_diabetes(return_X_y=True)
-    write_text(tmp_path / "data", 20 * X, y / 10)
-    result = command("train", "-s", "3", "-b", "1", "data", "m")
-    (sigma,) = load_model(tmp_path / "m").probA
-    assert f"\nz: Laplace distribution e^(-|z|/sigma)/(2sigma),sigma={sigma:g}\n" in result.out
 
 
 def test_rows_of_another_width_are_refused(device: str) -> None:
