@@ -84,7 +84,7 @@ def _in_pieces(predict: Callable[[Any], NDArray[Any]], X: Any) -> NDArray[Any]:
     n = X.shape[0]
     step = max(_PIECE, -(-n // 100)) if sys.stderr.isatty() else n
     made = []
-    with counting("predicting", n) as done:
+    with counting("{left} left, predicting, {done} of {total}", n) as done:
         for first in range(0, n, step):
             made.append(predict(X[first : first + step]))
             done(min(first + step, n))

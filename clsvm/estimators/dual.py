@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -68,22 +67,19 @@ class Machine(KernelEstimator):
         rows, kernel = self._trained_on(X)
         copies = TASKS[self._task].copies
         before = self._before(shape) if again else None
-        coefficients, found = np.zeros(shape), list[Fitted]()
+        coefficients, fit = np.zeros(shape), None
         for part in parts:
             members = [one for one, _ in part]
             if before is not None:
                 members = [replace(one, start=_begun(before[at], one.problem, copies)) for one, at in part]
-            since, options = perf_counter() if found else started, self._options()
-            if options.max_time is not None:
-                options = options.but(max_time=max(0.0, options.max_time - (since - started)))
-            fit = driver.solve(rows, members, kernel, options, since)
-            self._check_margins(fit.rho, margins.Fit(rows, kernel, members, started))
+            fit = driver.solve(rows, members, kernel, self._options(), started, fit)
+            rho = np.concatenate([result.rho for result in fit.results])
+            self._check_margins(rho, margins.Fit(rows, kernel, members, started))
             for result, (_, at) in zip(fit.results, part, strict=True):
                 b, _ = self._scaled(result.b, result.rho)
                 coefficients[at] = b.reshape(len(b), copies, -1).sum(axis=1)
-            found.append(fit.without_coefficients())
-        whole = Fitted.joined(found, perf_counter() - started)
-        self._set_learnt(X, kernel, whole, coefficients, np.zeros(shape[1], np.intp) if index is None else index)
+        assert fit
+        self._set_learnt(X, kernel, fit, coefficients, np.zeros(shape[1], np.intp) if index is None else index)
 
     def _set_learnt(
         self, X: Any, kernel: Kernel | Precomputed, fit: Fitted, coefficients: Vector, index: NDArray[np.intp]

@@ -24,6 +24,8 @@ from clsvm.report import Status
 from clsvm.solvers import Result
 
 Vector = NDArray[np.float64]
+# Of files that are no checkpoint
+UNREADABLE = OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile
 _SHOWN = "problems", "kernel"  # what a refusal quotes: the rest are digests
 _REACHED = "primal", "dual", "violation", "error_bound", "exact_rows"  # what is kept of a result, beside b and rho
 
@@ -42,9 +44,10 @@ def opened(
         made.read()
     try:
         yield made
-        made.write()
+        made.changed = True
     finally:
-        made.close()
+        if made.changed:
+            made.write()
 
 
 class Checkpoint:
@@ -53,7 +56,7 @@ class Checkpoint:
 
     b: the coefficients (problems, m) of each subproblem, its own start before there are others. solved: those of
     several that converged, which need not be solved again where tol, gap_tol and dtype are the same. A fit of one
-    subproblem goes on from its coefficients.
+    subproblem goes on from its coefficients. changed: whether the file lacks something.
     """
 
     VERSION = 2
@@ -83,7 +86,7 @@ class Checkpoint:
             for one in subproblems
         ]
         self.solved: dict[int, Result] = {}
-        self._lock, self._written, self._changed = RLock(), perf_counter(), False
+        self._lock, self._written, self.changed = RLock(), perf_counter(), False
         folder = self.file.parent
         if not folder.is_dir():
             raise CheckpointError(f"checkpoint {str(self.file)!r}: there is no folder {str(folder)!r}")
@@ -96,7 +99,7 @@ class Checkpoint:
             self._take(int(held["clsvm_checkpoint"]), held)
         except CheckpointError:
             raise
-        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             why = f" ({error})" if isinstance(error, OSError) else ""
             raise CheckpointError(f"{self.file} is no checkpoint of clsvm{why}") from None
 
@@ -114,43 +117,26 @@ class Checkpoint:
         if str(held["asked"]) == self._asked:
             named = (held[name].tolist() for name in ("solved", "ended", "reached"))
             for place, (status, dtype, device), reached, rho in zip(*named, held["rho"], strict=True):
-                self.solved[place] = self._recalled(place, Status[status], dtype, device, reached, rho)
+                self.solved[place] = result(self.b[place], rho[None], Status[status], dtype, device, reached)
 
-    def _recalled(
-        self, place: int, status: Status, dtype: str, device: str, reached: Sequence[float], rho: Vector
-    ) -> Result:
-        """Return the result of a subproblem in the fit that wrote the file; this fit takes no steps for it."""
-        numbers: dict[str, Any] = dict(zip(_REACHED, reached, strict=True))
-        numbers |= {"exact_rows": int(numbers["exact_rows"]), "steps": 0, "working_set": self.b[place].shape[1]}
-        numbers |= {"dtype": dtype, "precision": dtype, "device": device}
-        b = self.b[place]
-        return Result(b=b, f=np.full_like(b, np.nan), rho=rho[None], status=status, **numbers)
-
-    def save(self, place: int, b: Vector) -> None:
-        """Keep the coefficients of a subproblem, and write the file. Raises OSError."""
+    def save(self, place: int, b: Vector, every: float = 0.0, ended: Result | None = None) -> None:
+        """Keep the coefficients of a subproblem, and its result where it has ``ended``. Write the file where the last
+        time is ``every`` seconds ago. Raises OSError."""
         with self._lock:
-            self._keep(place, b)
-            self.write()
+            self.b[place], self.changed = b.reshape(self.b[place].shape), True
+            self.solved.pop(place, None)  # (it was of other coefficients)
+            if ended and ended.status.converged and len(self.b) > 1:
+                self.solved[place] = ended
+            if perf_counter() - self._written >= every:
+                self.write()
 
     def stands(self, place: int, b: Vector) -> None:
         """:meth:`save`, but the file is written only where it is time again."""
-        with self._lock:
-            self._keep(place, b)
-            self._write_in_time()
+        self.save(place, b, self._every)
 
     def ended(self, place: int, result: Result) -> None:
         """:meth:`stands` of a subproblem that has a result."""
-        with self._lock:
-            self._keep(place, result.b)
-            if result.status.converged and len(self.b) > 1:
-                self.solved[place] = result
-            self._write_in_time()
-
-    def close(self) -> None:
-        """:meth:`write` where there is something new."""
-        with self._lock:
-            if self._changed:
-                self.write()
+        self.save(place, result.b, self._every, result)
 
     def write(self) -> None:
         """Replace the file by one of what there is now. Raises OSError."""
@@ -168,16 +154,14 @@ class Checkpoint:
             content |= {name: np.str_(value) for name, value in self._of.items()}
             with files.atomic_write(self.file) as stream:
                 np.savez(stream, **content)
-            self._written, self._changed = perf_counter(), False
+            self._written, self.changed = perf_counter(), False
 
-    def _keep(self, place: int, b: Vector) -> None:
-        """Take coefficients of a subproblem, of which nothing else is known."""
-        self.b[place], self._changed = b.reshape(self.b[place].shape), True
-        self.solved.pop(place, None)
 
-    def _write_in_time(self) -> None:
-        if perf_counter() - self._written >= self._every:
-            self.write()
+def result(b: Vector, rho: Vector, status: Status, dtype: str, device: str, reached: Sequence[float]) -> Result:
+    """Return the result of a subproblem for which this fit takes no steps, with the numbers _REACHED."""
+    numbers: dict[str, Any] = dict(zip(_REACHED, reached, strict=True))
+    numbers |= {"exact_rows": int(numbers["exact_rows"]), "steps": 0, "working_set": b.shape[1], "precision": dtype}
+    return Result(b=b, f=np.full_like(b, np.nan), rho=rho, status=status, dtype=dtype, device=device, **numbers)
 
 
 def _kind(subproblems: Sequence[Subproblem], n: int) -> str:

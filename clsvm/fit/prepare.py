@@ -61,7 +61,8 @@ class PreparedFit:
             stream.reserve(X.nbytes)  # (another stream's)
         elif plan and X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
             X = on_device(stream, X, plan)
-        self.gram, self.plan, self._plain, exactly = products(stream, X, kernel, options, dtype, plan)
+        self.gram, self._plain = products(stream, X, kernel, options, dtype, plan)
+        exactly = exact.of_rows(self.gram, X, plan, options.device) if plan else exact.of_given(X)
         room = WHOLE_SHARE * (stream.limit - stream.held)
         stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= room
         if stored:
@@ -86,15 +87,14 @@ class PreparedFit:
             exact=exactly,
             sizes=scale.sizes,
         )
-        self.device = str(stream.info)
-        self.last, self._double = dtype == stream.profile.finest, host.EPS * scale.double
-        self._on_host = host.HostFit(stream, self._X, kernel, options, self.plan, scale.double)
+        self.plan, self.device, self.last = plan, str(stream.info), dtype == stream.profile.finest
+        self._double = host.EPS * scale.double
+        self._on_host = host.HostFit(stream, self._X, kernel, options, plan, scale.double)
         self._solver: solvers.Solver | None = None
 
     def coarse(self, problem: Problem, tol: float) -> bool:
-        """Whether the dtype is too coarse for tol: the rounding of a single coefficient would hide it."""
-        eps = float(np.finfo(self._dtype).eps)
-        return certificate.hopeless(eps * self.settings.kernel_scale, problem, tol)  # (of a coefficient 1)
+        """Return whether the dtype is too coarse for tol."""
+        return coarse(self._dtype, self.settings.kernel_scale, problem, tol)
 
     def solve(self, problem: Problem, **settings: Any) -> Result:
         """Solve ``problem``, of the constraint and the shape of the ones before.
@@ -117,8 +117,8 @@ class PreparedFit:
         left to a better dtype.
         """
         self._plainer(problem)
-        began, found, most, aim = perf_counter(), None, asked["max_iter"], 1.0
-        small, held = host.takes(self.stream, problem), self._holds(problem, asked["start"])
+        began, found, most = perf_counter(), None, asked["max_iter"]
+        small, held, aim = host.takes(self.stream, problem), self._holds(problem, asked["start"]), None
         if not (held or small):
             words = f"targets or sums of weights beyond {ROOM * self.stream.profile.largest:.3g} for a problem of"
             raise ValueError(
@@ -129,19 +129,21 @@ class PreparedFit:
             patience = self.stream.profile.patience * problem.q.size + host.LEAST
             given = patience if small and not 0 <= most <= patience else most
             found = self.solve(problem, **asked | {"max_iter": given})
-            gain = self._gain(found, most) if small else None
-            if gain is None:
-                return self._certain(found)
-            aim = gain
-        if not small:
-            return None
+        if small:
+            aim = self._aim(found, most)
+        if aim is None:
+            return found and self._certain(found)
+        if found:
+            seconds = perf_counter() - began
+            asked["max_time"] = asked["max_time"] and max(0.0, asked["max_time"] - seconds)
+            asked["max_iter"] = most if most < 0 else most - found.steps
         with self._solver.cleared() if self._solver else nullcontext():
             if found is None or host.takes(self.stream, problem):
-                return self._on_host.finish(problem, found, aim, **asked | self._left(asked, found, began))
-        if not found.unfinished(most):  # (memory_limit does not hold the solver and what the host needs)
-            return self._certain(found)
-        again = {"start": problem.feasible(found.b), "known": None} | self._left(asked, found, began)
-        return self._certain(self.solve(problem, **asked | again).after(found))
+                return self._on_host.finish(problem, found, aim, **asked)
+        if found.unfinished(most):  # (memory_limit does not hold the solver and what the host needs)
+            again = {"start": problem.feasible(found.b), "known": None}
+            found = self.solve(problem, **asked | again).after(found)
+        return self._certain(found)
 
     def _holds(self, problem: Problem, start: Vector | None) -> bool:
         """Whether the device's wide numbers hold targets, and what a start makes of f."""
@@ -150,20 +152,15 @@ class PreparedFit:
         weight = 0.0 if begun is None else float(np.abs(begun).sum(axis=1).max()) * size
         return max(float(np.abs(problem.q).max()), weight) < ROOM * self.stream.profile.largest
 
-    def _gain(self, found: Result, most: int) -> float | None:
+    def _aim(self, found: Result | None, most: int) -> float | None:
         """Return the share of tol that the host shall come to from a result of pair steps, None where it gains
         nothing."""
+        if found is None:
+            return 1.0
         status = Status.STALLED if found.unfinished(most) else found.status
         rough = self._certain(found).status is Status.PRECISION
         quick = self.settings.gap_tol is None and host.holds(self.stream, self._X.shape)
         return host.aim(self._kernel, self._X.shape, status, found.gap, rough, quick)
-
-    def _left(self, asked: dict[str, Any], found: Result | None, began: float) -> dict[str, Any]:
-        """Return the steps and the seconds that are left of those that were asked."""
-        most, limit = asked["max_iter"], asked["max_time"]
-        steps = found.steps if found else 0
-        seconds = None if limit is None else max(0.0, limit - (perf_counter() - began))
-        return {"max_iter": most if most < 0 else most - steps, "max_time": seconds}
 
     def _plainer(self, problem: Problem) -> None:
         """Take plain float32 before the first solve where that of matrix units is too coarse for tol. A later problem
@@ -186,34 +183,29 @@ class PreparedFit:
         return self.gram.rows.describe() + (f" ({self.plan.reason})" if self.plan else "")
 
 
-def products(
-    stream: Stream,
-    X: Any,
-    kernel: Kernel | Precomputed,
-    options: Options,
-    dtype: str,
-    plan: Plan | None = None,
-    laid: Plan | None = None,
-) -> tuple[Operator, Plan | None, Scales, exact.Exact]:
-    """(products of the rows of X or of K, the plan of their layout, rounding errors of kernel values, what evaluates
-    them in float64), once they are on the device.
+def coarse(dtype: str, scale: float, problem: Problem, tol: float) -> bool:
+    """Return whether kernel values of ``dtype`` with rounding errors of ``scale`` eps are too coarse for tol: what they
+    do to a single coefficient would hide it."""
+    return certificate.hopeless(float(np.finfo(dtype).eps) * scale, problem, tol)
 
-    laid: how they stand, where not as planned. Raises ValueError where numbers are too large for the dtype or memory
-    too small.
+
+def products(
+    stream: Stream, X: Any, kernel: Kernel | Precomputed, options: Options, dtype: str, plan: Plan | None
+) -> tuple[Operator, Scales]:
+    """Return products with K of the rows of X, laid out as planned, or with K = X, once they are on the device; and the
+    rounding errors of kernel values.
+
+    Raises ValueError where numbers are too large for the dtype or memory too small.
     """
-    if isinstance(kernel, Precomputed):
+    if isinstance(kernel, Precomputed) or plan is None:
         largest = float(np.abs(X).max())
         if largest > float(np.finfo(dtype).max):
             raise ValueError(precision.beyond(f"a kernel value of {largest:.3g} is too large", options.dtype))
-        given = store.given(stream, X, dtype)
-        own = 0.0 if X.dtype == dtype == "float32" else largest
-        return given, None, Scales(own, largest), exact.of_given(X)
-    plan = plan or planned(stream.profile, X, kernel, options)
-    gram = products_of(stream, X, laid or plan, kernel, dtype)
+        return store.given(stream, X, dtype), Scales(0.0 if X.dtype == dtype == "float32" else largest, largest)
+    gram = products_of(stream, X, plan, kernel, dtype)
     stream.finish()
     found = precision.measured(stream, gram.rows, kernel, X, plan)
-    scale = precision.scales(kernel, found.sizes, found.extent, X.shape[1], dtype, options.dtype)
-    return gram, plan, scale, exact.of_rows(gram, X, plan, options.device)
+    return gram, precision.scales(kernel, found.sizes, found.extent, X.shape[1], dtype, options.dtype)
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:

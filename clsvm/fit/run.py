@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import isnan
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,17 +20,21 @@ from clsvm.problem import Subproblem
 from clsvm.report import FitReport, Point, Progress, Status, relative_gap
 from clsvm.solvers import Result
 
-Vector = NDArray[np.float64]
+_REACHED = "primal", "dual", "violation", "error_bound"
+_COUNTED = "exact_rows", "steps", "outer_steps", "rows_computed", "working_set"
 
 
 @dataclass
-class RunInfo:
-    """How and where subproblems were solved: what a report says beside their results.
+class Worker:
+    """A device at work, or all devices of a fit together: the options of what is solved there, and what it did.
 
-    plan: the layout of the rows, None for kernel values that are given. reason: why working set and row cache have
-    their sizes, in words. seconds: by part of the work. peak: the most bytes that a device held.
+    progress: shows the work, None where it is not shown. plan: the layout of the rows, None for kernel values that are
+    given. reason: why working set and row cache have their sizes, in words. seconds: by part of the work. peak: the
+    most bytes that a device held.
     """
 
+    options: Options
+    progress: Progress | None = None
     plan: Plan | None = None
     reason: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -44,7 +49,7 @@ class RunInfo:
         for part, spent in seconds.items():
             self.seconds[part] = self.seconds.get(part, 0.0) + spent / times
 
-    def add(self, others: Sequence[RunInfo]) -> None:
+    def add(self, others: Sequence[Worker]) -> None:
         """Add what some devices did at the same time; their seconds are the mean."""
         for one in others:
             self.plan = self.plan or one.plan
@@ -53,91 +58,82 @@ class RunInfo:
             self.peak = max(self.peak, one.peak)
 
 
-@dataclass(frozen=True)
+class _End(NamedTuple):
+    """What many results have in common: how and where they were found, in words."""
+
+    begun: bool
+    status: Status
+    device: str
+    dtype: str
+    precision: str
+    layout: str
+
+
 class Fitted:
-    """What a fit comes to: a result for each subproblem, in order, how they were found, and seconds in all."""
+    """What a fit comes to: results, the numbers of each that the estimator reads, and the report of all.
 
-    results: Sequence[Result]
-    run: RunInfo
-    seconds: float
+    results: of the subproblems solved last, in order. before: a fit of other subproblems over the same rows, whose
+    numbers come first. rho: offsets (subproblems, groups). dual: objectives (subproblems,). steps: SMO iterations of
+    each. plan: the layout of the rows, None for kernel values that are given.
+    """
 
-    @classmethod
-    def joined(cls, fits: Sequence[Fitted], seconds: float) -> Fitted:
-        """Return fits of further subproblems over the same rows, one after another, as one that took ``seconds``."""
-        run = RunInfo()
-        for one in fits:
-            run.add([one.run])
-        run.reason = "; ".join(dict.fromkeys(one.run.reason for one in fits))
-        return cls([result for one in fits for result in one.results], run, seconds)
+    def __init__(self, results: Sequence[Result], run: Worker, seconds: float, before: Fitted | None = None) -> None:
+        self.results, self.run, self.plan, self._seconds = results, run, run.plan, seconds
+        self._reasons = {run.reason: None}
+        self._ends = dict.fromkeys(_End(*(getattr(one, name) for name in _End._fields)) for one in results)
+        self._numbers = {name: np.array([getattr(one, name) for one in results]) for name in (*_REACHED, *_COUNTED)}
+        self._numbers["rho"] = np.concatenate([one.rho for one in results])
+        if before:
+            self._reasons, self._ends = before._reasons | self._reasons, before._ends | self._ends
+            for name, earlier in before._numbers.items():
+                self._numbers[name] = np.concatenate([earlier, self._numbers[name]])
+        self.rho, self.dual, self.steps = (self._numbers[name] for name in ("rho", "dual", "steps"))
 
-    def without_coefficients(self) -> Fitted:
-        """Return the same, but for the largest arrays."""
-        none = np.zeros((0, 0))
-        return replace(self, results=[replace(one, b=none, f=none) for one in self.results])
-
-    @property
-    def plan(self) -> Plan | None:
-        """The layout of the rows, None for kernel values that are given."""
-        return self.run.plan
-
-    @property
-    def rho(self) -> Vector:
-        """The offsets (problems, groups)."""
-        return np.concatenate([one.rho for one in self.results])
-
-    @property
-    def dual(self) -> Vector:
-        """The dual objective of each subproblem."""
-        return np.array([one.dual for one in self.results])
-
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """The SMO iterations of each subproblem."""
-        return np.array([one.steps for one in self.results], np.int64)
+    def _sum(self, name: str) -> Any:
+        return sum(self._numbers[name].tolist())
 
     @cached_property
     def report(self) -> FitReport:
         """The report of the fit."""
-        results, run = self.results, self.run
-        begun = [one for one in results if one.begun]
-        known = begun or results
-        status = Status.MAX_TIME if len(begun) < len(results) else _status(results)
-        primal, dual = float(sum(one.primal for one in results)), float(sum(one.dual for one in begun))
-        gap, violation = relative_gap(primal, dual), max(one.violation for one in results)
-        steps, rows = sum(one.steps for one in results), sum(one.rows_computed for one in results)
-        outer, trace = sum(one.outer_steps for one in results), results[0].trace if len(results) == 1 else ()
-        reason = run.reason
-        if len(results) == 1 and not trace:
-            outer, reason = len(begun), "all rows are one working set"
-            trace = (Point(self.seconds, steps, outer, primal, dual, gap, violation, rows),)
+        run, ends, seconds = self.run, list(self._ends), self._seconds
+        known = [end for end in ends if end.begun] or ends
+        status = _status([end.status for end in ends]) if all(end.begun for end in ends) else Status.MAX_TIME
+        duals = [dual for dual in self.dual.tolist() if not isnan(dual)]
+        primal, dual, violation = float(self._sum("primal")), float(sum(duals)), float(self._numbers["violation"].max())
+        gap, reason, trace = relative_gap(primal, dual), "; ".join(self._reasons), self.results[0].trace
+        steps, outer, rows = (self._sum(name) for name in ("steps", "outer_steps", "rows_computed"))
+        if len(self.dual) > 1:
+            trace = ()
+        elif not trace:
+            outer, reason = len(duals), "all rows are one working set"
+            trace = (Point(seconds, steps, outer, primal, dual, gap, violation, rows),)
         return FitReport(
             primal=primal,
             dual=dual,
             gap=gap,
             violation=violation,
-            error_bound=max(one.error_bound for one in results),
-            exact_rows=sum(one.exact_rows for one in results),
+            error_bound=float(self._numbers["error_bound"].max()),
+            exact_rows=self._sum("exact_rows"),
             status=status.value,
             converged=status.converged,
             steps=steps,
             outer_steps=outer,
             rows_computed=rows,
             bytes_held=run.peak,
-            seconds={**run.seconds, "other": self.seconds - sum(run.seconds.values()), "total": self.seconds},
-            device=" and ".join(dict.fromkeys(one.device for one in known)),
-            layout="; ".join(sorted({one.layout for one in results} - {""})),
-            working_set_size=max(one.working_set for one in results),
-            dtype=min(one.dtype for one in known),
+            seconds={**run.seconds, "other": seconds - sum(run.seconds.values()), "total": seconds},
+            device=" and ".join(dict.fromkeys(end.device for end in known)),
+            layout="; ".join(sorted({end.layout for end in ends} - {""})),
+            working_set_size=int(self._numbers["working_set"].max()),
+            dtype=min(end.dtype for end in known),
             trace=trace,
             selection=reason,
             layout_costs=run.plan.costs if run.plan else {},
-            precision="; ".join(sorted({one.precision for one in known})),
+            precision="; ".join(sorted({end.precision for end in known})),
         )
 
 
-def _status(results: Sequence[Result]) -> Status:
+def _status(statuses: Sequence[Status]) -> Status:
     """Return how a fit ended: as the first subproblem that did not converge, if there is one."""
-    statuses = [one.status for one in results]
     within = Status.GAP if Status.GAP in statuses else Status.TOLERANCE
     return next((one for one in statuses if not one.converged), within)
 
@@ -146,10 +142,11 @@ def _status(results: Sequence[Result]) -> Status:
 class FitContext:
     """What all devices that work on a fit have in common.
 
-    X: rows (n, d), or K (n, n) of a precomputed kernel. since: perf_counter() at which the fit began. results: by the
-    places of the subproblems, so far. ended: places for which nothing more is done. recalled: places that the
-    checkpoint has solved, if there is one. whole: rows of a subproblem up to which a device takes it whole.
-    shards: whether rows are in shards, over which every subproblem is solved.
+    X: rows (n, d), or K (n, n) of a precomputed kernel. since: perf_counter() at which the fit began. run: all devices
+    together. results: by the places of the subproblems, so far. ended: places for which nothing more is done. recalled:
+    places that the checkpoint has solved, if there is one. whole: rows of a subproblem up to which a device takes it
+    whole; at_once: how many such subproblems keep a device at work; few: whether they are few. shards: whether rows are
+    in shards, over which every subproblem is solved.
     """
 
     X: Any
@@ -157,18 +154,16 @@ class FitContext:
     kernel: Kernel | Precomputed
     options: Options
     since: float
-    checkpoint: Checkpoint | None = None
-    results: dict[int, Result] = field(default_factory=dict)
-    ended: set[int] = field(default_factory=set)
-    recalled: frozenset[int] = frozenset()
+    run: Worker
+    checkpoint: Checkpoint | None
     whole: int = 0
+    at_once: int = 0
+    few: bool = True
     shards: bool = False
 
     def __post_init__(self) -> None:
-        solved = dict(self.checkpoint.solved) if self.checkpoint else {}
-        self.results |= solved
-        self.ended |= set(solved)
-        self.recalled = frozenset(solved)
+        solved = self.checkpoint.solved if self.checkpoint else {}
+        self.results, self.ended, self.recalled = dict(solved), set(solved), frozenset(solved)
 
     def left(self) -> float:
         """Return the seconds that are left."""
@@ -178,6 +173,16 @@ class FitContext:
     def steps_left(self, steps: int) -> int:
         """Return how many steps more a subproblem may take after ``steps``, -1 for no limit."""
         return -1 if self.options.max_iter < 0 else self.options.max_iter - steps
+
+    def asked(self, place: int) -> dict[str, Any]:
+        """Return limits and checkpoint of a subproblem's next solve, as solvers.Settings has them."""
+        before, left, kept = self.results.get(place), self.left(), self.checkpoint
+        return {
+            "max_iter": self.steps_left(before.steps if before else 0),
+            "max_time": None if np.isinf(left) else left,
+            "save": kept and partial(kept.save, place),
+            "save_every": self.options.checkpoint_every,
+        }
 
     def rows(self, rows: NDArray[np.intp]) -> Any:
         """Return some rows, or the kernel values between them."""
@@ -189,10 +194,6 @@ class FitContext:
             self.results.pop(place, None)
             self.ended.discard(place)
 
-    def save(self, place: int) -> Callable[[Vector], None] | None:
-        """Return a function that keeps coefficients of a subproblem, None where no checkpoint is asked for."""
-        return None if self.checkpoint is None else partial(self.checkpoint.save, place)
-
     def found(self, place: int, result: Result, last: bool = False) -> None:
         """Take the result of a subproblem, after which it may go on in a finer dtype unless this was the last one."""
         self.results[place] = result
@@ -200,11 +201,3 @@ class FitContext:
             self.ended.add(place)
         if self.checkpoint:
             self.checkpoint.ended(place, result)
-
-
-class Worker(NamedTuple):
-    """A device, by the options of what is solved there, and what it did; progress: what is told of it."""
-
-    options: Options
-    run: RunInfo
-    progress: Progress | None

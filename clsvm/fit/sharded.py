@@ -126,18 +126,16 @@ class ShardedFit:
         if problem.constraint is Constraint.COUPLED:
             raise ValueError("multi_class='crammer_singer' is for one device, got rows over several")
         options, order, back = self._options, self._order, np.argsort(self._order)
-        eps = float(np.finfo(self._dtype).eps)
-        if not self.last and certificate.hopeless(eps * self._scales.own, problem, options.tol):
+        if not self.last and prepare.coarse(self._dtype, self._scales.own, problem, options.tol):
             return None
         start, save = asked["start"], asked["save"]
         asked |= {
             "start": None if start is None else start[:, order],
             "save": save and (lambda b: save(b[:, back])),
         }
-        found = self._solve(_ordered(problem, order), asked)
+        found = self._solve(problem.among(back, problem.n), asked)
         found = replace(found, b=found.b[:, back], f=found.f[:, back])
-        rounding = float(np.finfo(np.float64).eps) * self._scales.double
-        return found.certain(rounding, options.tol, options.gap_tol)
+        return found.certain(certificate.EPS * self._scales.double, options.tol, options.gap_tol)
 
     def _solve(self, problem: Problem, asked: dict[str, Any]) -> solvers.Result:
         """Solve a problem over the rows in the order of the shards."""
@@ -164,12 +162,6 @@ class ShardedFit:
         """Return in words how the rows stand."""
         few, many = min(self._laid.shards.sizes), max(self._laid.shards.sizes)
         return f"{len(self._facts)} shards of {few} to {many} rows: {self._facts[0].layout}"
-
-
-def _ordered(problem: Problem, order: NDArray[np.intp]) -> Problem:
-    """Return a problem over its rows in another order."""
-    start = None if problem.start is None else problem.start[:, order]
-    return replace(problem, lo=problem.lo[:, order], hi=problem.hi[:, order], q=problem.q[:, order], start=start)
 
 
 class LocalRows:

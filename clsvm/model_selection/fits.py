@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
-import zipfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Self
@@ -26,14 +23,15 @@ from clsvm import files
 from clsvm.distribute import dealt
 from clsvm.errors import CheckpointError, ClsvmError, warn
 from clsvm.estimators import targets
+from clsvm.fit.checkpoint import UNREADABLE
 from clsvm.models.decoder import Decoder
 from clsvm.opencl.devices import listed
-from clsvm.report.display import progress_bar
+from clsvm.report.display import counting
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
+Place = tuple[int, int]  # candidate, fold
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
-_SHOW_EVERY = 10.0  # seconds between two lines of progress, where there is no terminal
 # Errors for which a fit is done as the estimator does it: it raises them again, or succeeds.
 SAID = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
 
@@ -59,12 +57,20 @@ class FoldResult:
         return self.values.nbytes + (0 if self.predicted is None else self.predicted.nbytes)
 
 
+Results = dict[Place, FoldResult | Exception]
+
+
 class Job(NamedTuple):
     """A fit: its candidate, its fold, and the estimator with its parameters."""
 
     candidate: int
     fold: int
     machine: Any
+
+    @property
+    def place(self) -> Place:
+        """Return where its result stands."""
+        return self.candidate, self.fold
 
 
 class Group(NamedTuple):
@@ -96,10 +102,9 @@ class Fits:
         self.machine, self.X, self.y, self.splits, self.candidates = machine, X, y, splits, candidates
         self.weights = None if sample_weight is None else targets.weights_of(sample_weight, X)
         self.kept = [self._kept(train, trained_too) for train, _ in splits]
-        self.found: dict[tuple[int, int], FoldResult | Exception] = {}
+        self.found: Results = {}
         self.rows = clone(machine)._rows(X, reset=True)  # as a solver reads them
         self.n = _num_samples(X)
-        self._digest = ""
         self._targets: dict[int, tuple[Any, Any]] = {}  # by fold
 
     def key(self, job: Job) -> tuple[Any, ...]:
@@ -115,8 +120,7 @@ class Fits:
 
     def decoder(self, machine: Any, fold: int) -> Decoder:
         """Return how a machine that was fitted to a fold makes predictions of decision values."""
-        y, weights = self.targets(fold)
-        return machine._decoder(y, weights)
+        return machine._decoder(*self.targets(fold))
 
     def options(self, machine: Any) -> Any:
         """Return what a fit asks of the solver. Raises ValueError or TypeError for a parameter out of range."""
@@ -137,44 +141,35 @@ class Fits:
         tests = [test for same, test in self.splits if np.array_equal(same, train)]
         return np.unique(np.concatenate([*tests, train] if trained_too else tests))
 
-    @property
-    def seconds(self) -> Vector:
-        """Return the seconds of each fit, (candidates, folds); nan where it failed."""
-        out = np.full((len(self.candidates), len(self.splits)), np.nan)
-        for (candidate, fold), found in self.found.items():
-            if isinstance(found, FoldResult):
-                out[candidate, fold] = found.seconds
-        return out
-
-    @property
-    def unconverged(self) -> int:
-        return sum(isinstance(found, FoldResult) and not found.converged for found in self.found.values())
-
     def run(self, checkpoint: Any, shown: bool) -> None:
         """Do the fits that are not done yet. The errors of fits are kept, for scikit-learn to deal with."""
-        file = None if checkpoint is None else Path(checkpoint)
+        file, digest = None if checkpoint is None else Path(checkpoint), ""
         self.whole = file is not None
         if file is not None:
             asked = self.splits, self.candidates, self.kept
-            self._digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
+            digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
             if file.exists():
-                self._read(file)
-        started = perf_counter()
-        begun, total = len(self.found), len(self.candidates) * len(self.splits)
+                self._read(file, digest)
+        written, total, words = (
+            perf_counter(),
+            len(self.candidates) * len(self.splits),
+            "{done} of {total} fits, {left} left",
+        )
         try:
             with (
-                _no_convergence_warnings(),
-                shown_fits(shown, begun, total) as show,
+                _unconverged_unsaid(),
+                counting(words, total, len(self.found), lines=True) if shown else nullcontext() as show,
                 closing(self._each()) as each,
             ):
                 for _ in each:
-                    show(len(self.found))
-                    if file is not None and perf_counter() - started > _WRITE_EVERY:
-                        self._write(file)
-                        started = perf_counter()
+                    if show:
+                        show(len(self.found))
+                    if file is not None and perf_counter() - written > _WRITE_EVERY:
+                        self._write(file, digest)
+                        written = perf_counter()
         finally:
             if file is not None:
-                self._write(file)
+                self._write(file, digest)
 
     def _each(self) -> Generator[None]:
         """Do one fit after another."""
@@ -190,22 +185,23 @@ class Fits:
 
         def alone(device: Any, jobs: Iterator[Job]) -> Generator[None]:
             for job in jobs:
-                yield from self._one_by_one(self._on(device, [job]))
+                self.found[job.place] = self._alone(*self._on(device, [job]))
+                yield
 
         yield from dealt(devices, _pieces(groups, len(devices)), together)
         yield from dealt(devices, apart, alone)
 
-    def pieces(self, workers: int) -> list[list[tuple[int, int]]]:
-        """Return (candidate, fold) of each fit that is not done yet, in pieces for workers that share nothing."""
+    def pieces(self, workers: int) -> list[list[Place]]:
+        """Return the places of the fits that are not done yet, in pieces for workers that share nothing."""
         groups, apart = self._groups()
         jobs = [group.jobs for group in _pieces(groups, workers)] + [[job] for job in apart]
-        return [[(job.candidate, job.fold) for job in some] for some in jobs]
+        return [[job.place for job in some] for some in jobs]
 
-    def done(self, jobs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], FoldResult | Exception]:
-        """Return the results of some fits, by (candidate, fold)."""
+    def done(self, places: Sequence[Place]) -> Results:
+        """Return the results of some fits."""
         own = copy.copy(self)
-        own.found, groups, apart = {}, *self._groups(jobs)
-        with _no_convergence_warnings():
+        own.found, groups, apart = {}, *self._groups(places)
+        with _unconverged_unsaid():
             for _ in own._by(groups, apart):
                 pass
         return own.found
@@ -220,23 +216,20 @@ class Fits:
         ]
 
     def _together(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """Do the jobs of a group; one by one where they cannot share their work after all."""
+        """Do the jobs of a group; one by one where they cannot share their work after all, with a warning that says why
+        where one succeeds so."""
         try:
             yield from self.shared(group, apart)
         except SAID as error:  # of these numbers, on this device
-            left = [job for job in group.jobs if (job.candidate, job.fold) not in self.found and job not in apart]
-            yield from self._one_by_one(left, str(error) or type(error).__name__)
+            why = str(error) or type(error).__name__
+            for job in [job for job in group.jobs if job.place not in self.found and job not in apart]:
+                found = self.found[job.place] = self._alone(job)
+                if why and isinstance(found, FoldResult):
+                    warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
+                    why = ""
+                yield
 
-    def _one_by_one(self, jobs: list[Job], why: str = "") -> Iterator[None]:
-        """Do fits as the estimator does them. Warn with ``why`` where one succeeds that should have shared its work."""
-        for job in jobs:
-            found = self.found[job.candidate, job.fold] = self._alone(job)
-            if why and isinstance(found, FoldResult):
-                warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
-                why = ""
-            yield
-
-    def _groups(self, among: Sequence[tuple[int, int]] | None = None) -> tuple[list[Group], list[Job]]:
+    def _groups(self, among: Sequence[Place] | None = None) -> tuple[list[Group], list[Job]]:
         """Return the groups of jobs that are not done, and those that share nothing. among: of these fits alone."""
         groups: list[Group] = []
         apart: list[Job] = []
@@ -244,7 +237,7 @@ class Fits:
             machine = clone(self.machine).set_params(**clone(dict(values), safe=False))
             for fold in range(len(self.splits)):
                 job = Job(candidate, fold, machine)
-                if (candidate, fold) in self.found or not (among is None or (candidate, fold) in among):
+                if job.place in self.found or not (among is None or job.place in among):
                     continue
                 try:
                     key = self.key(job)
@@ -283,16 +276,14 @@ class Fits:
         weights = {} if self.weights is None else {"sample_weight": self.weights[train]}
         try:
             machine.fit(X, y, **weights)
-            seconds = perf_counter() - began
+            ended = perf_counter() - began, machine.fit_report_.converged, -machine.intercept_
             rows = _safe_split(machine, self.X, self.y, kept, train)[0]
-            converged, offsets, by_pairs = machine.fit_report_.converged, -machine.intercept_, machine.model_.of_pairs
-            if by_pairs and not self.whole:
-                values = machine.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
-                return FoldResult(values, seconds, converged, offsets, machine.predict(rows))
-            values = machine._decision_values(rows)
+            if self.whole or not machine.model_.of_pairs:
+                return FoldResult(machine._decision_values(rows), *ended)
+            values = machine.decision_function(rows) if self.valued else np.zeros((len(kept), 0))
+            return FoldResult(values, *ended, machine.predict(rows))
         except Exception as error:
             return error
-        return FoldResult(values, seconds, converged, offsets)
 
     def reduced(self, found: FoldResult, decoder: Decoder) -> FoldResult:
         """Return what is kept of a fit: of pairs of classes no value for each, unless all are asked for."""
@@ -305,7 +296,7 @@ class Fits:
         """Return the number of the fold that is fitted to ``train``, if there is one."""
         return next((i for i, (rows, _) in enumerate(self.splits) if np.array_equal(rows, train)), None)
 
-    def _read(self, file: Path) -> None:
+    def _read(self, file: Path, expected: str) -> None:
         try:
             with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as content:
                 digest, found = str(content["clsvm_search"]), {}
@@ -315,20 +306,26 @@ class Fits:
                         seconds, converged, *offsets = content[f"of_{name}"]
                         numbers = float(seconds), bool(converged), np.array(offsets)
                         found[candidate, fold] = FoldResult(content[name], *numbers)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise CheckpointError(f"{file} is no checkpoint of a search ({error})") from None
-        if digest != self._digest:
+        if digest != expected:
             raise CheckpointError(f"{file} is of another search: other data, splits or parameters; delete it")
         self.found.update(found)
 
-    def _write(self, file: Path) -> None:
-        content: dict[str, Any] = {"clsvm_search": np.str_(self._digest)}
+    def _write(self, file: Path, digest: str) -> None:
+        content: dict[str, Any] = {"clsvm_search": np.str_(digest)}
         for (candidate, fold), found in list(self.found.items()):  # (other threads add some meanwhile)
             if isinstance(found, FoldResult):
                 content[f"{candidate}_{fold}"] = found.values
                 content[f"of_{candidate}_{fold}"] = np.array([found.seconds, found.converged, *found.offsets])
         with files.atomic_write(file) as stream:
             np.savez(stream, **content)
+
+
+def _unconverged_unsaid() -> warnings.catch_warnings[None]:
+    """Silence warnings of fits that did not converge: the search counts these. Filters are the process's, so that this
+    is for the thread that waits for all others."""
+    return warnings.catch_warnings(action="ignore", category=ConvergenceWarning)
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
@@ -342,36 +339,3 @@ def _pieces(groups: list[Group], workers: int) -> list[Group]:
         for some in np.array_split(folds, min(parts, len(folds))):
             pieces.append(group._replace(jobs=[job for job in group.jobs if job.fold in some]))
     return pieces
-
-
-@contextmanager
-def _no_convergence_warnings() -> Iterator[None]:
-    """Silence warnings of fits that did not converge: the search counts these. Filters are the process's, so that this
-    is for the thread that waits for all others."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
-
-
-@contextmanager
-def shown_fits(wanted: bool, begun: int, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that shows how many fits are done, of which ``begun`` were before: by a bar on a terminal,
-    elsewhere by a line every few seconds and one at the end."""
-    started = shown = perf_counter()
-    words = ""
-    with ExitStack() as stack:
-        draw = stack.enter_context(progress_bar()) if wanted and sys.stderr.isatty() else None
-
-        def show(done: int) -> None:
-            nonlocal words, shown
-            left = (total - done) * (perf_counter() - started) / max(1, done - begun)
-            words = f"{done} of {total} fits, {timedelta(seconds=round(left))} left"
-            if draw:
-                draw(words, done / total)
-            elif wanted and perf_counter() - shown >= _SHOW_EVERY:
-                print(words, file=sys.stderr, flush=True)
-                shown = perf_counter()
-
-        yield show
-    if wanted and not draw:
-        print(words, file=sys.stderr, flush=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from math import log
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -53,26 +54,18 @@ class Folds(Fits):
         first, known = group.jobs[0].machine, group.key[0]
         options = self.options(first)
         rows, kernel = first._trained_on(self.rows, known if isinstance(known, Kernel) else None)
-        by_fold: dict[int, list[Job]] = defaultdict(list)
-        for job in group.jobs:
-            by_fold[job.fold].append(job)
         with Stream(options.device, options.memory_limit) as stream:
             ready: prepare.PreparedFit | None = None
-            last: dict[int, list[_Solved]] = {}
-            for fold, jobs in by_fold.items():
-                jobs.sort(key=lambda job: [getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon")])
-                here: list[list[_Solved]] = []
+            last: dict[int, list[_Solved]] = {}  # by candidate
+            for fold, jobs in groupby(sorted(group.jobs, key=_order), key=lambda job: job.fold):
+                here: list[list[_Solved]] = []  # of this fold
                 for job in jobs:
-                    began, members = perf_counter(), self._members(job)
+                    began, members, solved = perf_counter(), self._members(job, stream), list[_Solved]()
                     near = [last[job.candidate]] if job.candidate in last else here  # the same in another fold first
-                    if _small(stream, members):
-                        apart.append(job)
-                        continue
-                    ready = ready or prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
-                    try:
-                        solved = self._solved(job, members, ready, near)
-                    except SAID:
-                        solved = []
+                    if members:
+                        ready = ready or prepare.PreparedFit(stream, rows, kernel, options, options.dtype, whole=True)
+                        with suppress(*SAID):
+                            solved = self._solved(job, members, ready, near)
                     if not solved:
                         apart.append(job)
                         continue
@@ -81,22 +74,23 @@ class Folds(Fits):
                     if len(last) < room:
                         last[job.candidate] = solved
                     here = [*(here if len(here) < room else []), solved]
-                    answered = [one.answered(job.machine) for one in solved]
-                    values = np.stack([values[self.kept[fold]] for values, _ in answered], axis=1)
-                    values = values[:, 0] if len(solved) == 1 else values
-                    offsets = np.array([offset for _, offset in answered])
+                    values, offsets = zip(*(one.answered(job.machine) for one in solved), strict=True)
+                    decided = np.stack([one[self.kept[fold]] for one in values], axis=1)
+                    decided = decided[:, 0] if len(solved) == 1 else decided
                     converged = all(one.solution.status.converged for one in solved)
-                    found = FoldResult(values, perf_counter() - began, converged, offsets)
-                    self.found[job.candidate, fold] = self.reduced(found, self.decoder(job.machine, fold))
+                    found = FoldResult(decided, perf_counter() - began, converged, np.array(offsets))
+                    self.found[job.place] = self.reduced(found, self.decoder(job.machine, fold))
                     yield
 
-    def _members(self, job: Job) -> list[Subproblem]:
-        """Return the machines of a job; none where they share no rows, or where posing them fails."""
+    def _members(self, job: Job, stream: Stream) -> list[Subproblem]:
+        """Return the machines of a job; none where they share no rows, where posing them fails, or where several are
+        best by themselves, solved side by side."""
         try:
             _, members = job.machine._posed(*self.targets(job.fold))
         except SAID:
             return []
-        return members
+        small = len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream)
+        return [] if small else members
 
     def _problems(self, job: Job, members: list[Subproblem]) -> list[Problem]:
         """Return the problem of each machine of a job, over all rows, each as often as the problem has it."""
@@ -112,22 +106,20 @@ class Folds(Fits):
         Where rounding of kernel values could move a decision value too far, a solve goes on to a certificate in
         float64. Return no machines where rounding is too much even for that: the estimator then has other ways.
         """
-        machine, kept, began = job.machine, self.kept[job.fold], perf_counter()
+        machine, began = job.machine, perf_counter()
         options, problems = self.options(machine), self._problems(job, members)
         if any(ready.coarse(problem, options.tol) for problem in problems):
             return []
-        starts: list[dict[str, Any]] = [{}] * len(problems)
         nearest = min(reversed(near), key=lambda solved: solved[0].far(problems[0]), default=[])
-        if len(nearest) == len(problems):
-            starts = [one.start(problem) for one, problem in zip(nearest, problems, strict=True)]
-        solved = []
-        for problem, start in zip(problems, starts, strict=True):
+        alike, solved = len(nearest) == len(problems), list[_Solved]()
+        for place, problem in enumerate(problems):
+            start = nearest[place].start(problem) if alike else {}
             one = _Solved(problem, ready.solve(problem, **_asked(options, perf_counter() - began), **start))
             if one.moved(machine) > DECISION_ERROR:
                 if not one.solution.status.converged:
                     return []
                 asked = _asked(options, perf_counter() - began, one.solution.steps)
-                one = one.certified(ready, kept, asked)
+                one = one.certified(ready, self.kept[job.fold], asked)
             if one.solution.status is Status.STALLED:
                 return []
             solved.append(one)
@@ -200,9 +192,9 @@ class _Solved(NamedTuple):
         return np.round(values[0] - rho[0], 10), float(rho[0])
 
 
-def _small(stream: Stream, members: list[Subproblem]) -> bool:
-    """Whether these are best by themselves: solved side by side, or there are none of this kind."""
-    return not members or (len(members) > 1 and max(len(one.rows) for one in members) <= batch.largest(stream))
+def _order(job: Job) -> list[float]:
+    """Return the place of a job among those that share rows: by its fold, then from narrow bounds to wide ones."""
+    return [job.fold, *(getattr(job.machine, name, 0.0) for name in ("nu", "C", "epsilon"))]
 
 
 def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:

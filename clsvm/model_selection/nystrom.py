@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import joblib
 import numpy as np
@@ -27,17 +27,7 @@ from clsvm.report import Status
 
 Vector = NDArray[np.float64]
 OUTPUTS = 64  # at once at most: beyond that K is a small part of the work
-HOST, ARRAYS = (
-    1 << 30,
-    12,
-)  # bytes of the host's memory for outputs of all rows, about, and how many of these a solve has
-
-
-class FoldBatch(NamedTuple):
-    """Jobs of one candidate that are solved at once, and the one for each place: the last one fills up."""
-
-    jobs: list[Job]
-    places: list[int]
+HOST, ARRAYS = 1 << 30, 12  # bytes of the host's memory for outputs of all rows, about; arrays of these in a solve
 
 
 class NystromFolds(Fits):
@@ -71,38 +61,37 @@ class NystromFolds(Fits):
         losses = [self._of_fold(job).loss for job in group.jobs]
         outputs = min(OUTPUTS, HOST // (8 * ARRAYS * self.n))
         parts = _parts(group.jobs, 1 if losses[0].coupled else max(1, outputs // k))
-        outputs = k * len(parts[0].places)
-        with nystrom.prepared(options, self.rows, formulation, formulation.dtypes[0], outputs) as ready:
+        with nystrom.prepared(options, self.rows, formulation, formulation.dtypes[0], k * len(parts[0])) as ready:
             ready.draw(random, least, tol, all(loss.quadratic for loss in losses), len(parts))
             last: dict[int, Vector] = {}  # coefficients (k, m) by fold
             for part in parts:
                 if not self._solved(part, ready, last):
-                    apart += part.jobs
+                    apart += dict.fromkeys(part)
                 yield
 
-    def _solved(self, part: FoldBatch, ready: nystrom.PreparedRows, last: dict[int, Vector]) -> bool:
+    def _solved(self, part: list[Job], ready: nystrom.PreparedRows, last: dict[int, Vector]) -> bool:
         """Solve a part from where the one before of the same folds ended, and note what was found; or not, where it
         stalls and the device has finer numbers."""
-        began, machine, task = perf_counter(), part.jobs[0].machine, self._task(part)
-        folds = [part.jobs[place].fold for place in part.places]
+        began, machine, folds = perf_counter(), part[0].machine, [job.fold for job in part]
         start = np.concatenate([last[fold] for fold in folds]) if last.keys() >= {*folds} else None
-        found = ready.solve(task, start, float(machine.tol), int(machine.max_iter))
+        found = ready.solve(self._task(part), start, float(machine.tol), int(machine.max_iter))
         if found.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         if found.status is Status.STALLED and ready.coarse:
             return False
-        f = ready.decision_values(found).reshape(len(folds), -1, self.n)
-        seconds = (perf_counter() - began) / len(part.jobs)
-        for place, job in enumerate(part.jobs):
-            last[job.fold] = found.alpha.reshape(len(folds), -1, found.alpha.shape[1])[place]
+        f, alpha = (some.reshape(len(part), -1, some.shape[1]) for some in (ready.decision_values(found), found.alpha))
+        jobs = list(dict.fromkeys(part))
+        seconds = (perf_counter() - began) / len(jobs)
+        for place, job in enumerate(jobs):
+            last[job.fold] = alpha[place]
             values = f[place][:, self.kept[job.fold]].T
             values = values[:, 0] if values.shape[1] == 1 else values
-            self.found[job.candidate, job.fold] = FoldResult(values, seconds, found.status.converged)
+            self.found[job.place] = FoldResult(values, seconds, found.status.converged)
         return True
 
-    def _task(self, part: FoldBatch) -> Task:
+    def _task(self, part: list[Job]) -> Task:
         """Return the task whose outputs are those of each fold. A single fold's weights are of rows, not of outputs."""
-        tasks = [self._of_fold(part.jobs[place]) for place in part.places]
+        tasks = [self._of_fold(job) for job in part]
         if len(tasks) == 1:
             return tasks[0]
         names = "y", "offset", "deviation"
@@ -119,8 +108,9 @@ class NystromFolds(Fits):
         return replace(task, y=y, weights=weights)
 
 
-def _parts(jobs: list[Job], most: int) -> list[FoldBatch]:
-    """Return batches of the jobs of each candidate, at most ``most`` in one, from the largest penalty down."""
+def _parts(jobs: list[Job], most: int) -> list[list[Job]]:
+    """Return the jobs of each candidate in parts, from the largest penalty down: of at most ``most``, and all of one
+    size, which the last job of a part fills up."""
     by_candidate: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:
         by_candidate[job.candidate].append(job)
@@ -130,5 +120,5 @@ def _parts(jobs: list[Job], most: int) -> list[FoldBatch]:
     for same in sorted(by_candidate.values(), key=lambda same: -float(same[0].machine.penalty)):
         for first in range(0, len(same), most):
             some = same[first : first + most]
-            parts.append(FoldBatch(some, [min(place, len(some) - 1) for place in range(most)]))
+            parts.append(some + some[-1:] * (most - len(some)))
     return parts

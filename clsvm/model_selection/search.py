@@ -103,11 +103,13 @@ class _SearchCV(GridSearchCV):
 
     def _note(self, folds: Fits) -> None:
         """Set what the fits cost as attributes. Warn where some did not converge."""
-        self.cv_results_["mean_fit_time"] = folds.seconds.mean(axis=1)
-        self.cv_results_["std_fit_time"] = folds.seconds.std(axis=1)
-        if folds.unconverged:
-            words = f"{folds.unconverged} of {folds.seconds.size} fold fits did not converge"
-            warn(words, ConvergenceWarning)
+        seconds = np.full((len(folds.candidates), len(folds.splits)), np.nan)
+        fitted = {place: found for place, found in folds.found.items() if isinstance(found, FoldResult)}
+        for place, found in fitted.items():
+            seconds[place] = found.seconds
+        self.cv_results_["mean_fit_time"], self.cv_results_["std_fit_time"] = seconds.mean(axis=1), seconds.std(axis=1)
+        if left := sum(not found.converged for found in fitted.values()):
+            warn(f"{left} of {seconds.size} fold fits did not converge", ConvergenceWarning)
 
     def _by_itself(self) -> bool:
         """Return whether fits of an estimator of ours share nothing: steps come before it, a user's class defines more
@@ -223,9 +225,9 @@ def _reads_values(scorer: Any) -> bool:
     return getattr(scorer, "_response_method", None) != "predict"
 
 
-def _delegated(name: str) -> Callable[[Any], bool]:
-    """Return the check that a fold's machine has a method, for scikit-learn's available_if."""
-    return lambda fold: hasattr(fold.machine, name)
+def _where_the_machine_has_it(method: Any) -> Any:
+    """Return a method that a fold has where its machine has one of that name."""
+    return available_if(lambda fold: hasattr(fold.machine, method.__name__))(method)
 
 
 class _Fold(BaseEstimator):
@@ -279,32 +281,33 @@ class _Fold(BaseEstimator):
             raise AttributeError("offset_")
         return self.recalled_.offsets
 
-    def _values(self, numbers: Rows) -> Vector:
-        """Return what is known of the decision values of some rows."""
-        return np.asarray(self.recalled_.values[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])])
+    def _of(self, known: NDArray[Any], numbers: Rows) -> Any:
+        """Return what is known of some rows."""
+        return known[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
 
     def predict(self, numbers: Rows) -> Any:
-        if self.recalled_.predicted is not None:
-            return self.recalled_.predicted[np.searchsorted(self.rows_, np.asarray(numbers)[:, 0])]
-        return self.decoder_.predict(self._values(numbers))
+        found = self.recalled_
+        if found.predicted is not None:
+            return self._of(found.predicted, numbers)
+        return self.decoder_.predict(self._of(found.values, numbers))
 
-    @available_if(_delegated("decision_function"))  # type: ignore[untyped-decorator]
+    @_where_the_machine_has_it
     def decision_function(self, numbers: Rows) -> Any:
-        values = self._values(numbers)
+        values = self._of(self.recalled_.values, numbers)
         return values if self.recalled_.predicted is not None else self.decoder_.decision_function(values)
 
-    @available_if(_delegated("score_samples"))  # type: ignore[untyped-decorator]
+    @_where_the_machine_has_it
     def score_samples(self, numbers: Rows) -> Any:
         return self.decision_function(numbers) + self.offset_
 
-    @available_if(_delegated("predict_proba"))  # type: ignore[untyped-decorator]
+    @_where_the_machine_has_it
     def predict_proba(self, numbers: Rows) -> Any:
-        return logistic(self._values(numbers))
+        return logistic(self._of(self.recalled_.values, numbers))
 
-    @available_if(_delegated("predict_log_proba"))  # type: ignore[untyped-decorator]
+    @_where_the_machine_has_it
     def predict_log_proba(self, numbers: Rows) -> Any:
-        return log_logistic(self._values(numbers))
+        return log_logistic(self._of(self.recalled_.values, numbers))
 
-    @available_if(_delegated("score"))  # type: ignore[untyped-decorator]
+    @_where_the_machine_has_it
     def score(self, numbers: Rows, y: Any, sample_weight: Any = None) -> float:
         return float(type(self.machine).score(self, numbers, y, sample_weight))  # (which asks for predictions)

@@ -138,22 +138,33 @@ class Display:
 
 
 @contextlib.contextmanager
-def counting(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of things done, of ``total``, which a terminal shows after a moment."""
-    began = perf_counter()
+def counting(words: str, total: int, begun: int = 0, lines: bool = False) -> Iterator[Callable[[int], None]]:
+    """Yield a function to call with the number of things done, of ``total``, which a terminal shows after a moment.
+
+    words: what is shown, with {done}, {total} and the time that is {left}. begun: how many were done before. lines:
+    whether there is a line every ten seconds and one at the end where stderr is no terminal.
+    """
+    began = said = perf_counter()
+    shown, terminal = "", sys.stderr.isatty()
     with contextlib.ExitStack() as stack:
         bar: Callable[[str, float], None] | None = None
 
         def done(count: int) -> None:
-            nonlocal bar
-            seconds = perf_counter() - began
-            if bar is None and sys.stderr.isatty() and seconds > SOON:
+            nonlocal bar, said, shown
+            now = perf_counter()
+            left = timedelta(seconds=math.ceil((now - began) * (total - count) / max(count - begun, 1)))
+            shown = words.format(done=count, total=total, left=left)
+            if bar is None and terminal and now - began > SOON:
                 bar = stack.enter_context(progress_bar())
             if bar is not None:
-                left = math.ceil(seconds * (total - count) / max(count, 1))
-                bar(f"{timedelta(seconds=left)} left, {words}, {count} of {total}", count / total)
+                bar(shown, count / total)
+            elif lines and not terminal and now - said >= EVERY:
+                print(shown, file=sys.stderr, flush=True)
+                said = now
 
         yield done
+    if lines and not terminal:
+        print(shown, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -302,7 +302,7 @@ def test_what_is_counted_has_a_bar_where_it_takes_long(monkeypatch: pytest.Monke
     for stderr, slow in (Terminal(), False), (io.StringIO(), True), (Terminal(), True):
         monkeypatch.setattr(sys, "stderr", stderr)
         now = 0.0
-        with counting("predicting", 300) as done:
+        with counting("{left} left, predicting, {done} of {total}", 300) as done:
             for count in (100, 200):
                 now += 30.0 if slow else 0.1
                 done(count)

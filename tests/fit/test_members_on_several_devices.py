@@ -200,7 +200,7 @@ def test_an_error_ends_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_pieces_keep_devices_at_work() -> None:
     """Some pieces for each device, none of fewer members than it takes at a time while there are enough of these."""
     sizes = 5, 9, 7, 3, 8, 2, 6, 4
-    assert driver._pieces(sizes, [*range(8)], 1, 4) == [[*range(8)]]
+    assert driver._pieces(sizes, [*range(8)], 1, 4) == [[1, 4, 2, 6, 0, 7, 3, 5]]
     assert driver._pieces(sizes, [*range(8)], 2, 1) == [[1], [4], [2], [6], [0], [7], [3], [5]]
     assert driver._pieces(sizes, [*range(8)], 2, 3) == [[1, 4, 2], [6, 0, 7], [3, 5]]
     assert driver._pieces(sizes, [*range(8)], 2, 300) == [[1, 4, 2, 6], [0, 7, 3, 5]]

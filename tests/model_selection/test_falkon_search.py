@@ -275,9 +275,7 @@ def test_outputs_at_once_are_as_many_as_memory_holds(
     monkeypatch.setattr(nystrom, "HOST", 8 * nystrom.ARRAYS * len(X) * 2)
     asked: list[int] = []
     real = nystrom.NystromFolds._task
-    monkeypatch.setattr(
-        nystrom.NystromFolds, "_task", lambda self, part: asked.append(len(part.places)) or real(self, part)
-    )
+    monkeypatch.setattr(nystrom.NystromFolds, "_task", lambda self, part: asked.append(len(part)) or real(self, part))
     both(FalkonRegressor(**SETTINGS, gamma=0.3, device=device), {"penalty": [1e-3, 1e-2]}, X, Y, cv=5)
     assert max(asked) == 2
     assert not alone

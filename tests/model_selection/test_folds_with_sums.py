@@ -171,38 +171,58 @@ def test_a_fold_begins_near_its_end(device: str, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(scores(near), scores(cold), atol=0.02)
 
 
-def test_where_the_next_problem_of_one_class_begins() -> None:
-    """Bounds are as wide for another nu: b is not scaled, and the rows nearest to the margin take what is missing."""
-    old = posed.one_class(0.5, np.ones(6)).among(np.arange(6), 8)
-    b, f = np.array([[1, 1, 0.5, 0.5, 0, 0, 0, 0]]), np.array([[-2, -1, 0, 0, 0.2, 2, -3, 3.0]])
-    solution = type("S", (), {"b": b, "f": f + 7, "rho": np.full((1, 1), 7.0)})
-    new = posed.one_class(0.75, np.ones(6)).among(np.arange(1, 7), 8)
-    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
-    np.testing.assert_allclose(begun["start"], [[0, 1, 1, 1, 0.5, 0, 1, 0]])
-    np.testing.assert_allclose(begun["known"], [b, f + 7])
+SIGNS = np.array([[1.0, 1.0, -1.0, -1.0, 1.0, -1.0]])
+FOUR = np.array([[1.0, -1.0, 1.0, -1.0]])
+BEGINNINGS: dict[str, tuple[Any, ...]] = {  # the old problem, its b, f and rho, the new one, where that begins
+    "new rows begin at the side that their margin says": (
+        posed.c_svc(SIGNS * [1, 1, 1, 1, 0, 0], np.ones((1, 6))),
+        [1.0, 0.2, -0.2, -1.0, 0, 0],
+        [-3.0, 0, 0, 3.0, -2.0, 2.0],
+        [0.0],
+        posed.c_svc(SIGNS * [0, 1, 1, 1, 1, 1], np.full((1, 6), 2.0)),
+        [0, 2, 0, -2, 2, -2],
+    ),
+    "for another nu b is not scaled: rows nearest to the margin take what is missing": (
+        posed.one_class(0.5, np.ones(6)).among(np.arange(6), 8),
+        [1, 1, 0.5, 0.5, 0, 0, 0, 0],
+        [5, 6, 7, 7, 7.2, 9, 4, 10.0],
+        [7.0],
+        posed.one_class(0.75, np.ones(6)).among(np.arange(1, 7), 8),
+        [0, 1, 1, 1, 0.5, 0, 1, 0],
+    ),
+    "each of two sums is made up by the rows nearest to its own margin, and C scales what is there": (
+        posed.nu_svr(np.zeros(4), np.ones(4), 0.5).among(np.arange(8), 8),
+        [0.4, 0, 0.6, 0, 0, -1, 0, 0],
+        [-1, 0.9, -1, 1.2] * 2,
+        [-1, 1.0],
+        posed.nu_svr(np.zeros(4), np.full(4, 10.0), 0.8).among(np.arange(8), 8),
+        [10, 0, 6, 0, 0, -10, 0, -6],
+    ),
+    "what is at a bound stays there, whatever rounding does to the ratio of two values of C": (
+        posed.c_svc(0.1 * FOUR, np.ones((1, 4))),
+        [0.1, -0.1, 0.05, -0.05],
+        [-1, 1, -1, 1.0],
+        [0.0],
+        posed.c_svc(1.9 * FOUR, np.ones((1, 4))),
+        [1.9, -1.9, 0.95, -0.95],
+    ),
+}
 
 
-def test_where_the_next_problem_with_two_sums_begins() -> None:
-    """Each sum is made up by the rows nearest to its own margin, and C scales what is there."""
-    old = posed.nu_svr(np.zeros(4), np.ones(4), 0.5).among(np.arange(8), 8)
-    b = np.array([[0.4, 0, 0.6, 0, 0, -1, 0, 0]])
-    f, rho = np.array([[-1, 0.9, -1, 1.2] * 2], np.float64), np.array([[-1, 1.0]])
-    solution = type("S", (), {"b": b, "f": f, "rho": rho})
-    new = posed.nu_svr(np.zeros(4), np.full(4, 10.0), 0.8).among(np.arange(8), 8)
-    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
-    np.testing.assert_allclose(begun["start"], [[10, 0, 6, 0, 0, -10, 0, -6]])
-    np.testing.assert_allclose(begun["known"], [10 * b, 10 * f])
-
-
-def test_what_is_at_a_bound_stays_there() -> None:
-    """Whatever rounding does to the ratio of two values of C; and what is only rounded costs no row of K."""
-    signs = np.array([[1.0, -1.0, 1.0, -1.0]])
-    old, new = posed.c_svc(0.1 * signs, np.ones((1, 4))), posed.c_svc(1.9 * signs, np.ones((1, 4)))
-    assert 0.1 * (1.9 / 0.1) != 1.9
-    solution = type("S", (), {"b": np.array([[0.1, -0.1, 0.05, -0.05]]), "f": -signs, "rho": np.zeros((1, 1))})
-    begun = folds._Solved(old, solution).start(new)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(begun["start"][0, :2], [1.9, -1.9])
-    np.testing.assert_array_equal(begun["start"], begun["known"][0])
+@pytest.mark.parametrize("case", BEGINNINGS)
+def test_where_the_next_problem_begins(case: str) -> None:
+    """Within its bounds and with its sums; coefficients that are only rounded cost no row of K."""
+    old, b, f, rho, new, expected = BEGINNINGS[case]
+    b, f = np.array([b], np.float64), np.array([f], np.float64)
+    solution = type("S", (), {"b": b, "f": f, "rho": np.array([rho])})
+    begun, ratio = folds._Solved(old, solution).start(new), old.ratio(new)  # type: ignore[arg-type]
+    start, (near, of_near) = begun["start"], begun["known"]
+    np.testing.assert_allclose(start, [expected], atol=1e-12)
+    np.testing.assert_allclose(near, ratio * b, rtol=1e-12)
+    np.testing.assert_allclose(of_near, ratio * (f - old.q) + new.q)
+    for other in (new.lo, new.hi, near):
+        alike = np.isclose(start, other, rtol=1e-12, atol=0)
+        np.testing.assert_array_equal(start[alike], other[alike])
 
 
 def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,23 +250,10 @@ def test_how_much_wider_bounds_are() -> None:
 
 def test_goes_on_from_a_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What scorers of one class ask for is kept, too."""
-    real, count = prepare.PreparedFit.solve, [0]
-
-    def interrupts(self: Any, problem: Any, **settings: Any) -> Any:
-        count[0] += 1
-        if count[0] == 6:
-            raise KeyboardInterrupt
-        return real(self, problem, **settings)
-
-    monkeypatch.setattr(prepare.PreparedFit, "solve", interrupts)
-    with pytest.raises(KeyboardInterrupt):
-        search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
-    resumed = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
-    assert count[0] == 6 + 9 - 5
+    first = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
+    monkeypatch.setattr(prepare.PreparedFit, "solve", lambda *_, **__: pytest.fail("a fit was begun"))
     again = search("OneClassSVM", device, checkpoint=tmp_path / "search.npz")
-    assert count[0] == 6 + 9 - 5
-    np.testing.assert_array_equal(scores(resumed), scores(again))
-    np.testing.assert_allclose(scores(resumed), scores(search("OneClassSVM", device)), atol=1e-4)
+    np.testing.assert_array_equal(scores(first), scores(again))
 
 
 def test_scorers_of_one_class(device: str) -> None:

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,9 +37,6 @@ def lines(ax: Any) -> dict[str, list[tuple[float, float]]]:
     return {line.get_label(): [tuple(map(float, xy)) for xy in line.get_xydata()] for line in ax.lines}
 
 
-# Convergence
-
-
 def test_convergence_is_the_trace_on_a_log_scale() -> None:
     ax = plots.convergence(made(trace=TRACE))
     assert lines(ax) == {
@@ -50,7 +48,7 @@ def test_convergence_is_the_trace_on_a_log_scale() -> None:
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["relative duality gap", "KKT violation"]
 
 
-def test_convergence_leaves_out_what_has_no_logarithm() -> None:
+def test_convergence_leaves_out_what_has_no_logarithm_and_shows_the_end_without_a_trace() -> None:
     nan = Point(0.5, 1, 1, math.nan, math.nan, math.nan, 0.5)
     below = Point(0.75, 1, 1, 1.0, 1.0, -1e-9, 0.0)
     assert lines(plots.convergence(made(trace=(*TRACE[:2], nan, below)))) == {
@@ -58,9 +56,6 @@ def test_convergence_leaves_out_what_has_no_logarithm() -> None:
         "KKT violation": [(0.0, 1.0), (0.25, 0.1), (0.5, 0.5)],
     }
     assert list(lines(plots.convergence(made(trace=(nan,))))) == ["KKT violation"]
-
-
-def test_convergence_without_a_trace_says_so_and_shows_the_end() -> None:
     ax = plots.convergence(made())
     assert lines(ax) == {"relative duality gap": [(30.0, 2 / 3)], "KKT violation": [(30.0, 5e-4)]}
     assert ax.get_xlabel() == "seconds (no trace was kept: the end alone)"
@@ -87,8 +82,6 @@ def test_pictures_of_machines_on_centres() -> None:
     texts = [text.get_text() for text in bars.get_legend().get_texts()]
     assert texts == ["layout", "preconditioner", "solve", "other: check + other"]
     assert [round(one.get_width(), 9) for box in bars.containers for one in box] == [0.2, 0.3, 0.3, 0.2]
-    with pytest.raises(ValueError, match="FitReport and NystromReport, expected one kind"):
-        plots.breakdown({"one": made(), "other": report})
 
 
 def test_pictures_go_where_they_are_told() -> None:
@@ -97,9 +90,6 @@ def test_pictures_go_where_they_are_told() -> None:
     assert plots.convergence(made(), one) is one
     assert plots.breakdown({"a": made()}, two) is two
     assert list(plots.clusters(np.eye(3), ax=[three, four])) == [three, four]
-
-
-# Breakdown
 
 
 def test_breakdown_stacks_shares() -> None:
@@ -142,18 +132,6 @@ def test_breakdown_of_no_time() -> None:
     assert [bar.get_width() for group in ax.containers for bar in group] == [0.0] * len(PARTS)
 
 
-@pytest.mark.parametrize("reports", [{}, made()], ids=["none", "no mapping"])
-def test_breakdown_wants_reports_by_name(reports: Any) -> None:
-    with pytest.raises(ValueError, match="expected at least one FitReport by name"):
-        plots.breakdown(reports)
-
-
-# Clusters
-
-
-# Race
-
-
 def test_race_is_error_over_time_of_reports_and_of_others() -> None:
     report = made(trace=TRACE)
     ax = plots.race({"ours": report, "other": [(0.5, 3 * report.dual), (1.0, 2 * report.dual), (2.0, report.dual)]})
@@ -172,14 +150,6 @@ def test_race_knows_the_optimum_from_what_it_has_or_is_told() -> None:
     assert lines(plots.race(runs, best=1.0)) == {"one": [(1.0, 3.0), (2.0, 1.0)], "two": [(1.0, 2.0)]}
     assert lines(plots.race(runs, best=0.0))["two"] == [(1.0, 3.0)]
 
-
-@pytest.mark.parametrize("runs", [{}, [], {"a": made()}, {"a": []}, {"a": 3.0}, {"a": [1.0, 2.0]}, {"a": on_centres()}])
-def test_race_wants_objectives(runs: Any) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        plots.race(runs)
-
-
-# Decisions in the plane
 
 PLANE = np.random.default_rng(0).normal(size=(60, 2))
 KINDS = np.array(["left", "right"])[(PLANE[:, 0] > 0).astype(int)]
@@ -216,13 +186,6 @@ def test_boundary_of_values(model: Any) -> None:
     assert len(ax.collections) == 3 + isinstance(model, clsvm.OneClassSVM)  # (whose boundary is a line)
 
 
-def test_boundary_wants_two_features_and_a_fitted_model() -> None:
-    with pytest.raises(ValueError, match=r"got rows of shape \(60, 1\), expected two features"):
-        plots.boundary(clsvm.SVC(), PLANE[:, :1])
-    with pytest.raises(NotFittedError):
-        plots.boundary(clsvm.SVC(), PLANE)
-
-
 def two_patterns() -> np.ndarray:
     """Rows that use columns 0 and 1, or 2 and 3, by turns; the last row uses none, column 4 is unused."""
     X = np.zeros((41, 5))
@@ -242,33 +205,34 @@ def test_clusters_shows_the_pattern_before_and_after(form: Any) -> None:
     assert after.get_title() == "a cluster: 10 rows, 2 of 5 features"
 
 
-def test_clusters_larger_than_the_rows_there_are() -> None:
+def test_clusters_of_more_rows_than_there_are_or_without_a_feature_in_use() -> None:
     X = sp.csr_matrix(two_patterns()[:4] + 7 * np.eye(5)[4])
     X.data[X.data == 7] = 0  # stored zeros
     for panel in plots.clusters(X, rows=256):
         assert len(panel.lines[0].get_xydata()) == 8
         assert "4 rows, 4 of 5 features" in panel.get_title()
-
-
-def test_clusters_without_a_feature_in_use() -> None:
     for panel in plots.clusters(np.zeros((5, 3)), rows=2):
         assert "2 rows, 0 of 3 features" in panel.get_title()
 
 
-@pytest.mark.parametrize("rows", [0, -1, 2.5])
-def test_clusters_of_a_whole_number_of_rows(rows: Any) -> None:
-    with pytest.raises(ValueError, match=f"rows: got {rows}, expected a whole number"):
-        plots.clusters(np.eye(3), rows=rows)
+WRONG: list[tuple[Any, str]] = [
+    (lambda: plots.breakdown({"one": made(), "other": on_centres()}), "FitReport and NystromReport, expected one kind"),
+    *((partial(plots.breakdown, one), "expected at least one FitReport by name") for one in ({}, made())),
+    *((partial(plots.race, one), "expected") for one in ({}, [])),
+    *((partial(plots.race, {"a": one}), "expected") for one in (made(), [], 3.0, [1.0, 2.0], on_centres())),
+    (lambda: plots.boundary(clsvm.SVC(), PLANE[:, :1]), r"got rows of shape \(60, 1\), expected two features"),
+    *((partial(plots.clusters, np.eye(3), rows=n), f"rows: got {n}, expected a whole number") for n in (0, -1, 2.5)),
+    (lambda: plots.clusters([[np.nan, 1.0]]), "NaN"),
+    (lambda: plots.clusters(np.eye(3), ax=plots.figure().subplots()), "ax: got 1, expected 2 axes"),
+]
 
 
-def test_clusters_wants_finite_rows_and_two_axes() -> None:
-    with pytest.raises(ValueError, match="NaN"):
-        plots.clusters([[np.nan, 1.0]])
-    with pytest.raises(ValueError, match="ax: got 1, expected 2 axes"):
-        plots.clusters(np.eye(3), ax=plots.figure().subplots())
-
-
-# The import
+@pytest.mark.parametrize(("draw", "words"), WRONG, ids=[str(number) for number in range(len(WRONG))])
+def test_wrong_input(draw: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        draw()
+    with pytest.raises(NotFittedError):
+        plots.boundary(clsvm.SVC(), PLANE)
 
 
 def test_matplotlib_is_imported_when_a_picture_is_drawn() -> None:
@@ -285,9 +249,6 @@ def test_without_matplotlib_it_says_how_to_get_it(draw: Any, monkeypatch: pytest
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install '\.\[plot\]' in the folder"):
         draw()
-
-
-# Searches
 
 
 def test_grid_shows_the_best_of_what_else_was_searched() -> None:
