@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -31,6 +31,7 @@ from clsvm.report.display import counting
 Vector = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Place = tuple[int, int]  # candidate, fold
+ALONE: tuple[Any, ...] = ()  # the key of a job that shares nothing
 _WRITE_EVERY = 10.0  # seconds between two writes of a checkpoint
 # Errors for which a fit is done as the estimator does it: it raises them again, or succeeds.
 SAID = (ValueError, TypeError, NotImplementedError, MemoryError, ClsvmError)
@@ -74,7 +75,7 @@ class Job(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Jobs of one key, which share their work."""
+    """Jobs of one key, which share their work, or a job that goes alone."""
 
     key: tuple[Any, ...]
     jobs: list[Job]
@@ -150,17 +151,10 @@ class Fits:
             digest = joblib.hash((self.machine, self.X, self.y, self.weights, *asked))
             if file.exists():
                 self._read(file, digest)
-        written, total, words = (
-            perf_counter(),
-            len(self.candidates) * len(self.splits),
-            "{done} of {total} fits, {left} left",
-        )
+        written, total, begun = perf_counter(), len(self.candidates) * len(self.splits), len(self.found)
+        counted = counting("{done} of {total} fits, {left} left", total, begun, lines=True) if shown else nullcontext()
         try:
-            with (
-                _unconverged_unsaid(),
-                counting(words, total, len(self.found), lines=True) if shown else nullcontext() as show,
-                closing(self._each()) as each,
-            ):
+            with _unconverged_unsaid(), counted as show, closing(self._each()) as each:
                 for _ in each:
                     if show:
                         show(len(self.found))
@@ -173,36 +167,29 @@ class Fits:
 
     def _each(self) -> Generator[None]:
         """Do one fit after another."""
-        yield from self._by(*self._groups())
+        yield from self._by(self._groups())
 
-    def _by(self, groups: list[Group], apart: list[Job]) -> Generator[None]:
-        """Do the jobs of some groups, then those that go alone, on the estimator's devices."""
-        devices = listed(self.machine.device)
+    def _by(self, groups: list[Group]) -> Generator[None]:
+        """Do the jobs of some groups, then those that turned out to go alone, on the estimator's devices."""
+        devices, apart = listed(self.machine.device), list[Job]()
 
-        def together(device: Any, pieces: Iterator[Group]) -> Generator[None]:
+        def work(device: Any, pieces: Iterator[Group]) -> Generator[None]:
             for group in pieces:
                 yield from self._together(group._replace(jobs=self._on(device, group.jobs)), apart)
 
-        def alone(device: Any, jobs: Iterator[Job]) -> Generator[None]:
-            for job in jobs:
-                self.found[job.place] = self._alone(*self._on(device, [job]))
-                yield
-
-        yield from dealt(devices, _pieces(groups, len(devices)), together)
-        yield from dealt(devices, apart, alone)
+        yield from dealt(devices, _pieces(groups, len(devices)), work)
+        yield from dealt(devices, [Group(ALONE, [job]) for job in apart], work)
 
     def pieces(self, workers: int) -> list[list[Place]]:
         """Return the places of the fits that are not done yet, in pieces for workers that share nothing."""
-        groups, apart = self._groups()
-        jobs = [group.jobs for group in _pieces(groups, workers)] + [[job] for job in apart]
-        return [[job.place for job in some] for some in jobs]
+        return [[job.place for job in group.jobs] for group in _pieces(self._groups(), workers)]
 
     def done(self, places: Sequence[Place]) -> Results:
         """Return the results of some fits."""
         own = copy.copy(self)
-        own.found, groups, apart = {}, *self._groups(places)
+        own.found = {}
         with _unconverged_unsaid():
-            for _ in own._by(groups, apart):
+            for _ in own._by(own._groups(places)):
                 pass
         return own.found
 
@@ -216,39 +203,38 @@ class Fits:
         ]
 
     def _together(self, group: Group, apart: list[Job]) -> Iterator[None]:
-        """Do the jobs of a group; one by one where they cannot share their work after all, with a warning that says why
-        where one succeeds so."""
+        """Do the jobs of a group; one by one those that go alone, and all where they cannot share their work after all,
+        with a warning that says why where one succeeds so."""
+        why = ""
         try:
-            yield from self.shared(group, apart)
+            if group.key != ALONE:
+                yield from self.shared(group, apart)
         except SAID as error:  # of these numbers, on this device
             why = str(error) or type(error).__name__
-            for job in [job for job in group.jobs if job.place not in self.found and job not in apart]:
+        for job in group.jobs:
+            if job.place not in self.found and job not in apart:
                 found = self.found[job.place] = self._alone(job)
                 if why and isinstance(found, FoldResult):
                     warn(f"fits that could share their work are done one by one: {why}", RuntimeWarning)
                     why = ""
                 yield
 
-    def _groups(self, among: Sequence[Place] | None = None) -> tuple[list[Group], list[Job]]:
-        """Return the groups of jobs that are not done, and those that share nothing. among: of these fits alone."""
+    def _groups(self, among: Sequence[Place] | None = None) -> list[Group]:
+        """Return the groups of jobs that are not done, those that share nothing last. among: of these fits alone."""
         groups: list[Group] = []
-        apart: list[Job] = []
         for candidate, values in enumerate(self.candidates):
             machine = clone(self.machine).set_params(**clone(dict(values), safe=False))
             for fold in range(len(self.splits)):
-                job = Job(candidate, fold, machine)
+                job, key = Job(candidate, fold, machine), ALONE
                 if job.place in self.found or not (among is None or job.place in among):
                     continue
-                try:
+                with suppress(*SAID):
                     key = self.key(job)
-                except SAID:
-                    apart.append(job)
-                    continue
-                same = next((group for group in groups if group.key == key), None)
+                same = next((group for group in groups if group.key == key != ALONE), None)
                 if same is None:
                     groups.append(same := Group(key, []))
                 same.jobs.append(job)
-        return groups, apart
+        return sorted(groups, key=lambda group: group.key == ALONE)
 
     def by_rows(self, job: Job) -> bool:
         """Return whether a job is of the rows as they are: no row is there twice, and no earlier fit matters."""
@@ -329,11 +315,11 @@ def _unconverged_unsaid() -> warnings.catch_warnings[None]:
 
 
 def _pieces(groups: list[Group], workers: int) -> list[Group]:
-    """Return groups for workers: where there are fewer than workers, each is split by folds.
+    """Return groups for workers: where fewer share work than there are workers, each of these is split by folds.
 
     Every part makes its own kernel matrix, so there are no more parts than needed.
     """
-    parts, pieces = max(1, -(-workers // max(1, len(groups)))), []
+    parts, pieces = -(-workers // max(1, sum(group.key != ALONE for group in groups))), []
     for group in groups:
         folds = list(dict.fromkeys(job.fold for job in group.jobs))
         for some in np.array_split(folds, min(parts, len(folds))):
