@@ -51,16 +51,6 @@ def test_small_fits(device: str, monkeypatch: pytest.MonkeyPatch, machine: Any, 
     np.testing.assert_allclose(found, values, atol=1e-4)
 
 
-def test_what_is_too_large_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
-    monkeypatch.setattr(host, "MOST", 100)
-    message = (
-        "float64' needs a device with double precision for a problem of 120 coefficients, .* has none: use 'float32'"
-    )
-    with pytest.raises(ValueError, match=message):
-        SVC(device=device, dtype="float64").fit(X, X[:, 0] > 0)
-
-
 def test_time_and_steps_are_the_hosts(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
     with pytest.warns(ConvergenceWarning):
@@ -93,10 +83,15 @@ def test_weights_beyond_pairs_end_with_a_report(device: str, monkeypatch: pytest
     assert "rounding in float64" in fitted.fit_report_.status
 
 
-def test_what_is_beyond_pairs_and_too_large_for_the_host_is_refused(
-    device: str, monkeypatch: pytest.MonkeyPatch
+LARGE = r"float64' needs a device with double precision for a problem of 120 coefficients, .* has none: use 'float32'"
+REFUSED = ((SVC(dtype="float64"), X[:, 0] > 0, LARGE), (SVR(), X[:, 1] * BEYOND, r"beyond 3\.4e\+35 .* 120 .*scale y"))
+
+
+@pytest.mark.parametrize(("machine", "y", "words"), REFUSED, ids=["dtype", "targets"])
+def test_what_is_too_large_for_the_host_is_refused(
+    device: str, monkeypatch: pytest.MonkeyPatch, machine: Any, y: Any, words: str
 ) -> None:
     monkeypatch.setenv("CLSVM_PROFILE", "gpu-pair")
     monkeypatch.setattr(host, "MOST", 100)
-    with pytest.raises(ValueError, match=r"targets or sums of weights beyond 3\.4e\+35 .* 120 .*scale y"):
-        SVR(device=device).fit(X, X[:, 1] * BEYOND)
+    with pytest.raises(ValueError, match=words):
+        machine.set_params(device=device).fit(X, y)
