@@ -24,8 +24,7 @@ from clsvm import kernels
 from clsvm.arrays import Data
 from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.csr import Csr
-from clsvm.gram.layouts.hybrid import Hybrid
+from clsvm.gram.layouts.csr import Csr, Hybrid
 from clsvm.gram.layouts.record import Layout
 from clsvm.gram.partition import Partition
 from clsvm.opencl.profiles import Profile

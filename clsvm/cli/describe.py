@@ -48,7 +48,7 @@ def describe(asked: Any) -> None:
 
 def _print(found: Description) -> None:
     """Print all figures."""
-    from clsvm.gram.layouts.survey import WORKING
+    from clsvm.gram.layouts.record import WORKING
 
     out = common.console()
     out.print(f"rows             {found.rows}")

@@ -199,7 +199,7 @@ class Gram(Operator):
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel, slots: Slots | None = None) -> None:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         self._layout = LAYOUTS[rows.kind]
-        self._reader = reader = self._layout.reader(stream, rows, kernel)
+        self._reader = reader = self._layout.reader(self._layout, stream, rows, kernel)
         self.width, self.norms = reader.width, reader.norms
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
@@ -312,7 +312,7 @@ class Gram(Operator):
         self, groups: range, base: int, panel: Panel, count: Buffer, store: Store | None, update: Update | None
     ) -> None:
         """Do as :meth:`accumulate` does over some lane groups; row ``base`` is the first of store and update."""
-        if update and not store and self._layout.stored(self.stream.profile):
+        if update and not store and self._layout.plain:
             self._through(groups, base, panel, count, update)
             return
         for one in self._reader.over_rows(groups, panel, count):

@@ -69,7 +69,7 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
         known = ", ".join(layouts.names(spec))
         raise ValueError(f"kernel {spec.name or spec.formula} has the layouts {known}, got {kind!r}")
     layout = LAYOUTS[kind]
-    made = PRODUCTS["both" if product == "update" and layout.stored(profile) else product]
+    made = PRODUCTS["both" if product == "update" and layout.plain else product]
     if made.layout not in (None, kind):
         raise ValueError(f"product {product!r} has the layout {made.layout}, got {kind!r}")
     if shape in made.without:

@@ -13,9 +13,8 @@ from sklearn.utils import check_array
 from clsvm import arrays
 from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.hybrid import HYBRID
-from clsvm.gram.layouts.record import Plan
-from clsvm.gram.layouts.survey import WORKING
+from clsvm.gram.layouts.csr import HYBRID
+from clsvm.gram.layouts.record import WORKING, Plan
 from clsvm.gram.partition import RULES, Gain
 from clsvm.kernels import make
 from clsvm.opencl.profiles import Profile

@@ -152,16 +152,22 @@ def _layout(options: dict[str, str], product: str, kind: str) -> Iterator[str]:
     yield "rounded up to a multiple of V; rows of padding are zero, and their output has no meaning."
     if product == "tile":
         yield "The rows i of this product are the working vectors; n_pad is their capacity, which follows."
-    yield from LAYOUTS[kind].explain(options, product == "tile")
+    layout, UB = LAYOUTS[kind], options["UB"]
+    if not (product == "tile" and layout.shared):
+        yield from layout.rows_words
+    yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
+    yield "what there is beyond their number is zero:"
+    yield from layout.panel_words
 
 
 def _words(kernel: Kernel, product: str, kind: str) -> dict[str, str]:
     """Return what each argument of the kernel ``gram`` is."""
-    own = LAYOUTS[kind].arguments(product == "tile", bool(kernel.spec.element))
-    words = _ARGUMENTS | own
+    layout = LAYOUTS[kind]
+    words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if product == "tile" else {})}
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
-        words["uu"] = own.get("uu", "[capacity] without effect for element-wise sums, but read")
+        of_zero = "s of a zero row and u: sum_j e(0, u_j) over all d features"
+        words["uu"] = "[capacity] " + ("without effect for element-wise sums, but read" if layout.shared else of_zero)
     return words | {argument.name: "see below" for argument in kernel.spec.arguments}
 
 

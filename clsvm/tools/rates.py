@@ -18,13 +18,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from clsvm.gram import layouts
-from clsvm.gram.layouts.clustered import CLUSTERED
-from clsvm.gram.layouts.csr import CSR, Csr
-from clsvm.gram.layouts.hybrid import HYBRID
+from clsvm.gram.layouts.csr import CSR, HYBRID, Csr
 from clsvm.gram.layouts.inverted import INVERTED
-from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.record import Layout, Plan
-from clsvm.gram.layouts.survey import Survey
+from clsvm.gram.layouts.lanes import CLUSTERED, DENSE
+from clsvm.gram.layouts.record import Layout, Plan, Survey
 from clsvm.gram.partition import Partition, counts
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.kernels import make

@@ -280,7 +280,7 @@ CASES = [
     for layout_ in LAYOUTS
     for product in emit.PRODUCTS
     for kernel in (Kernel(EXPRESSION, gamma=0.4, c=0.3), Kernel("laplacian", gamma=0.2))
-    if layout_ in layouts.names(kernel.spec) and not LAYOUTS[layout_].stored(PROFILES["cpu"])
+    if layout_ in layouts.names(kernel.spec) and not LAYOUTS[layout_].plain
 ]
 CASES += [(Kernel("rbf", gamma=0.2), product, "dense", "tiles") for product in emit.PRODUCTS]
 

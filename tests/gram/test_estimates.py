@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from clsvm import SVC
 from clsvm.gram import layouts
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.survey import Survey
+from clsvm.gram.layouts.record import Survey
 from clsvm.kernels import make
 from clsvm.opencl.profiles import PROFILES, Profile
 from tests.conftest import noisy, take_profile

@@ -95,8 +95,6 @@ class Lines(Rows):
 
 
 class LinesReader(LaneReader):
-    rows: Any
-
     def gather(self, panel: Any, rows: Any, count: Any, fresh: bool = True) -> None:
         r, profile = self.rows, self.stream.profile
         made = [*options(profile, r.dtype, r.d), f"-DUB={panel.width}"]
@@ -109,7 +107,7 @@ class LinesReader(LaneReader):
 
 
 class LinesLayout(Lanes):
-    name = "lines"
+    name, reader = "lines", LinesReader
 
     def cost(self, survey: Any) -> float:
         return 0.5
@@ -121,9 +119,6 @@ class LinesLayout(Lanes):
         lines[:n] = X - plan.centre
         values, xx = stream.upload(lines), stream.upload((lines * lines).sum(axis=1))
         return Lines("lines", dtype, n, d, n_pad, V, n_pad * d, *in_order(n, n_pad), xx, d, d, values)
-
-    def reader(self, stream: Any, rows: Any, kernel: Any) -> LaneReader:
-        return LinesReader(self, stream, rows, kernel)
 
     def program(
         self, spec: Any, profile: Any, dtype: str, shape: str, of_panel: bool, d: int = 0

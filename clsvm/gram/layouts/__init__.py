@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred
 from clsvm.errors import RowTooLargeError
-from clsvm.gram.layouts.clustered import CLUSTERED
-from clsvm.gram.layouts.csr import CSR
-from clsvm.gram.layouts.hybrid import HYBRID
+from clsvm.gram.layouts.csr import CSR, HYBRID
 from clsvm.gram.layouts.inverted import INVERTED
-from clsvm.gram.layouts.lanes import DENSE, MAX_FEATURES
-from clsvm.gram.layouts.record import Layout, Plan, Rows
-from clsvm.gram.layouts.survey import WORKING, Survey
+from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, MAX_FEATURES
+from clsvm.gram.layouts.record import WORKING, Layout, Plan, Rows, Survey
 from clsvm.kernels.records import Spec
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
@@ -35,7 +32,7 @@ _FAR = 1e4  # times their median of squared lengths; else of all
 
 def names(spec: Spec) -> tuple[str, ...]:
     """Return the layouts that a kernel function has."""
-    return tuple(layout.name for layout in LAYOUTS.values() if layout.takes(spec))
+    return tuple(layout.name for layout in LAYOUTS.values() if layout.elementwise or not spec.element)
 
 
 def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: int | str = "auto") -> Plan:
@@ -54,48 +51,55 @@ def choose(profile: Profile, X: Data, spec: Spec, kind: str = "auto", working: i
     costs, whole = _costs(survey, offered, kind == "auto")
     if kind == "auto":
         kind = min(whole, key=lambda name: whole[name])
-    if X.shape[1] > LAYOUTS[kind].most:
-        words = f"layout={kind!r} holds rows of at most {LAYOUTS[kind].most} columns, got {X.shape[1]}"
+    layout = LAYOUTS[kind]
+    if X.shape[1] > layout.most:
+        words = f"layout={kind!r} holds rows of at most {layout.most} columns, got {X.shape[1]}"
         raise ValueError(f"{words}: 'csr', 'hybrid' and 'inverted' hold more")
     centre = np.zeros(X.shape[1])
     if spec.of_distance and X.shape[0]:
-        full = _full_columns(X, density) if LAYOUTS[kind].sparse else np.ones(X.shape[1], bool)
+        full = _full_columns(X, density) if layout.sparse else np.ones(X.shape[1], bool)
         centre[full] = _mean(X, full)
     reason = ", ".join(f"{name} {cost:.0f}" for name, cost in sorted(whole.items(), key=lambda item: item[1]))
-    partition = LAYOUTS[kind].partition(profile, X)
     words = f"a value of K takes, in dense cells, {reason}"
-    return Plan(kind, centre, words, partition, costs, survey.fill if CLUSTERED.name in costs else None, whole)
+    fill = survey.fill if CLUSTERED.name in costs else None
+    return Plan(kind, centre, words, layout.partition(profile, X), costs, fill, whole)
 
 
 def once(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X that are read once, or by their numbers alone; dense ones may take ``room`` bytes."""
-    return replace(plan, kind=LAYOUTS[plan.kind].once(X, room))
+    """Return the plan for rows X that are read once, or by their numbers alone: an index or an order of the rows does
+    not pay for its making. Dense rows may take ``room`` bytes."""
+    layout, large = LAYOUTS[plan.kind], sp.issparse(X) and 8 * X.shape[0] * X.shape[1] > room
+    return _as(plan, layout.plain or (plan.kind if layout.in_order else CSR.name if large else DENSE.name))
 
 
 def gathered(plan: Plan, X: Data, room: float = np.inf, free: bool = False) -> Plan:
     """Return :func:`once`'s plan for many values of rows that are read by their numbers. Dense rows become entries
     where entries are read sooner. free: no layout was asked for, so that an index's rows become entries too, if no
     column is worth storing whole."""
-    other, never = once(plan, X, room), np.inf
-    sooner = plan.whole.get(CSR.name, never) < SOONER * plan.whole.get(DENSE.name, 0.0)
+    other = once(plan, X, room)
+    sooner = plan.whole.get(CSR.name, np.inf) < SOONER * plan.whole.get(DENSE.name, 0.0)
     of_index = free and plan.kind == INVERTED.name and HYBRID.name not in plan.costs
     entries = of_index if other.kind == HYBRID.name else other.kind == DENSE.name and sooner
-    return replace(other, kind=CSR.name) if entries else other
+    return _as(plan, CSR.name) if entries else other
 
 
 def cheaper(plan: Plan, X: Data) -> Plan:
     """Return the plan, or that of :func:`once` where its values cost less by the estimates: a layout that was asked for
     need not suit the checks in float64."""
-    other, costs = once(plan, X, 0.0), plan.costs
-    return other if costs.get(other.kind, np.inf) < costs.get(plan.kind, np.inf) else plan
+    return min(plan, once(plan, X, 0.0), key=lambda one: plan.costs.get(one.kind, np.inf))
 
 
 def streamed(plan: Plan, X: Data, room: float = np.inf) -> Plan:
-    """Return the plan for rows X that are laid out anew in every pass."""
-    layout = LAYOUTS[plan.kind]
-    kind = CSR.name if layout.splits else layout.once(X, room)  # (splitting rows would take longer than it saves)
-    order = plan.partition and replace(plan.partition, dense=0)
-    return replace(plan, kind=kind, partition=plan.partition if kind == plan.kind else order)
+    """Return the plan for rows X that are laid out anew in every pass: splitting rows takes longer than it saves."""
+    return _as(plan, CSR.name) if LAYOUTS[plan.kind].splits else once(plan, X, room)
+
+
+def _as(plan: Plan, kind: str) -> Plan:
+    """Return the plan of another layout; entries keep the order of the columns, and none is stored whole."""
+    partition = plan.partition
+    if partition and kind == CSR.name:
+        partition = replace(partition, dense=0)
+    return replace(plan, kind=kind, partition=partition)
 
 
 def build(stream: Stream, X: Data, plan: Plan, dtype: str, ids: Sequence[int] | NDArray[np.int32] = ()) -> Rows:
@@ -126,13 +130,13 @@ def _costs(survey: Survey, offered: Sequence[str], auto: bool) -> tuple[dict[str
     leaves hope, since the estimate takes as long as laying out rows."""
     costs: dict[str, float] = {}
     whole: dict[str, float] = {}
-    share = {name: LAYOUTS[name].price(survey) / survey.n for name in offered}
     for name in sorted(offered, key=lambda name: name == CLUSTERED.name):
-        if auto and name == CLUSTERED.name and share[name] > min(whole.values(), default=np.inf):
+        share = LAYOUTS[name].price(survey) / survey.n
+        if auto and name == CLUSTERED.name and share > min(whole.values(), default=np.inf):
             continue
         cost = LAYOUTS[name].cost(survey)
         if cost is not None:
-            costs[name], whole[name] = cost, cost + share[name]
+            costs[name], whole[name] = cost, cost + share
     return costs, whole
 
 

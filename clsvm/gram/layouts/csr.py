@@ -1,14 +1,18 @@
-"""Rows in CSR, one after another: for text, and whatever has many columns and few entries.
+"""Rows in CSR, one after another: for text, and whatever has many columns and few entries; and hybrid rows, of which
+some columns are stored whole and the rest in CSR, for data of which a part is dense.
 
 A panel of them holds one block of working vectors at a time, of the features that these have
 (cl_kernels/gram/scatter.cl), and which rows they are: each product fills it from the rows again, block by block.
+A value of K is one chain of operations over the dense columns and then over the entries, so that it has the bits of any
+other layout of columns in this order (partition.Partition.chain).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,24 +20,9 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data, centred, entries
 from clsvm.gram import partition
-from clsvm.gram.layouts.record import (
-    Layout,
-    Panel,
-    Pass,
-    Plan,
-    Reader,
-    Rows,
-    blocks_words,
-    check_norms,
-    in_order,
-    lanes,
-    options,
-    packing,
-    padded,
-    template,
-)
-from clsvm.gram.layouts.survey import Survey
-from clsvm.gram.partition import Partition
+from clsvm.gram.layouts import record
+from clsvm.gram.layouts.record import Layout, Panel, Pass, Plan, Reader, Rows, Survey, Text, options
+from clsvm.gram.partition import Gain, Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -49,6 +38,9 @@ LINE = 12000.0  # dense cells that a line of a block takes to be filled
 CACHED = 4096  # lines of a block of 64 working vectors that a second-level cache holds
 FAR = 3.0  # times what an entry takes, that it takes longer where no such line is its column's
 TEAM_ITEMS = 256  # of a work-group in the group shape
+# Of rows with columns that are stored whole
+MADE = 1.05  # times what their products cost: the partition is made and rows are split, for each set of rows
+BEGUN = 0.5  # of value_cost, that these columns take beside their cells
 
 
 class Entries(NamedTuple):
@@ -111,23 +103,20 @@ class Block:
 class CsrReader(Reader):
     """Panels of a block at a time."""
 
-    layout: Csr
-    rows: CsrRows
-
     def __init__(self, layout: Csr, stream: Stream, rows: CsrRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
-        self._scatter: list[DeviceKernel] = []
         self._sparse = rows.d - rows.dense.number
-        if kernel.spec.element:
-            self.norms = self._zero_sums(kernel)
+        self._place_bytes = 4 * max(1, self._sparse)
+        if kernel.spec.element:  # (the start of each row's element-wise sums takes the place of the norms)
+            self.norms = stream.buffer(self.real.itemsize * rows.n_pad)
+            made = stream.variant(zero_sums(kernel.spec, rows.dtype, stream.profile, rows.d))
+            given = rows.csr.indptr, rows.csr.data, self._sparse, self.norms, kernel.scalars(rows.dtype)
+            made((rows.n_pad,), None, *given)
 
-    def _zero_sums(self, kernel: Kernel) -> Buffer:
-        """Return the start of each row's element-wise sums, which takes the place of the norms."""
-        r, stream = self.rows, self.stream
-        out = stream.buffer(self.real.itemsize * r.n_pad)
-        made = stream.variant(zero_sums(kernel.spec, r.dtype, stream.profile, r.d))
-        made((r.n_pad,), None, r.csr.indptr, r.csr.data, self._sparse, out, kernel.scalars(r.dtype))
-        return out
+    @cached_property
+    def _scatter(self) -> list[DeviceKernel]:
+        made = scatter(self.stream.profile, self.rows.dtype, self.rows.d)
+        return [self.stream.variant(made, name) for name in ("mark", "fill", "spread")]
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
         stream = self.stream
@@ -137,10 +126,6 @@ class CsrReader(Reader):
             made.block = Block(stream.zeros(self._place_bytes))
         return made
 
-    @property
-    def _place_bytes(self) -> int:
-        return 4 * max(1, self._sparse)
-
     def panel_bytes(self, capacity: int) -> int:
         return super().panel_bytes(capacity) + self._place_bytes
 
@@ -148,7 +133,8 @@ class CsrReader(Reader):
         """Return the bytes of a block: a line of zeros, one for every dense column, one for every other that its
         vectors can have."""
         r, width = self.rows, self.layout.width(self.stream.profile, self.rows.dtype, shape_class(capacity))
-        return (1 + r.dense.number + min(self._sparse, r.entries(width))) * width * self.real.itemsize
+        lines: int = 1 + r.dense.number + min(self._sparse, r.entries(width))
+        return lines * width * self.real.itemsize
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
         stream, itemsize = self.stream, self.real.itemsize
@@ -162,42 +148,32 @@ class CsrReader(Reader):
         panel.listed = Listed(self.rows.csr, self.rows.dense, self.norms, count, rows)
 
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        yield from self._blocks(groups, self.norms, panel, count)  # (no list of rows is read)
+        yield from self.over_panel(groups, panel, self.norms, panel, count)  # (no list of rows is read)
 
     def over_panel(self, groups: range, panel: Panel, rows: Buffer, right: Panel, count: Buffer) -> Iterator[Pass]:
-        yield from self._blocks(groups, rows, right, count)
-
-    def _blocks(self, groups: range, rows: Buffer, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield a launch for each block of a panel, which holds that block meanwhile."""
-        stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, panel.block, panel.listed
-        mark, fill, _ = self._kernels()
-        size, local = self._range(panel)
-        lines = panel.nbytes // (panel.width * self.real.itemsize)
+        """Yield a launch for each block of ``right``, which holds that block meanwhile."""
+        stream, r, block, (csr, dense, norms, listed, which) = self.stream, self.rows, right.block, right.listed
+        mark, fill, _ = self._scatter
+        size, local = self._range(right)
+        lines = right.nbytes // (right.width * self.real.itemsize)
         by_entry = int(lines - 1 < r.d)
-        for first in range(0, panel.capacity, panel.width):
+        for first in range(0, right.capacity, right.width):
             if block.base > 2**31 - 1 - 2 * lines:  # start again
                 stream.clear(block.place, self._place_bytes)
                 block.base = 0
             base, place = block.base, block.place
-            mark(size, local, csr[:2], listed, which, first, base, dense.number, by_entry, place, panel.values)
-            fill(size, local, csr, norms, listed, which, first, base, place, panel.values, panel.uu)
+            mark(size, local, csr[:2], listed, which, first, base, dense.number, by_entry, place, right.values)
+            fill(size, local, csr, norms, listed, which, first, base, place, right.values, right.uu)
             if dense.number:
-                self.spread(panel, first)
-            reads = (r.csr, r.dense, rows, self.norms, first, base, count, place, panel.values, panel.uu)
+                self.spread(right, first)
+            reads = (r.csr, r.dense, rows, self.norms, first, base, count, place, right.values, right.uu)
             yield Pass(groups.start, len(groups), reads)
             block.base += lines
 
     def spread(self, panel: Panel, first: int) -> None:
         """Copy the dense columns of a block of working vectors into its panel."""
-        *_, spread = self._kernels()
         _, dense, _, listed, which = panel.listed
-        spread(*self._range(panel), dense, listed, which, first, panel.values)
-
-    def _kernels(self) -> list[DeviceKernel]:
-        if not self._scatter:
-            made = scatter(self.stream.profile, self.rows.dtype, self.rows.d)
-            self._scatter = [self.stream.variant(made, name) for name in ("mark", "fill", "spread")]
-        return self._scatter
+        self._scatter[2](*self._range(panel), dense, listed, which, first, panel.values)
 
     def _range(self, panel: Panel) -> tuple[tuple[int, int], tuple[int, int] | None]:
         """Return the range and work-group of the kernels that fill a block of a panel."""
@@ -208,7 +184,28 @@ class CsrReader(Reader):
 class Csr(Layout):
     """Entries alone."""
 
-    name, sparse, shared = "csr", True, False
+    name, reader, sparse, shared = "csr", CsrReader, True, False
+    panel_words = (
+        "  feature j of working vector u:  block[(place[j] - mark) * UB + u % UB]",
+        "Line 0 is zero, for features that no vector of the block has. One launch for each block, in turn.",
+    )
+    arguments: Mapping[str, str] = {
+        "indptr": "[n_pad + 1] row i is entries indptr[i] .. indptr[i + 1] - 1",
+        "indices": "feature of each entry, from 0, in the order in which a row's are summed",
+        "data": "value of each entry",
+        "dense": "[n_pad dense_columns] columns before those of the entries; not read where there are none",
+        "dense_columns": "number of them",
+        "rows": "not read by this program: any buffer",
+        "first": "the first working vector of the block",
+        "mark": "taken off a place it is the line",
+        "place": "[d - dense_columns] line of each feature in the block, mark more; mark: no working vector has it",
+        "block": "[lines UB] the working vectors of one block",
+    }
+    panel_arguments: Mapping[str, str] = {
+        "indptr": "[rows + 1] row i of the data is entries indptr[i] .. indptr[i + 1] - 1",
+        "rows": "[capacity] row of the data that each working vector is, -1 from count on",
+        "xx": "[rows] <x_i,x_i>",
+    }
 
     def cost(self, survey: Survey) -> float | None:
         return self.of_parts(survey, np.zeros(len(survey.density), bool))
@@ -231,37 +228,47 @@ class Csr(Layout):
     def price(self, survey: Survey) -> float:
         return 0.0 if sp.issparse(survey.X) else CONVERTED * survey.X.shape[1]
 
-    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        return 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
-
-    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        return self._entry_bytes(X, int(partition.counts(X).sum()), itemsize)
-
-    def _entry_bytes(self, X: Data, entries: int, itemsize: int) -> int:
-        """Return the bytes of so many entries of the rows of X: values, column numbers, and where each row begins."""
-        return 8 * X.shape[0] + entries * (itemsize + (2 if X.shape[1] <= 1 << 16 else 4))
-
-    def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
-        longest = np.sort(np.diff(entries(X).indptr))[-width:].sum()
-        return int(min(X.shape[1], longest) + 1) * width * itemsize + 4 * X.shape[1]
-
     def partition(self, profile: Profile, X: Data) -> Partition | None:
         """Number columns by falling density where there are many, so that the places that are read most stand together.
         Entries keep their order, and values of K their bits."""
         return partition.by_density(partition.counts(X)) if X.shape[1] > ORDERED else None
 
+    def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
+        own = 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
+        return own + _whole(plan) * itemsize
+
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        entry = itemsize + (2 if X.shape[1] <= 1 << 16 else 4)
+        return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._rest(plan, X).sum()) * entry
+
+    def _rest(self, plan: Plan, X: Data) -> NDArray[np.int64]:
+        """Return how many entries each column has that is not stored whole."""
+        count = partition.counts(X)
+        return count[plan.partition.order[plan.partition.dense :]] if plan.partition else count
+
+    def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
+        longest = int(np.sort(np.diff(entries(X).indptr))[-width:].sum())
+        return (min(X.shape[1], longest) + 1 + _whole(plan)) * width * itemsize + 4 * X.shape[1]
+
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
+        return self._laid(stream, *self._split(X, plan), dtype)
+
+    def _split(self, X: Data, plan: Plan) -> tuple[NDArray[np.floating], sp.csr_matrix]:
+        """Return the columns of X, less the centre, that are stored whole, (n, number), and the others in CSR."""
         X = entries(centred(X, plan.centre))
+        if self.splits and plan.partition:
+            return partition.split(X, plan.partition)
         if plan.partition:
             rank = plan.partition.widened(X.shape[1]).rank
             X = sp.csr_matrix((X.data, rank[X.indices], X.indptr), shape=X.shape)
-        return self._laid(stream, X, np.zeros((X.shape[0], 0)), dtype)
+        return np.zeros((X.shape[0], 0)), X
 
-    def _laid(self, stream: Stream, X: Any, dense: NDArray[np.floating], dtype: str) -> CsrRows:
-        """Lay out CSR rows, and the columns before theirs that are dense: (n, number)."""
-        (n, sparse), number, real, V = X.shape, dense.shape[1], np.dtype(dtype), lanes(stream.profile, dtype)
-        d, n_pad, entries = sparse + number, padded(n, V), int(X.indptr[-1])
-        indptr = np.full(n_pad + 1, entries, np.int64)
+    def _laid(self, stream: Stream, dense: NDArray[np.floating], X: sp.csr_matrix, dtype: str) -> CsrRows:
+        """Lay out CSR rows, and the columns before theirs that are dense."""
+        profile, real, V = stream.profile, np.dtype(dtype), record.lanes(stream.profile, dtype)
+        (n, sparse), number, stored = X.shape, dense.shape[1], int(X.indptr[-1])
+        d, n_pad = sparse + number, record.padded(n, V)
+        indptr = np.full(n_pad + 1, stored, np.int64)
         indptr[: n + 1] = X.indptr
         indices = X.indices.astype(np.uint16 if d <= 1 << 16 else np.int32)
         csr = Entries(stream.upload(indptr), stream.upload(indices), stream.upload(X.data.astype(real)))
@@ -271,30 +278,25 @@ class Csr(Layout):
             whole[:n] = dense
             columns = DenseColumns(stream.upload(whole), number)
         xx = stream.buffer(real.itemsize * n_pad)
-        norms = stream.kernel(sources.cl("gram/pack"), packing(stream.profile, X.dtype, X.shape[1], dtype), "norms_csr")
+        norms = stream.kernel(sources.cl("gram/pack"), record.packing(profile, X.dtype, sparse, dtype), "norms_csr")
         norms((n_pad,), None, csr.indptr, csr.data, columns, xx)
-        profile = stream.profile
-        cost = entries / max(1, n) * profile.csr_cost + number * profile.hybrid_cost + profile.value_cost
-        lengths, sizes = -np.sort(-np.diff(indptr)), (n, d, n_pad, V, entries + n_pad * number)
-        made = CsrRows(self.name, dtype, *sizes, *in_order(n, n_pad), xx, cost, cost, csr, columns, lengths)
-        check_norms(stream, made)
+        cost = stored / max(1, n) * profile.csr_cost + number * profile.hybrid_cost + profile.value_cost
+        lengths, sizes = -np.sort(-np.diff(indptr)), (n, d, n_pad, V, stored + n_pad * number)
+        places = record.in_order(n, n_pad)
+        made = CsrRows(self.name, dtype, *sizes, *places, xx, cost, cost, csr, columns, lengths)
+        record.refuse(stream.read(xx, dtype, n_pad), made)
         return made
-
-    def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> CsrReader:
-        return CsrReader(self, stream, rows, kernel)
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return one vector's width for few working vectors: an entry meets a whole block, whatever stands in it."""
-        V = lanes(profile, dtype)
+        V = record.lanes(profile, dtype)
         if profile.shape == "group":  # (a work-group's tile stands in local memory)
             return min(profile.panel, 64) if dtype == "float64" else profile.panel
         return V if shape != "many" else profile.panel * V // profile.lanes
 
-    def program(
-        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
-    ) -> tuple[str, list[str]]:
-        teams = [] if profile.shape == "vector" else [f"-DTEAMS={self._teams(self.width(profile, dtype, shape))}"]
-        return template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
+        teams = [] if profile.shape == "vector" else [f"-DTEAMS={_teams(self.width(profile, dtype, shape))}"]
+        return record.template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
 
     def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
         if not spec:
@@ -303,42 +305,58 @@ class Csr(Layout):
             yield zero_sums(spec, dtype, profile)
 
     def items(self, numbers: Mapping[str, int]) -> int:
-        return numbers["UB"] * self._teams(numbers["UB"])
-
-    def _teams(self, width: int) -> int:
-        """Return how many rows a work-group has at a time, in the group shape."""
-        return max(1, TEAM_ITEMS // width)
-
-    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
-        yield from blocks_words(numbers["UB"])
-        yield "  feature j of working vector u:  block[(place[j] - mark) * UB + u % UB]"
-        yield "Line 0 is zero, for features that no vector of the block has. One launch for each block, in turn."
-
-    def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
-        words = _ARGUMENTS | (_TILE if of_panel else {})
-        if elementwise:
-            words["uu"] = "[capacity] s of a zero row and u: sum_j e(0, u_j) over all d features"
-        return words
+        return numbers["UB"] * _teams(numbers["UB"])
 
 
 CSR = Csr()
-_ARGUMENTS = {
-    "indptr": "[n_pad + 1] row i is entries indptr[i] .. indptr[i + 1] - 1",
-    "indices": "feature of each entry, from 0, in the order in which a row's are summed",
-    "data": "value of each entry",
-    "dense": "[n_pad dense_columns] columns before those of the entries; not read where there are none",
-    "dense_columns": "number of them",
-    "rows": "not read by this program: any buffer",
-    "first": "the first working vector of the block",
-    "mark": "taken off a place it is the line",
-    "place": "[d - dense_columns] line of each feature in the block, mark more; mark: no working vector has it",
-    "block": "[lines UB] the working vectors of one block",
-}
-_TILE = {
-    "indptr": "[rows + 1] row i of the data is entries indptr[i] .. indptr[i + 1] - 1",
-    "rows": "[capacity] row of the data that each working vector is, -1 from count on",
-    "xx": "[rows] <x_i,x_i>",
-}
+
+
+class Hybrid(Csr):
+    """Entries, and columns that are dense."""
+
+    name, splits = "hybrid", True
+    rows_words = (
+        "The first dense_columns features are stored whole, and the others are numbered from there, from 0:",
+        "  feature j < dense_columns of row i:             dense[i * dense_columns + j]",
+        "  feature j < dense_columns of working vector u:  block[(1 + j) * UB + u % UB]",
+    )
+
+    def cost(self, survey: Survey) -> float | None:
+        whole = self.gain(survey.profile).whole(survey.density)
+        return MADE * self.of_parts(survey, whole) if whole.any() else None
+
+    def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
+        cells = float(survey.profile.hybrid_cost * survey.wait() * whole.sum())
+        return cells + super().of_parts(survey, whole) + survey.beside(BEGUN, 1)
+
+    def gain(self, profile: Profile) -> Gain:
+        """Return the gain of storing a column whole."""
+        return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
+
+    def partition(self, profile: Profile, X: Data) -> Partition:
+        return partition.partition(partition.counts(X), X.shape[0], gain=self.gain(profile))
+
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
+        text, made = super().program(spec, profile, dtype, shape, of_panel)
+        made.append("-DDENSE_COLUMNS")
+        if profile.shape == "vector":  # (as many rows have their sums in registers as the tile of dense rows has)
+            held, V = profile.tiles["many"]["COLUMNS"] * profile.tiles["many"]["GROUPS"], record.lanes(profile, dtype)
+            of_row = self.width(profile, dtype, shape) // V
+            made.append(f"-DAT_ONCE={min(V, 1 << max(0, (held // of_row).bit_length() - 1))}")
+        return text, made
+
+
+HYBRID = Hybrid()
+
+
+def _whole(plan: Plan) -> int:
+    """Return how many columns are stored whole."""
+    return plan.partition.dense if plan.partition else 0
+
+
+def _teams(width: int) -> int:
+    """Return how many rows a work-group has at a time, in the group shape."""
+    return max(1, TEAM_ITEMS // width)
 
 
 def scatter(profile: Profile, dtype: str, d: int = 0) -> Variant:

@@ -5,7 +5,7 @@ less than all entries of the rows, which the other sparse layouts read. Rows are
 holds. Values of K are made where they are kept, in turns: the sums of the dense columns, then what entries that meet
 add to them, in the order of the columns, so that a value has the bits of any other layout of this order.
 
-Of the vector shape: where work-groups share local memory, such rows stand as hybrid ones.
+Only the vector shape has an index: where work-groups share local memory, such rows stand as hybrid ones.
 
 Sources: inverted indices are those of text retrieval (Zobel and Moffat 2006); the product is Gustavson's of two sparse
 matrices (1978), row by row of the working vectors.
@@ -22,15 +22,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from clsvm.arrays import Data, centred, entries
+from clsvm.arrays import Data
 from clsvm.errors import BufferSizeError
-from clsvm.gram import partition
-from clsvm.gram.layouts.csr import CsrReader, CsrRows
-from clsvm.gram.layouts.hybrid import HYBRID, MADE, Hybrid
-from clsvm.gram.layouts.record import Panel, Pass, Plan, options
-from clsvm.gram.layouts.survey import Survey
+from clsvm.gram.layouts.csr import HYBRID, MADE, CsrReader, CsrRows, Hybrid
+from clsvm.gram.layouts.record import Panel, Pass, Plan, Survey, Text, options
 from clsvm.gram.partition import Gain
-from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile, shape_class
@@ -72,8 +68,6 @@ class InvertedRows(CsrRows):
 class InvertedReader(CsrReader):
     """Products over the index; among working vectors alone, over entries."""
 
-    rows: InvertedRows
-
     def over_rows(self, groups: range, panel: Panel, count: Buffer) -> Iterator[Pass]:
         r, (csr, dense, norms, _, which) = self.rows, panel.listed
         V, size = r.lanes, r.index.size
@@ -91,7 +85,7 @@ class InvertedReader(CsrReader):
 class Inverted(Hybrid):
     """An index of the entries, and columns that are dense."""
 
-    name, plain = "inverted", HYBRID.name
+    name, reader, plain = "inverted", InvertedReader, HYBRID.name
     elementwise = False  # (such sums have terms for entries that meet none)
 
     def suits(self, profile: Profile) -> bool:
@@ -116,39 +110,28 @@ class Inverted(Hybrid):
         cell = profile.hybrid_cost
         return Gain(math.sqrt(profile.hit_cost / cell), 2, BEGUN * profile.value_cost / cell)
 
-    def once(self, X: Data, room: float) -> str:
-        """Take hybrid rows: an index takes longer to make than it saves, and panels are made from entries."""
-        return HYBRID.name
-
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        (n, d), entries = X.shape, X.nnz if sp.issparse(X) else X.size
-        return super().row_bytes(plan, X, itemsize) + _bytes(n, d, entries, itemsize) // max(1, n)
+        (n, d), stored = X.shape, X.nnz if sp.issparse(X) else X.size
+        return super().row_bytes(plan, X, itemsize) + _bytes(n, d, stored, itemsize) // max(1, n)
 
     def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        assert plan.partition
-        rest = partition.counts(X)[plan.partition.order[plan.partition.dense :]]
+        rest = self._rest(plan, X)
         columns = max(1, int(np.count_nonzero(rest)))
         return super().nbytes(profile, plan, X, itemsize) + _bytes(X.shape[0], columns, int(rest.sum()), itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
-        assert plan.partition
         n, profile = X.shape[0], stream.profile
         if not self.suits(profile) or n < FEWEST:
             return HYBRID.build(stream, X, plan, dtype)
-        dense, rest = partition.split(entries(centred(X, plan.centre)), plan.partition)
-        laid = self._laid(stream, rest, dense, dtype)
+        dense, rest = self._split(X, plan)
+        laid = self._laid(stream, dense, rest, dtype)
         count = np.bincount(rest.indices, minlength=1)
         cost = _cells(profile, n, laid.dense.number, count)
         return InvertedRows(**vars(laid) | {"cost": cost}, index=_index(stream, laid, len(count)))
 
-    def reader(self, stream: Stream, rows: CsrRows, kernel: Kernel) -> InvertedReader:
-        return InvertedReader(self, stream, rows, kernel)
-
-    def program(
-        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
-    ) -> tuple[str, list[str]]:
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
-        if of_panel or not self.suits(profile):
+        if of_panel:
             return text, made
         return sources.render("gram/gram_inverted_vector", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
 

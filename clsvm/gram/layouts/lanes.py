@@ -1,6 +1,8 @@
-"""Rows in dense lane groups (packing.py): V rows side by side, with all features; and what reads any lane groups.
+"""Rows in lane groups (packing.py), V rows side by side: dense ones, with all features, and clustered ones, groups of
+like rows with the features that any of these uses.
 
-A panel is itself a set of rows in dense lane groups. Source: Catanzaro 2011, listings 3 and 4.
+Clustered rows stand in the order of the clusters. A panel is itself a set of rows in dense lane groups. Sources:
+Catanzaro 2011, listings 3 and 4; GTSVM (Cotter, Srebro and Keshet 2011), section 5.3.
 """
 
 from __future__ import annotations
@@ -8,26 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
-from clsvm.arrays import Data
+from clsvm.arrays import Data, centred, entries
+from clsvm.gram import cluster
+from clsvm.gram.layouts import record
 from clsvm.gram.layouts.packing import Columns, LaneRows, packed
-from clsvm.gram.layouts.record import (
-    Layout,
-    Panel,
-    Pass,
-    Plan,
-    Reader,
-    blocks_words,
-    in_order,
-    lanes,
-    options,
-    padded,
-    template,
-)
-from clsvm.gram.layouts.survey import Survey
+from clsvm.gram.layouts.record import Layout, Panel, Pass, Plan, Reader, Survey, Text, options
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
@@ -43,15 +36,19 @@ UNEVEN = 8  # of a tile: work-items of a compute unit that are enough to share i
 CHUNK = 128  # features of dense rows' tiles that a first-level cache holds, beside those of working vectors
 CUT = {"many": 1, "few": 4}  # chunks of features beyond which tiles of a shape class go chunk by chunk
 WAIT = 1.5  # of dense rows: see Survey.wait
-VALUE = 1.5  # of the profile's value_cost, while other values' cells are computed
-_UNREAD = "not read by this program: any buffer"
+# Of the profile's value_cost, while other values' cells are computed
+DENSE_VALUE, CLUSTERED_VALUE = 1.5, 1.4
+# Of clustered rows
+AHEAD = 64  # features by which they are fetched ahead
+RUN, SHARE = 16, 8  # lane groups of a work-item at most, work-items of a compute unit at least
+SKIPPED = 1024  # columns of a panel that a cluster may leave out
+SCATTERED = 1280  # columns beyond these by which a cell takes its time longer
+FIRST = 600.0  # dense cells that a column of a panel takes to be read for the first time,
+NEAR = 256  # but for as many that a cache holds
 
 
 class LaneReader(Reader):
     """Panels of all features, whatever a lane group's are."""
-
-    layout: Lanes
-    rows: LaneRows
 
     def __init__(self, layout: Lanes, stream: Stream, rows: LaneRows, kernel: Kernel) -> None:
         super().__init__(layout, stream, rows, kernel)
@@ -100,53 +97,67 @@ class LaneReader(Reader):
         yield Pass(groups.start, len(groups), reads, right.capacity // right.width)
 
 
+_UNREAD = dict.fromkeys(("columns_at", "columns"), "not read by this program: any buffer")
+
+
 class Lanes(Layout):
     """Rows in dense lane groups."""
 
-    name, sparse, shared = "dense", False, True
+    name, reader, sparse, shared = "dense", LaneReader, False, True
+    rows_words = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)
+    panel_words = ("  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]",)
+    arguments: Mapping[str, str] = {
+        "values": "the rows",
+        "at": "[lane groups] where each lane group begins in values",
+        "d": "number of features",
+        "panel": "[capacity d] the working vectors",
+        **_UNREAD,
+    }
+    panel_arguments: Mapping[str, str] = {
+        "values": "the working vectors: the same buffer as panel",
+        "at": "[capacity / V] at[g] = g V d",
+        "xx": "[capacity] the same buffer as uu",
+        **_UNREAD,
+    }
 
     def cost(self, survey: Survey) -> float | None:
         d = survey.X.shape[1]
-        return None if d > MAX_FEATURES and survey.used < 0.25 * d else survey.at_once(d * survey.wait(WAIT), VALUE, 2)
+        if d > MAX_FEATURES and survey.used < 0.25 * d:
+            return None
+        return survey.at_once(d * survey.wait(WAIT), DENSE_VALUE, 2)
 
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         return max(1, X.shape[1] * itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
         n, d = X.shape
-        V = lanes(stream.profile, dtype)
-        n_pad = padded(n, V)
+        V = record.lanes(stream.profile, dtype)
+        n_pad = record.padded(n, V)
         lengths, columns_at = np.full(n_pad // V, d, np.int64), np.zeros(n_pad // V + 1, np.int32)
         groups = lengths, columns_at, np.zeros(1, np.int32)
-        return packed(stream, X, plan.centre, dtype, self.name, in_order(n, n_pad), groups)
-
-    def reader(self, stream: Stream, rows: LaneRows, kernel: Kernel) -> LaneReader:
-        return LaneReader(self, stream, rows, kernel)
+        return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), groups)
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the vector's width, but 2 for two working vectors: among empty ones a line of the cache would hold a
         single feature of them, and a long panel leaves the first-level cache to the rows."""
-        return 2 if shape == "two" else lanes(profile, dtype)
+        return 2 if shape == "two" else record.lanes(profile, dtype)
 
-    def program(
-        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
-    ) -> tuple[str, list[str]]:
-        tile = self.tile(profile, dtype, shape, of_panel)
-        made = ["-DDENSE"] if of_panel or not self.sparse else []
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         family = "few" if profile.shape == "group" and shape in ("two", "few") else "lanes"
-        return template(family, spec, profile), [*made, *_numbers(tile), *self._cut(profile, shape, d, of_panel)]
+        text = record.template(family, spec, profile)
+        return text, self._options(profile, self.tile(profile, dtype, shape, of_panel), shape, d, of_panel)
 
-    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> tuple[str, list[str]] | None:
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         if profile.shape != "vector":
             return None
-        made = ["-DDENSE"] * (not self.sparse) + _numbers(self.single(profile, dtype, "many"))
         text = sources.render("gram/forward_back_lanes_vector", kernel=spec)
-        return text, [*made, *self._cut(profile, "many", d, False)]
+        return text, self._options(profile, self.single(profile, dtype, "many"), "many", d, of_panel=False)
 
-    def _cut(self, profile: Profile, shape: str, d: int, of_panel: bool) -> list[str]:
-        """Return the -D option of tiles that go chunk by chunk through many features."""
-        whole, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
-        return [f"-DCHUNK={CHUNK}"] * (whole and profile.shape == "vector" and d > most)
+    def _options(self, profile: Profile, tile: Tile, shape: str, d: int, of_panel: bool) -> list[str]:
+        """Return the -D options of a register tile, which goes chunk by chunk through many features."""
+        dense, most = of_panel or not self.sparse, CUT.get(shape, np.inf) * CHUNK
+        chunk = [f"-DCHUNK={CHUNK}"] * (dense and profile.shape == "vector" and d > most)
+        return [*["-DDENSE"] * dense, *(f"-D{name}={n}" for name, n in tile.items()), *chunk]
 
     def single(self, profile: Profile, dtype: str, shape: str) -> Tile:
         """Return the register tile of a kernel that holds one lane group at a time, in the vector shape."""
@@ -190,46 +201,106 @@ class Lanes(Layout):
             return numbers["ITEMS"]
         return V // numbers["RX"] * numbers["GROUPS"] if "RX" in numbers else V // 4 * (numbers["UB"] // 4)
 
-    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
-        if not of_panel:
-            yield "  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d"
-        yield from panel_words(numbers)
-
-    def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
-        words = _ARGUMENTS | (_TILE if of_panel else {})
-        if of_panel or not self.sparse:
-            words |= dict.fromkeys(("columns_at", "columns"), _UNREAD)
-        return words
-
 
 DENSE = Lanes()
-
-_ARGUMENTS = {
-    "values": "the rows",
-    "at": "[lane groups] where each lane group begins in values",
-    "columns": "the features that a lane group holds, ascending",
-    "columns_at": "[lane groups + 1] where a lane group's features begin in columns",
-    "d": "number of features",
-    "panel": "[capacity d] the working vectors",
-}
-_TILE = {
-    "values": "the working vectors: the same buffer as panel",
-    "at": "[capacity / V] at[g] = g V d",
-    "xx": "[capacity] the same buffer as uu",
-}
-
-
-def _numbers(tile: Tile) -> list[str]:
-    return [f"-D{name}={n}" for name, n in tile.items()]
-
-
-def panel_words(numbers: Mapping[str, str]) -> Iterator[str]:
-    """Say how working vectors stand in a panel."""
-    yield from blocks_words(numbers["UB"])
-    yield "  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]"
 
 
 def gather(profile: Profile, dtype: str, d: int = 0, shape: str = "many") -> Variant:
     """Return the program that gathers working rows into a panel of lane groups."""
     made = *options(profile, dtype, d), f"-DUB={DENSE.width(profile, dtype, shape)}"
     return Variant(f"gather {dtype} {shape}", sources.cl("gram/gather"), made, "gather")
+
+
+class Arrangement(NamedTuple):
+    """Where rows stand before any of them is laid out. order, position: as of :class:`Rows`; cells (n_pad,): of each;
+    groups: as :func:`packed` takes them."""
+
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    cells: NDArray[np.int64]
+    groups: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
+
+
+class Clustered(Lanes):
+    """Lane groups of like rows, that hold what any of theirs uses."""
+
+    name, sparse, most, in_order, elementwise = "clustered", True, MAX_FEATURES, False, False
+    rows_words = (
+        "A group holds the features that any row of it has, the others are zero for the whole group:",
+        "  feature columns[columns_at[g] + j] of row i:  values[at[g] + j * V + i % V]",
+    )
+    arguments: Mapping[str, str] = {
+        **Lanes.arguments,
+        "columns": "the features that a lane group holds, ascending",
+        "columns_at": "[lane groups + 1] where a lane group's features begin in columns",
+    }
+
+    def cost(self, survey: Survey) -> float | None:
+        n, d = survey.X.shape
+        if n < 2 or d > MAX_FEATURES or survey.used >= 0.9 * d:
+            return None
+        profile, cells = survey.profile, survey.profile.clustered_cost * survey.fill * survey.wait()
+        if profile.shape == "vector":
+            cells *= 1 + max(0.0, d - survey.fill - SKIPPED) / SCATTERED
+            cells += FIRST * min(d / n, survey.fill / profile.lanes) * max(0.0, 1 - NEAR / d)
+        return survey.at_once(cells, CLUSTERED_VALUE, 2)
+
+    def price(self, survey: Survey) -> float:
+        return survey.profile.cluster_price
+
+    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+        whole = super().nbytes(profile, plan, X, itemsize)
+        return whole if plan.fill is None else round(X.shape[0] * plan.fill * itemsize)
+
+    def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:
+        if sp.issparse(X):
+            X, plan = entries(centred(X, plan.centre)), replace(plan, centre=np.zeros(X.shape[1]))
+        order, position, _, groups = self.arranged(stream, X, plan, dtype)
+        return packed(stream, X, plan.centre, dtype, self.name, (order, position), groups)
+
+    def arranged(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> Arrangement:
+        """Return where the rows of X (n, d), dense, shall stand, for :meth:`build_part`."""
+        n, V = X.shape[0], record.lanes(stream.profile, dtype)
+        size = V * stream.profile.cluster
+        n_pad = record.padded(n, size)
+        clusters = cluster.cluster(stream, X, size, centre=plan.centre)
+        empty = n_pad - len(clusters.order)  # rows of no cluster
+        order = np.concatenate([clusters.order, np.full(empty, -1, np.int32)])
+        position = np.empty(n, np.int32)
+        position[order[order >= 0]] = np.flatnonzero(order >= 0)
+        mask = np.pad(np.repeat(clusters.mask, size // V, axis=0), ((0, empty // V), (0, 0)))
+        lengths = mask.sum(axis=1, dtype=np.int64)
+        if lengths.sum() >= 2**31:
+            raise ValueError(f"the clustered layout of {n} rows needs {lengths.sum()} columns, at most {2**31 - 1}")
+        columns_at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        groups = lengths, columns_at, np.nonzero(mask)[1].astype(np.int32)
+        return Arrangement(order, position, np.repeat(lengths, V), groups)
+
+    def build_part(
+        self, stream: Stream, X: Data, plan: Plan, dtype: str, arrangement: Arrangement, places: slice
+    ) -> LaneRows:
+        """Return the rows at some of the places, whole lane groups, of all of X, on the device."""
+        lengths, columns_at, columns = arrangement.groups
+        V, order = record.lanes(stream.profile, dtype), arrangement.order[places]
+        first, end = places.start // V, places.start // V + len(order) // V
+        begin, stop = columns_at[first], columns_at[end]
+        groups = lengths[first:end], columns_at[first : end + 1] - begin, columns[begin:stop]
+        there = np.flatnonzero(order >= 0).astype(np.int32)
+        return packed(stream, X, plan.centre, dtype, self.name, (order, there), groups)
+
+    def tile(self, profile: Profile, dtype: str, shape: str, of_panel: bool) -> Tile:
+        if of_panel or profile.shape == "group":
+            return super().tile(profile, dtype, shape, of_panel)
+        # (a lane group's columns are its own; it ends before the processor's own fetching has set in)
+        return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
+
+    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
+        if not spec:
+            yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
+
+    def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
+        items = Layout.size(self, stream, numbers, of_panel, groups, cells)
+        return items if of_panel else min(items, max(-(-items // RUN), SHARE * stream.compute_units))
+
+
+CLUSTERED = Clustered()

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
-from clsvm.gram.layouts.record import Plan, Rows, check_norms, lanes, packing
+from clsvm.gram.layouts.record import Plan, Rows, lanes, packing, refuse
 from clsvm.opencl import sources
 from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
@@ -152,7 +152,7 @@ def packed(
     for part in parts:
         packer.norms(range(part.first, part.first + part.groups), where, dense, part.values, xx)()
     stream.free(packer.centre)
-    check_norms(stream, made)
+    refuse(stream.read(xx, dtype, len(order)), made)
     return made
 
 

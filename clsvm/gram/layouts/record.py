@@ -1,7 +1,10 @@
 """What a layout of rows is: one record of a module in this package, which says all that is its own.
 
-A layout stores rows (:class:`Rows`), says what they cost, makes panels of working vectors from them, and gives kernels
-their arguments (:class:`Reader`). Letters: n rows, d features, V lanes.
+A layout stores rows (:class:`Rows`), estimates what they cost (:class:`Survey`), makes panels of working vectors from
+them, and gives kernels their arguments (:class:`Reader`). Letters: n rows, d features, V lanes.
+
+An estimate is the time of a value of K in dense cells: its multiply-adds, the kernel function and its store, and its
+part of the launches and of what a product lays out for its working vectors.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -18,7 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
 from clsvm.errors import RowTooLargeError
-from clsvm.gram.layouts.survey import Survey
+from clsvm.gram import cluster
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
@@ -28,6 +32,12 @@ from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 WHOLE = 8  # rows that choosing a working set takes at a time: n_pad is a multiple, whatever V is
+WORKING = 512  # working vectors of a product, where nothing else is known
+WAIT = 4 / 3  # times what a cell takes otherwise, where vectors are so few that rows come from memory too slowly
+LAUNCHES = 20  # of an outer iteration, about: what one takes is so many times less than the profile's step_cost
+
+Text = tuple[str, list[str]]  # of a program, and its -D options
+Places = tuple[NDArray[np.int32], NDArray[np.int32]]  # order and position of rows (see Rows)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,51 @@ class Plan:
     costs: Mapping[str, float] = field(default_factory=dict)
     fill: float | None = None
     whole: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the choice of a layout knows: rows X (n, d), the share of them in which each feature that occurs is not 0,
+    and the number of working vectors of a product."""
+
+    profile: Profile
+    X: Data
+    density: NDArray[np.float64]
+    working: int
+
+    @property
+    def n(self) -> int:
+        return max(1, self.X.shape[0])
+
+    @property
+    def used(self) -> float:
+        """Return how many features of a row are not 0, on average."""
+        return float(self.density.sum())
+
+    @property
+    def few(self) -> bool:
+        """Return whether working vectors are so few, on a CPU, that they use rows faster than memory brings them."""
+        return self.profile.shape == "vector" and shape_class(self.working) != "many"
+
+    def wait(self, times: float = WAIT) -> float:
+        """Return by what factor a cell of the rows takes longer than where working vectors are many."""
+        return times if self.few else 1.0
+
+    @cached_property
+    def fill(self) -> float:
+        """Return how many columns a cluster of the profile's size would hold, about."""
+        return cluster.sampled_fill(self.X, self.profile.lanes * self.profile.cluster)
+
+    def beside(self, values: float, launches: int) -> float:
+        """Return the cost of a value beside its cells: the kernel function and its store, as a multiple of the
+        profile's value_cost, and its share of a product's launches."""
+        shared = launches * self.profile.step_cost / LAUNCHES / (self.n * self.working)
+        return values * self.profile.value_cost + shared
+
+    def at_once(self, cells: float, values: float, launches: int) -> float:
+        """Return the cost of a value whose cells and kernel function are computed while others are stored: hardly more
+        than the longer of the two."""
+        return math.hypot(cells, values * self.profile.value_cost) + self.beside(0.0, launches)
 
 
 @dataclass(frozen=True)
@@ -137,7 +192,7 @@ class Reader(ABC):
     norms: what stands for |x|^2 in the kernel function. width: working sets are whole blocks of so many rows.
     """
 
-    def __init__(self, layout: Layout, stream: Stream, rows: Any, kernel: Kernel) -> None:
+    def __init__(self, layout: Any, stream: Stream, rows: Any, kernel: Kernel) -> None:
         self.layout, self.stream, self.rows = layout, stream, rows
         self.real = np.dtype(rows.dtype)
         self.width = layout.width(stream.profile, rows.dtype, "many")
@@ -189,16 +244,20 @@ class Reader(ABC):
 class Layout(ABC):
     """One way for rows to stand on a device; its rows have its name as their kind.
 
-    name: as plans, reports and commands say it. most: columns that it can hold. sparse: whether zeros are not stored,
-    so that taking off a centre would add entries. in_order: whether rows stand as they came; else :meth:`row_bytes` is
-    a bound. shared: whether a panel holds all of its vectors at once, so that several work-groups can share them.
-    splits: whether some columns are dense and the rest are not, as its plan's partition says. elementwise: whether
-    there are element-wise sums. plain: the layout whose
-    kernels read these rows too, where memory has no room for a store (:meth:`stored`).
+    name: as plans, reports and commands say it. reader: of its rows. most: columns that it can hold. sparse: whether
+    zeros are not stored, so that taking off a centre would add entries. in_order: whether rows stand as they came; else
+    :meth:`row_bytes` is a bound. shared: whether a panel holds all of its vectors at once, so that several work-groups
+    can share them. splits: whether some columns are dense and the rest are not, as its plan's partition says.
+    elementwise: whether there are element-wise sums. plain: the layout whose kernels read these rows too, of one whose
+    values several launches make where they are stored: it takes less memory, needs no store, and is made sooner.
+
+    For tools/emit.py: rows_words, panel_words: lines that say how rows and working vectors lie in memory. arguments:
+    what those arguments of its gram kernels are that differ between layouts; panel_arguments: over a panel.
     Lanes and blocks of panels divide 64 rows, by which responses go.
     """
 
     name: str
+    reader: type[Any]
     most: int = 2**31 - 1
     sparse: bool
     shared: bool
@@ -206,18 +265,14 @@ class Layout(ABC):
     splits: bool = False
     elementwise: bool = True
     plain: str = ""
-
-    def takes(self, spec: Spec) -> bool:
-        """Return whether this layout can compute a kernel function."""
-        return self.elementwise or not spec.element
+    rows_words: tuple[str, ...] = ()
+    panel_words: tuple[str, ...]
+    arguments: Mapping[str, str]
+    panel_arguments: Mapping[str, str]
 
     def suits(self, profile: Profile) -> bool:
         """Return whether there are kernels of its own for a kind of device."""
         return True
-
-    def stored(self, profile: Profile) -> bool:
-        """Return whether values of K are made where they are stored, by several launches, so that sums need a store."""
-        return bool(self.plain) and self.suits(profile)
 
     @abstractmethod
     def cost(self, survey: Survey) -> float | None:
@@ -231,18 +286,12 @@ class Layout(ABC):
         """Return the partition of the columns of X (n, d), where the layout has one."""
         return None
 
-    def once(self, X: Data, room: float) -> str:
-        """Return the layout for rows that are used once, or fetched by their numbers: this one may not pay for its
-        making. ``room``: bytes that dense ones may take."""
-        return self.name
-
     @abstractmethod
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
-        """Return the bytes of a row of X as it is laid out, about."""
+        """Return the bytes of a row of X as it is laid out, about: the memory limit counts on it."""
 
     def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        """Return the bytes of all rows of X as they are laid out, without their norms: an estimate, where
-        :meth:`row_bytes` is what the memory limit counts on."""
+        """Estimate the bytes of all rows of X as they are laid out, without their norms."""
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
     def block_bytes(self, plan: Plan, X: Data, itemsize: int, width: int) -> int:
@@ -254,18 +303,12 @@ class Layout(ABC):
         """Put X (n, d) on the device, less the plan's centre."""
 
     @abstractmethod
-    def reader(self, stream: Stream, rows: Any, kernel: Kernel) -> Reader:
-        """Return the reader of its rows."""
-
-    @abstractmethod
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return how many working vectors stand side by side in a panel of a shape class."""
 
     @abstractmethod
-    def program(
-        self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0
-    ) -> tuple[str, list[str]]:
-        """Return the text and the -D options of a kernel called gram over rows of d features; of_panel: of a panel.
+    def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
+        """Return a kernel called gram over rows of d features; of_panel: of a panel.
 
         Its parameters are group0, groups, base (the lane groups of a launch, and the first row of the output), then
         what :class:`Pass` says is read, then STORE_PARAMETERS UPDATE_PARAMETERS KERNEL_PARAMETERS
@@ -273,8 +316,8 @@ class Layout(ABC):
         STORE, UPDATE, HALF, SLABS, for which finish_*.mako can be included, and SECTIONS (then it begins with SECTION).
         """
 
-    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> tuple[str, list[str]] | None:
-        """Return the text and the -D options of a kernel called forward_back, one pass over rows; None without one."""
+    def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
+        """Return a kernel called forward_back, one pass over rows; None without one."""
         return None
 
     def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
@@ -295,14 +338,6 @@ class Layout(ABC):
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         """Return the work-items of a launch over lane groups, of so many cells each, in the vector shape."""
         return -(-groups // numbers.get("GROUPS", 1))
-
-    @abstractmethod
-    def explain(self, numbers: Mapping[str, str], of_panel: bool) -> Iterator[str]:
-        """Say how rows and working vectors lie in memory, in words and formulas (for emit)."""
-
-    @abstractmethod
-    def arguments(self, of_panel: bool, elementwise: bool) -> dict[str, str]:
-        """Say what those arguments of its gram kernels are that differ between layouts (for emit)."""
 
 
 def lanes(profile: Profile, dtype: str) -> int:
@@ -334,25 +369,15 @@ def padded(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
-def in_order(n: int, n_pad: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def in_order(n: int, n_pad: int) -> Places:
     """Return order and position of rows that stand as they came."""
     at = np.arange(n_pad, dtype=np.int32)
     return np.where(at < n, at, np.int32(-1)), at[:n].copy()
 
 
-def check_norms(stream: Stream, rows: Rows) -> None:
-    """Raise RowTooLargeError for rows whose squared norm overflows, which have no kernel values."""
-    refuse(stream.read(rows.xx, rows.dtype, rows.n_pad), rows)
-
-
 def refuse(norms: NDArray[Any], rows: Rows) -> None:
-    """Do as :func:`check_norms` does, with the squared norms of the first places."""
+    """Raise RowTooLargeError for a row whose squared norm, of those of the first places, overflows: it has no kernel
+    values."""
     bad = np.flatnonzero(~np.isfinite(norms))
     if bad.size:
         raise RowTooLargeError(int(rows.order[bad[0]]), rows.dtype)
-
-
-def blocks_words(UB: str) -> Iterator[str]:
-    """Say how working vectors stand in blocks."""
-    yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
-    yield "what there is beyond their number is zero:"
