@@ -11,10 +11,9 @@ element-wise sum: in each layout); but for those of wide tiles by matrix units, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,11 +23,12 @@ from clsvm.gram import programs
 from clsvm.gram import units as matrix
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.packing import LaneRows
-from clsvm.gram.layouts.record import Panel, Pass, Rows
+from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
 from clsvm.gram.programs import RowSource, made_rows
 from clsvm.gram.units import Units
 from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
+from clsvm.opencl.parts import APART
 from clsvm.opencl.stream import Buffer, Stream
 
 Slots = dict[int, Buffer]
@@ -37,7 +37,6 @@ LONGEST = 1e11
 PASSING = 8 << 20  # bytes of values at most that are stored for a sum alone: a cache holds them
 FEW = 4096  # rows of such a store that are too few: each column's entries are looked for in every one
 RESIDENT = "rows are not on the device in one piece"
-ALIGNED = 512  # bytes of which a part of a buffer begins at a multiple, on any device
 
 
 class Store(NamedTuple):
@@ -89,13 +88,15 @@ class Operator(Protocol):
 
     whole: whether all of K is on the device. resident: whether all rows are, in one piece, so that products over some
     of their lane groups (:meth:`store_rows`) and between panels (:meth:`between`) exist. share: the part of the free
-    memory that a working set may take. width: working sets are whole blocks of so many rows. units: the matrix units
-    that make wide tiles, if any.
+    memory that a working set may take. by_blocks: whether each block of working vectors is laid out anew for every
+    product, so that few of them cost less. width: working sets are whole blocks of so many rows. units: the matrix
+    units that make wide tiles, if any.
     """
 
     whole: bool = False
     resident: bool = False
     share: float = 0.5
+    by_blocks: bool = False
     units: Units | None = None
     stream: Stream
     rows: Rows
@@ -138,12 +139,6 @@ class Operator(Protocol):
         """Put K(U', U) of the rows of a square panel U and the ``count`` working vectors of another, U', into ``out``.
         Only of resident rows."""
         raise TypeError(RESIDENT)
-
-    @property
-    def by_blocks(self) -> bool:
-        """Return whether each block of working vectors is laid out anew for every product, so that few of them cost
-        less."""
-        return False
 
     def use(self, units: Units | None) -> None:
         """Take matrix units for wide tiles of all rows from here on, or none. Only of resident rows."""
@@ -199,8 +194,8 @@ class Gram(Operator):
     def __init__(self, stream: Stream, rows: Rows, kernel: Kernel, slots: Slots | None = None) -> None:
         self.stream, self.rows, self.kernel = stream, rows, kernel
         self._layout = LAYOUTS[rows.kind]
-        self._reader = reader = self._layout.reader(self._layout, stream, rows, kernel)
-        self.width, self.norms = reader.width, reader.norms
+        self.reader: Reader = self._layout.reader(self._layout, stream, rows, kernel)
+        self.width, self.by_blocks = self.reader.width, stream.profile.shape == "vector" and not self._layout.shared
         self._real = np.dtype(rows.dtype)
         self.numbers = kernel.scalars(rows.dtype)
         self._grams: dict[tuple[str, str, str], tuple[DeviceKernel, dict[str, int]]] = {}
@@ -223,27 +218,26 @@ class Gram(Operator):
             kernel(*size, r.d, part.values, part.first, self.squared)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
-        made = self._reader.panel(capacity, square)
+        made = self.reader.panel(capacity, square)
         if self.units and made.shape == "many":
             with self.stream.tentative():
                 made.squared = self.stream.buffer(made.capacity * self._real.itemsize)
         return made
 
     def panel_bytes(self, capacity: int) -> int:
-        return self._reader.panel_bytes(capacity) + (0 if self.squared is None else capacity * self._real.itemsize)
+        return self.reader.panel_bytes(capacity) + (0 if self.squared is None else capacity * self._real.itemsize)
 
     def part(self, panel: Panel, first: int, capacity: int, count: Buffer) -> Panel:
-        return self._reader.part(panel, first, capacity, count)
+        return self.reader.part(panel, first, capacity, count)
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         """Bring rows into a panel that these rows or others with as long ones made; the rest of it becomes zero, or,
         where it is not ``fresh``, keeps rows that other sets of rows brought."""
-        self._reader.gather(panel, rows, count, fresh)
+        self.reader.gather(panel, rows, count, fresh)
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Return the buffers of the rows and of their products."""
-        norms = () if self.norms is self.rows.xx else (self.norms,)
-        return (*self.rows.buffers(), *norms)
+        return tuple(dict.fromkeys((*self.rows.buffers(), self.reader.norms)))
 
     @property
     def groups(self) -> range:
@@ -252,7 +246,7 @@ class Gram(Operator):
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...] | None:
         """Return values, norms and features of a panel of lane groups, and the function's numbers."""
-        held = self._reader.of_panel(panel)
+        held = self.reader.of_panel(panel)
         return held if held is None else (*held, *self.numbers)
 
     def row_source(self) -> RowSource:
@@ -263,28 +257,23 @@ class Gram(Operator):
         product = "half tile" if tile.half and self.stream.profile.shape == "vector" else "tile"
         most = panel.capacity if tile.most is None else tile.most
         groups = range(tile.known // self.rows.lanes, -(-most // self.rows.lanes))
-        for one in self._reader.over_panel(groups, panel, tile.rows, panel, tile.count):
-            self._launch(product, panel, one, 0, store, None)
+        passes = self.reader.over_panel(groups, panel, tile.rows, panel, tile.count)
+        self._launch(product, panel, passes, 0, store, None)
 
     def respond(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, update: Update) -> None:
         groups = range(panel.capacity // self.rows.lanes)
-        for one in self._reader.over_panel(groups, panel, rows, right, count):
-            self._launch("tile update", right, one, 0, None, update)
+        self._launch("tile update", right, self.reader.over_panel(groups, panel, rows, right, count), 0, None, update)
 
     def between(self, panel: Panel, rows: Buffer, right: Panel, count: Buffer, out: Buffer) -> None:
         store = Store((out,), right.capacity, panel.capacity, self.slot(right.capacity))
-        for one in self._reader.over_panel(range(panel.capacity // self.rows.lanes), panel, rows, right, count):
-            self._launch("tile", right, one, 0, store, None)
+        groups = range(panel.capacity // self.rows.lanes)
+        self._launch("tile", right, self.reader.over_panel(groups, panel, rows, right, count), 0, store, None)
 
     def accumulate(self, panel: Panel, count: Buffer, store: Store | None, update: Update | None) -> None:
         self.over_rows(self.groups, 0, panel, count, store, update)
 
     def store_rows(self, end: int, panel: Panel, count: Buffer, store: Store) -> None:
         self.over_rows(range(end // self.rows.lanes), 0, panel, count, store, None)
-
-    @property
-    def by_blocks(self) -> bool:
-        return self.stream.profile.shape == "vector" and not self._layout.shared
 
     def of_all(self, capacity: int = 0, square: bool = False) -> Panel:
         """Return a panel of all rows in the caller's order, with room for so many at least."""
@@ -315,15 +304,14 @@ class Gram(Operator):
         if update and not store and self._layout.plain:
             self._through(groups, base, panel, count, update)
             return
-        for one in self._reader.over_rows(groups, panel, count):
-            if update or not one.sums:
-                self._launch(_product(store, update), panel, one, base, store, update)
+        passes = (one for one in self.reader.over_rows(groups, panel, count) if update or not one.sums)
+        self._launch(_product(store, update), panel, passes, base, store, update)
 
     def _through(self, groups: range, base: int, panel: Panel, count: Buffer, update: Update) -> None:
         """Add K(X, U) D to c by way of a store of a block of working vectors, and some rows, at a time; where half of
         the memory that is left holds few rows of it, by the kernels that need none."""
         stream, V, width, itemsize = self.stream, self.rows.lanes, panel.width, self._real.itemsize
-        unit = ALIGNED // (8 * V)  # lane groups whose sums begin where a part of a buffer can
+        unit = APART // (8 * V)  # lane groups whose sums begin where a part of a buffer can
         room = min(PASSING, (stream.limit - stream.held) // 2)
         step = unit * (room // (width * itemsize * V * unit))
         if step * V < min(FEW, len(groups) * V):
@@ -341,10 +329,6 @@ class Gram(Operator):
                 rest = update.problems * update.n - (first - base)
                 c = stream.part(update.c, 8 * (first - base), 8 * rest) if first > base else update.c
                 self.over_rows(some, first, panel, count, store, update._replace(c=c))
-
-    def passes(self, panel: Panel, count: Buffer) -> Iterator[Pass]:
-        """Yield the launches over all rows for a gathered panel."""
-        yield from self._reader.over_rows(self.groups, panel, count)
 
     def slot(self, capacity: int) -> Buffer:
         """Return the buffer 0, 1, ...: working vector u is kept in row u."""
@@ -364,17 +348,18 @@ class Gram(Operator):
     def held(self, groups: range, panel: Panel, count: Buffer, update: Update) -> list[Callable[[], None]]:
         """Return the launches of c += K(X, U) D over some lane groups of dense rows, for sections of a panel, to be
         repeated as the buffers change."""
-        passes = self._reader.over_rows(groups, panel, count)
         alone = len(groups) == 1 and self.stream.profile.shape == "vector"
         product = "sections, one group" if alone else "sections"
-        launches = (self._launches(product, panel, one, 0, None, update) for one in passes)
-        return [kernel.held(*launch) for kernel, *launch in chain.from_iterable(launches)]
+        passes = self.reader.over_rows(groups, panel, count)
+        each = (launch for one in passes for launch in self._launches(product, panel, one, 0, None, update))
+        return [kernel.held(*launch) for kernel, *launch in each]
 
     def _launch(
-        self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None
+        self, product: str, panel: Panel, passes: Iterable[Pass], base: int, store: Store | None, update: Update | None
     ) -> None:
-        for kernel, *launch in self._launches(product, panel, one, base, store, update):
-            kernel(*launch)
+        for one in passes:
+            for kernel, *launch in self._launches(product, panel, one, base, store, update):
+                kernel(*launch)
 
     def _launches(
         self, product: str, panel: Panel, one: Pass, base: int, store: Store | None, update: Update | None

@@ -249,7 +249,7 @@ class OnePass:
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
         step, size = self._items * programs.BLOCK, k * panel.capacity
-        for one in gram.passes(panel, count):
+        for one in gram.reader.over_rows(gram.groups, panel, count):
             for first in range(0, one.groups, step):
                 groups = min(step, one.groups - first)
                 items = -(-groups // programs.BLOCK)
