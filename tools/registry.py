@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from clsvm.gram import layouts, units
+from clsvm.gram import cluster, layouts, units
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.lanes import DENSE
+from clsvm.gram.layouts.csr import scatter, zero_sums
+from clsvm.gram.layouts.inverted import INVERTED, invert
+from clsvm.gram.layouts.lanes import DENSE, gather
+from clsvm.gram.layouts.record import packing
 from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
 from clsvm.gram.units import UNITS
 from clsvm.kernels.records import Spec
@@ -49,8 +52,7 @@ def fixed(profile: Profile) -> Iterator[Variant]:
             yield program(profile, dtype)
         yield back(profile, dtype, exact=True)
         yield from programs(profile, dtype)
-        for layout in LAYOUTS.values():
-            yield from layout.programs(profile, dtype)
+        yield from of_rows(profile, dtype)
 
 
 def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
@@ -63,10 +65,24 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
                 yield gram(spec, product, kind, dtype, profile, shape=shape)
         if made := forward_back(spec, kind, dtype, profile):
             yield made
-        yield from LAYOUTS[kind].programs(profile, dtype, spec)
+    if spec.element:
+        yield zero_sums(spec, dtype, profile)
     if profile.shape == "vector":
         for constraint in (Constraint.BIAS, Constraint.NONE):
             yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))
+
+
+def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:
+    """Yield the programs that lay out rows and fill panels with them."""
+    yield from (gather(profile, dtype, shape=shape) for shape in ("many", "two"))
+    for source in DTYPES:
+        yield Variant(
+            f"pack {source} as {dtype}", sources.cl("gram/pack"), (*packing(profile, source, 0, dtype),), "pack"
+        )
+    yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
+    yield scatter(profile, dtype)
+    if INVERTED.suits(profile):
+        yield invert(profile, dtype)
 
 
 def of_units(name: str, specs: Iterable[Spec], profile: Profile) -> Iterator[Variant]:

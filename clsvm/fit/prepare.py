@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
-from clsvm.gram import exact, layouts, precision, store, trial
+from clsvm.gram import exact, layouts, precision, store, units_check
 from clsvm.gram.blocks import BESIDE, products_of
 from clsvm.gram.layouts.lanes import DENSE
 from clsvm.gram.layouts.packing import DeviceRows
@@ -67,7 +67,7 @@ class PreparedFit:
         stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= room
         if stored:
             self.gram = store.computed(self.gram, tiles=True)
-        units, self.precision = trial.chosen(self.gram, options.precision, whole)
+        units, self.precision = units_check.chosen(self.gram, options.precision, whole)
         scale = self._plain
         if units and scale.sizes is not None and scale.extent:
             self.gram.use(units)

@@ -1,7 +1,7 @@
 """Matrix units: instructions that multiply small matrices, behind the inner products of wide tiles of dense rows.
 
 A unit is a record: its text in cl_kernels/gram (fragments, splits), the tile that suits it, and how far off an inner
-product can be. Templates gram/*_matrix_group.mako hold all the rest. Only where clsvm.gram.trial has found one right.
+product can be. Templates gram/*_matrix_group.mako hold all the rest. A unit is used where units_check.py found it right.
 """
 
 from __future__ import annotations
@@ -86,11 +86,6 @@ UNITS: tuple[Units, ...] = (
         name="mfma float32", text="gram/mfma", platform="AMD", warp=64, fragment=32, sharing=32, groups=2, blocks=2,
         depth=16, rows=64, vectors=64, least=256, error=2.0**-23,
     ),
-)  # fmt: skip
-# The first of them in OpenCL C, in a tile whose local memory any device has: for tests, since it takes far longer.
-EMULATED = Units(
-    name="emulated tf32 x 3", text="gram/mma", platform="", warp=32, fragment=8, sharing=8, groups=1, blocks=1,
-    depth=16, rows=32, vectors=32, least=0, error=2.0**-20, options=("-DEMULATED",), unroll="",
 )  # fmt: skip
 
 

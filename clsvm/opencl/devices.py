@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from clsvm.errors import DeviceError, install
-from clsvm.opencl import icd, trial, tuned
+from clsvm.opencl import icd, tuned, usable
 from clsvm.opencl.contexts import build_lock, context_of, forked, lost, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.runtime import SETTINGS, cl
@@ -94,7 +94,7 @@ def _reason(index: int, device: cl.Device, tried: bool) -> str:
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
         return f"no context could be made: {str(error).strip()[:200] or type(error).__name__}"
     with build_lock:
-        return trial.failure(index, device) if tried else ""
+        return usable.failure(index, device) if tried else ""
 
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:

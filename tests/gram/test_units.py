@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from clsvm import SVC, SVR, kernels
-from clsvm.gram import blocks, layouts, trial, units
+from clsvm.gram import blocks, layouts, units, units_check
 from clsvm.gram.products import Gram, Store, Update
-from clsvm.gram.units import EMULATED, UNITS
+from clsvm.gram.units import UNITS
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.sources import Variant
@@ -21,6 +21,11 @@ from clsvm.opencl.stream import Stream
 from tests.gram.panels import gathered, products
 
 GPU = PROFILES["gpu"]
+# The first of them in OpenCL C, in a tile whose local memory any device has: it takes far longer.
+EMULATED = replace(
+    UNITS[0], name="emulated tf32 x 3", platform="", groups=1, blocks=1, vectors=32, least=0,
+    options=("-DEMULATED",), unroll="",
+)  # fmt: skip
 # The tile of tests, and those that GPUs have
 TILES = {"small": EMULATED} | {one.text[5:]: replace(one, options=EMULATED.options, unroll="") for one in UNITS}
 SHAPES = ((190, 37, 130), (128, 16, 128), (200, 3, 65), (70, 1, 70))  # rows, features, working vectors
@@ -192,24 +197,25 @@ def _without(made: Variant) -> Variant:
 
 def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     build = {"gram": units.gram, "norms": units.norms}
-    monkeypatch.setattr(trial, "_FOUND", {})
+    monkeypatch.setattr(units_check, "_FOUND", {})
     with Stream(device, profile=GPU) as stream:
-        assert trial.found(stream) == trial.Found(None, f"no matrix units are known of {stream.info.platform}", np.nan)
+        words = f"no matrix units are known of {stream.info.platform}"
+        assert units_check.found(stream)[:2] == (None, words)
         monkeypatch.setattr(units, "UNITS", (replace(EMULATED, unroll="no OpenCL C"),))
-        assert trial.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
+        assert units_check.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
         monkeypatch.setattr(units, "UNITS", (EMULATED,))
         for name, words in (("gram", r"emulated tf32 x 3 is wrong by 0.0001"), ("norms", r".* of equal rows")):
             with monkeypatch.context() as broken:  # (two of the three products)
                 broken.setattr(units, name, lambda *given, name=name: _without(build[name](*given)))
-                assert re.match(words, trial.found(stream).why)
-            monkeypatch.setattr(trial, "_FOUND", {})
-        found = trial.found(stream)
+                assert re.match(words, units_check.found(stream).why)
+            monkeypatch.setattr(units_check, "_FOUND", {})
+        found = units_check.found(stream)
         assert (found.units, found.why) == (EMULATED, "")
         assert 0 < found.error < EMULATED.error
-        monkeypatch.setattr(trial, "measured", None)
-        assert trial.found(stream) is found
+        monkeypatch.setattr(units_check, "measured", None)
+        assert units_check.found(stream) is found
     with Stream(device, profile=PROFILES["cpu"]) as stream:
-        assert trial.found(stream).units is None
+        assert units_check.found(stream).units is None
 
 
 @pytest.mark.parametrize("tile", list(TILES))
@@ -217,7 +223,7 @@ def test_each_passes_its_trial(device: str, monkeypatch: pytest.MonkeyPatch, til
     one = replace(TILES[tile], platform="")
     monkeypatch.setattr(units, "UNITS", (one,))
     with Stream(device, profile=GPU) as stream:
-        assert trial.found(stream).units == one
+        assert units_check.found(stream).units == one
 
 
 @pytest.fixture
@@ -280,7 +286,7 @@ def test_where_they_are_not_used(device: str, emulated: None, name: str, monkeyp
     with Stream(device) as stream:
         of = blocks.BlockGram if name == "passing" else blocks.products_of
         gram = of(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
-        assert trial.chosen(gram, precision) == (None, words)
+        assert units_check.chosen(gram, precision) == (None, words)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ ORDER = [
     ["gram", "distribute"],
     ["solvers", "linalg", "nystrom", "models"],
     ["fit"],
-    ["tools", "estimators", "trial"],
+    ["tools", "estimators", "small_fit"],
     ["model_selection", "plots"],
     ["dask"],
     ["libsvm", "probability", "expression", "datasets", "__init__"],  # what users import by name

@@ -298,12 +298,6 @@ class Csr(Layout):
         teams = [] if profile.shape == "vector" else [f"-DTEAMS={_teams(self.width(profile, dtype, shape))}"]
         return record.template("csr", spec, profile), [*teams, *["-DLISTED"] * of_panel]
 
-    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
-        if not spec:
-            yield scatter(profile, dtype)
-        elif spec.element:
-            yield zero_sums(spec, dtype, profile)
-
     def items(self, numbers: Mapping[str, int]) -> int:
         return numbers["UB"] * _teams(numbers["UB"])
 

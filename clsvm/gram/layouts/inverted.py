@@ -135,10 +135,6 @@ class Inverted(Hybrid):
             return text, made
         return sources.render("gram/gram_inverted_vector", kernel=spec), [*made, f"-DWEIGHED={WEIGHED}"]
 
-    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
-        if not spec and self.suits(profile):
-            yield invert(profile, dtype)
-
 
 INVERTED = Inverted()
 

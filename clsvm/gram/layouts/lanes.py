@@ -186,15 +186,6 @@ class Lanes(Layout):
             return tiles
         return min(tiles, units * max(1, min(rounds, int(groups * cells / (units * WORTH)))))
 
-    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
-        if spec:
-            return
-        for shape in ("many", "two"):
-            yield gather(profile, dtype, shape=shape)
-        for source in ("float", "double"):
-            made = *options(profile, dtype), f"-DINPUT={source}"
-            yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), made, "pack")
-
     def items(self, numbers: Mapping[str, int]) -> int:
         V = numbers["V"]
         if "ITEMS" in numbers:
@@ -293,10 +284,6 @@ class Clustered(Lanes):
             return super().tile(profile, dtype, shape, of_panel)
         # (a lane group's columns are its own; it ends before the processor's own fetching has set in)
         return {**self.single(profile, dtype, shape), "AHEAD": AHEAD}
-
-    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
-        if not spec:
-            yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
 
     def size(self, stream: Stream, numbers: Mapping[str, int], of_panel: bool, groups: int, cells: float) -> int:
         items = Layout.size(self, stream, numbers, of_panel, groups, cells)

@@ -28,7 +28,6 @@ from clsvm.kernels import Kernel
 from clsvm.kernels.records import Spec
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile, shape_class
-from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Buffer, Stream
 
 WHOLE = 8  # rows that choosing a working set takes at a time: n_pad is a multiple, whatever V is
@@ -319,10 +318,6 @@ class Layout(ABC):
     def forward_back(self, spec: Spec, profile: Profile, dtype: str, d: int) -> Text | None:
         """Return a kernel called forward_back, one pass over rows; None without one."""
         return None
-
-    def programs(self, profile: Profile, dtype: str, spec: Spec | None = None) -> Iterator[Variant]:
-        """Yield every program of its own with a kernel function, besides gram kernels, or without one."""
-        return iter(())
 
     @abstractmethod
     def items(self, numbers: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from clsvm.opencl import caches
 from clsvm.opencl.runtime import cl
 
-PROGRAM = "clsvm.trial"  # the module that makes the fit
+PROGRAM = "clsvm.small_fit"  # the module that makes the fit
 INSIDE = "CLSVM_TRIAL"  # the variable that is set in its process, where every device counts as usable
 PASSED, FAILED = "passed", "failed: "  # how its last line of output begins
 SECONDS = 90  # that a small fit may take: slow compilers take half of that
@@ -48,7 +48,7 @@ def identity(device: cl.Device) -> list[str]:
 
 
 def _fit(index: int, device: cl.Device) -> str:
-    """Return the last line of the trial's output, made up where its process was killed; "" where nothing is known."""
+    """Return the last line of the program's output, made up where its process was killed; "" where nothing is known."""
     from multiprocessing.spawn import get_executable
 
     python = get_executable()
