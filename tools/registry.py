@@ -76,9 +76,8 @@ def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:
     """Yield the programs that lay out rows and fill panels with them."""
     yield from (gather(profile, dtype, shape=shape) for shape in ("many", "two"))
     for source in DTYPES:
-        yield Variant(
-            f"pack {source} as {dtype}", sources.cl("gram/pack"), (*packing(profile, source, 0, dtype),), "pack"
-        )
+        made = tuple(packing(profile, source, 0, dtype))
+        yield Variant(f"pack {source} as {dtype}", sources.cl("gram/pack"), made, "pack")
     yield Variant(f"cluster {dtype}", sources.cl("gram/cluster"), (*cluster.options(profile, dtype),), "assign")
     yield scatter(profile, dtype)
     if INVERTED.suits(profile):

@@ -1,7 +1,7 @@
 """Matrix units: instructions that multiply small matrices, behind the inner products of wide tiles of dense rows.
 
 A unit is a record: its text in cl_kernels/gram (fragments, splits), the tile that suits it, and how far off an inner
-product can be. Templates gram/*_matrix_group.mako hold all the rest. A unit is used where units_check.py found it right.
+product can be. Templates gram/*_matrix_group.mako hold all the rest. Only those that units_check.py finds right.
 """
 
 from __future__ import annotations
