@@ -150,10 +150,8 @@ def _sorted(patterns: NDArray[np.uint32], d: int) -> NDArray[np.intp]:
 def by_pattern(bits: NDArray[Any]) -> NDArray[np.intp]:
     """Return the order of rows of 0 and 1 (n, at most 32): the first column counts most, equal rows keep their
     order."""
-    packed = np.packbits(bits.astype(bool), axis=1)
-    key = np.zeros((len(bits), 4), np.uint8)
-    key[:, : packed.shape[1]] = packed
-    return np.argsort(key.view(">u4").ravel().astype(np.uint32), kind="stable")
+    weights = np.uint32(1) << np.arange(bits.shape[1], dtype=np.uint32)[::-1]
+    return np.argsort(bits.astype(np.uint32) @ weights, kind="stable")
 
 
 def sampled(rows: Any, d: int, most: int, cells: int) -> Any:

@@ -183,7 +183,7 @@ class Window:
         self._where = [_aligned(one) for one in (order, at, *(arranged.groups[1:] if arranged else ()))]
         kind, stored = (plan.kind if arranged else DENSE.name), int(before[-1])
         self._rows = kind, dtype, n, d, n_pad, V, stored, order, position, xx, stored / n, d
-        self._dense, self._packer = kind == DENSE.name, Packer(stream, X.dtype, dtype, plan.centre)
+        self._packer = Packer(stream, X.dtype, dtype, plan.centre)
         self._panel_at: dict[int, Buffer] = {}
 
     @contextlib.contextmanager
@@ -202,7 +202,7 @@ class Window:
             def blocks() -> Iterator[range]:
                 laid, each = 0, list(zip(self._blocks, self._cells, strict=True))
                 for some, cells in reversed(each) if backward else each:
-                    self._packer.rows(source, some, places, where, self._dense, values)()
+                    self._packer.rows(source, some, places, where, values)
                     yield some
                     stream.flush()
                     laid += cells
@@ -210,7 +210,7 @@ class Window:
                         stream.finish()
                         laid = 0
 
-            yield LaneRows(*self._rows, (part,), where, self._dense), blocks()
+            yield LaneRows(*self._rows, (part,), where), blocks()
 
     def gather(self, panel: Panel, ids: Buffer) -> None:
         """Bring the rows of X with the numbers ids (capacity,) int32, -1: none, into a panel of lane groups."""
@@ -220,8 +220,8 @@ class Window:
             self._panel_at[panel.capacity] = stream.upload(np.array(groups, np.int64) * panel.width * d)
         where = Columns(*[self._panel_at[panel.capacity]] * 3)
         with stream.view(self._X) as (source, begin):
-            self._packer.rows(Source(0, n, d, source, begin), groups, ids, where, True, panel.values)()
-        self._packer.norms(groups, where, True, panel.values, panel.uu)()
+            self._packer.rows(Source(0, n, d, source, begin), groups, ids, where, panel.values)
+        self._packer.norms(groups, where, panel.values, panel.uu)
         panel.filled = True
 
 

@@ -134,8 +134,8 @@ class SmallBatchPredictor:
         rows, packer, held = self._laid, self._packer, []
         for part in rows.parts:
             if some := range(part.first, min(groups, part.first + part.groups)):
-                pack = packer.rows(self._source, some, self._order, rows.at, True, part.values)
-                held += [pack.held(), packer.norms(some, rows.at, True, part.values, rows.xx).held()]
+                held.append(packer.rows(self._source, some, self._order, rows.at, part.values, held=True))
+                held.append(packer.norms(some, rows.at, part.values, rows.xx, held=True))
         for D, (panel, numbers, pieces) in zip(self._own, self._loads, strict=True):
             update = Update(self._problems, MOST, self._sums, D, panel.capacity, len(pieces))
             held += self._gram.held(range(groups), panel, numbers, update)

@@ -66,7 +66,7 @@ class LaneReader(Reader):
 
     def gather(self, panel: Panel, rows: Buffer, count: Buffer, fresh: bool = True) -> None:
         r, stream = self.rows, self.stream
-        if fresh and not (r.dense and panel.filled):  # (of other rows all features are written over)
+        if fresh and not (r.at.dense and panel.filled):  # (of other rows all features are written over)
             stream.clear(panel.values, panel.nbytes)
             stream.clear(panel.uu, panel.capacity * self.real.itemsize)
         panel.filled = True
@@ -74,7 +74,7 @@ class LaneReader(Reader):
             self._gathers[panel.shape] = stream.variant(gather(stream.profile, r.dtype, r.d, panel.shape))
         size = (panel.capacity, 1 if stream.profile.shape == "vector" else 32)
         for part in r.parts:
-            arguments = part, r.at, int(r.dense), self.norms, r.d, count, rows, panel.values, panel.uu
+            arguments = part, r.at, int(r.at.dense), self.norms, r.d, count, rows, panel.values, panel.uu
             self._gathers[panel.shape](size, None, *arguments)
 
     def of_panel(self, panel: Panel) -> tuple[Any, ...]:
@@ -133,9 +133,8 @@ class Lanes(Layout):
         n, d = X.shape
         V = record.lanes(stream.profile, dtype)
         n_pad = record.padded(n, V)
-        lengths, columns_at = np.full(n_pad // V, d, np.int64), np.zeros(n_pad // V + 1, np.int32)
-        groups = lengths, columns_at, np.zeros(1, np.int32)
-        return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), groups)
+        lengths = np.full(n_pad // V, d, np.int64)
+        return packed(stream, X, plan.centre, dtype, self.name, record.in_order(n, n_pad), [lengths])
 
     def width(self, profile: Profile, dtype: str, shape: str) -> int:
         """Return the vector's width, but 2 for two working vectors: among empty ones a line of the cache would hold a

@@ -8,7 +8,7 @@ all of them (:class:`DeviceRows`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,9 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from clsvm.arrays import Data
-from clsvm.gram.layouts.record import Plan, Rows, lanes, packing, refuse
+from clsvm.gram.layouts.record import Places, Plan, Rows, lanes, packing, refuse
 from clsvm.opencl import sources
-from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.stream import Buffer, Stream
 
 _STAGING = 256 << 20  # bytes of the caller's rows on the device at a time, where the host's memory is not shared
@@ -40,14 +39,18 @@ class Columns(NamedTuple):
     columns_at: Buffer
     columns: Buffer
 
+    @property
+    def dense(self) -> bool:
+        """Return whether every group has all features: nothing else is listed then."""
+        return self.columns is self.at
+
 
 @dataclass(frozen=True)
 class LaneRows(Rows):
-    """Rows in lane groups. dense: every group holds all features."""
+    """Rows in lane groups."""
 
     parts: tuple[Part, ...]
     at: Columns
-    dense: bool
 
     def buffers(self) -> tuple[Buffer, ...]:
         return (self.xx, *dict.fromkeys(self.at), *(part.values for part in self.parts))
@@ -87,22 +90,9 @@ class Source(NamedTuple):
     begin: int
 
 
-class Launch(NamedTuple):
-    """A kernel with its range, work-group and arguments, to be launched or to be held for later."""
-
-    kernel: DeviceKernel
-    arguments: tuple[Any, ...]
-
-    def __call__(self) -> None:
-        self.kernel(*self.arguments)
-
-    def held(self) -> Callable[[], None]:
-        """Return what launches it again and again."""
-        return self.kernel.held(*self.arguments)
-
-
 class Packer:
-    """What brings rows of a dtype, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees its centre."""
+    """The kernels that bring rows of a dtype, less ``centre`` (d,), into lane groups of ``dtype``. The caller frees its
+    centre. held: a launch is not made but returned, to be repeated."""
 
     def __init__(self, stream: Stream, source: DTypeLike, dtype: str, centre: NDArray[np.float64]) -> None:
         self._profile, self._d = stream.profile, len(centre)
@@ -110,17 +100,19 @@ class Packer:
         self._pack, self._norms = (stream.kernel(*made, name) for name in ("pack", "norms_lanes"))
         self.centre = stream.upload(centre.astype(stream.profile.finest))
 
-    def rows(self, source: Source, groups: range, order: Buffer, where: Columns, dense: bool, values: Buffer) -> Launch:
-        """Return the launch that packs lane groups: position i stands in the source's row order[i] - row0."""
+    def rows(
+        self, source: Source, groups: range, order: Buffer, where: Columns, values: Buffer, held: bool = False
+    ) -> Any:
+        """Pack lane groups: position i stands in the source's row order[i] - row0."""
         width = 1 if self._profile.shape == "vector" else 64
-        arguments = *source, groups.start, order, self.centre, where, int(dense), values
-        return Launch(self._pack, ((width, len(groups)), (width, 1), *arguments))
+        arguments = *source, groups.start, order, self.centre, where, int(where.dense), values
+        return (self._pack.held if held else self._pack)((width, len(groups)), (width, 1), *arguments)
 
-    def norms(self, groups: range, where: Columns, dense: bool, values: Buffer, xx: Buffer) -> Launch:
-        """Return the launch that takes the squared norms of lane groups."""
+    def norms(self, groups: range, where: Columns, values: Buffer, xx: Buffer, held: bool = False) -> Any:
+        """Compute the squared norms of lane groups."""
         items = len(groups) * (1 if self._profile.shape == "vector" else self._profile.lanes)
-        arguments = groups.start, self._d, values, where.at, where.columns_at, int(dense), xx
-        return Launch(self._norms, ((items,), None, *arguments))
+        arguments = groups.start, self._d, values, where.at, where.columns_at, int(where.dense), xx
+        return (self._norms.held if held else self._norms)((items,), None, *arguments)
 
 
 def packed(
@@ -129,28 +121,29 @@ def packed(
     centre: NDArray[np.float64],
     dtype: str,
     kind: str,
-    places: tuple[NDArray[np.int32], NDArray[np.int32]],
-    groups: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]],
+    places: Places,
+    groups: Sequence[NDArray[Any]],
 ) -> LaneRows:
-    """Return X in lane groups. groups: how many features each holds, where these begin among the columns, and those."""
-    d, (order, position), (lengths, columns_at, columns) = X.shape[1], places, groups
-    V, real, dense = lanes(stream.profile, dtype), np.dtype(dtype), kind == "dense"
+    """Return X in lane groups. groups: how many features each holds, and, unless it holds all, where these begin among
+    the columns, and those."""
+    d, (order, position), (lengths, *listed) = X.shape[1], places, groups
+    V, real = lanes(stream.profile, dtype), np.dtype(dtype)
     packer = Packer(stream, X.dtype, dtype, centre)
     parts, at = _split(stream, lengths * V * real.itemsize)
     begins = stream.upload(at // real.itemsize)
-    where = Columns(begins, *((begins, begins) if dense else (stream.upload(columns_at), stream.upload(columns))))
+    where = Columns(begins, *(map(stream.upload, listed) if listed else (begins, begins)))
     for there, source, order_buffer in _staged(stream, X, order, V):
         for part in parts:
             some = range(max(there.start, part.first), min(there.stop, part.first + part.groups))
             if some:
-                packer.rows(source, some, order_buffer, where, dense, part.values)()
+                packer.rows(source, some, order_buffer, where, part.values)
         stream.finish()
     stored, rows_there = int(lengths.sum()) * V, len(position)
     cost, sizes = stored / max(1, rows_there), (rows_there, d, len(order), V, stored)
     xx = stream.buffer(real.itemsize * len(order))
-    made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where, dense)
+    made = LaneRows(kind, dtype, *sizes, order, position, xx, cost, d, tuple(parts), where)
     for part in parts:
-        packer.norms(range(part.first, part.first + part.groups), where, dense, part.values, xx)()
+        packer.norms(range(part.first, part.first + part.groups), where, part.values, xx)
     stream.free(packer.centre)
     refuse(stream.read(xx, dtype, len(order)), made)
     return made
