@@ -27,7 +27,7 @@ from clsvm.fit import checkpoint, host, prepare, sharded, side_by_side
 from clsvm.fit.prepare import PreparedFit
 from clsvm.fit.run import FitContext, Fitted, Worker
 from clsvm.fit.sharded import ShardedFit
-from clsvm.gram.layouts.packing import DeviceRows
+from clsvm.gram.layouts.lanes import DeviceRows
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.opencl.devices import default_profile, find, listed
 from clsvm.opencl.profiles import Profile

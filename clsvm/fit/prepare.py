@@ -16,8 +16,7 @@ from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
 from clsvm.gram import exact, layouts, precision, store, units_check
 from clsvm.gram.blocks import BESIDE, products_of
-from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.packing import DeviceRows
+from clsvm.gram.layouts.lanes import DENSE, DeviceRows
 from clsvm.gram.layouts.record import Plan
 from clsvm.gram.precision import Scales
 from clsvm.gram.products import Operator

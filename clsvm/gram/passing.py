@@ -26,8 +26,7 @@ from clsvm import arrays
 from clsvm.arrays import Data
 from clsvm.errors import DeviceError, MemoryLimitError
 from clsvm.gram import layouts
-from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, Arrangement
-from clsvm.gram.layouts.packing import Columns, LaneRows, Packer, Part, Source
+from clsvm.gram.layouts.lanes import CLUSTERED, DENSE, Arrangement, Columns, LaneRows, Packer, Part, Source
 from clsvm.gram.layouts.record import Panel, Plan, Rows, in_order, lanes
 from clsvm.gram.responses import whole_tiles
 from clsvm.opencl.stream import Buffer, Stream

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from clsvm.gram import programs
 from clsvm.gram import units as matrix
 from clsvm.gram.layouts import LAYOUTS
-from clsvm.gram.layouts.packing import LaneRows
+from clsvm.gram.layouts.lanes import LaneRows
 from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
 from clsvm.gram.programs import RowSource, made_rows
 from clsvm.gram.units import Units

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from clsvm.arrays import Data
 from clsvm.gram import layouts
-from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.packing import Packer, Source
+from clsvm.gram.layouts.lanes import DENSE, Packer, Source
 from clsvm.gram.layouts.record import Panel, Plan, refuse
 from clsvm.gram.products import Gram, Update
 from clsvm.kernels import Kernel

@@ -14,7 +14,7 @@ from clsvm import SVC
 from clsvm.fit import host, prepare
 from clsvm.fit.run import FitContext
 from clsvm.gram import exact
-from clsvm.gram.layouts.packing import DeviceRows
+from clsvm.gram.layouts.lanes import DeviceRows
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
 
