@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import gtsvm, sets
-from benchmarks.__main__ import main
-from clsvm import SVC, arrays, kernels
+from clsvm import arrays, kernels
 from clsvm.gram import cluster, layouts
 from clsvm.gram.products import Gram
-from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.stream import Stream
 
 
@@ -126,9 +123,8 @@ def test_all_lengths_of_a_word_and_no_rows(device: str) -> None:
         for empty in (np.zeros((0, 5)), sp.csr_matrix((0, 5))):
             assert cluster.cluster(stream, empty, 4).mask.shape == (0, 5)
         assert members(cluster.cluster(stream, np.zeros((3, 0)), 2)) == [[0, 1], [2]]
-        assert members(check(stream, np.zeros((7, 5)), 16, 64)) == [
-            random_walk(7).tolist()
-        ]  # fewer rows than a cluster
+        fewer = check(stream, np.zeros((7, 5)), 16, 64)  # than a cluster holds
+        assert members(fewer) == [random_walk(7).tolist()]
 
 
 def test_explicit_zeros_and_a_centre(device: str) -> None:
@@ -189,18 +185,6 @@ def test_the_layout_stores_what_the_clusters_use(device: str, profile: str, form
     np.testing.assert_allclose(K, rbf(X, X), atol=1e-5)
 
 
-@pytest.mark.parametrize(("cost", "chosen"), [(1.01, "dense"), (0.99, "csr")])
-def test_the_cheapest_layout_is_chosen(cost: float, chosen: str) -> None:
-    X = sp.random(400, 60, 0.25, "csr", np.float32, random_state=0)
-    spec = kernels.make("rbf", gamma=1.0).spec
-    profile = replace(PROFILES["cpu"], clustered_cost=100.0, hybrid_cost=100.0, hit_cost=1000.0)
-    none, one = (layouts.choose(replace(profile, csr_cost=each), X, spec).costs for each in (0.0, 1.0))
-    each = (cost * one["dense"] - none["csr"]) / (one["csr"] - none["csr"])
-    plan = layouts.choose(replace(profile, csr_cost=each), X, spec)
-    assert plan.kind == chosen
-    assert plan.costs["csr"] == pytest.approx(cost * plan.costs["dense"])
-
-
 @pytest.mark.parametrize(
     ("name", "limits"), [("a9a", (60.4, 51.0, 48.0)), ("mnist8", (426, 375, 362))], ids=["a9a", "mnist"]
 )
@@ -210,52 +194,3 @@ def test_table_2(device: str, data_folder: Path, name: str, limits: tuple[float,
     with Stream(device) as stream:
         for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
             assert cluster.cluster(stream, X, gtsvm.SIZE, active, "random").nonzeros <= limit
-
-
-def test_the_command(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "table.json"
-    assert main(["gtsvm", "--table", "2", "--sets", "digits8", "--device", device, "--out", str(out)]) == 0
-    assert "digits8 1347x64" in capsys.readouterr().out
-    (row,) = json.loads(out.read_text())["rows"]
-    assert [one["active"] for one in row["active"]] == [16, 64, None]
-    assert all(row["nonzeros"] <= one["nonzeros"] <= 64 for one in (*row["active"], row["layout"]))
-    (cells,) = gtsvm.clustering_table(json.loads(out.read_text()) | {"rows": [row | {"set": "a9a"}]}).rows
-    assert cells[1] == f"{row['nonzeros']:.1f} / 13.9"
-    assert cells[6] == f"{row['active'][2]['nonzeros']:.1f} / 45.7"
-    assert cells[7].endswith(" / 0.24")
-    with pytest.raises(SystemExit):
-        main(["gtsvm", "--table", "1"])
-
-
-def test_rows_that_clusters_are_not_for() -> None:
-    """Rows that are read by their numbers stand as entries where those are sooner read than dense ones; checks take the
-    layout that they are estimated to take less time with."""
-    plan = layouts.Plan("clustered", np.zeros(9), "", costs={"dense": 9.0, "csr": 2.0, "clustered": 4.0})
-    X = np.zeros((5, 9))
-    for whole, expected in (({"dense": 9.0, "csr": 7.0}, "csr"), ({"dense": 9.0, "csr": 8.0}, "dense"), ({}, "dense")):
-        assert layouts.gathered(replace(plan, whole=whole), X).kind == expected
-    index = replace(plan, kind="inverted")
-    for free, costs, expected in (
-        (False, {}, "hybrid"),
-        (True, {}, "csr"),
-        (True, {"hybrid": 3.0}, "hybrid"),
-    ):
-        assert layouts.gathered(replace(index, costs=costs), X, free=free).kind == expected
-    assert layouts.gathered(replace(plan, kind="hybrid"), X, free=True).kind == "hybrid"
-    entries = sp.csr_matrix(X)
-    assert layouts.cheaper(plan, entries).kind == "csr"
-    assert layouts.cheaper(plan, X).kind == "clustered"
-    assert layouts.cheaper(replace(plan, costs={}), entries).kind == "clustered"
-    assert layouts.cheaper(replace(plan, kind="csr"), entries).kind == "csr"
-
-
-@pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])
-def test_reports_say_why_another_layout_was_taken(device: str, layout: str) -> None:
-    """Pairs of classes read rows by their numbers; rows beyond the memory pass through as entries."""
-    X = sp.random(600, 50, 0.2, "csr", np.float32, random_state=0)
-    y = np.arange(600) % 3
-    found = SVC(gamma=0.5, layout=layout, device=device).fit(X, y).fit_report_.layout
-    assert ("and so not" in found) == (layout != "csr" and not found.startswith(layout))
-    assert layout == "csr" or f"and so not {layout}" in found
-    given = SVC(kernel="precomputed", layout="dense", device=device).fit((X @ X.T).toarray(), y).fit_report_.layout
-    assert "and so not" not in given

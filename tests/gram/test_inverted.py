@@ -14,7 +14,7 @@ from clsvm.gram import layouts, products
 from clsvm.gram.blocks import products_of
 from clsvm.gram.layouts import inverted
 from clsvm.gram.layouts.csr import CsrRows
-from clsvm.gram.layouts.inverted import InvertedRows, meeting
+from clsvm.gram.layouts.inverted import meeting
 from clsvm.gram.partition import Partition
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.opencl.profiles import PROFILES
@@ -46,36 +46,15 @@ def plan_of(X: sp.csr_matrix, made: Partition) -> layouts.Plan:
     return layouts.Plan("inverted", np.zeros(X.shape[1]), "", made)
 
 
-@pytest.mark.parametrize("parts", [1, 64])
-def test_the_index_has_every_entry(device: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many items make it."""
-    monkeypatch.setattr(inverted, "PARTS", parts)
-    X, made = rows_of()
-    with Stream(device) as stream:
-        rows = layouts.build(stream, X, plan_of(X, made), "float32")
-        assert isinstance(rows, InvertedRows)
-        index, count, entries = rows.index, -(-300 // 64), rows.entries(300)
-        assert index.size == 64
-        starts = stream.read(index.indptr, np.int64, 301)[::64]
-        ends = stream.read(index.ends, np.int32, (count, index.columns + 2))[:, :-1]
-        at, values = stream.read(index.rows, np.uint16, entries), stream.read(index.values, np.float32, entries)
-        whole = stream.read(rows.dense.values, np.float32, (rows.n_pad, rows.dense.number))
-    found = np.zeros((300, 120), np.float32)
-    found[:, made.order[:3]] = whole[:300]
-    for b in range(count):
-        for k in range(index.columns):
-            run = slice(starts[b] + ends[b, k], starts[b] + ends[b, k + 1])
-            assert (np.diff(at[run].astype(int)) > 0).all()
-            found[64 * b + at[run], made.order[3 + k]] = values[run]
-    np.testing.assert_array_equal(found, X.toarray())
-
-
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("dense", [0, 3])
+@pytest.mark.parametrize(("dense", "parts"), [(0, 1), (3, 64)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products_over_some_of_the_rows(device: str, dtype: str, dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_over_some_of_the_rows(
+    device: str, dtype: str, dense: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whole blocks and parts of them, stored or passing by a store of a few rows, to the bits of hybrid rows; values
-    that no launch has to touch stay as they were."""
+    that no launch has to touch stay as they were; however many items make the index."""
+    monkeypatch.setattr(inverted, "PARTS", parts)
     X, made = rows_of(dense=dense)
     kernel, real = kernels.make("rbf", gamma=0.1), np.dtype(dtype)
     chosen = [5, -1, 299, *range(100, 170)]
@@ -172,9 +151,8 @@ def test_rows_of_one_part(device: str, form: str) -> None:
     made, kernel = Partition(np.arange(12, dtype=np.int32), 12 * (form == "dense")), kernels.make("rbf", gamma=0.1)
     with Stream(device) as stream:
         gram = Gram(stream, layouts.build(stream, X, plan_of(X, made), "float32"), kernel)
-        np.testing.assert_allclose(
-            gram.values(gathered(stream, gram, 70).panel, 70), kernel(X.toarray(), X.toarray()), atol=2e-6
-        )
+        found = gram.values(gathered(stream, gram, 70).panel, 70)
+    np.testing.assert_allclose(found, kernel(X.toarray(), X.toarray()), atol=2e-6)
 
 
 def test_blocks_grow_where_columns_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +175,8 @@ def test_cost_counts_entries_that_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "inverted" not in layouts.choose(PROFILES["gpu"], rare, kernels.BUILTIN["rbf"]).costs
     assert "inverted" not in layouts.choose(profile, rare, kernels.BUILTIN["laplacian"]).costs
     made = layouts.choose(profile, sp.hstack([common, rare], "csr"), kernels.BUILTIN["rbf"], "inverted").partition
-    assert made is not None
-    assert (
-        made.dense == 40
-    )  # (half of the rows have them: a quarter of the entries meet, each of which takes as long as 50 cells)
+    assert made
+    assert made.dense == 40  # (half of the rows have them: a quarter of the entries meet, each as long as 50 cells)
 
 
 def test_few_rows_and_work_groups_have_no_index(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

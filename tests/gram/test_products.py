@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,13 @@ import scipy.sparse as sp
 from benchmarks.host import counting
 from clsvm import kernels
 from clsvm.gram import layouts, products
-from clsvm.gram.layouts import record
+from clsvm.gram.layouts import LAYOUTS, lanes, record
 from clsvm.gram.products import Gram, Store, Tile, Update
-from clsvm.gram.programs import SECTION
+from clsvm.gram.programs import SECTION, SLABS
 from clsvm.gram.programs import gram as gram_program
+from clsvm.gram.sums import Sums
 from clsvm.opencl import devices
-from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs
 from tests.conftest import take_profile, thrifty
@@ -28,6 +31,8 @@ NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
 TOLERANCE = {"float32": 4e-6, "float64": 1e-13}
 USUAL = ("rbf", "poly", "laplacian")  # functions of each form, and one with an integer
 SIZES = ((1, 3), (17, 1), (17, 5), (4097, 7))
+ELEMENTWISE = ("laplacian", "dense"), ("laplacian", "csr")
+FAR = 8 << 20  # bytes of a store beyond which values go past the caches (epilogue.mako)
 
 
 def layouts_of(name: str) -> list[str]:
@@ -101,13 +106,6 @@ def test_records(device: str, name: str, kind: str, dtype: str) -> None:
         check(device, name, kind, dtype, n, d, 37)
 
 
-@pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_elementwise_sums_in_the_group_shape(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLSVM_PROFILE", "gpu")
-    for n, d in (*SIZES[:3], (300, 21)):
-        check(device, "laplacian", kind, "float32", n, d, 70)
-
-
 @pytest.mark.parametrize("profile_name", ["cpu", "gpu"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_terms_of_two_zeros_count(
@@ -134,18 +132,18 @@ def test_a_clustered_elementwise_sum_is_refused(device: str) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
-def test_shapes(device: str, profile: str, kind: str, dtype: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [*(("rbf", kind) for kind in LAYOUTS), *ELEMENTWISE])
+def test_shapes(device: str, profile: str, name: str, kind: str, dtype: str) -> None:
     if profile == "gpu-pair" and dtype == "float64":
         with pytest.raises(ValueError, match="double precision"):
-            check(device, "rbf", kind, dtype, 5, 2, 3)
+            check(device, name, kind, dtype, 5, 2, 3)
         return
     for n, d in (*SIZES[:3], (300, 21)):
-        check(device, "rbf", kind, dtype, n, d, 70, sparse=n > 200)
+        check(device, name, kind, dtype, n, d, 70, sparse=n > 200)
 
 
 @pytest.mark.oclgrind
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
+@pytest.mark.parametrize("kind", list(LAYOUTS))
 def test_small_shapes(device: str, profile: str, kind: str) -> None:
     check(device, "rbf", kind, "float32", 19, 3, 9)
 
@@ -185,7 +183,7 @@ def test_buffers_are_split(device: str, kind: str, monkeypatch: pytest.MonkeyPat
     check(device, "rbf", kind, "float32", 1200, 30, 8)
 
 
-@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid", "inverted"])
+@pytest.mark.parametrize("kind", list(LAYOUTS))
 @pytest.mark.parametrize("name", ["cpu", "short", "gpu"])
 def test_rows_are_padded_to_whole_passes(device: str, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
     """Also where fewer doubles than that are a vector; what pads is nobody's row."""
@@ -208,7 +206,7 @@ def test_same_bits_in_every_layout(device: str) -> None:
     rng = np.random.default_rng(1)
     X = (rng.normal(size=(50, 12)) * (rng.random((50, 12)) < 0.5)).astype(np.float32)
     values = []
-    for kind in ("dense", "clustered", "csr", "hybrid", "inverted"):
+    for kind in LAYOUTS:
         with Stream(device) as stream:
             gram = products_of(stream, X, make("linear"), kind)
             found = tile(stream, gram, gathered(stream, gram, 50))[:50, :50]
@@ -342,11 +340,126 @@ def test_long_launches_are_split(device: str, kind: str, monkeypatch: pytest.Mon
     np.testing.assert_allclose(found[0][0], D[:, :130] @ expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", list(kernels.BUILTIN))
-def test_expression_is_the_oracle(name: str) -> None:
-    """The tree in NumPy, which OpenCL's text is made from, equals the function written independently."""
-    rng = np.random.default_rng(2)
-    X, Y = rng.normal(size=(6, 4)), rng.normal(size=(5, 4))
-    kernel = make(name)
-    X, Y = (np.abs(X), np.abs(Y)) if kernel.spec.nonnegative else (X, Y)
-    np.testing.assert_allclose(kernel.evaluate(X, Y), kernel(X, Y), rtol=1e-12, atol=1e-14)
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "m"), [("rbf", 150), ("rbf", 11), ("laplacian", 150)])
+@pytest.mark.parametrize("profile", ["cpu", "cpu8"])
+def test_features_in_chunks(
+    device: str, monkeypatch: pytest.MonkeyPatch, profile: str, name: str, m: int, dtype: str
+) -> None:
+    """Of no whole number of chunks, working vectors or lane groups; of all rows, of a panel, and of its half."""
+    take_profile(profile, device, monkeypatch)
+    n, d = 500, 83
+    X = np.random.default_rng(0).normal(size=(n, d))
+    found = []
+    monkeypatch.setattr(lanes, "UNEVEN", 0)  # (an item of a panel has several tiles, as of many rows)
+    for chunk in (10**9, 16):
+        monkeypatch.setattr(lanes, "CHUNK", chunk)
+        with Stream(device) as stream:
+            gram = products_of(stream, X, kernels.make(name, gamma=0.5 / d), "dense", dtype)
+            made = gram_program(gram.kernel.spec, "both", "dense", dtype, stream.profile, d, shape_class(m))
+            assert (f"-DCHUNK={chunk}" in made.options) == (chunk < d)
+            panel, _, count = gathered(stream, gram, m)
+            c, kept = stream.wide(np.zeros(gram.rows.n_pad)), store(stream, gram, panel)
+            D = stream.wide(np.random.default_rng(1).normal(size=panel.capacity))
+            gram.accumulate(panel, count, kept, Update(1, gram.rows.n_pad, c, D, panel.capacity))
+            of = gathered(stream, gram, m, square=True)
+            whole, half = (tile(stream, gram, of, half=half)[:m, :m] for half in (False, True))
+            found.append((stored(stream, gram, kept)[:m], stream.read_wide(c, n), whole, np.tril(half)))
+    for whole, cut in zip(*found, strict=True):
+        np.testing.assert_array_equal(whole, cut)
+    np.testing.assert_array_equal(np.tril(found[0][2]), found[0][3])
+    np.testing.assert_allclose(found[1][0], kernels.make(name, gamma=0.5 / d)(X, X[:m]).T, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 7])
+def test_one_pass_in_chunks(device: str, monkeypatch: pytest.MonkeyPatch, outputs: int) -> None:
+    """Forward and back over more vectors and features than a tile takes at a time."""
+    take_profile("cpu", device, monkeypatch)
+    n, d, m, found = 900, 83, 150, []
+    X, V = np.random.default_rng(0).normal(size=(n, d)), np.random.default_rng(1).normal(size=(outputs, m))
+    for chunk in (10**9, 16):
+        monkeypatch.setattr(lanes, "CHUNK", chunk)
+        with Stream(device) as stream:
+            gram = products_of(stream, X, kernels.make("rbf", gamma=0.5 / d), "dense")
+            panel, _, _ = gathered(stream, gram, m, square=True)
+            found.append(Sums(gram, panel, m, outputs).forward_back(V))
+    K = kernels.make("rbf", gamma=0.5 / d)(X, X[:m])
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[1], (V @ K.T) @ K, rtol=0, atol=1e-5 * np.abs((V @ K.T) @ K).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [41, 10])
+def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m: int, dtype: str) -> None:
+    """Long rows of which all entries meet the working vectors, and others of which few do, in turns: the bits of dense
+    rows in this order of columns, whichever of both a row comes after."""
+    take_profile("cpu", device, monkeypatch)
+    n, d, rng = 150, 4000, np.random.default_rng(0)
+    thick = np.arange(n) < m - 1
+    thick[m:] = rng.random(n - m) < 0.7
+    density = np.where(thick[:, None], 0.65, 0.2) * ((np.arange(d) < 1000) == thick[:, None])
+    there = rng.random((n, d)) < density
+    X, found = (rng.normal(size=(n, d)) * there).astype(dtype), []
+    for kind in ("hybrid", "dense"):
+        with Stream(device) as stream:
+            gram = products_of(stream, X, kernels.make("poly", gamma=0.5 / d), kind, dtype)
+            if kind == "hybrid":
+                made = layouts.choose(stream.profile, X, gram.kernel.spec, kind).partition
+                assert made is not None
+                assert 0 < made.dense < d / 2
+                X = np.ascontiguousarray(X[:, made.chain])
+            panel, _, count = gathered(stream, gram, m)
+            kept = store(stream, gram, panel)
+            gram.accumulate(panel, count, kept, None)
+            found.append(stored(stream, gram, kept)[:m])
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], gram.kernel(X[:m], X), rtol=0, atol=100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["dense", "clustered", "csr", "hybrid"])
+def test_values_that_go_past_the_caches(device: str, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str) -> None:
+    """In one buffer and in slabs, beside an update and without: the values of small stores, and nothing beyond them."""
+    take_profile("cpu", device, monkeypatch)
+    n, m, real = 16461, 600, np.dtype(dtype)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3)) * (rng.random((n, 3)) < 0.6)
+    with Stream(device) as stream:
+        gram = products_of(stream, X, make("rbf"), kind, dtype)
+        panel, _, count = gathered(stream, gram, m)
+        n_pad, slot = gram.rows.n_pad, gram.slot(panel.capacity)
+        c, D = stream.wide(np.zeros(n_pad)), stream.wide(np.ones(panel.capacity))
+        assert real.itemsize * m * n_pad > FAR
+        whole = stream.zeros(real.itemsize * (panel.capacity + 1) * n_pad)
+        gram.accumulate(panel, count, Store((whole,), panel.capacity, n_pad, slot), None)
+        K = stream.read(whole, real, (panel.capacity + 1, n_pad))
+        assert not K[m:].any()
+        each = -(-panel.capacity // SLABS)
+        slabs = tuple(stream.zeros(real.itemsize * each * n_pad) for _ in range(SLABS))
+        gram.accumulate(panel, count, Store(slabs, each, n_pad, slot), Update(1, n_pad, c, D, panel.capacity))
+        parts = np.concatenate([stream.read(slab, real, (each, n_pad)) for slab in slabs])
+        np.testing.assert_array_equal(parts[:m], K[:m])
+        few, _, count = gathered(stream, gram, 40)
+        small = store(stream, gram, few)
+        gram.accumulate(few, count, small, None)
+        np.testing.assert_array_equal(stored(stream, gram, small)[:40], K[:40, gram.rows.position])
+        sums = stream.read_wide(c, n_pad)[gram.rows.position]
+    np.testing.assert_allclose(sums, K[:m, gram.rows.position].sum(axis=0, dtype=np.float64), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("of_panel", "groups", "cells", "items"),
+    [
+        (False, 1000, 1e9, 124),  # four register tiles of two lane groups each, or a little more
+        (False, 1000, 8400, 8),  # 8.4 million cells
+        (False, 1000, 10, 4),  # one for each compute unit
+        (False, 3, 10, 2),  # as many as there are tiles
+        (True, 200, 1e9, 100),  # a tile each
+        (True, 1000, 8400, 8),
+    ],
+)
+def test_work_items_have_enough_to_do(of_panel: bool, groups: int, cells: float, items: int) -> None:
+    stream: Any = SimpleNamespace(compute_units=4)
+    assert lanes.DENSE.size(stream, {"GROUPS": 2}, of_panel, groups, cells) == items
+    assert lanes.DENSE.size(stream, {}, of_panel, groups, cells) == groups

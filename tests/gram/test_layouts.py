@@ -1,4 +1,4 @@
-"""The partition of columns by their density: its rules as walks, and rows that stand by it."""
+"""Layouts: the partition of columns by their density, as walks; what a value of K costs in each layout; the choice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from clsvm import SVC, SVR, FalkonRegressor, arrays, kernels
 from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.record import Survey
 from clsvm.gram.partition import RULES, Gain
 from clsvm.gram.products import Gram
 from clsvm.models.npz import load_model, save_model
-from clsvm.opencl.profiles import PROFILES
+from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.stream import Stream
+from tests.conftest import noisy, take_profile
 from tests.gram.panels import gathered
 
 
@@ -229,3 +231,144 @@ def test_rows_in_csr_less_a_centre(missing: int, full: int) -> None:
     X[:missing, 2] = 0
     centre = np.pad(1 + rng.random(full), 2)
     np.testing.assert_array_equal(arrays.centred(sp.csr_matrix(X), centre).toarray(), X - centre)
+
+
+FEW = np.concatenate([np.ones(10), np.full(90, 0.01)])
+SIMPLE = replace(
+    PROFILES["cpu"], step_cost=0.0, value_cost=0.0, csr_cost=8.0, hybrid_cost=1.5, hit_cost=40.0, clustered_cost=1.2
+)
+N = 20000
+
+
+def cost(profile: Profile, kind: str, density: Any, working: int, fill: float = 0.0) -> float | None:
+    of = Survey(profile, sp.csr_matrix((N, len(density))), density, working)
+    vars(of)["fill"] = fill
+    return LAYOUTS[kind].cost(of)
+
+
+@pytest.mark.parametrize(
+    ("kind", "density", "working", "fill", "expected"),
+    [],
+)
+def test_what_a_value_costs(kind: str, density: Any, working: int, fill: float, expected: float) -> None:
+    """By rates of cells and entries. Few working vectors stand in a narrower panel and wait for memory;
+    columns whose lines no cache holds take longer; an index counts what meets; clusters read here and there."""
+    assert cost(SIMPLE, kind, density, working, fill) == pytest.approx(expected, rel=1e-4)
+
+
+def test_work_groups_wait_for_no_memory_and_have_no_index() -> None:
+    group = replace(SIMPLE, shape="group")
+    assert cost(group, "dense", FEW, 16) == 100
+    wide = np.full(5000, 0.5)
+    near, far = cost(group, "csr", wide, 512), cost(SIMPLE, "csr", wide, 512)
+    assert near
+    assert far == pytest.approx(near + 3 * SIMPLE.csr_cost * 904 / 2)  # (columns beyond 4096 are in no cache)
+    assert cost(group, "inverted", FEW, 512) is None
+
+
+def test_whole_columns_are_worth_their_start() -> None:
+    """Ten full columns gain 10 (csr_cost - hybrid_cost) where they are whole; half of value_cost is what they take."""
+    gained = 10 * (SIMPLE.csr_cost - SIMPLE.hybrid_cost)
+    for value_cost, dense in (1.9 * gained, 10), (2.1 * gained, 0):
+        profile = replace(SIMPLE, value_cost=value_cost)
+        assert (cost(profile, "hybrid", FEW, 512) is not None) == (dense > 0)
+        X = sp.csr_matrix(np.tile(FEW >= 1, (5, 1)).astype(np.float32))
+        made = layouts.choose(profile, X, kernels.make("rbf").spec, "hybrid").partition
+        assert made
+        assert made.dense == dense
+
+
+def test_what_laying_rows_out_takes_is_shared_by_the_values_of_a_row() -> None:
+    """Whether a cell of a dense row is 0 takes a thousand cells' time to see: few rows are not worth it."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((4000, 500)) < 0.1).astype(np.float32)
+    for n, kind in (4000, "csr"), (1000, "dense"):
+        assert layouts.choose(PROFILES["cpu"], X[:n], kernels.make("laplacian").spec).kind == kind
+        assert layouts.choose(PROFILES["cpu"], sp.csr_matrix(X[:n]), kernels.make("laplacian").spec).kind == "csr"
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+def test_a_fit_chooses_for_its_working_set(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of few entries: among many working vectors CSR is read fastest, among 16 an index."""
+    take_profile("cpu", device, monkeypatch)
+    rng = np.random.default_rng(0)
+    X = sp.csr_matrix(rng.random((2000, 400)) < 0.09).astype(np.float32)
+    _, y = noisy(2000, 4)
+    costs = {W: layouts.choose(PROFILES["cpu"], X, kernels.make("rbf").spec, working=W).costs for W in (512, 16)}
+    for W, kind in (512, "csr"), (16, "inverted"):
+        assert min(costs[W], key=lambda name, W=W: costs[W][name]) == kind  # type: ignore[misc]
+        found = SVC(working_set_size=W, max_iter=20, device=device).fit(X, y).fit_report_
+        assert found.layout.startswith(kind)
+        assert found.layout_costs == pytest.approx(costs[W])
+
+
+def test_the_centre_is_that_of_a_sample_without_rows_far_out() -> None:
+    """Of many rows some are enough; of all, where one of the sample would move it."""
+    X, spec = np.random.default_rng(0).normal(5.0, 1.0, (40000, 3)), kernels.make("rbf").spec
+    near = layouts.choose(PROFILES["cpu"], X, spec, "dense").centre
+    np.testing.assert_allclose(near, 5.0, atol=0.1)
+    assert (near != X.mean(axis=0)).all()
+    X[0] = 1e7
+    np.testing.assert_array_equal(layouts.choose(PROFILES["cpu"], X, spec, "dense").centre, X.mean(axis=0))
+    few = X[1:9000]
+    np.testing.assert_array_equal(layouts.choose(PROFILES["cpu"], few, spec, "dense").centre, few.mean(axis=0))
+
+
+def test_clusters_are_estimated_where_they_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.where(np.random.default_rng(0).random((500, 40)) < 0.1, 1.0, 0.0)
+    dear = replace(PROFILES["cpu"], cluster_price=1e9)
+    assert "clustered" in layouts.choose(PROFILES["cpu"], X, kernels.make("rbf").spec).costs
+    assert "clustered" not in layouts.choose(dear, X, kernels.make("rbf").spec).costs
+    assert (
+        "clustered" in layouts.choose(dear, X, kernels.make("rbf").spec, "dense").costs
+    )  # (asked for: all that there is)
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(1.01, "dense"), (0.99, "csr")])
+def test_the_cheapest_layout_is_chosen(share: float, chosen: str) -> None:
+    X = sp.random(400, 60, 0.25, "csr", np.float32, random_state=0)
+    spec = kernels.make("rbf", gamma=1.0).spec
+    profile = replace(PROFILES["cpu"], clustered_cost=100.0, hybrid_cost=100.0, hit_cost=1000.0)
+    none, one = (layouts.choose(replace(profile, csr_cost=each), X, spec).costs for each in (0.0, 1.0))
+    each = (share * one["dense"] - none["csr"]) / (one["csr"] - none["csr"])
+    plan = layouts.choose(replace(profile, csr_cost=each), X, spec)
+    assert plan.kind == chosen
+    assert plan.costs["csr"] == pytest.approx(share * plan.costs["dense"])
+
+
+def test_rows_that_clusters_are_not_for() -> None:
+    """Rows that are read by their numbers stand as entries where those are sooner read than dense ones; checks take the
+    layout that they are estimated to take less time with."""
+    costs = {"dense": 9.0, "csr": 2.0, "clustered": 4.0}
+    plan = layouts.Plan("clustered", np.zeros(9), "", costs=costs)
+    X = np.zeros((5, 9))
+    for changed, free, expected in (
+        ({"whole": {"dense": 9.0, "csr": 7.0}}, False, "csr"),
+        ({"whole": {"dense": 9.0, "csr": 8.0}}, False, "dense"),
+        ({}, False, "dense"),
+        ({"kind": "inverted"}, False, "hybrid"),
+        ({"kind": "inverted"}, True, "csr"),
+        ({"kind": "inverted", "costs": costs | {"hybrid": 3.0}}, True, "hybrid"),
+        ({"kind": "hybrid"}, True, "hybrid"),
+    ):
+        assert layouts.gathered(replace(plan, **changed), X, free=free).kind == expected  # type: ignore[arg-type]
+    entries = sp.csr_matrix(X)
+    for one, rows, expected in (
+        (plan, entries, "csr"),
+        (plan, X, "clustered"),
+        (replace(plan, costs={}), entries, "clustered"),
+        (replace(plan, kind="csr"), entries, "csr"),
+    ):
+        assert layouts.cheaper(one, rows).kind == expected
+
+
+@pytest.mark.parametrize("layout", ["clustered", "inverted", "csr"])
+def test_reports_say_why_another_layout_was_taken(device: str, layout: str) -> None:
+    """Pairs of classes read rows by their numbers; rows beyond the memory pass through as entries."""
+    X = sp.random(600, 50, 0.2, "csr", np.float32, random_state=0)
+    y = np.arange(600) % 3
+    found = SVC(gamma=0.5, layout=layout, device=device).fit(X, y).fit_report_.layout
+    assert ("and so not" in found) == (layout != "csr" and not found.startswith(layout))
+    assert layout == "csr" or f"and so not {layout}" in found
+    given = SVC(kernel="precomputed", layout="dense", device=device).fit((X @ X.T).toarray(), y).fit_report_.layout
+    assert "and so not" not in given
