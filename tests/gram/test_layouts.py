@@ -248,7 +248,22 @@ def cost(profile: Profile, kind: str, density: Any, working: int, fill: float = 
 
 @pytest.mark.parametrize(
     ("kind", "density", "working", "fill", "expected"),
-    [],
+    [
+        ("dense", FEW, 512, 0, 100),
+        ("dense", FEW, 16, 0, 150),
+        ("csr", FEW, 512, 0, 87.694),
+        ("csr", FEW, 16, 0, 218.876),
+        ("csr", np.full(5000, 0.5), 512, 0, 30894.9),
+        ("csr", np.full(20000, 0.5), 16, 0, 309228),
+        ("hybrid", FEW, 512, 0, 23.7303),
+        ("hybrid", FEW, 16, 0, 40.4264),
+        ("inverted", FEW, 512, 0, 16.2664),
+        ("inverted", FEW, 16, 0, 21.827),
+        ("clustered", np.zeros(256), 512, 100, 120),
+        ("clustered", np.zeros(256), 16, 100, 160),
+        ("clustered", np.zeros(4096), 512, 3072, 3801.6),
+        ("clustered", np.zeros(4096), 512, 1024, 3310.08),
+    ],
 )
 def test_what_a_value_costs(kind: str, density: Any, working: int, fill: float, expected: float) -> None:
     """By rates of cells and entries. Few working vectors stand in a narrower panel and wait for memory;

@@ -274,7 +274,7 @@ class Lanes(Layout):
     """Rows in dense lane groups."""
 
     name, reader, sparse, shared = "dense", LaneReader, False, True
-    rows_words = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)
+    rows_words: tuple[str, ...] = ("  feature j of row i:  values[at[g] + j * V + i % V],  at[g] = g * V * d",)
     panel_words = ("  feature j of working vector u:  panel[(u / UB * d + j) * UB + u % UB]",)
     arguments: Mapping[str, str] = {
         "values": "the rows",
