@@ -88,7 +88,7 @@ def test_functions(device: str, kernel: kernels.Kernel) -> None:
 def test_rows_in_several_buffers(device: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of X and those of K."""
     monkeypatch.setenv("CLSVM_LARGEST_BUFFER", "65536")
-    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(4).normal(size=(400, 90)) / 9, 130, 8, tile)
+    near(device, kernels.make("rbf", gamma=0.7), np.random.default_rng(4).normal(size=(400, 90)) / 9, 70, 8, tile)
 
 
 @pytest.mark.oclgrind
