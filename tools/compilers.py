@@ -36,7 +36,7 @@ class Target:
     name: clang's and ptxas's name of the device. wavefront: work-items that run in step. family: "amd" or "ptx".
     local_memory: bytes of a compute unit, for all work-groups on its SIMDS SIMDs. limit: bytes of local memory that a
     work-group may have. profile: the name of its record in clsvm.opencl.profiles. units: the name of its matrix units
-    in clsvm.gram.units, or "".
+    in clsvm.gram.programs, or "".
     """
 
     name: str

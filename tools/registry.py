@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from clsvm.gram import cluster, layouts, units
+from clsvm.gram import cluster, layouts
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import scatter, zero_sums
 from clsvm.gram.layouts.inverted import INVERTED, invert
 from clsvm.gram.layouts.lanes import DENSE, gather
 from clsvm.gram.layouts.record import packing
-from clsvm.gram.programs import PRODUCTS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
-from clsvm.gram.units import UNITS
+from clsvm.gram.programs import PRODUCTS, UNITS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
 from clsvm.kernels.records import Spec
 from clsvm.linalg.programs import programs
 from clsvm.opencl import sources
@@ -27,7 +26,7 @@ DTYPES = "float32", "float64"
 def registry(specs: Iterable[Spec], profile: Profile, matrix_units: str = "") -> list[Variant]:
     """Return all programs of a profile and of some kernel functions, each text with the same options once.
 
-    matrix_units: the name of the device's matrix units in clsvm.gram.units, or "".
+    matrix_units: the name of the device's matrix units in clsvm.gram.programs, or "".
     """
     specs, found = list(specs), dict[tuple[str, tuple[str, ...]], Variant]()
     dtypes = [dtype for dtype in DTYPES if not profile.lacks(dtype)]
@@ -89,8 +88,8 @@ def of_units(name: str, specs: Iterable[Spec], profile: Profile) -> Iterator[Var
     for one in UNITS:
         if one.name != name:
             continue
-        yield units.norms(one, profile)
+        yield one.norms(profile)
         for spec in specs:
             for product, made in PRODUCTS.items():
                 if not (made.tile or made.layout or spec.element) and "wide" in shapes(profile, product, DENSE.name):
-                    yield units.gram(spec, product, one, profile)
+                    yield one.gram(spec, product, profile)

@@ -27,9 +27,9 @@ from benchmarks.ladder import reductions as reduce
 from clsvm import kernels
 from clsvm.errors import ClsvmError
 from clsvm.gram import layouts as laid
-from clsvm.gram import units_check
+from clsvm.gram import units as matrix_units
 from clsvm.gram.products import Gram
-from clsvm.gram.units import Units
+from clsvm.gram.programs import Units
 from clsvm.opencl.profiles import SEARCH, Profile, Tile, shape_class
 from clsvm.opencl.stream import Stream
 
@@ -162,7 +162,7 @@ def _prepared(
             whole = whole or Laid.by(stream, X, rbf)  # the layout does not depend on tiles
             usual = tile == bench.profile.tiles[shape]
             # beside the profile's wide tile, the device's matrix units, if it has such
-            own = units_check.found(stream).units if shape == "wide" and usual else None
+            own = matrix_units.found(stream).units if shape == "wide" and usual else None
             every: list[Units | None] = [None, own] if own else [None]
             for units, stored in product(every, (True, False)):
                 words = {"UNITS": units.name} if units else dict(tile)

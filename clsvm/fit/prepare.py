@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from clsvm import solvers
 from clsvm.fit import host
 from clsvm.fit.sizes import MIN_WORKING_SET, choose
-from clsvm.gram import exact, layouts, precision, store, units_check
+from clsvm.gram import exact, layouts, precision, store
+from clsvm.gram import units as matrix_units
 from clsvm.gram.blocks import BESIDE, products_of
 from clsvm.gram.layouts.lanes import DENSE, DeviceRows
 from clsvm.gram.layouts.record import Plan
@@ -66,7 +67,7 @@ class PreparedFit:
         stored = whole and self.gram.resident and store.nbytes(self.gram.rows.n_pad, dtype) <= room
         if stored:
             self.gram = store.computed(self.gram, tiles=True)
-        units, self.precision = units_check.chosen(self.gram, options.precision, whole)
+        units, self.precision = matrix_units.chosen(self.gram, options.precision, whole)
         scale = self._plain
         if units and scale.sizes is not None and scale.extent:
             self.gram.use(units)

@@ -20,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm.gram import programs
-from clsvm.gram import units as matrix
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.lanes import LaneRows
 from clsvm.gram.layouts.record import Panel, Pass, Reader, Rows
-from clsvm.gram.programs import RowSource, made_rows
-from clsvm.gram.units import Units
+from clsvm.gram.programs import RowSource, Units, made_rows
 from clsvm.kernels import Kernel
 from clsvm.opencl.launch import Kernel as DeviceKernel
 from clsvm.opencl.parts import APART
@@ -211,10 +209,10 @@ class Gram(Operator):
         if units is None or not isinstance(self.rows, LaneRows):
             return
         r, stream = self.rows, self.stream
-        kernel = stream.variant(matrix.norms(units, stream.profile))
+        kernel = stream.variant(units.norms(stream.profile))
         self.squared = stream.buffer(self._real.itemsize * r.n_pad)
         for part in r.parts:
-            size = matrix.of_norms(units, part.groups * r.lanes)
+            size = units.norms_range(part.groups * r.lanes)
             kernel(*size, r.d, part.values, part.first, self.squared)
 
     def panel(self, capacity: int, square: bool = False) -> Panel:
@@ -372,13 +370,13 @@ class Gram(Operator):
         which = product, units.name if units else shape, one.kernel
         if which not in self._grams:
             if units:
-                made = matrix.gram(self.kernel.spec, product, units, stream.profile, r.d)
+                made = units.gram(self.kernel.spec, product, stream.profile, r.d)
             else:
                 made = programs.gram(self.kernel.spec, product, r.kind, r.dtype, stream.profile, r.d, shape)
             self._grams[which] = stream.variant(made, one.kernel), made.numbers
         if units:
-            over = matrix.of_norms(units, panel.capacity)
-            yield stream.variant(matrix.norms(units, stream.profile)), *over, r.d, panel.values, 0, panel.squared
+            over = units.norms_range(panel.capacity)
+            yield stream.variant(units.norms(stream.profile)), *over, r.d, panel.values, 0, panel.squared
             values, at, _, d, count, vectors, _ = one.reads
             one = one._replace(reads=(values, at, self.squared, d, count, vectors, panel.squared))
         kernel, numbers = self._grams[which]

@@ -1,116 +1,126 @@
-"""Matrix units: instructions that multiply small matrices, behind the inner products of wide tiles of dense rows.
-
-A unit is a record: its text in cl_kernels/gram (fragments, splits), the tile that suits it, and how far off an inner
-product can be. Templates gram/*_matrix_group.mako hold all the rest. Only those that units_check.py finds right.
-"""
+"""Whether a device has matrix units (programs.Units) that are built and right, by a small product, once a context; and
+whether the products of a fit take them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from clsvm.gram import programs
-from clsvm.gram.layouts.lanes import DENSE
-from clsvm.gram.layouts.record import Rows, options
-from clsvm.kernels.records import Spec
-from clsvm.opencl import sources
-from clsvm.opencl.profiles import Profile
-from clsvm.opencl.sources import Variant
+import numpy as np
+from numpy.typing import NDArray
+
+from clsvm.errors import BuildError, DeviceError, MemoryLimitError
+from clsvm.gram import layouts
+from clsvm.gram.products import Gram, Operator, Store, Update
+from clsvm.gram.programs import UNITS, Units
+from clsvm.kernels import Kernel, make
+from clsvm.opencl.stream import Stream
+
+ROWS, WORKING, FEATURES = 190, 130, 37  # of the product: no whole tile on either side, no whole fragment of features
+
+ROUNDED = 2.0**-21  # of the norms: what a sum of so many features in float32 can be off beside
 
 
-@dataclass(frozen=True)
-class Units:
-    """Matrix units of a kind of device, and how they are used.
+class Found(NamedTuple):
+    """The units of a device, or None, and then why in words. error: of the product, as a share of the norms."""
 
-    name: what reports call them. text: cl_kernels/<text>.cl. platform: a word of the OpenCL platform that can have
-    them. warp, fragment, sharing: items that hold a fragment together, rows of one, items that have sums of the same
-    row. groups, blocks, depth: lane groups and panel blocks of a tile, features that are staged at a time. rows,
-    vectors: of a tile, those of a warp. least: features from which on values are stored sooner by them.
-    error: of an inner product, its rounding over the norms that it is of, as clsvm.kernels.Kernel.rounding's eps.
-    options: more of the build's. unroll: what stands before loops over fragments.
+    units: Units | None
+    why: str
+    error: float = np.nan
+
+
+_FOUND: dict[tuple[Any, ...], Found] = {}  # by context and profile
+
+
+def found(stream: Stream) -> Found:
+    """Return the first of UNITS that the device has, by a trial of each that its platform can have."""
+    context, profile, _ = stream.setting
+    key = context, profile.name, profile.lanes, UNITS
+    try:
+        if key not in _FOUND:
+            _FOUND[key] = _tried(stream)
+    except (DeviceError, MemoryLimitError) as failed:  # (another time there may be room)
+        return Found(None, f"a trial of the device's matrix units did not run: {failed}")
+    return _FOUND[key]
+
+
+def known(stream: Stream) -> list[Units]:
+    """Return those of UNITS that the device may have."""
+    return [one for one in UNITS if one.platform in stream.info.platform and "wide" in stream.profile.tiles]
+
+
+def _tried(stream: Stream) -> Found:
+    words = f"no matrix units are known of {stream.info.platform}"
+    for one in known(stream):
+        try:
+            error, lost = measured(stream, one)
+        except BuildError as failed:  # (what a compiler does not know)
+            words = f"{one.name} was not built: {str(failed).strip().splitlines()[0][:200]}"
+            continue
+        if error <= one.error + ROUNDED and not lost:
+            return Found(one, "", error)
+        words = f"{one.name} is wrong by {error:.2g} of the norms" + " and of equal rows" * lost
+    return Found(None, words)
+
+
+def measured(stream: Stream, one: Units) -> tuple[float, bool]:
+    """Return the largest error of an inner product over the norms that it is of, and whether a row's product with
+    itself is anything but its norm, for a product of random rows, stored and summed. Raises BuildError, DeviceError."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, FEATURES)).astype(np.float32)
+    linear = make("linear")
+    expected = X[:WORKING].astype(np.float64) @ X.T
+    sizes = np.sqrt(np.square(X, dtype=np.float64).sum(axis=1))
+    weights = rng.normal(size=WORKING)
+    with stream.scratch():
+        stored, sums, own = _product(stream, one, linear, X, weights)
+    off = np.abs(stored - expected) / (sizes[:WORKING, None] * sizes)
+    apart = np.abs(sums - weights @ stored) / (sizes * (np.abs(weights) @ sizes[:WORKING]))
+    error = float(np.nan_to_num(np.maximum(off.max(axis=0), apart), nan=np.inf).max())
+    return error, not np.array_equal(np.diag(stored), own[:WORKING])
+
+
+def _product(
+    stream: Stream, one: Units, kernel: Kernel, X: NDArray[Any], weights: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return K (WORKING, n), weights K (n,) and squared norms (n,) by units, whatever the device's size."""
+    plan = layouts.choose(stream.profile, X, kernel.spec, "dense")
+    rows = layouts.build(stream, X, plan, "float32")
+    gram = Gram(stream, rows, kernel)
+    gram.use(one)
+    panel, count = gram.panel(WORKING), stream.upload(np.array([WORKING], np.int32))
+    at = np.full(panel.capacity, -1, np.int32)
+    at[:WORKING] = rows.position[:WORKING]
+    gram.gather(panel, stream.upload(at), count)
+    out = stream.buffer(4 * WORKING * rows.n_pad)
+    D = np.zeros((1, panel.capacity))
+    D[0, :WORKING] = weights
+    c = stream.wide(np.zeros((1, rows.n_pad)))
+    store = Store((out,), WORKING, rows.n_pad, gram.slot(panel.capacity))
+    gram.at_least = 0
+    gram.accumulate(panel, count, store, Update(1, rows.n_pad, c, stream.wide(D), panel.capacity))
+    K = stream.read(out, np.float32, (WORKING, rows.n_pad))[:, rows.position]
+    sums = stream.read_wide(c, (1, rows.n_pad))[0, rows.position]
+    own = stream.read(gram.squared, np.float32, rows.n_pad)[rows.position]
+    return K.astype(np.float64), sums, own
+
+
+def chosen(gram: Operator, precision: str, many: bool = False) -> tuple[Units | None, str]:
+    """Return matrix units for the products of a fit, where precision="fast" asks for them and they serve, and in words
+    how kernel values are computed.
+
+    many: whether many solves share the rows, of which some may be too hard for the units.
     """
-
-    name: str
-    text: str
-    platform: str
-    warp: int
-    fragment: int
-    sharing: int
-    groups: int
-    blocks: int
-    depth: int
-    rows: int
-    vectors: int
-    least: int
-    error: float
-    options: tuple[str, ...] = ()
-    unroll: str = "#pragma unroll"
-
-    def items(self, lanes: int) -> int:
-        """Return the work-items of a work-group, for lane groups and panel blocks of so many lanes."""
-        return self.warp * (self.groups * lanes // self.rows) * (self.blocks * lanes // self.vectors)
-
-    def together(self, lanes: int) -> int:
-        """Return how many fragments of a warp's rows have their sums for an update in local memory at a time, in place
-        of features."""
-        staged = 32 * self.depth * ((self.groups + self.blocks) * lanes // 4 + 4)
-        across, each = self.blocks * lanes // self.vectors, self.groups * lanes // self.rows * self.fragment
-        number = self.rows // self.fragment
-        while number > 1 and 8 * across * self.sharing * (number * each + 4) > staged:
-            number //= 2
-        return number
-
-    def why_not(self, spec: Spec, rows: Rows, profile: Profile) -> str:
-        """Say why these rows' values of a kernel function are not made by them; "" where they are."""
-        if spec.element:
-            return "the kernel function is no function of inner products"
-        if rows.kind != DENSE.name or rows.dtype != "float32":
-            return f"rows are {rows.kind}, {rows.dtype}"
-        if rows.d < self.least:
-            return f"of {rows.d} features values are stored no sooner by {self.name}, {self.least} are the least"
-        V = rows.lanes
-        whole = V * self.groups % self.rows == V * self.blocks % self.vectors == 0
-        return "" if whole and "wide" in profile.tiles else f"the profile {profile.name} has no such tile"
-
-
-# Errors. tf32 x 3: what is left out of a product and its splits, 2^-21 of it at most (cl_kernels/gram/mma.cl), and as
-# much for what the units cut off in sums of eight terms: of each less than a last bit of the largest, all to one side,
-# where float32's roundings go to both. That sums grow is not counted, as Kernel.rounding has it. mfma: as any float32.
-# Stored values of 128 features took 1.07 of float32's time on an H100, of 784 features 0.85 (AMD: taken from there).
-UNITS: tuple[Units, ...] = (
-    Units(
-        name="tf32 x 3", text="gram/mma", platform="NVIDIA", warp=32, fragment=8, sharing=8, groups=2, blocks=2,
-        depth=16, rows=32, vectors=64, least=256, error=2.0**-20,
-    ),
-    Units(
-        name="mfma float32", text="gram/mfma", platform="AMD", warp=64, fragment=32, sharing=32, groups=2, blocks=2,
-        depth=16, rows=64, vectors=64, least=256, error=2.0**-23,
-    ),
-)  # fmt: skip
-
-
-def gram(spec: Spec, product: str, units: Units, profile: Profile, d: int = 0) -> Variant:
-    """Return the gram program of a kernel function over dense rows in float32, for one of programs.PRODUCTS over all
-    rows."""
-    template = sources.render("gram/gram_matrix_group", kernel=spec, units=units.name, unroll=units.unroll)
-    text = "\n".join((sources.cl(units.text), template.removeprefix(sources.cl())))
-    V = profile.lanes
-    numbers = {
-        "UB": V, "GROUPS": units.groups, "BLOCKS": units.blocks, "DEPTH": units.depth, "WARP_ROWS": units.rows,
-        "WARP_VECTORS": units.vectors, "TOGETHER": units.together(V), "ITEMS": units.items(V),
-    }  # fmt: skip
-    own: Sequence[str] = [f"-D{name}={n}" for name, n in numbers.items()]
-    made = (*options(profile, "float32", d), *programs.PRODUCTS[product].options, *own, *units.options)
-    return Variant(f"{spec.name or 'expression'} {product} dense float32 {units.name}", text, made, "gram")
-
-
-def norms(units: Units, profile: Profile) -> Variant:
-    """Return the program of squared norms of rows in dense lane groups, to the bits of those programs."""
-    text = sources.cl(units.text, "gram/matrix_norms")
-    made = (*options(profile, "float32"), f"-DITEMS={units.warp}", *units.options)
-    return Variant(f"norms {units.name}", text, made, "norms")
-
-
-def of_norms(units: Units, rows: int) -> tuple[tuple[int], tuple[int]]:
-    """Return its range and work-group over so many rows, whole lane groups."""
-    return (rows // units.fragment * units.warp,), (units.warp,)
+    dtype = gram.rows.dtype
+    if precision != "fast" or dtype != "float32":
+        return None, dtype
+    if not gram.resident:
+        return None, "float32: K is given, is stored whole, or is of rows that pass through the device"
+    if many:
+        return None, "float32: many solves share the rows"
+    stream = gram.stream
+    why = [one.why_not(gram.kernel.spec, gram.rows, stream.profile) for one in known(stream)]
+    if why and all(why):  # (no trial where none would serve)
+        return None, f"float32: {why[0]}"
+    unit, words, _ = found(stream)
+    words = unit.why_not(gram.kernel.spec, gram.rows, stream.profile) if unit else words
+    return (unit, unit.name) if unit and not words else (None, f"float32: {words}")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from clsvm import SVC, SVR, kernels
-from clsvm.gram import blocks, layouts, units, units_check
+from clsvm.gram import blocks, layouts, units
 from clsvm.gram.products import Gram, Store, Update
-from clsvm.gram.units import UNITS
+from clsvm.gram.programs import UNITS, Units
 from clsvm.opencl.profiles import PROFILES
 from clsvm.opencl.sources import Variant
 from clsvm.opencl.stream import Stream
@@ -29,7 +29,7 @@ TILES = {"small": EMULATED} | {one.text[5:]: replace(one, options=EMULATED.optio
 SHAPES = ((190, 37, 130), (128, 16, 128), (200, 3, 65), (70, 1, 70))  # rows, features, working vectors
 
 
-def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: units.Units | None = EMULATED) -> Gram:
+def made(stream: Stream, X: np.ndarray, kernel: kernels.Kernel, used: Units | None = EMULATED) -> Gram:
     """Products that take matrix units wherever there are many working vectors."""
     gram = products(stream, X, kernel, "dense")
     gram.at_least = 0
@@ -131,7 +131,7 @@ def test_the_error_is_within_what_the_record_says(device: str, d: int, signs: bo
 
 
 @pytest.mark.parametrize("used", [*UNITS, EMULATED], ids=lambda one: one.name)
-def test_sums_of_an_update_fit_where_features_were_staged(used: units.Units) -> None:
+def test_sums_of_an_update_fit_where_features_were_staged(used: Units) -> None:
     """And tiles are whole warps, staged by whole work-groups, and no larger than the wide ones that are counted."""
     V = GPU.lanes
     items, together = used.items(V), used.together(V)
@@ -152,26 +152,26 @@ def _without(made: Variant) -> Variant:
 
 
 def test_a_trial_says_what_is_right(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = {"gram": units.gram, "norms": units.norms}
-    monkeypatch.setattr(units_check, "_FOUND", {})
+    build = {"gram": Units.gram, "norms": Units.norms}
+    monkeypatch.setattr(units, "_FOUND", {})
     with Stream(device, profile=GPU) as stream:
         words = f"no matrix units are known of {stream.info.platform}"
-        assert units_check.found(stream)[:2] == (None, words)
+        assert units.found(stream)[:2] == (None, words)
         monkeypatch.setattr(units, "UNITS", (replace(EMULATED, unroll="no OpenCL C"),))
-        assert units_check.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
+        assert units.found(stream).why.startswith("emulated tf32 x 3 was not built: ")
         monkeypatch.setattr(units, "UNITS", (EMULATED,))
         for name, words in (("gram", r"emulated tf32 x 3 is wrong by 0.0001"), ("norms", r".* of equal rows")):
             with monkeypatch.context() as broken:  # (two of the three products)
-                broken.setattr(units, name, lambda *given, name=name: _without(build[name](*given)))
-                assert re.match(words, units_check.found(stream).why)
-            monkeypatch.setattr(units_check, "_FOUND", {})
-        found = units_check.found(stream)
+                broken.setattr(Units, name, lambda *given, name=name: _without(build[name](*given)))
+                assert re.match(words, units.found(stream).why)
+            monkeypatch.setattr(units, "_FOUND", {})
+        found = units.found(stream)
         assert (found.units, found.why) == (EMULATED, "")
         assert 0 < found.error < EMULATED.error
-        monkeypatch.setattr(units_check, "measured", None)
-        assert units_check.found(stream) is found
+        monkeypatch.setattr(units, "measured", None)
+        assert units.found(stream) is found
     with Stream(device, profile=PROFILES["cpu"]) as stream:
-        assert units_check.found(stream).units is None
+        assert units.found(stream).units is None
 
 
 @pytest.fixture
@@ -192,8 +192,8 @@ def test_a_fit(device: str, emulated: None, monkeypatch: pytest.MonkeyPatch) -> 
     X, y = rows(2600)
     plain = SVC(gamma=0.02, device=device).fit(X, y)
     used: list[str] = []
-    build = units.gram
-    monkeypatch.setattr(units, "gram", lambda spec, product, *rest: used.append(product) or build(spec, product, *rest))
+    build = Units.gram
+    monkeypatch.setattr(Units, "gram", lambda *given: used.append(given[2]) or build(*given))
     fast = SVC(gamma=0.02, device=device, precision="fast").fit(X, y)
     assert used
     assert "tile" not in used
@@ -234,7 +234,7 @@ def test_where_they_are_not_used(device: str, emulated: None, name: str, monkeyp
     with Stream(device) as stream:
         of = blocks.BlockGram if name == "passing" else blocks.products_of
         gram = of(stream, X, layouts.choose(stream.profile, X, kernel.spec, kind), kernel, dtype)
-        assert units_check.chosen(gram, precision) == (None, words)
+        assert units.chosen(gram, precision) == (None, words)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def test_a_bound_that_is_too_coarse(device: str, emulated: None, monkeypatch: py
     """C so large that the units' error would hide 100 tol, and float32's would not."""
     X, y = rows(2600)
     used: list[int] = []
-    build = units.gram
-    monkeypatch.setattr(units, "gram", lambda *given: used.append(1) or build(*given))
+    build = Units.gram
+    monkeypatch.setattr(Units, "gram", lambda *given: used.append(1) or build(*given))
     for C, words in ((1e2, EMULATED.name), (1e5, f"float32: {EMULATED.name} is too coarse for tol")):
         with pytest.warns(UserWarning, match="max_iter"):
             model = SVC(C=C, gamma=0.02, device=device, precision="fast", max_iter=100).fit(X, y)
