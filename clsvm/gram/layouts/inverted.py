@@ -36,7 +36,7 @@ from clsvm.opencl.stream import Buffer, Stream
 BLOCK, MOST = 16384, 1 << 16  # rows of a block: a second-level cache holds their sums; what 16 bits can number
 BEGUN = 2.0  # of value_cost: to store sums of columns that are whole, and to read them again
 LIST = 60.0  # times what two entries that meet cost: to find a column's rows of a block
-COLD = 105.0  # the same where up to 16 vectors look for it, and no cache has it yet
+COLD = 1.75  # times that where up to 16 vectors look for it, and no cache has it yet
 FEWEST = 256  # rows that an index is made of
 PARTS = 4  # work-items that make an index, for each compute unit
 WEIGHED = 512  # rows of a work-item that adds values to c
@@ -99,7 +99,7 @@ class Inverted(Hybrid):
     def of_parts(self, survey: Survey, whole: NDArray[np.bool_]) -> float:
         number, n = int(whole.sum()), survey.n
         blocks = -(-survey.working // self.width(survey.profile, "float32", shape_class(survey.working)))
-        found = COLD if survey.few else LIST
+        found = LIST * survey.wait(COLD)
         cells = _cells(survey.profile, n, number, survey.density[~whole] * n, found, survey.wait())
         return cells + survey.beside(0.0, (1 + (number > 0)) * blocks)
 

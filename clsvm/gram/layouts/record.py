@@ -78,14 +78,10 @@ class Survey:
         """Return how many features of a row are not 0, on average."""
         return float(self.density.sum())
 
-    @property
-    def few(self) -> bool:
-        """Return whether working vectors are so few, on a CPU, that they use rows faster than memory brings them."""
-        return self.profile.shape == "vector" and shape_class(self.working) != "many"
-
     def wait(self, times: float = WAIT) -> float:
-        """Return by what factor a cell of the rows takes longer than where working vectors are many."""
-        return times if self.few else 1.0
+        """Return by what factor a cell of the rows takes longer than where working vectors are many: so few of them, on
+        a CPU, use rows faster than memory brings them."""
+        return times if self.profile.shape == "vector" and shape_class(self.working) != "many" else 1.0
 
     @cached_property
     def fill(self) -> float:
