@@ -24,7 +24,7 @@ import clsvm
 from benchmarks.bench import TRIAL, Bench, Clock, Launch, peaks_of
 from benchmarks.gpu.plan import Asked, ended
 from clsvm.errors import DeviceError
-from clsvm.opencl import devices, icd
+from clsvm.opencl import devices, runtime
 from clsvm.opencl.stream import Stream
 
 # isort: split
@@ -81,9 +81,9 @@ def _discovery() -> dict[str, Any]:
     """Return what clsvm.opencl.icd told the loader, and which drivers' libraries it could have told of."""
     folder = os.environ.get("OCL_ICD_VENDORS", "")
     listed = {}
-    for file in sorted(Path(folder or icd.SYSTEM_VENDORS).glob("*.icd")):
+    for file in sorted(Path(folder or runtime.SYSTEM_VENDORS).glob("*.icd")):
         listed[file.name] = file.read_text(errors="replace").strip()
-    loads = {name: not icd._load_error(name) for name in icd._DRIVERS}
+    loads = {name: not runtime.load_error(name) for name in runtime.DRIVERS}
     return {"OCL_ICD_VENDORS": folder, "icd": listed, "drivers that load": loads}
 
 

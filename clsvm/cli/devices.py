@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def devices(asked: Any) -> None:
     """Run ``clsvm devices``, see :func:`clsvm.opencl.devices.devices`."""
     from clsvm.opencl import devices as machine
-    from clsvm.opencl import icd
+    from clsvm.opencl.runtime import unloaded
 
     records = machine.devices()
     if not records:
@@ -34,7 +34,7 @@ def devices(asked: Any) -> None:
         marks = "yes" if r.fp64 else "no", usable, "yes" if r.index == default else ""
         table.add_row(str(r.index), r.platform, r.name, r.driver, *sizes, *marks)
     common.show_table(table)
-    for words in icd.unloaded():
+    for words in unloaded():
         common.console().print(words)
     any_usable = any(r.usable for r in records)
     common.console().print(rule if any_usable else f"None of these is usable: {machine.cure()}")

@@ -16,16 +16,16 @@ from functools import cache
 from typing import Any
 
 from clsvm.errors import BuildError, DeviceError, warn
-from clsvm.opencl.memory import keeping, never_released, pool_lock, spare, told
+from clsvm.opencl.memory import POOLS, all_kept, never_released, pool_lock
 from clsvm.opencl.runtime import cl
 
 SIMULATOR = "Oclgrind"  # the name of its platform
 
 
-def context_of(process: int, device: cl.Device) -> cl.Context:
-    """The context of a device in this process. Raises DeviceError in a forked child where its runtime would hang."""
+def context_of(device: cl.Device) -> cl.Context:
+    """Return the context of a device in this process. Raises DeviceError in a forked child whose runtime would hang."""
     with context_lock:  # one context a process and device, also where threads meet it first together
-        return _made_context(process, device)
+        return _made_context(os.getpid(), device)
 
 
 @cache
@@ -37,7 +37,7 @@ def _made_context(process: int, device: cl.Device) -> cl.Context:
 
 
 def lost(runtime: str) -> DeviceError:
-    """The error of a runtime in a forked child."""
+    """Return the error of a runtime in a forked child."""
     return DeviceError(
         f"{runtime} does not survive a fork of a process that has used it; start workers with the 'spawn' or "
         "'forkserver' method, or with joblib's default (loky)"
@@ -45,7 +45,7 @@ def lost(runtime: str) -> DeviceError:
 
 
 def forked() -> bool:
-    """Whether this process began as a fork of one that had made a context."""
+    """Return whether this process began as a fork of one that had made a context."""
     return os.getpid() in _forked
 
 
@@ -80,8 +80,9 @@ def _after_fork() -> None:
 def _in_child() -> None:
     if _used:
         _forked.add(os.getpid())
-    never_released.extend(kept.empty() for kept in list(keeping))  # the parent's: not for this process to release
-    spare.forget()
+    never_released.extend(kept.empty() for kept in all_kept())  # the parent's: not for this process to release
+    for pool in POOLS:
+        pool.forget()
     streams.clear()
     _after_fork()
 
@@ -94,7 +95,7 @@ builds = 0  # programs built by this process: a test counts that new parameters 
 
 @cache
 def quirks(device: cl.Device) -> tuple[str, ...]:
-    """The options that a device's compiler needs beside a program's own."""
+    """Return the options that a device's compiler needs beside a program's own."""
     if device.platform.name == SIMULATOR:  # (version 21.10 does not know the fetch instruction)
         return ("-DNO_FETCH",)
     if "NVIDIA" in device.platform.name:  # (its compiler ends without a word at that instruction)
@@ -104,29 +105,23 @@ def quirks(device: cl.Device) -> tuple[str, ...]:
 
 @cache
 def built(process: int, context: cl.Context, device: cl.Device, text: str, options: tuple[str, ...]) -> cl.Program:
-    """The program of a text and its options, built once with the device's quirks. Raises BuildError."""
+    """Return the program of a text and its options, built once with the device's quirks. Raises BuildError."""
     global builds
-    with build_lock:
-        log = ""
+    log = ""
+    with build_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # compilers that remark on success
         try:
-            program = cached(lambda: quietly_built(context, text, (*options, *quirks(device))))
+            program = cached(lambda: cl.Program(context, text).build(options=[*options, *quirks(device)]))
         except cl.Error as error:
             log = told(error)
-        if log:  # (raised here it has no context, which would not pickle)
-            raise BuildError(device.name.strip(), log, text)
-        builds += 1
-        return program
-
-
-def quietly_built(context: cl.Context, text: str, options: tuple[str, ...]) -> cl.Program:
-    """The same, each time anew, without the remarks of compilers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # compilers that remark on success
-        return cl.Program(context, text).build(options=list(options))
+    if log:  # (raised here it has no context, which would not pickle)
+        raise BuildError(device.name.strip(), log, text)
+    builds += 1
+    return program
 
 
 def cached(make: Callable[[], Any]) -> Any:
-    """What ``make`` has pyopencl make with its cache on the disk; without that from here on, where it fails."""
+    """Return what ``make`` has pyopencl make with its cache on the disk. Where that fails, do without it from now on."""
     try:
         return make()
     except cl.Error:
@@ -140,33 +135,58 @@ def cached(make: Callable[[], Any]) -> Any:
         return make()
 
 
+_OUT_OF_MEMORY = (
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
+)
+_CURE = "; the device is short of memory: set a smaller memory_limit or cache_size, or end what else uses it"
+
+
+def told(error: cl.Error) -> str:
+    """Return the runtime's own words for an error, and what to change where it ran out of memory."""
+    return f"{error}{_CURE if error.code in _OUT_OF_MEMORY else ''}"
+
+
+class Calling:
+    """Calls of the runtime on the device ``info``, inside, with a lock held.
+
+    Raises DeviceError, which says in ``words`` what failed, where one of them does.
+    """
+
+    def __init__(self, info: Any, lock: Any, words: str) -> None:
+        self._info, self._lock, self._words = info, lock, words
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._lock.release()
+        if isinstance(error, cl.Error):
+            raise DeviceError(f"{self._info}: {self._words} ({told(error)})") from None
+
+
 _local = threading.local()
 
 
 def of_thread(name: str) -> dict[Any, Any]:
-    """This thread's table of that name; a forked child begins with an empty one."""
+    """Return this thread's table of that name; a forked child begins with an empty one."""
     table: dict[Any, Any] = _local.__dict__.setdefault(f"{name}{os.getpid()}", {})
     return table
 
 
 def queue_for(spec: Any, device: cl.Device) -> tuple[cl.CommandQueue, cl.Context]:
-    """A CommandQueue of the caller's and its context, or this thread's on ``device``. Raises ValueError for one that
-    executes out of order, DeviceError where its context is gone."""
-    own = context_of(os.getpid(), device)
+    """Return a CommandQueue of the caller's and its context, or this thread's on ``device``. Raises ValueError for one
+    that executes out of order, DeviceError where its context is gone."""
+    own = context_of(device)
     if not isinstance(spec, cl.CommandQueue):
-        return queue_of(device), own
+        queues, key = of_thread("queues"), device.int_ptr
+        if key not in queues:
+            queues[key] = cl.CommandQueue(own)
+        return queues[key], own
     if spec.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
         raise ValueError("device must be an in-order CommandQueue, got one that executes out of order")
     try:
         return spec, spec.context
     except cl.Error as error:
         raise DeviceError(f"the context of the given CommandQueue is gone; keep it alive ({error})") from None
-
-
-def queue_of(device: cl.Device) -> cl.CommandQueue:
-    """This thread's queue on ``device``."""
-    queues = of_thread("queues")
-    key = device.int_ptr
-    if key not in queues:
-        queues[key] = cl.CommandQueue(context_of(os.getpid(), device))
-    return queues[key]

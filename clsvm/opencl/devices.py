@@ -6,16 +6,17 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from clsvm.errors import DeviceError, install
-from clsvm.opencl import icd, tuned, usable
+from clsvm.opencl import tuned, usable
 from clsvm.opencl.contexts import build_lock, context_of, forked, lost, quirks
 from clsvm.opencl.profiles import PROFILES, Profile
-from clsvm.opencl.runtime import SETTINGS, cl
+from clsvm.opencl.runtime import SETTINGS, cl, unloaded
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,17 @@ def _info(process: int, index: int, tried: bool) -> DeviceInfo:
         driver=device.driver_version.strip(),
         memory=device.global_mem_size,
         largest_buffer=device.max_mem_alloc_size,
-        fp64=_fp64(device),
+        fp64="cl_khr_fp64" in device.extensions,
         usable=not reason,
         reason=reason,
         kind=_kind(device),
     )
 
 
-def _fp64(device: cl.Device) -> bool:
-    return "cl_khr_fp64" in device.extensions
-
-
 def _reason(index: int, device: cl.Device, tried: bool) -> str:
     """Return why a device is not usable, in words; "" where nothing speaks against it."""
     try:
-        context_of(os.getpid(), device)
+        context_of(device)
     except DeviceError as error:
         return str(error)
     except Exception as error:  # whatever a broken driver throws: it is a reason, not a crash
@@ -99,9 +96,8 @@ def _reason(index: int, device: cl.Device, tried: bool) -> str:
 
 def describe(info: Sequence[DeviceInfo] | None = None) -> str:
     """Return a line for each device, for error messages; of all devices with the runtimes that did not load."""
-    lines = [f"  {d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
-    lines += [] if info else [f"  {words}" for words in icd.unloaded()]
-    return "\n".join(lines) or "  (none)"
+    lines = [f"{d.index}: {d}{'' if d.usable else ' - not usable: ' + d.reason}" for d in info or devices()]
+    return "\n".join(f"  {line}" for line in [*lines, *([] if info else unloaded())]) or "  (none)"
 
 
 def no_platform() -> DeviceError:
@@ -111,7 +107,7 @@ def no_platform() -> DeviceError:
     """
     if forked():
         return lost("the OpenCL runtime")
-    causes = "".join(f"{words}; " for words in icd.unloaded())
+    causes = "".join(f"{words}; " for words in unloaded())
     named = " and ".join(f"{name}={value!r}" for name, value in SETTINGS.items())
     where = f" where {named} says; without it those of the system and of pip count" if named else ""
     words = f"no OpenCL platform was found{where}; {cure()} ('clsvm devices' lists what is visible)"
@@ -127,7 +123,7 @@ def _unusable(named: str, infos: Sequence[DeviceInfo]) -> DeviceError:
 
 
 def cure() -> str:
-    """What brings a device, in words."""
+    """Return what brings a device, in words."""
     return f"{install('cpu')} brings a CPU runtime, a GPU needs its vendor's driver"
 
 
@@ -136,7 +132,7 @@ _KINDS = "device must be None, an index, a string, a pyopencl Device or CommandQ
 
 
 def find(spec: Any = None) -> DeviceInfo:
-    """The device that ``spec`` means.
+    """Return the device that ``spec`` means.
 
     spec: None (CLSVM_DEVICE, its first where it names several, else a usable GPU, else a usable CPU; of several the one
     with most memory), "gpu", "cpu", part of a platform's name or, where no platform has it, of a device's, "name:index"
@@ -163,19 +159,17 @@ def find(spec: Any = None) -> DeviceInfo:
     if not hits:
         raise DeviceError(f"no OpenCL device matches {given!r}; there are:\n{describe()}")
     info = partial(_info, os.getpid(), tried=len(hits) > 1)  # (a small fit takes seconds: where there is a choice)
-    if asked in ("", "gpu", "cpu"):  # several are no ambiguity: the best usable one, tried in this order
+    choice = asked in ("", "gpu", "cpu")  # several are no ambiguity: the best usable one, tried in this order
+    if choice:
         order = {"gpu": 0, "cpu": 1, "other": 2}
         hits.sort(key=lambda i: (order[_kind(here[i])], -here[i].global_mem_size, i))
-        usable = next((one for one in map(info, hits) if one.usable), None)
-    else:
-        infos = [one for one in map(info, hits) if one.usable]
-        if len(infos) > 1:
-            words = f"{len(infos)} OpenCL devices match {given!r}; say more, or 'name:index'"
-            raise DeviceError(f"{words}:\n{describe(infos)}")
-        usable = infos[0] if infos else None
-    if usable is None:
+    usable = [*islice((one for one in map(info, hits) if one.usable), 1 if choice else None)]
+    if len(usable) > 1:
+        words = f"{len(usable)} OpenCL devices match {given!r}; say more, or 'name:index'"
+        raise DeviceError(f"{words}:\n{describe(usable)}")
+    if not usable:
         raise _unusable(given, [*map(info, hits)])
-    return usable
+    return usable[0]
 
 
 def separated(spec: Any) -> Any:
@@ -207,7 +201,7 @@ def _one_name(pieces: list[str], here: list[cl.Device]) -> bool:
 
 
 def listed(spec: Any) -> list[Any]:
-    """The devices that a user names, one or several: in a list, or with commas between them; of None those that
+    """Return the devices that a user names, one or several: in a list, or with commas between them; of None those that
     CLSVM_DEVICE names. Raises TypeError for an empty list, DeviceError for an empty name between commas."""
     spec = separated(os.environ.get("CLSVM_DEVICE") if spec is None else spec)
     if not isinstance(spec, list | tuple):
@@ -218,53 +212,45 @@ def listed(spec: Any) -> list[Any]:
 
 
 def first(spec: Any) -> Any:
-    """The one that does what one device does."""
+    """Return the one of several devices that does what one device does."""
     return listed(spec)[0]
 
 
 def handle(spec: Any, info: DeviceInfo) -> cl.Device:
-    """pyopencl's device of what :func:`find` found ``info`` for: a part of it where that was given."""
+    """Return pyopencl's device of what :func:`find` found ``info`` for: a part of it where that was given."""
     spec = spec.device if isinstance(spec, cl.CommandQueue) else spec
     return spec if isinstance(spec, cl.Device) else visible(os.getpid())[info.index]
 
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
-    """The visible device that ``device`` is, or that it is a part of."""
-    while device not in here:
+    """Return the visible device that ``device`` is, or that it is a part of."""
+    whole = device
+    while whole not in here:
         try:
-            device = device.parent_device
+            whole = whole.parent_device
         except cl.Error:
-            raise DeviceError(f"{device} is no device of this process, nor a part of one") from None
-        if device is None:
-            raise DeviceError("the given device is none of this process, nor a part of one")
-    return device
+            whole = None
+        if whole is None:
+            raise DeviceError(f"{device} is no device of this process, nor a part of one")
+    return whole
 
 
 def _matches(asked: str, here: list[cl.Device]) -> list[int]:
-    """Indices of the devices that the lower-case text ``asked`` can mean; everything for the empty text."""
+    """Return the indices of the devices that the lower-case text ``asked`` can mean; all for the empty text."""
     if asked.isascii() and asked.isdecimal():
         return [int(asked)] if int(asked) < len(here) else []
-    if asked in ("gpu", "cpu"):
-        return [i for i, d in enumerate(here) if _kind(d) == asked]
+    name, _, number = asked.rpartition(":")
+    numbered = number.isascii() and number.isdecimal()
+    hits = [] if numbered and name in ("gpu", "cpu") else _named(asked, here)
+    return hits or (_named(name, here)[int(number) :][:1] if numbered else [])
+
+
+def _named(text: str, here: list[cl.Device]) -> list[int]:
+    """Return the indices of the devices of a kind, or of those that ``text`` names: in full, else as part of the
+    platform, else of the device (a processor's maker stands in the device's name on every platform)."""
+    if text in ("gpu", "cpu"):
+        return [i for i, device in enumerate(here) if _kind(device) == text]
     names = [*map(_names, here)]
-    number = re.fullmatch(r"(.*):(\d+)", asked)
-    if number and number[1] in ("gpu", "cpu"):
-        return [i for i, d in enumerate(here) if _kind(d) == number[1]][int(number[2]) :][:1]
-    hits = _named(asked, names)
-    if not hits and number:
-        hits = _named(number[1], names)[int(number[2]) :][:1]
-    return hits
-
-
-@cache
-def _names(device: cl.Device) -> tuple[str, str]:
-    """Of a device's platform and its own, in lower case."""
-    return device.platform.name.strip().lower(), " ".join(device.name.split()).lower()
-
-
-def _named(text: str, names: list[tuple[str, str]]) -> list[int]:
-    """Indices of the (platform, device) that ``text`` names: in full, else as part of the platform, else of the device
-    (a processor's maker stands in the device's name on every platform)."""
     found = (
         [i for i, pair in enumerate(names) if text in pair],
         [i for i, (platform, _) in enumerate(names) if text in platform],
@@ -273,25 +259,29 @@ def _named(text: str, names: list[tuple[str, str]]) -> list[int]:
     return next(filter(None, found), [])
 
 
+@cache
+def _names(device: cl.Device) -> tuple[str, str]:
+    """Return the names of a device's platform and its own, in lower case."""
+    return device.platform.name.strip().lower(), " ".join(device.name.split()).lower()
+
+
 def default_profile(info: DeviceInfo) -> Profile:
-    """The profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
-    depends = os.getpid(), os.environ.get("CLSVM_PROFILE"), *tuned.state(), *map(id, PROFILES.values())
-    if _profiles.get(info, (None,))[0] != depends:
-        _profiles[info] = depends, tuned.apply(untuned_profile(info), tuning_key(info)), tuple(PROFILES.values())
-    return _profiles[info][1]
+    """Return the profile of a device: CLSVM_PROFILE's, or its kind's, with what ``clsvm tune`` has found for it."""
+    return _default_profile(info, os.environ.get("CLSVM_PROFILE"), tuned.state(), *PROFILES.values())
 
 
-# By device: what its profile depends on, the profile, and the records, which keep their ids as long as they are here.
-_profiles: dict[DeviceInfo, tuple[Any, Profile, Any]] = {}
+@lru_cache(64)
+def _default_profile(info: DeviceInfo, *depends: Any) -> Profile:
+    return tuned.apply(untuned_profile(info), tuning_key(info))
 
 
 def tuning_key(info: DeviceInfo) -> str:
-    """What the tuner's findings for a device stand under."""
-    return tuned.key(info.platform, info.name, info.driver, untuned_profile(info).name)
+    """Return what the tuner's findings for a device stand under."""
+    return " | ".join((info.platform, info.name, info.driver, untuned_profile(info).name))
 
 
 def untuned_profile(info: DeviceInfo) -> Profile:
-    """CLSVM_PROFILE's profile, or that of the device's kind, with the numbers that the device itself states."""
+    """Return CLSVM_PROFILE's profile, or that of the device's kind, with the numbers that the device itself states."""
     device = visible(os.getpid())[info.index]
     cpu = "cpu" if device.native_vector_width_float >= 16 else "cpu8"
     gpu = "nvidia" if "-DREDUX" in quirks(device) else "gpu"

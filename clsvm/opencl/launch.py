@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clsvm.errors import DeviceError
-from clsvm.opencl.contexts import build_lock, cached, of_thread
-from clsvm.opencl.memory import failed
+from clsvm.opencl.contexts import Calling, build_lock, cached, of_thread
 from clsvm.opencl.runtime import cl
 
 
@@ -22,53 +20,40 @@ class Kernel:
     """
 
     def __init__(self, queue: cl.CommandQueue, info: Any, lock: Any, program: cl.Program, name: str) -> None:
-        self._queue, self._info, self._lock = queue, info, lock
-        self._program, self._name = program, name
+        self._queue, self._program, self._name = queue, program, name
+        self._making, self._starting = (Calling(info, one, f"{name} did not start") for one in (build_lock, lock))
         made = of_thread("kernels")
-        try:
-            if (program, name) not in made:
-                with build_lock:
-                    made[program, name] = cached(lambda: cl.Kernel(program, name))
-        except cl.Error as error:
-            raise self._failed(error) from None
+        if (program, name) not in made:
+            made[program, name] = self._made()
         self._kernel, self._typed = made[program, name], of_thread("typed kernels")
 
     def __call__(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> None:
         values = [*_flat(args)]
-        try:
-            if self._kernel not in self._typed:
-                with build_lock:
-                    _tell_types(self._kernel, values)
-                self._typed[self._kernel] = True
-            with self._lock:
-                self._kernel.set_args(*values)
-                cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
-        except cl.Error as error:
-            raise self._failed(error) from None
+        if self._kernel not in self._typed:
+            with self._making:
+                _tell_types(self._kernel, values)
+            self._typed[self._kernel] = True
+        with self._starting:
+            self._kernel.set_args(*values)
+            cl.enqueue_nd_range_kernel(self._queue, self._kernel, size, local)
 
     def held(self, size: tuple[int, ...], local: tuple[int, ...] | None, *args: Any) -> Callable[[], None]:
-        """A launch that is repeated with the same arguments, which an object of its own keeps: in a quarter of a call's
-        time."""
-        values = [*_flat(args)]
-        try:
-            with build_lock:
-                kernel = cached(lambda: cl.Kernel(self._program, self._name))
-                _tell_types(kernel, values)
-                kernel.set_args(*values)
-        except cl.Error as error:
-            raise self._failed(error) from None
+        """Return a launch that is repeated with the same arguments, which an object of its own keeps: in a quarter of
+        a call's time."""
+        values, kernel = [*_flat(args)], self._made()
+        with self._making:
+            _tell_types(kernel, values)
+            kernel.set_args(*values)
 
         def launch() -> None:
-            try:
-                with self._lock:
-                    cl.enqueue_nd_range_kernel(self._queue, kernel, size, local)
-            except cl.Error as error:
-                raise self._failed(error) from None
+            with self._starting:
+                cl.enqueue_nd_range_kernel(self._queue, kernel, size, local)
 
         return launch
 
-    def _failed(self, error: cl.Error) -> DeviceError:
-        return failed(self._info, f"{self._name} did not start", error)
+    def _made(self) -> cl.Kernel:
+        with self._making:
+            return cached(lambda: cl.Kernel(self._program, self._name))
 
 
 def local(nbytes: int) -> Any:

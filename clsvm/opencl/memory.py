@@ -1,10 +1,9 @@
-"""Memory: limits as a user writes them, copies by rows, slabs that outlive a call, what owners keep on a device."""
+"""Memory: limits as a user writes them, pools of buffers that outlive a call, what owners keep on a device."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import re
 import threading
 import weakref
@@ -16,26 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clsvm import system
-from clsvm.errors import DeviceError
 from clsvm.opencl.runtime import cl
 
 HUGE = 4 << 20  # bytes of a large buffer
 LEAST, MOST, KEPT = 64 << 10, 128 << 20, 256 << 20  # of one that is kept when it is given back; of all of these
 MEMORY_SHARE = 0.5  # of the device's free memory: the default of memory_limit
+_UNITS = {
+    letter + end: float(base) ** power
+    for power, letter in enumerate("kmgt", 1)
+    for end, base in (("", 1000), ("b", 1000), ("ib", 1024))
+} | {"": 1.0, "b": 1.0}
 
 
 def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
-    """None, a number of bytes or text such as "2GB", "512 MiB" -> bytes. Raises TypeError or ValueError."""
+    """Return a number of bytes for None, a number, or text such as "2GB", "512 MiB". Raises TypeError or ValueError."""
     if value is None:
         return None
     if isinstance(value, str):
-        units = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12}
-        units |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", value)
-        try:
-            number = float(match[1]) * units[match[2].lower()] if match else -1.0
-        except (KeyError, ValueError):
-            number = -1.0
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]*)\s*", value)
+        number = float(match[1]) * _UNITS.get(match[2].lower(), -1) if match else -1.0
     elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
         number = float(value)
     else:
@@ -47,31 +45,29 @@ def parse_bytes(value: Any, name: str = "memory_limit") -> int | None:
 
 pool_lock = threading.RLock()
 never_released: list[Any] = []
-Key = tuple[int, int, int]  # of buffers: process, context, bytes
-pool: dict[Key, list[Any]] = {}  # slabs
+Key = tuple[int, int]  # of buffers: context, bytes
 
 
-class Spare:
-    """Buffers that were given back, KEPT bytes of them at most: ``nbytes``. Memory that is touched for the first time
-    costs a CPU more than most of what is done with it."""
+class Pool:
+    """Buffers that were given back, for later ones of their size; ``nbytes`` of all.
+
+    Memory that is touched for the first time costs a CPU more than most of what is done with it.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Key, list[Any]] = {}
         self.nbytes = 0
 
-    def put(self, key: Key, buffer: Any) -> bool:
-        """Whether a buffer is kept for the next one of its size, and others, of sizes that came before, go for it."""
-        if not LEAST <= key[2] <= MOST:
-            return False
+    def put(self, key: Key, buffer: Any, most: float = float("inf")) -> None:
+        """Keep a buffer. Others go for it, sizes that came long ago first, where all would be more than ``most``."""
         with pool_lock:
-            while self._kept and self.nbytes + key[2] > KEPT:
+            while self._kept and self.nbytes + key[1] > most:
                 self._drop(next(iter(self._kept)))
             self._kept[key] = [*self._kept.pop(key, []), buffer]
-            self.nbytes += key[2]
-            return True
+            self.nbytes += key[1]
 
     def take(self, key: Key) -> Any:
-        """A buffer that was given back, or None."""
+        """Return the buffer that was given back last, or None."""
         if key not in self._kept:  # (as of every small one)
             return None
         with pool_lock:
@@ -79,11 +75,11 @@ class Spare:
             buffer = kept.pop() if kept else None
             if kept:
                 self._kept[key] = kept
-            self.nbytes -= key[2] * (buffer is not None)
+            self.nbytes -= key[1] * (buffer is not None)
             return buffer
 
     def release(self) -> int:
-        """Give all of them back to the system; the bytes that were freed."""
+        """Give all of them back to the system; return the bytes that were freed."""
         with pool_lock:
             freed = self.nbytes
             while self._kept:
@@ -91,30 +87,28 @@ class Spare:
             return freed
 
     def forget(self) -> None:
-        """In a forked child: they are the parent's, not for this process to release."""
+        """Leave the buffers alone in a forked child: they are its parent's."""
         never_released.append(self._kept)
         self._kept, self.nbytes = {}, 0
 
     def _drop(self, key: Key) -> None:
         gone = self._kept.pop(key)
-        self.nbytes -= key[2] * len(gone)
+        self.nbytes -= key[1] * len(gone)
         for buffer in gone:
             buffer.release()
 
 
-spare = Spare()
+spare, slabs = POOLS = Pool(), Pool()  # KEPT bytes at most; what :meth:`Stream.slab` returned
 
 
 def pooled() -> int:
-    """Bytes of what this process keeps for the next fit."""
-    with pool_lock:
-        slabs = sum(key[2] * len(buffers) for key, buffers in pool.items() if key[0] == os.getpid())
-    return slabs + spare.nbytes
+    """Return the bytes that this process keeps for the next fit."""
+    return sum(pool.nbytes for pool in POOLS)
 
 
 def roomy(nbytes: int, most: int) -> int:
-    """Bytes of a buffer that may be kept, up to an eighth more where ``most`` allows it: those of about the same size
-    can stand in for each other."""
+    """Return the bytes of a buffer that may be kept, up to an eighth more where ``most`` allows it: buffers of about
+    the same size can stand in for each other."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     room = -(-nbytes // step) * step
     return room if nbytes >= LEAST and room <= min(most, MOST) else nbytes
@@ -144,8 +138,7 @@ class DeviceCache:
         setting, value, nbytes = self._state
         if setting != stream.setting or nbytes > stream.limit // 2:
             return None
-        stream.held += nbytes
-        stream.peak = max(stream.peak, stream.held)
+        stream.hold(nbytes)
         stream.reads.append(self)
         return value
 
@@ -177,7 +170,7 @@ def all_kept() -> list[DeviceCache]:
 
 def release_memory() -> int:
     """Give back to the system what is held between calls: slabs of the row cache, other buffers, and every
-    :class:`DeviceCache`; the bytes that were freed."""
+    :class:`DeviceCache`; return the bytes that were freed."""
     freed = sum(kept.nbytes for kept in all_kept())
     for kept in all_kept():
         kept.empty()
@@ -185,14 +178,8 @@ def release_memory() -> int:
 
 
 def released() -> int:
-    """Give what this process has in its pools back to the system; the bytes that were freed."""
-    freed = spare.release()
-    with pool_lock:
-        for key in [key for key in pool if key[0] == os.getpid()]:  # a forked child leaves its parent's alone
-            for buffer in pool.pop(key):
-                buffer.release()
-                freed += key[2]
-    return freed
+    """Give what this process has in its pools back to the system; return the bytes that were freed."""
+    return sum(pool.release() for pool in POOLS)
 
 
 def huge_pages(context: cl.Context, nbytes: int) -> Any:
@@ -250,34 +237,12 @@ MOMENT = 0.05  # seconds for which it is taken to stay
 _looked: tuple[float, int | None] = -MOMENT, None
 
 
-def told(error: cl.Error) -> str:
-    """Return the runtime's own words for an error, and what to change where it ran out of memory."""
-    return f"{error}{_CURE if error.code in _OUT_OF_MEMORY else ''}"
-
-
-def failed(info: Any, words: str, error: cl.Error) -> DeviceError:
-    """Return the error of a call of the runtime on the device ``info``; ``words`` say what failed."""
-    return DeviceError(f"{info}: {words} ({told(error)})")
-
-
-_OUT_OF_MEMORY = (
-    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
-    cl.status_code.OUT_OF_RESOURCES,
-    cl.status_code.OUT_OF_HOST_MEMORY,
-)
-_CURE = "; the device is short of memory: set a smaller memory_limit or cache_size, or end what else uses it"
-
-
-def flat(array: NDArray[Any]) -> NDArray[Any]:
-    """All that lies between the first number of ``array`` (h, w) and its last: its own memory."""
-    span = (len(array) - 1) * array.strides[0] // array.itemsize + array.shape[1]
-    return np.lib.stride_tricks.as_strided(array, (span,), (array.itemsize,))
-
-
-def in_rows(array: NDArray[Any], ld: int) -> dict[str, Any]:
-    """What a copy of rows is told."""
-    size = array.itemsize
-    pitch = max(array.strides[0], array.shape[1] * size)  # (of one row it can be any number)
-    pitches = {"buffer_pitches": (ld * size,), "host_pitches": (pitch,)}
-    region = array.shape[1] * size, len(array), 1
-    return {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": region, **pitches}
+def in_rows(array: NDArray[Any], ld: int) -> tuple[NDArray[Any], dict[str, Any]]:
+    """Return how rows of ``array`` (h, w) are copied from or to rows of ``ld`` items: its own memory as one array, and
+    what OpenCL is told."""
+    (height, width), size = array.shape, array.itemsize
+    span = (height - 1) * array.strides[0] // size + width
+    flat = np.lib.stride_tricks.as_strided(array, (span,), (size,))
+    pitch = max(array.strides[0], width * size)  # (of one row it can be any number)
+    origins = {"buffer_origin": (0, 0, 0), "host_origin": (0, 0, 0), "region": (width * size, height, 1)}
+    return flat, {**origins, "buffer_pitches": (ld * size,), "host_pitches": (pitch,)}

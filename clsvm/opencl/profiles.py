@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ class Profile:
     cluster: int
     group: int
     pair_items: int
-    tiles: Mapping[str, Tile]
+    tiles: Mapping[str, Tile] = field(hash=False)
     block: int
     chunks: int
     working_set: int
@@ -89,10 +88,6 @@ class Profile:
         return float(np.finfo(self.finest).max)
 
 
-def _tiles(**tiles: Tile) -> Mapping[str, Tile]:
-    return MappingProxyType(tiles)
-
-
 def _vector(columns: int, groups: int, ahead: int = 0) -> Tile:
     return {"COLUMNS": columns, "GROUPS": groups, "AHEAD": ahead}
 
@@ -105,7 +100,7 @@ _CPU = Profile(
     cluster=1,
     group=1,
     pair_items=1,
-    tiles=_tiles(two=_vector(2, 10, 4), few=_vector(16, 1, 64), many=_vector(8, 3)),
+    tiles={"two": _vector(2, 10, 4), "few": _vector(16, 1, 64), "many": _vector(8, 3)},
     block=512,
     chunks=8,
     working_set=2048,
@@ -133,12 +128,12 @@ _GPU = Profile(
     cluster=4,
     group=256,
     pair_items=256,
-    tiles=_tiles(
-        two={"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
-        few={"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
-        many={"GROUPS": 1, "BLOCKS": 1, "DEPTH": 16},
-        wide={"GROUPS": 2, "BLOCKS": 2, "DEPTH": 8},
-    ),
+    tiles={
+        "two": {"COLUMNS": 2, "RX": 2, "GROUPS": 4, "DEPTH": 32},
+        "few": {"COLUMNS": 16, "RX": 2, "GROUPS": 4, "DEPTH": 16},
+        "many": {"GROUPS": 1, "BLOCKS": 1, "DEPTH": 16},
+        "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 8},
+    },
     block=64,
     chunks=128,
     working_set=1024,
@@ -163,7 +158,7 @@ PROFILES = {
     "cpu8": replace(  # 16 registers of 8 floats: two for a vector, whose parts share what is broadcast
         _CPU,
         name="cpu8",
-        tiles=_tiles(two=_vector(2, 4, 4), few=_vector(4, 1, 32), many=_vector(4, 1)),
+        tiles={"two": _vector(2, 4, 4), "few": _vector(4, 1, 32), "many": _vector(4, 1)},
         csr_cost=2.9,
         clustered_cost=1.1,
         hybrid_cost=0.9,
@@ -176,7 +171,7 @@ PROFILES = {
     "nvidia": replace(
         _GPU,
         name="nvidia",
-        tiles=_tiles(**{**_GPU.tiles, "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 16}}),
+        tiles={**_GPU.tiles, "wide": {"GROUPS": 2, "BLOCKS": 2, "DEPTH": 16}},
         pair_items=1024,
         inner_step=2.5e7,
         inner_cost=1e4,
@@ -185,9 +180,7 @@ PROFILES = {
 }
 
 # The rates that the tuner measures: the least and the most that is taken from its file.
-RATES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
-)
+RATES = dict.fromkeys(("csr_cost", "clustered_cost", "hybrid_cost"), (0.2, 100.0)) | {"hit_cost": (2.0, 1000.0)}
 # What the tuner tries, by shape: the tiles of each shape class and the numbers of each field. Nothing else is ever
 # taken from its file.
 _TWO = [_vector(2, groups, ahead) for groups in (1, 4, 10, 12) for ahead in (0, 4, 64)]

@@ -45,11 +45,6 @@ def state() -> tuple[Path, int]:
         return where, -1
 
 
-def key(platform: str, device: str, driver: str, profile: str) -> str:
-    """What a device's record stands under."""
-    return " | ".join((platform, device, driver, profile))
-
-
 def read() -> dict[str, dict[str, Any]]:
     """The records by key; none where the file is not there or not ours."""
     where, modified = state()

@@ -1,6 +1,6 @@
 """Whether fits work on a device: a small fit in a process of its own, which a broken runtime may end.
 
-A fit that passed is remembered by an empty file in a folder of :func:`caches.folders`, whose name stands for the device
+A fit that passed is remembered by an empty file in a folder of :func:`runtime.folders`. Its name stands for the device
 and its driver. A failure is tried again by the next process.
 """
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clsvm.opencl import caches
+from clsvm.opencl import runtime
 from clsvm.opencl.runtime import cl
 
 PROGRAM = "clsvm.small_fit"  # the module that makes the fit
@@ -32,7 +32,7 @@ def failure(index: int, device: cl.Device) -> str:
     if os.environ.get(INSIDE):
         return ""
     name = hashlib.sha256(json.dumps([*identity(device), cl.VERSION_TEXT]).encode()).hexdigest()[:12]
-    mark = next((folder / f"fits-{name}" for folder in caches.folders()), None)
+    mark = next((folder / f"fits-{name}" for folder in runtime.folders()), None)
     if mark and mark.is_file():
         return ""
     words = _fit(index, device)

@@ -493,8 +493,8 @@ class Newton:
                 if not self._rows.tile_if_there(places[:m], at, W, whole, out):
                     gram.gather(panel, at, count)
                     gram.tile(panel, Tile(at, count, out, whole, half=True, most=m))
-                with stream.mapped(out, self._dtype, (W, W)) as K:
-                    return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
+                K = stream.read(out, self._dtype, (W, W))
+                return np.concatenate([K[:whole, k:m], K[k:m, whole:k].T]), K[k:m, k:m].copy()
 
             yield square
         finally:
