@@ -59,24 +59,22 @@ class MemoryLimitError(ValueError):
     """memory_limit is too small: what is held, and what the next buffer takes. More may be needed after it."""
 
     def __init__(self, limit: int, held: int, more: int) -> None:
-        super().__init__(
-            f"memory_limit of {limit} bytes is too small: {held} are in use and at least {more} more are needed"
-        )
-        self._given = limit, held, more
+        super().__init__(limit, held, more)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return MemoryLimitError, self._given
+    def __str__(self) -> str:
+        words = "memory_limit of {} bytes is too small: {} are in use and at least {} more are needed"
+        return words.format(*self.args)
 
 
 class RowError(ValueError):
     """A row has no computable value. ``words`` is the message, with ROW in place of the row's number."""
 
     def __init__(self, words: str, row: int) -> None:
-        super().__init__(words.replace(ROW, str(row)))
+        super().__init__(words, row)
         self.words, self.row = words, row
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return RowError, (self.words, self.row)
+    def __str__(self) -> str:
+        return self.words.replace(ROW, str(self.row))
 
     def moved(self, by: int) -> RowError:
         """Return the error where the rows before were not counted."""
@@ -88,13 +86,10 @@ class RowTooLargeError(RowError):
 
     def __init__(self, row: int, dtype: str, where: str = "") -> None:
         advice = " or take dtype='float64'" * (dtype == "float32")
-        of = f" of {where}" if where else ""
-        too = " and them" if where else ""
+        of, too = (f" of {where}", " and them") if where else ("", "")
         super().__init__(f"the squared norm of row {ROW}{of} is too large for {dtype}: scale X{too}{advice}", row)
+        self.args = row, dtype, where
         self.dtype, self.where = dtype, where
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return RowTooLargeError, (self.row, self.dtype, self.where)
 
     def moved(self, by: int) -> RowTooLargeError:
         return RowTooLargeError(self.row + by, self.dtype, self.where)
@@ -120,15 +115,9 @@ class BuildError(ClsvmError):
     """
 
     def __init__(self, device: str, log: str, source: str) -> None:
+        super().__init__(device, log, source)
         self.device, self.log = device, log
         self.source = "\n".join(f"{i:4d} {line}" for i, line in enumerate(source.splitlines(), 1))
-        super().__init__(f"building for {device} failed:\n{log}\n--- source ---\n{self.source}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.device, self.log, self.source)
-
-
-def _rebuild(device: str, log: str, source: str) -> BuildError:
-    error = BuildError(device, log, "")
-    error.source, error.args = source, (f"building for {device} failed:\n{log}\n--- source ---\n{source}",)
-    return error
+    def __str__(self) -> str:
+        return f"building for {self.device} failed:\n{self.log}\n--- source ---\n{self.source}"

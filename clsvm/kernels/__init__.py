@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clsvm.kernels.check import Check
-from clsvm.kernels.kernel import PRECOMPUTED, Kernel, Precomputed, make, underflow
+from clsvm.kernels.kernel import PRECOMPUTED, Check, Kernel, Precomputed, make, underflow
 from clsvm.kernels.records import BUILTIN
 
 __all__ = ["BUILTIN", "PRECOMPUTED", "Check", "Kernel", "Precomputed", "make", "underflow"]

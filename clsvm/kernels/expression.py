@@ -23,7 +23,7 @@ from scipy import special
 
 
 def _whole_power(x: Any, n: int) -> Any:
-    """x ** n by repeated squaring, as ``ipow`` does on the device."""
+    """Return x ** n by repeated squaring, as ``ipow`` does on the device."""
     result, square, left = 1.0, x, abs(int(n))
     while left:
         result = result * square if left & 1 else result
@@ -47,21 +47,11 @@ class Function(NamedTuple):
     truth: bool = False
 
 
+_UNARY = "expm1", "log", "log1p", "sqrt", "cbrt", "sinh", "cosh", "tanh", "sin", "cos"
 FUNCTIONS = {
     "exp": Function(np.exp, "exponential({})", 1),
-    "expm1": Function(np.expm1, "expm1({})", 1),
-    "log": Function(np.log, "log({})", 1),
-    "log1p": Function(np.log1p, "log1p({})", 1),
-    "sqrt": Function(np.sqrt, "sqrt({})", 1),
-    "cbrt": Function(np.cbrt, "cbrt({})", 1),
-    "sinh": Function(np.sinh, "sinh({})", 1),
-    "cosh": Function(np.cosh, "cosh({})", 1),
-    "tanh": Function(np.tanh, "tanh({})", 1),
-    "sin": Function(np.sin, "sin({})", 1),
-    "cos": Function(np.cos, "cos({})", 1),
-    "arcsin": Function(np.arcsin, "asin({})", 1),
-    "arccos": Function(np.arccos, "acos({})", 1),
-    "arctan": Function(np.arctan, "atan({})", 1),
+    **{name: Function(getattr(np, name), f"{name}({{}})", 1) for name in _UNARY},
+    **{f"arc{name}": Function(getattr(np, f"arc{name}"), f"a{name}({{}})", 1) for name in ("sin", "cos", "tan")},
     "abs": Function(np.abs, "fabs({})", 1),
     "erf": Function(_erf, "erf({})", 1),
     "maximum": Function(np.fmax, "fmax({}, {})", 2),
@@ -146,39 +136,34 @@ class Expression:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Variables and parameters that are used."""
+        """Return the variables and parameters that are used."""
         return frozenset(self.tree.names())
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """NumPy value of the tree; ``values`` maps every used name to an array or a Python number."""
+        """Return NumPy's value of the tree; ``values`` maps every used name to an array or a Python number."""
         return self.tree.evaluate(values)
 
     @cached_property
     def exponents(self) -> frozenset[str]:
-        """Parameters that stand as exponents of products."""
+        """Return the parameters that stand as exponents of products."""
         return frozenset(name for node in self.tree.walk() if node.function is _WHOLE and (name := node.args[1].name))
 
     @cached_property
     def hoisted(self) -> tuple[Node, ...]:
-        """The largest subtrees of parameters alone: what the device gets as numbers, in the order of their names."""
-        found: dict[Node, None] = {}
-        self._hoist(self.tree, found)
-        return tuple(found)
+        """Return the largest subtrees of parameters alone: what the device gets as numbers, in the order of their
+        names."""
+        return tuple(dict.fromkeys(self._hoist(self.tree)))
 
-    def _hoist(self, node: Node, found: dict[Node, None]) -> None:
+    def _hoist(self, node: Node) -> Iterator[Node]:
         names = set(node.names())
         if names and not names & set(self.variables) and not (node.function and node.function.truth):
-            found[node] = None
-            return
-        for argument in node.args:
-            self._hoist(argument, found)
-
-    def whole(self, node: Node) -> bool:
-        """Whether a hoisted subtree is passed as an int."""
-        return node.name in self.integers
+            yield node
+        else:
+            for argument in node.args:
+                yield from self._hoist(argument)
 
     def opencl(self, prefix: str) -> tuple[list[str], str]:
-        """(statements, value): OpenCL text over values of type ``kv``; hoisted number i is called ``<prefix><i>``."""
+        """Return (statements, value): OpenCL text over values of type ``kv``; hoisted number i is ``<prefix><i>``."""
         arguments = {node: f"{prefix}{i}" for i, node in enumerate(self.hoisted)}
         times: Counter[Node] = Counter()
         _count(self.tree, arguments, times)
@@ -216,16 +201,15 @@ def _count(node: Node, arguments: Mapping[Node, str], times: Counter[Node]) -> N
 
 
 def _parse(text: Any) -> ast.expr:
-    """Python's own parser, after what it would take too long or too kindly."""
+    """Return Python's own tree of a text, of which nothing is left that it would take too long or too kindly."""
     if not isinstance(text, str):
         raise TypeError(f"an expression is text, got {text!r}")
     if len(text) > _MAX_LENGTH:
         raise ValueError(f"expression has {len(text)} characters, at most {_MAX_LENGTH} are taken")
-    for column, character in enumerate(text, 1):
-        if not (character.isascii() and (character.isalnum() or character in "_.+-*/(),<>=! \n")):
-            hint = " (a power is written a ** b)" if character == "^" else ""
-            words = f"character {character!r} at column {column} of {text[:80]!r} is not part of the language"
-            raise ValueError(words + hint)
+    if bad := re.search(r"[^\w.+\-*/(),<>=! \n]", text, re.ASCII):
+        hint = " (a power is written a ** b)" if bad[0] == "^" else ""
+        words = f"character {bad[0]!r} at column {bad.start() + 1} of {text[:80]!r} is not part of the language"
+        raise ValueError(words + hint)
     blanks = len(text) - len(text.lstrip())  # which Python takes for an indent
     try:
         with warnings.catch_warnings():
@@ -234,8 +218,8 @@ def _parse(text: Any) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         offset = getattr(error, "offset", 1)  # 0: where the text ends
         column = offset + blanks if offset else len(text) + 1
-        bad, reason = text[column - 1 : column + 9] or "the end", error.args[0] if error.args else "too deep"
-        raise ValueError(f"not an expression: {reason}, near {bad!r} at column {column} of {text[:80]!r}") from None
+        near, reason = text[column - 1 : column + 9] or "the end", error.args[0] if error.args else "too deep"
+        raise ValueError(f"not an expression: {reason}, near {near!r} at column {column} of {text[:80]!r}") from None
     for node in ast.walk(parsed):
         if isinstance(node, ast.expr):
             node.col_offset, node.end_col_offset = node.col_offset + blanks, (node.end_col_offset or 0) + blanks
@@ -243,7 +227,7 @@ def _parse(text: Any) -> ast.expr:
 
 
 class _Reader:
-    """Python's tree -> ours, refusing what the language does not have."""
+    """Makes our tree of Python's, refusing what the language does not have."""
 
     def __init__(self, e: Expression, source: str) -> None:
         self.e, self.source = e, source
@@ -313,7 +297,7 @@ class _Reader:
         return Node(function, made)
 
     def _power(self, node: ast.expr, left: ast.expr, right: ast.expr, depth: int) -> Node:
-        """``**``: by products for a small whole exponent or an integer parameter, else by ``power``."""
+        """Return ``**``: by products for a small whole exponent or an integer parameter, else by ``power``."""
         made = self._call(node, FUNCTIONS["power"], [left, right], depth)
         base, exponent = made.args
         if exponent.name in self.e.integers:

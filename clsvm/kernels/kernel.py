@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain, count
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,19 +17,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from clsvm import arrays
-from clsvm.kernels.check import Check
-from clsvm.kernels.evaluation import (
-    BROKEN,
-    Evaluation,
-    Extent,
-    between,
-    elements,
-    evaluated,
-    inner_products,
-    summary,
-)
-from clsvm.kernels.own import free, own, renamed
-from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec
+from clsvm.kernels.evaluation import BROKEN, Evaluation, Extent, between, elements, evaluated, inner_products, summary
+from clsvm.kernels.records import BUILTIN, Matrix, Parameter, Spec, own
 
 _TINY, _SMALLEST = float(np.finfo(np.float64).tiny), float(np.finfo(np.float64).smallest_subnormal)
 _DIGITS = 1e-3  # share of the largest value up to which errors in float32 are in proportion to its eps
@@ -36,6 +26,37 @@ _CELLS = 1 << 18  # of a block of the host's evaluation
 _SAMPLE = 500  # rows that check looks at
 _STEPS = np.linspace(1, 0, 200), np.linspace(1, 0, 1000)  # of a grid that looks for rounding: over two sizes, over one
 _SIZES = np.concatenate([[1.0], np.geomspace(1e-6, 0.9, 9)])  # of that grid
+
+
+class Check(NamedTuple):
+    """What :meth:`Kernel.check` found on ``rows`` rows: |K - K'| at most ``asymmetry``; eigenvalues of (K + K') / 2."""
+
+    rows: int
+    symmetric: bool
+    asymmetry: float
+    finite: bool
+    smallest_eigenvalue: float
+    largest_eigenvalue: float
+    positive_semidefinite: bool
+
+    def __str__(self) -> str:
+        if not self.finite:
+            return f"not finite on {self.rows} rows"
+        words = f"on {self.rows} rows: {'' if self.symmetric else 'not '}symmetric (to {self.asymmetry:.1e}), "
+        words += f"eigenvalues {self.smallest_eigenvalue:.3g} to {self.largest_eigenvalue:.3g}: "
+        return words + ("positive semi-definite" if self.positive_semidefinite else "not positive semi-definite")
+
+    @classmethod
+    def of(cls, K: Matrix) -> Check:
+        """Return the check of kernel values K (n, n)."""
+        if not np.isfinite(K).all():
+            return cls(len(K), False, math.inf, False, -math.inf, math.inf, False)
+        asymmetry, scale = float(np.abs(K - K.T).max(initial=0.0)), float(np.abs(K).max(initial=0.0))
+        spectrum = np.linalg.eigvalsh((K + K.T) / 2) if len(K) else np.zeros(1)
+        smallest, largest = float(spectrum[0]), float(spectrum[-1])
+        semidefinite = smallest >= -1e-10 * max(abs(largest), abs(smallest))
+        symmetric = asymmetry <= 1e-12 * scale
+        return cls(len(K), symmetric, asymmetry, True, smallest, largest, symmetric and semidefinite)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -80,16 +101,14 @@ class Kernel:
         return cls(replace(own(function, element, params), nonnegative=nonnegative), **params)
 
     def _check_numbers(self) -> None:
-        """Parameters can make a subtree infinite (1 / c at c = 0): an error here, not NaN on the device."""
+        """Raise ValueError where parameters make a subtree infinite (1 / c at c = 0): on the device it would be NaN."""
         for argument, number in zip(self.spec.arguments, self.numbers, strict=True):
             if not math.isfinite(number):
                 given = ", ".join(f"{name}={value:g}" for name, value in self.params.items())
                 raise ValueError(f"with {given} a number of {self.spec.formula!r} ({argument.name}) is {number}")
-        if self.spec.element:
-            at_zero = self._element(0.0, 0.0)
-            if not np.isfinite(at_zero):
-                text = self.spec.element.text
-                raise ValueError(f"{text!r} is {at_zero} at x = y = 0, where padding needs a number; use where(...)")
+        if self.spec.element and not np.isfinite(at_zero := self._element(0.0, 0.0)):
+            text = self.spec.element.text
+            raise ValueError(f"{text!r} is {at_zero} at x = y = 0, where padding needs a number; use where(...)")
 
     @property
     def name(self) -> str:
@@ -218,13 +237,14 @@ class Kernel:
         """
         with np.errstate(over="ignore", under="ignore"):
             if not self.spec.element:
-                if not sp.issparse(X):
+                if sp.issparse(X):
+                    rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+                    found = np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0])
+                    found = found.astype(np.float64, copy=False)  # (of no entries it counts in ints)
+                    there = np.bincount(rows, X.data != 0, X.shape[0]) > 0
+                else:
                     found = np.asarray(np.square(X, dtype=np.float64).sum(axis=1))
-                    return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & (X != 0).any(axis=1))
-                rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-                found = np.bincount(rows, np.square(X.data, dtype=np.float64), X.shape[0])
-                found = found.astype(np.float64, copy=False)  # (of no entries it counts in ints)
-                there = np.bincount(rows, X.data != 0, X.shape[0]) > 0
+                    there = (X != 0).any(axis=1)
                 return np.maximum(found, _SMALLEST, out=found, where=(found < _TINY) & there)
             x, _, empty = arrays.both_dense(X, X)
             rest = empty * self._element(0.0, 0.0) if empty else 0.0
@@ -354,11 +374,11 @@ class Kernel:
         return self._made(f"({self.spec.text}) ** {int(exponent)}", self._parameters())
 
     def _composed(self, operator: str, other: Any, number: str) -> Kernel:
-        """This kernel and another, or a number, which becomes a parameter called ``number``."""
+        """Return this kernel and another, or a number, which becomes a parameter called ``number``."""
         if isinstance(other, Real) and not isinstance(other, bool):  # type: ignore[unreachable]
             if operator == "+" and other == 0:
                 return self  # what sum() begins with
-            name = free(number, self.params)
+            name = _free(number, self.params)
             text = f"{name} {operator} ({self.spec.text})"
             return self._made(text, (*self._parameters(), Parameter(name, Parameter(name, 1.0).check(other))))
         if not isinstance(other, Kernel):
@@ -367,16 +387,18 @@ class Kernel:
         shared = element.names & params.keys() if element else frozenset()
         same = self.spec.element_text == other.spec.element_text
         if not same or any(self.params[name] != params[name] for name in shared):
-            raise ValueError(
-                f"{self!r} and {other!r} do not compose: "
-                "with an element-wise kernel go numbers and kernels of the same sum"
-            )
+            words = "with an element-wise kernel go numbers and kernels of the same sum"
+            raise ValueError(f"{self!r} and {other!r} do not compose: {words}")
         new: dict[str, str] = {}
         for name in (name for name in params if name not in shared):
             taken = {*self.params, *new.values(), *(params if name in self.params else ())}
-            new[name] = free(name, taken) if name in self.params else name
+            new[name] = _free(name, taken) if name in self.params else name
         theirs = tuple(replace(p, name=new[p.name]) for p in other._parameters() if p.name in new)
-        text = f"({self.spec.text}) {operator} ({renamed(other.spec.text, new)})"
+        tree = ast.parse(other.spec.text, mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                node.id = new.get(node.id, node.id)
+        text = f"({self.spec.text}) {operator} ({ast.unparse(tree)})"
         return self._made(text, (*self._parameters(), *theirs), other.spec.nonnegative)
 
     def _parameters(self) -> tuple[Parameter, ...]:
@@ -436,6 +458,11 @@ class Kernel:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.record(),)
+
+
+def _free(name: str, taken: Any) -> str:
+    """Return ``name``, or name_2, name_3, ... where it is taken."""
+    return next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in taken)
 
 
 def _restored(record: Mapping[str, Any]) -> Kernel:

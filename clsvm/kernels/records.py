@@ -10,7 +10,9 @@ independently on vectors, in float64, against which tests hold every device.
 
 from __future__ import annotations
 
+import keyword
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist, pdist, squareform
 
-from clsvm.kernels.expression import Expression, Node
+from clsvm.kernels.expression import FUNCTIONS, Expression, Node
 
 Matrix = NDArray[np.float64]
+Oracle = Callable[..., Matrix]
 VARIABLES = ("dot", "sqdist", "xx", "yy")  # of the inner-product form
 SUM, ELEMENTS = ("s",), ("x", "y")  # of the element-wise form
 
@@ -39,26 +42,26 @@ class Parameter:
     integer: bool = False
 
     def check(self, value: Any) -> float | int:
-        """``value`` as a plain number. Raises TypeError or ValueError naming what was got and what was expected."""
-        kind = Integral if self.integer else Real
-        if isinstance(value, bool | np.bool_) or not isinstance(value, kind):
-            expected = "an integer" if self.integer else "a number"
-            raise TypeError(f"{self.name} must be {expected}, got {value!r}")
+        """Return ``value`` as a plain number. Raises TypeError or ValueError naming what was got and was expected."""
+        if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.integer else Real):
+            raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
         number: float | int
         try:
-            number = int(value) if self.integer else float(value)  # type: ignore[call-overload]
+            number = int(value) if self.integer else float(value)
             finite = math.isfinite(number)
         except OverflowError:  # (Python's whole numbers have no end)
             raise ValueError(f"{self.name} must be finite, got a whole number too large for float64") from None
         if not finite or number < self.lower or (self.above and number == self.lower):
-            expected = "" if self.lower == -np.inf else f" {'>' if self.above else '>='} {self.lower:g}"
-            raise ValueError(f"{self.name} must be finite{expected and ' and' + expected}, got {value!r}")
+            raise ValueError(f"{self.name} must be finite{' and' * bool(self._bound)}{self._bound}, got {value!r}")
         return number
 
     @property
+    def _bound(self) -> str:
+        return "" if self.lower == -np.inf else f" {'>' if self.above else '>='} {self.lower:g}"
+
+    @property
     def limits(self) -> str:
-        kind = "whole number" if self.integer else "number"
-        return kind if self.lower == -np.inf else f"{kind} {'>' if self.above else '>='} {self.lower:g}"
+        return f"{'whole ' * self.integer}number{self._bound}"
 
 
 class Argument(NamedTuple):
@@ -81,7 +84,7 @@ class Spec:
     parameters: tuple[Parameter, ...]
     text: str
     element_text: str = ""
-    oracle: Callable[..., Matrix] | None = field(default=None, compare=False, repr=False)
+    oracle: Oracle | None = field(default=None, compare=False, repr=False)
     doc: str = field(default="", compare=False, repr=False)
     nonnegative: bool = False
 
@@ -99,95 +102,102 @@ class Spec:
 
     @property
     def formula(self) -> str:
-        """The expressions in their normal form."""
+        """Return the expressions in their normal form."""
         sums = f", s = sum {self.element.text}" if self.element else ""
         return self.expression.text + sums
 
     @cached_property
+    def _expressions(self) -> tuple[Expression, ...]:
+        return (self.expression, self.element) if self.element else (self.expression,)
+
+    @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """What the device gets beside the rows: the hoisted numbers of f (f0, f1, ...) and of e (e0, e1, ...)."""
-        made = []
-        for prefix, e in (("f", self.expression), ("e", self.element)):
-            for i, node in enumerate(e.hoisted if e else ()):
-                made.append(Argument("int" if e and e.whole(node) else "real", f"{prefix}{i}", node.evaluate))
-        return tuple(made)
+        """Return what the device gets beside the rows: hoisted numbers of f (f0, f1, ...) and of e (e0, e1, ...)."""
+        return tuple(
+            Argument("int" if node.name in e.integers else "real", f"{prefix}{i}", node.evaluate)
+            for prefix, e in zip("fe", self._expressions, strict=False)
+            for i, node in enumerate(e.hoisted)
+        )
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """Numbers that stand in the expressions."""
-        trees = (e.tree for e in (self.expression, self.element) if e)
-        return frozenset(n.number for tree in trees for n in tree.walk() if not n.name and not n.function)
+        """Return the numbers that stand in the expressions."""
+        nodes = (node for e in self._expressions for node in e.tree.walk())
+        return frozenset(node.number for node in nodes if not node.name and not node.function)
 
     @cached_property
     def of_distance(self) -> bool:
-        """True where the function depends on x - y alone, so that shifting all rows changes nothing."""
+        """Return whether the function depends on x - y alone, so that shifting all rows changes nothing."""
         if self.element is None:
             return not self.expression.names & {"dot", "xx", "yy"}
         return _of_difference(self.element.tree)
 
 
 def _of_difference(node: Node) -> bool:
-    """Whether x and y stand only as x - y or y - x."""
+    """Return whether x and y stand only as x - y or y - x."""
     if node.function and node.function.numpy is np.subtract and {a.name for a in node.args} == set(ELEMENTS):
         return True
     return node.name not in ELEMENTS and all(map(_of_difference, node.args))
 
 
+def _name(name: str) -> str:
+    """Return a parameter's name. Raises ValueError for one that no expression could hold or grid search reach."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or keyword.iskeyword(name):
+        raise ValueError(f"a parameter's name is letters, digits and single underscores, got {name!r}")
+    if name in (*FUNCTIONS, *VARIABLES, *SUM, *ELEMENTS, "nonnegative"):
+        raise ValueError(f"{name!r} is a name of the language and cannot be a parameter")
+    return name
+
+
+def own(function: Any, element: Any, params: Mapping[str, Any]) -> Spec:
+    """Return the record of a user's own kernel function. A parameter is whole where it is given so and stands as
+    exponent."""
+    given = [Parameter(_name(name), 1.0).check(value) for name, value in params.items()]
+    if not isinstance(function, str) or not isinstance(element, str):
+        raise TypeError(f"a kernel function is text, got {function if isinstance(element, str) else element!r}")
+    names = tuple(params)
+    integers = frozenset(name for name, value in params.items() if isinstance(value, Integral))
+    parsed = [Expression(function, SUM if element else VARIABLES, names, integers)]
+    parsed += [Expression(element, ELEMENTS, names, integers)] if element else []
+    if unused := [name for name in names if not any(name in e.names for e in parsed)]:
+        raise ValueError(f"parameter {', '.join(unused)} does not stand in {' and '.join(e.text for e in parsed)!r}")
+    if element and not parsed[1].names & set(ELEMENTS):
+        raise ValueError(f"the element expression has neither x nor y: {element!r}")
+    whole = integers & {name for e in parsed for name in e.exponents}
+    made = tuple(Parameter(name, v, integer=name in whole) for name, v in zip(names, given, strict=True))
+    return Spec("", made, parsed[0].text, parsed[1].text if element else "")
+
+
 # Oracles: each function as its formula says, apart from the expressions.
 
-_FEW, _LONG = (
-    1024,
-    8,
-)  # rows at most, and columns at least, for which their mirror images take less than their distances
-
-
-def _decay(gamma: float, distances: Matrix) -> Matrix:
-    """exp(-gamma distances) in their place: memory touched for the first time takes longer than the function."""
-    distances *= -gamma
-    return np.exp(distances, out=distances)
+# Rows at most, and columns at least, for which their mirror images take less than their distances
+_FEW, _LONG = 1024, 8
 
 
 def _distances(X: Matrix, Y: Matrix, metric: str) -> Matrix:
-    """Among rows themselves, where they are few and long, half of them are computed: the others have the same bits."""
+    """Return distances. Of few and long rows from themselves half are computed: the others have the same bits."""
     halved = Y is X and 1 < len(X) <= _FEW and X.shape[1] >= _LONG
     return squareform(pdist(X, metric), checks=False) if halved else cdist(X, Y, metric)
 
 
-def _distance(X: Matrix, Y: Matrix) -> Matrix:
-    return _distances(X, Y, "euclidean")
+def _decay(metric: str) -> Oracle:
+    """Return exp(-gamma distance), made in place: memory touched for the first time takes longer than the function."""
 
+    def oracle(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
+        distances = _distances(X, Y, metric)
+        distances *= -gamma
+        return np.exp(distances, out=distances)
 
-def _linear(X: Matrix, Y: Matrix) -> Matrix:
-    return X @ Y.T
-
-
-def _poly(X: Matrix, Y: Matrix, gamma: float, coef0: float, degree: int) -> Matrix:
-    return np.power(gamma * (X @ Y.T) + coef0, degree)
-
-
-def _rbf(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return _decay(gamma, _distances(X, Y, "sqeuclidean"))
-
-
-def _sigmoid(X: Matrix, Y: Matrix, gamma: float, coef0: float) -> Matrix:
-    return np.tanh(gamma * (X @ Y.T) + coef0)
-
-
-def _exponential(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return _decay(gamma, _distance(X, Y))
-
-
-def _rational_quadratic(X: Matrix, Y: Matrix, gamma: float, alpha: float) -> Matrix:
-    return np.power(1 + gamma * _distances(X, Y, "sqeuclidean") / alpha, -alpha)
+    return oracle
 
 
 def _matern32(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    t = np.sqrt(3.0) * gamma * _distance(X, Y)
+    t = np.sqrt(3.0) * gamma * _distances(X, Y, "euclidean")
     return (1 + t) * np.exp(-t)
 
 
 def _matern52(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    t = np.sqrt(5.0) * gamma * _distance(X, Y)
+    t = np.sqrt(5.0) * gamma * _distances(X, Y, "euclidean")
     return (1 + t + t * t / 3) * np.exp(-t)
 
 
@@ -196,33 +206,24 @@ def _cosine(X: Matrix, Y: Matrix) -> Matrix:
     return np.where(norms > 0, X @ Y.T / np.where(norms > 0, norms, 1), 0.0)
 
 
-def _laplacian(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return _decay(gamma, _distances(X, Y, "cityblock"))
+def _by_feature(term: Callable[[Matrix, Matrix], Matrix]) -> Oracle:
+    """Return the sum of term(x_j, y_j) over the features j, a feature at a time."""
+
+    def oracle(X: Matrix, Y: Matrix) -> Matrix:
+        K = np.zeros((len(X), len(Y)))
+        for x, y in zip(X.T, Y.T, strict=True):
+            K += term(x, y)
+        return K
+
+    return oracle
 
 
-def _additive_chi2(X: Matrix, Y: Matrix) -> Matrix:
-    K = np.zeros((len(X), len(Y)))
-    for x, y in zip(X.T, Y.T, strict=True):  # a feature at a time
-        total = np.add.outer(x, y)
-        K -= np.divide(np.subtract.outer(x, y) ** 2, total, out=np.zeros_like(total), where=total != 0)
-    return K
+def _chi2_term(x: Matrix, y: Matrix) -> Matrix:
+    total = np.add.outer(x, y)
+    return -np.divide(np.subtract.outer(x, y) ** 2, total, out=np.zeros_like(total), where=total != 0)
 
 
-def _chi2(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return np.exp(gamma * _additive_chi2(X, Y))
-
-
-def _histogram_intersection(X: Matrix, Y: Matrix) -> Matrix:
-    K = np.zeros((len(X), len(Y)))
-    for x, y in zip(X.T, Y.T, strict=True):
-        K += np.minimum.outer(x, y)
-    return K
-
-
-def _canberra(X: Matrix, Y: Matrix, gamma: float) -> Matrix:
-    return _decay(gamma, _distances(X, Y, "canberra"))
-
-
+_additive_chi2 = _by_feature(_chi2_term)
 _GAMMA = Parameter("gamma", 1.0, lower=0.0, above=True)
 _COEF0 = Parameter("coef0", 0.0)
 _DEGREE = Parameter("degree", 3, lower=0, integer=True)
@@ -230,64 +231,48 @@ _ALPHA = Parameter("alpha", 1.0, lower=0.0, above=True)
 _CHI2 = "where(x + y > 0, (x - y) ** 2 / (x + y), 0)"
 
 _SPECS = (
-    Spec("linear", (), "dot", oracle=_linear, doc="<x,y>"),
+    Spec("linear", (), "dot", "", lambda X, Y: X @ Y.T, "<x,y>"),
     Spec(
-        "poly",
-        (_GAMMA, _COEF0, _DEGREE),
-        "(gamma * dot + coef0) ** degree",
-        oracle=_poly,
-        doc="(gamma <x,y> + coef0)^degree",
+        "poly", (_GAMMA, _COEF0, _DEGREE), "(gamma * dot + coef0) ** degree", "",
+        lambda X, Y, gamma, coef0, degree: np.power(gamma * (X @ Y.T) + coef0, degree), "(gamma <x,y> + coef0)^degree",
     ),
-    Spec("rbf", (_GAMMA,), "exp(-gamma * sqdist)", oracle=_rbf, doc="exp(-gamma |x-y|^2)"),
-    Spec("sigmoid", (_GAMMA, _COEF0), "tanh(gamma * dot + coef0)", oracle=_sigmoid, doc="tanh(gamma <x,y> + coef0)"),
-    Spec("exponential", (_GAMMA,), "exp(-gamma * sqrt(sqdist))", oracle=_exponential, doc="exp(-gamma |x-y|)"),
+    Spec("rbf", (_GAMMA,), "exp(-gamma * sqdist)", "", _decay("sqeuclidean"), "exp(-gamma |x-y|^2)"),
     Spec(
-        "rational_quadratic",
-        (_GAMMA, _ALPHA),
-        "exp(-alpha * log1p(gamma / alpha * sqdist))",
-        oracle=_rational_quadratic,
-        doc="(1 + gamma |x-y|^2 / alpha)^-alpha",
+        "sigmoid", (_GAMMA, _COEF0), "tanh(gamma * dot + coef0)", "",
+        lambda X, Y, gamma, coef0: np.tanh(gamma * (X @ Y.T) + coef0), "tanh(gamma <x,y> + coef0)",
+    ),
+    Spec("exponential", (_GAMMA,), "exp(-gamma * sqrt(sqdist))", "", _decay("euclidean"), "exp(-gamma |x-y|)"),
+    Spec(
+        "rational_quadratic", (_GAMMA, _ALPHA), "exp(-alpha * log1p(gamma / alpha * sqdist))", "",
+        lambda X, Y, gamma, alpha: np.power(1 + gamma * _distances(X, Y, "sqeuclidean") / alpha, -alpha),
+        "(1 + gamma |x-y|^2 / alpha)^-alpha",
     ),
     Spec(
-        "matern32",
-        (_GAMMA,),
-        "(1 + sqrt(3) * gamma * sqrt(sqdist)) * exp(-(sqrt(3) * gamma * sqrt(sqdist)))",
-        oracle=_matern32,
-        doc="(1 + t) exp(-t), t = sqrt(3) gamma |x-y|",
+        "matern32", (_GAMMA,), "(1 + sqrt(3) * gamma * sqrt(sqdist)) * exp(-(sqrt(3) * gamma * sqrt(sqdist)))", "",
+        _matern32, "(1 + t) exp(-t), t = sqrt(3) gamma |x-y|",
     ),
     Spec(
-        "matern52",
-        (_GAMMA,),
+        "matern52", (_GAMMA,),
         "(1 + sqrt(5) * gamma * sqrt(sqdist) + 5 / 3 * gamma ** 2 * sqdist) * exp(-(sqrt(5) * gamma * sqrt(sqdist)))",
-        oracle=_matern52,
-        doc="(1 + t + t^2/3) exp(-t), t = sqrt(5) gamma |x-y|",
+        "", _matern52, "(1 + t + t^2/3) exp(-t), t = sqrt(5) gamma |x-y|",
     ),
     Spec(
-        "cosine",
-        (),
-        "where(minimum(xx, yy) > 0, dot / (sqrt(xx) * sqrt(yy)), 0)",
-        oracle=_cosine,
-        doc="<x,y> / (|x| |y|), 0 for a zero row",
+        "cosine", (), "where(minimum(xx, yy) > 0, dot / (sqrt(xx) * sqrt(yy)), 0)", "",
+        _cosine, "<x,y> / (|x| |y|), 0 for a zero row",
     ),
-    Spec("laplacian", (_GAMMA,), "exp(-gamma * s)", "abs(x - y)", _laplacian, "exp(-gamma sum |x-y|)"),
+    Spec("laplacian", (_GAMMA,), "exp(-gamma * s)", "abs(x - y)", _decay("cityblock"), "exp(-gamma sum |x-y|)"),
     Spec(
-        "canberra",
-        (_GAMMA,),
-        "exp(-gamma * s)",
-        "where(abs(x) + abs(y) > 0, abs(x - y) / (abs(x) + abs(y)), 0)",
-        _canberra,
-        "exp(-gamma sum |x-y| / (|x| + |y|)), 0/0 = 0",
+        "canberra", (_GAMMA,), "exp(-gamma * s)", "where(abs(x) + abs(y) > 0, abs(x - y) / (abs(x) + abs(y)), 0)",
+        _decay("canberra"), "exp(-gamma sum |x-y| / (|x| + |y|)), 0/0 = 0",
     ),
-    Spec("chi2", (_GAMMA,), "exp(-gamma * s)", _CHI2, _chi2, "exp(-gamma sum (x-y)^2 / (x+y)), 0/0 = 0", True),
     Spec(
-        "additive_chi2",
-        (),
-        "-s",
-        _CHI2,
-        _additive_chi2,
-        "-sum (x-y)^2 / (x+y), 0/0 = 0; for machines with an offset",
-        True,
+        "chi2", (_GAMMA,), "exp(-gamma * s)", _CHI2,
+        lambda X, Y, gamma: np.exp(gamma * _additive_chi2(X, Y)), "exp(-gamma sum (x-y)^2 / (x+y)), 0/0 = 0", True,
     ),
-    Spec("histogram_intersection", (), "s", "minimum(x, y)", _histogram_intersection, "sum min(x, y)", True),
-)
+    Spec(
+        "additive_chi2", (), "-s", _CHI2,
+        _additive_chi2, "-sum (x-y)^2 / (x+y), 0/0 = 0; for machines with an offset", True,
+    ),
+    Spec("histogram_intersection", (), "s", "minimum(x, y)", _by_feature(np.minimum.outer), "sum min(x, y)", True),
+)  # fmt: skip
 BUILTIN: Mapping[str, Spec] = {spec.name: spec for spec in _SPECS}

@@ -121,7 +121,7 @@ def built(process: int, context: cl.Context, device: cl.Device, text: str, optio
 
 
 def cached(make: Callable[[], Any]) -> Any:
-    """Return what ``make`` has pyopencl make with its cache on the disk. Where that fails, do without it from now on."""
+    """Return what ``make`` has pyopencl make with its cache on the disk; where that fails, without it from then on."""
     try:
         return make()
     except cl.Error:

@@ -145,5 +145,5 @@ def _measured(stream: Stream) -> float:
     made = [rates.dense(stream, n, d) for d in (NARROW, WIDE)]
     for work in made:
         work.launch()  # builds and touches, which is not timed
-    narrow, wide = (seconds / (n * rates.WORKING) for seconds in rates.best_of(*(work.launch for work in made)))
+    narrow, wide = (took / (n * rates.WORKING) for took in rates.best_of(*(work.launch for work in made)))
     return 1 / max((wide - narrow) / (WIDE - NARROW), wide / WIDE / 2)  # (half of it where noise says less)

@@ -87,7 +87,7 @@ def dense(stream: Stream, n: int, d: int = _DENSE) -> Work:
 
 def _csr(stream: Stream, n: int) -> Work:
     """Return the work on few entries in many columns, whose density falls by a power of the rank, as in text."""
-    return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
+    return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "csr_cost", CSR)
 
 
 def _clustered(stream: Stream, n: int) -> Work:
@@ -103,7 +103,7 @@ def _clustered(stream: Stream, n: int) -> Work:
 def _hybrid(stream: Stream, n: int) -> Work:
     """Return the work on whole columns and a few entries."""
     rng = np.random.default_rng(0)
-    X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), _text(rng, n, _SPARSE, _BESIDE)], "csr")
+    X = sp.hstack([sp.csr_matrix(rng.random((n, _DENSE), np.float32) + 0.5), text(rng, n, _SPARSE, _BESIDE)], "csr")
     return _work(stream, X, "hybrid_cost", HYBRID, _DENSE)
 
 
@@ -111,7 +111,7 @@ def _inverted(stream: Stream, n: int) -> Work:
     """Return the work on the rows of :func:`_csr` as an inverted index. Raises ValueError where the device has none."""
     if not INVERTED.suits(stream.profile):
         raise ValueError(f"the profile {stream.profile.name!r} has no kernels for inverted rows")
-    return _work(stream, _text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
+    return _work(stream, text(np.random.default_rng(0), n, _SPARSE, _ENTRIES), "hit_cost", INVERTED)
 
 
 RATES = (
@@ -152,9 +152,9 @@ def _launch(stream: Stream, X: Any, layout: Layout, whole: int = 0) -> Launch:
     return product(stream, X, plan, min(WORKING, X.shape[0]), stored=True)
 
 
-def _text(rng: np.random.Generator, n: int, d: int, entries: int) -> sp.csr_matrix:
-    """Return CSR rows of at most ``entries``; a column's density falls by its rank to the power of 2/3."""
-    columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** 3).astype(np.int32), axis=1)
+def text(rng: np.random.Generator, n: int, d: int, entries: int, power: int = 3) -> sp.csr_matrix:
+    """Return CSR rows of at most ``entries``; a column's density falls by its rank to the power of 1 - 1/power."""
+    columns: NDArray[np.int32] = np.sort((d * rng.random((n, entries)) ** power).astype(np.int32), axis=1)
     values, ends = np.ones(columns.size, np.float32), np.arange(0, columns.size + 1, entries)
     X = sp.csr_matrix((values, columns.ravel(), ends), shape=(n, d))
     X.sum_duplicates()
@@ -171,19 +171,21 @@ def measure(stream: Stream, rate: Rate, n: int | None = None) -> float | None:
     for one in of_dense, work:
         one.launch()  # builds and touches, which is not timed
     rounds = [best_of(of_dense.launch, work.launch) for _ in range(_ROUNDS)]
-    slower = float(np.median([seconds / beside for beside, seconds in rounds]))
+    slower = float(np.median([took / beside for beside, took in rounds]))
     dense_cells = slower * (of_dense.cells + of_dense.beside)  # of the same time
     ratio = float(f"{(dense_cells - work.beside) / work.cells:.2g}")
     least, most = LIMITS[rate.field]
     return ratio if least <= ratio <= most else None
 
 
+def seconds(launch: Launch) -> float:
+    """Return the seconds that a launch takes."""
+    began = perf_counter()
+    launch()
+    return perf_counter() - began
+
+
 def best_of(*launches: Launch) -> list[float]:
     """Return the best seconds of each product; they run interleaved."""
-    best = [np.inf] * len(launches)
-    for _ in range(_TURNS):
-        for i, launch in enumerate(launches):
-            began = perf_counter()
-            launch()
-            best[i] = min(best[i], perf_counter() - began)
-    return best
+    turns = [[seconds(launch) for launch in launches] for _ in range(_TURNS)]
+    return [min(took) for took in zip(*turns, strict=True)]

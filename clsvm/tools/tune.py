@@ -18,7 +18,6 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from clsvm import solvers
 from clsvm.errors import ClsvmError
@@ -37,6 +36,7 @@ from clsvm.tools.rates import RATES, Launch, Rate
 
 _CLEARLY = 0.97  # of the default's time: what noise alone can do is not a reason
 _ROUNDS = 3
+_NUMBERS = "lanes", "panel", "block", "chunks", "group"  # of the profile, which a search may change beside its tiles
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,18 @@ class Family:
     prepare: Callable[[Stream, int], Launch]
 
 
-def _tiles(shape: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
-    """Return the search of the register tiles of a shape class, with ``lanes`` for each number of lanes."""
+def _values(name: str, lanes: bool = False) -> Callable[[Profile], Iterator[Profile]]:
+    """Return the search of a number of the profile, or of a shape class's tiles, with ``lanes`` for each number of
+    lanes."""
 
     def candidates(profile: Profile) -> Iterator[Profile]:
         yield profile
         search = SEARCH[profile.shape]
+        for value in search.get(name, ()):
+            yield replace(profile, **{name: value})
         for count in search["lanes"] if lanes else (profile.lanes,):
-            for tile in search["tiles"].get(shape, ()):
-                yield replace(profile, lanes=count, tiles={**profile.tiles, shape: tile})
-
-    return candidates
-
-
-def _numbers(field: str) -> Callable[[Profile], Iterator[Profile]]:
-    """Return the search of the values of a field of the profile."""
-
-    def candidates(profile: Profile) -> Iterator[Profile]:
-        yield profile
-        for value in SEARCH[profile.shape].get(field, ()):
-            yield replace(profile, **{field: value})
+            for tile in search["tiles"].get(name, ()):
+                yield replace(profile, lanes=count, tiles={**profile.tiles, name: tile})
 
     return candidates
 
@@ -78,14 +70,9 @@ def _gram(working: int, d: int, density: float = 1.0) -> Callable[[Stream, int],
     def prepare(stream: Stream, n: int) -> Launch:
         rng = np.random.default_rng(0)
         n = max(n * 256 // d, working) if working > 16 else n * 4  # few read memory: more than a cache holds
-        X: Any = None if density < 1 else rng.random((n, d), np.float32)
-        if density < 1:
-            columns = np.sort(rng.integers(0, d, (n, int(d * density))), axis=1)
-            row_ends = np.arange(0, columns.size + 1, columns.shape[1])
-            X = sp.csr_matrix((np.ones(columns.size, np.float32), columns.ravel(), row_ends), shape=(n, d))
-            X.sum_duplicates()
-        plan = Plan("dense" if density == 1 else "csr", np.zeros(d), "")
-        return rates.product(stream, X, plan, working)
+        dense = density == 1
+        X: Any = rng.random((n, d), np.float32) if dense else rates.text(rng, n, d, int(d * density), power=1)
+        return rates.product(stream, X, Plan("dense" if dense else "csr", np.zeros(d), ""), working)
 
     return prepare
 
@@ -126,14 +113,14 @@ def _selection(stream: Stream, n: int) -> Launch:
 
 
 FAMILIES = (
-    Family("many working vectors, and lanes", _tiles("many", lanes=True), _gram(256, 256)),
-    Family("many of them, in wide tiles", _tiles("wide"), _gram(256, 256)),
-    Family("few working vectors", _tiles("few"), _gram(16, 512)),
-    Family("two working vectors", _tiles("two"), _gram(2, 512)),
-    Family("sparse rows", _numbers("panel"), _gram(256, 2048, 0.04)),
-    Family("update from stored rows", _numbers("block"), _update),
-    Family("selection", _numbers("chunks"), _selection),
-    Family("selection's work-groups", _numbers("group"), _selection),
+    Family("many working vectors, and lanes", _values("many", lanes=True), _gram(256, 256)),
+    Family("many of them, in wide tiles", _values("wide"), _gram(256, 256)),
+    Family("few working vectors", _values("few"), _gram(16, 512)),
+    Family("two working vectors", _values("two"), _gram(2, 512)),
+    Family("sparse rows", _values("panel"), _gram(256, 2048, 0.04)),
+    Family("update from stored rows", _values("block"), _update),
+    Family("selection", _values("chunks"), _selection),
+    Family("selection's work-groups", _values("group"), _selection),
 )
 
 
@@ -223,55 +210,35 @@ def _measured(spec: Any, rate: Rate, profile: Profile) -> float | None:
 
 def _search(spec: Any, family: Family, profile: Profile, n: int, end: float) -> tuple[FamilyResult, Profile]:
     """Search a family until perf_counter() is ``end``; return what is best, and the profile with it."""
+    timed: list[tuple[Profile, Launch, list[float]]] = []  # a candidate, its work, and the seconds of its runs
     with ExitStack() as stack:
-        timed: list[_Timed] = []
         candidates = list(family.candidates(profile))
         for i, candidate in enumerate(candidates):
             if candidate in candidates[:i]:
                 continue
-            if perf_counter() + sum(one.rest for one in timed) >= end:
+            rest = sum(max(0, _ROUNDS - len(took)) * min(took) for _, _, took in timed)
+            if perf_counter() + rest >= end:
                 break
             try:
-                stream = stack.enter_context(Stream(spec, profile=candidate))
-                timed.append(_Timed(candidate, family.prepare(stream, n)))
+                launch = family.prepare(stack.enter_context(Stream(spec, profile=candidate)), n)
+                launch()  # builds and touches memory, which is not timed
+                timed.append((candidate, launch, [rates.seconds(launch)]))
             except (ClsvmError, ValueError):  # the device does not take it: too many registers, too large a group
                 continue
-        if len(timed) < 2 or timed[0].profile != profile:
+        if len(timed) < 2 or timed[0][0] != profile:
             return FamilyResult(family.name), profile
-        while any(one.runs < _ROUNDS for one in timed) or perf_counter() < end:
-            for one in timed:
-                one.run()
-    default, best = timed[0], min(timed, key=lambda one: one.best)
-    best = best if best.best < _CLEARLY * default.best else default
-    return FamilyResult(family.name, default.best, best.best, _difference(profile, best.profile)), best.profile
-
-
-class _Timed:
-    """A candidate, its work, and the best time of its runs after a first one, which builds and touches memory."""
-
-    def __init__(self, profile: Profile, launch: Launch) -> None:
-        self.profile, self._launch, self.runs, self.best = profile, launch, 0, np.inf
-        launch()
-        self.run()
-
-    def run(self) -> None:
-        began = perf_counter()
-        self._launch()
-        self.best = min(self.best, perf_counter() - began)
-        self.runs += 1
-
-    @property
-    def rest(self) -> float:
-        """The seconds of the runs that it must still have."""
-        return max(0, _ROUNDS - self.runs) * self.best
+        while any(len(took) < _ROUNDS for _, _, took in timed) or perf_counter() < end:
+            for _, launch, took in timed:
+                took.append(rates.seconds(launch))
+    default = min(timed[0][2])
+    best, _, took = min(timed, key=lambda one: min(one[2]))
+    if not min(took) < _CLEARLY * default:
+        best, took = profile, timed[0][2]
+    return FamilyResult(family.name, default, min(took), _difference(profile, best)), best
 
 
 def _difference(before: Profile, after: Profile) -> dict[str, Any]:
     """Return the numbers of ``after`` that differ from those of ``before``, as JSON holds them."""
-    changed: dict[str, Any] = {
-        field: getattr(after, field)
-        for field in ("lanes", "panel", "block", "chunks", "group")
-        if getattr(after, field) != getattr(before, field)
-    }
+    old, new = ({name: getattr(of, name) for name in _NUMBERS} for of in (before, after))
     tiles = {name: dict(tile) for name, tile in after.tiles.items() if tile != before.tiles[name]}
-    return changed | ({"tiles": tiles} if tiles else {})
+    return {name: value for name, value in new.items() if value != old[name]} | ({"tiles": tiles} if tiles else {})

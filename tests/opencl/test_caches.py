@@ -15,7 +15,7 @@ import pytest
 
 import clsvm
 from clsvm import files
-from clsvm.opencl import caches, icd, tuned
+from clsvm.opencl import runtime, tuned
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
 STRANGER = 4321
@@ -75,17 +75,17 @@ def test_a_link_counts_with_the_way_to_it_and_from_it(tmp_path: Path) -> None:
 def test_a_cache_that_others_can_change_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in ("PYOPENCL_NO_CACHE", "POCL_CACHE_DIR"):
         monkeypatch.setenv(setting, "")
-    monkeypatch.setattr(caches, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(caches, "spare", lambda: tmp_path / "spare")
-    caches.prepare()
+    monkeypatch.setattr(runtime, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(runtime, "spare", lambda: tmp_path / "spare")
+    runtime.leave_caches()
     assert not os.environ["PYOPENCL_NO_CACHE"] + os.environ["POCL_CACHE_DIR"]
     for name in ("pytools", "pocl"):
         (tmp_path / name).chmod(0o755)
         (tmp_path / name / "planted").write_text("")
         (tmp_path / name / "planted").chmod(0o666)
-    caches._fault.cache_clear()
+    runtime._fault.cache_clear()
     with pytest.warns(UserWarning, match=r"pytools' is open to others \(all users can write to .*planted") as caught:
-        caches.prepare()
+        runtime.leave_caches()
     assert len(caught) == 1
     assert os.environ["PYOPENCL_NO_CACHE"] == "1"
     assert os.environ["POCL_CACHE_DIR"] == str(tmp_path / "spare" / "pocl")
@@ -94,9 +94,9 @@ def test_a_cache_that_others_can_change_is_not_used(tmp_path: Path, monkeypatch:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a written folder of ENTRIES in the user's cache."""
-    monkeypatch.setattr(caches, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(caches, "spare", lambda: tmp_path / "spare")
-    made = icd._folder(ENTRIES)
+    monkeypatch.setattr(runtime, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(runtime, "spare", lambda: tmp_path / "spare")
+    made = runtime._folder(ENTRIES)
     assert made
     assert made.parent == tmp_path / "clsvm"
     return made
@@ -113,24 +113,24 @@ def test_what_others_planted_is_not_loaded(folder: Path, tmp_path: Path, monkeyp
     (folder / "one.icd").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_text(ENTRIES["one.icd"])
     (folder / "two.icd").chmod(0o666)
-    assert icd._folder(ENTRIES) == folder
+    assert runtime._folder(ENTRIES) == folder
     assert content(folder) == ENTRIES
     assert not any(path.is_symlink() or path.stat().st_mode & 0o022 for path in folder.iterdir())
     with owned_by_a_stranger(folder / "two.icd", monkeypatch):
         if os.geteuid() == 0:
-            assert icd._folder(ENTRIES) == folder
+            assert runtime._folder(ENTRIES) == folder
             assert (folder / "two.icd").stat().st_uid == 0
 
 
 def test_a_folder_that_others_can_change_is_left(folder: Path, tmp_path: Path) -> None:
     folder.chmod(0o777)
     (folder / "zz.icd").write_text("/planted.so")
-    other = icd._folder(ENTRIES)
+    other = runtime._folder(ENTRIES)
     assert other == tmp_path / "spare" / folder.name
     assert content(other) == ENTRIES
     folder.parent.chmod(0o777)
-    caches._fault.cache_clear()
-    assert icd._folder(ENTRIES) == other
+    runtime._fault.cache_clear()
+    assert runtime._folder(ENTRIES) == other
 
 
 def test_tuning_of_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,13 +153,13 @@ def test_what_is_written_is_read_again_whatever_the_umask(tmp_path: Path, monkey
     monkeypatch.setenv("CLSVM_TUNED", str(tmp_path / "new" / "tuned.json"))
     before = os.umask(0)
     try:
-        made = icd._written(tmp_path / "deep" / "icd", ENTRIES)
+        made = runtime._written(tmp_path / "deep" / "icd", ENTRIES)
         tuned.write("some device", {"profile": {}})
     finally:
         os.umask(before)
     assert tuned.read() == {"some device": {"profile": {}}}
     monkeypatch.setattr(files, "atomic_write", None)  # nothing is written again
-    assert content(icd._written(made, ENTRIES)) == ENTRIES
+    assert content(runtime._written(made, ENTRIES)) == ENTRIES
 
 
 def test_nothing_is_left_where_no_cache_can_be_kept(tmp_path: Path) -> None:

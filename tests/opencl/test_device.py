@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 import clsvm
 from clsvm.errors import BuildError, DeviceError
-from clsvm.opencl import caches, contexts, devices, icd, memory, sources
+from clsvm.opencl import contexts, devices, memory, runtime, sources
 from clsvm.opencl.stream import Stream
 from tests.conftest import USABLE, noisy
 
@@ -176,19 +176,19 @@ def test_pip_runtimes_hide_no_system_platform(tmp_path: Path, monkeypatch: pytes
     library.touch()
     monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
     monkeypatch.setenv("OCL_ICD_FILENAMES", "/my/libthree.so.1:libone.so.2:libnot.so")  # (not every loader reads it)
-    monkeypatch.setattr(icd, "SYSTEM_VENDORS", system)
-    monkeypatch.setattr(icd, "_pip_runtimes", lambda *names: iter([library]))
-    monkeypatch.setattr(icd, "_bundled", lambda: iter(()))
-    monkeypatch.setattr(caches, "user_cache_path", lambda *a, **k: cache)
-    driver = f"{icd._FOLDERS[0]}/{icd._DRIVERS[1]}"  # where the loader does not look
+    monkeypatch.setattr(runtime, "SYSTEM_VENDORS", system)
+    monkeypatch.setattr(runtime, "_pip_runtimes", lambda *names: iter([library]))
+    monkeypatch.setattr(runtime, "_bundled", lambda: iter(()))
+    monkeypatch.setattr(runtime, "user_cache_path", lambda *a, **k: cache)
+    driver = f"{runtime._FOLDERS[0]}/{runtime.DRIVERS[1]}"  # where the loader does not look
     there = driver, "/my/libthree.so.1", "libone.so.2"
-    monkeypatch.setattr(icd, "_load_error", lambda name: "" if name in there else "no such file")
-    icd.prepare()
+    monkeypatch.setattr(runtime, "load_error", lambda name: "" if name in there else "no such file")
+    runtime.prepare()
     folder = Path(os.environ["OCL_ICD_VENDORS"])
     entries = {path.read_text().strip() for path in folder.glob("*.icd")}
     assert entries == {"libone.so", str(library), driver, "/my/libthree.so.1"}
     monkeypatch.setenv("OCL_ICD_VENDORS", "mine")
-    icd.prepare()
+    runtime.prepare()
     assert os.environ["OCL_ICD_VENDORS"] == "mine"
 
 
@@ -329,18 +329,6 @@ def test_a_view_is_of_the_array_wherever_it_stands(device: str, dtype: type) -> 
         with Stream(device) as stream, stream.view(array) as (buffer, begin):
             whole = stream.read(buffer, dtype, begin + array.size)
         np.testing.assert_array_equal(whole[begin:], array)
-
-
-@pytest.mark.oclgrind
-def test_what_is_mapped_is_what_is_read(device: str) -> None:
-    with Stream(device) as stream:
-        array = np.arange(60, dtype=np.float32)
-        buffer = stream.upload(array)
-        with stream.mapped(buffer, np.float32, (6, 10)) as seen:
-            np.testing.assert_array_equal(seen, array.reshape(6, 10))
-        stream.write(buffer, array + 1)
-        with stream.mapped(buffer, np.float32, (5,)) as seen:
-            np.testing.assert_array_equal(seen, array[:5] + 1)
 
 
 def test_large_buffers_go_once_their_queue_is_done(device: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clsvm import SVC
-from clsvm.opencl import pinned
+from clsvm.opencl import stream as pinned
 from clsvm.opencl.stream import Stream
 
 
@@ -20,19 +20,19 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(pinned, "PIECE", 1000)
     monkeypatch.setattr(pinned, "FILLERS", 3)
     monkeypatch.setattr(pinned, "cores", lambda: 8)
-    monkeypatch.setattr(pinned, "LEAST", 2000)
+    monkeypatch.setattr(pinned, "LEAST_PINNED", 2000)
     sizes: list[int] = []
-    write, init = pinned.write, Stream.__init__
+    write, init = Stream._write_pinned, Stream.__init__
 
-    def counted(context: Any, queue: Any, to: Any, array: np.ndarray) -> None:
+    def counted(self: Stream, to: Any, array: np.ndarray) -> None:
         sizes.append(array.nbytes)
-        write(context, queue, to, array)
+        write(self, to, array)
 
     def made(self: Stream, *given: Any, **options: Any) -> None:
         init(self, *given, **options)
         self.unified = self.simulated = False
 
-    monkeypatch.setattr(pinned, "write", counted)
+    monkeypatch.setattr(Stream, "_write_pinned", counted)
     monkeypatch.setattr(Stream, "__init__", made)
     return sizes
 

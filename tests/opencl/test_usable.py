@@ -12,7 +12,7 @@ import pytest
 
 from clsvm import small_fit as program
 from clsvm.errors import BuildError, DeviceError
-from clsvm.opencl import caches, devices, usable
+from clsvm.opencl import devices, runtime, usable
 
 Written = Callable[[str], None]
 
@@ -27,7 +27,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written
 
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(usable, "PROGRAM", "a_trial")
-    monkeypatch.setattr(caches, "folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(runtime, "folders", lambda: iter([tmp_path]))
     yield write
     devices._info.cache_clear()
 
