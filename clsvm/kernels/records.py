@@ -47,7 +47,7 @@ class Parameter:
             raise TypeError(f"{self.name} must be {'an integer' if self.integer else 'a number'}, got {value!r}")
         number: float | int
         try:
-            number = int(value) if self.integer else float(value)
+            number = int(value) if self.integer else float(value)  # type: ignore[call-overload]
             finite = math.isfinite(number)
         except OverflowError:  # (Python's whole numbers have no end)
             raise ValueError(f"{self.name} must be finite, got a whole number too large for float64") from None

@@ -224,7 +224,7 @@ def handle(spec: Any, info: DeviceInfo) -> cl.Device:
 
 def _whole(device: cl.Device, here: list[cl.Device]) -> cl.Device:
     """Return the visible device that ``device`` is, or that it is a part of."""
-    whole = device
+    whole: Any = device
     while whole not in here:
         try:
             whole = whole.parent_device

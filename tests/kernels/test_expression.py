@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import string
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -473,54 +474,41 @@ def assert_safe(expression: Expression) -> None:
     assert text.count("(") == text.count(")")
 
 
-LANGUAGE = "is not part of the language"
-SIZE = "is not a number of moderate size"
-HOSTILE = {  # the text: what the error says of it and the column that it names (0: none, or Python's choice), "": safe
-    # Python's ways out
+LANGUAGE, SIZE = "is not part of the language", "is not a number of moderate size"
+CHARACTERS = string.ascii_letters + string.digits + "_.+-*/(),<>=! \n"
+FOREIGN_CHARACTERS = (  # Python's, OpenCL's, blanks that are none, look-alikes that Python would take for ASCII names
+    *("dot[0]", "{dot}", "lambda: dot", "(dot := 1)", "'dot'", 'f"{dot}"', "`dot`", "dot % 2", "dot @ xx", "~dot"),
+    *("dot; }", "dot } kernel void evil(global int *p) {", "dot\n#define dot 1", "dot\\\n+ xx", "dot ? xx : yy"),
+    *("dot ^ 2", "dot\r", "dot\x00", "dot\u00a0+ xx", "dot\u2028+ xx", "dot\u200b", "\u202edot", "dot\ud800"),
+    *("ｄｏｔ", "dоt", "ſqrt(dot)", "dot − xx", "２ * dot", "exp（dot）"),
+)
+SAFE = (
+    *("(exp)(dot)", "where(where(dot < 1, xx, yy) < 2, 1, 2)", "where(1 < 2, dot, xx)", "  dot\n\n  + xx "),
+    *("9e29 * dot", "1e-400 * dot", "1_000 * dot + 0x10", "dot ** 10 ** 10", "dot ** 1e29", "dot / (1 - 1)"),
+    *("(" * 150 + "dot" + ")" * 150, "-" * 90 + "dot", "exp(" * 99 + "dot" + ")" * 99, " + ".join(["dot"] * 100)),
+    *("where(dot < 1, " * 60 + "1" + ", 2)" * 60, "(dot + xx) * " * 90 + "dot"),
+)
+REFUSED = {  # the text: what the error says of it, and the column that it names (0: none, or Python's choice)
     "__import__('os')": (LANGUAGE, 12),
     "__import__(dot)": ("unknown function '__import__'", 1),
-    "eval(dot)": ("unknown function 'eval'", 1),
     "dot.real": (f"Attribute {LANGUAGE} at '.real'", 4),
     "2 * exp.__globals__": (f"Attribute {LANGUAGE} at '.__globals__'", 8),
     "().__class__.__bases__": (f"Attribute {LANGUAGE} at '.__class__'", 3),
-    "dot[0]": (f"character '[' at column 4 of 'dot[0]' {LANGUAGE}", 4),
-    "[dot]": ("character '['", 1),
-    "{dot}": ("character '{'", 1),
-    "lambda: dot": ("character ':'", 7),
-    "(dot := 1)": ("character ':'", 6),
     "dot = 1": ("near '= 1'", 5),
     "exp(x=dot)": (f"{LANGUAGE} at '='", 6),
     "exp(*dot)": (f"Starred {LANGUAGE} at '*dot'", 5),
     "exp(dot)(xx)": (LANGUAGE, 1),
     "dot(xx)": ("unknown function 'dot'", 1),
-    "(exp)(dot)": "",
     "dot, xx": (f"Tuple {LANGUAGE}", 1),
-    "'dot'": ('character "\'"', 1),
-    'f"{dot}"': ("character '\"'", 2),
-    "`dot`": ("character '`'", 1),
     "(yield dot)": (f"{LANGUAGE} at 'yield'", 2),
     "import os": ("not an expression", 1),
     "None": (SIZE, 1),
     "dot * ...": (SIZE, 7),
-    # OpenCL's
-    "dot; }": ("character ';'", 4),
-    "dot } kernel void evil(global int *p) { *p = 1;": ("character '}'", 5),
     "dot // xx": (f"{LANGUAGE} at '//'", 5),
     "dot /* xx */": ("near '* xx */'", 6),
-    "dot\n#define dot 1": ("character '#'", 5),
-    "dot \\": ("character '\\\\'", 5),
-    "dot\\\n+ xx": ("character '\\\\'", 4),
-    "dot ? xx : yy": ("character '?'", 5),
     "a->b": ("not an expression", 2),
-    "get_global_id(0)": ("unknown function 'get_global_id'", 1),
-    "pow(dot, 2)": ("unknown function 'pow'", 1),
     "xx * NUMBER(1)": ("unknown function 'NUMBER'", 6),
     "kv * f0": ("unknown name 'kv'", 1),
-    # operators that the language does not have
-    "dot % 2": ("character '%'", 5),
-    "dot @ xx": ("character '@'", 5),
-    "dot ^ 2": ("character '^'", 5),
-    "~dot": ("character '~'", 1),
     "dot << 1": (f"{LANGUAGE} at '<<'", 5),
     "not dot": (f"{LANGUAGE} at 'not'", 1),
     "where(dot < 1 or xx < 1, 1, 2)": (f"{LANGUAGE} at 'or'", 15),
@@ -530,78 +518,45 @@ HOSTILE = {  # the text: what the error says of it and the column that it names 
     "dot == 1": ("a comparison stands only in where", 0),
     "where(dot, xx, yy)": ("a number where a comparison is expected at 'dot'", 7),
     "where(0 < dot < 1, xx, yy)": ("a chain of comparisons", 7),
-    "where(where(dot < 1, xx, yy), 1, 2)": ("a number where a comparison is expected", 7),
-    "where(where(dot < 1, xx, yy) < 2, 1, 2)": "",
     "where(dot < 1, xx < 1, 2)": ("a comparison where a number is expected at 'xx < 1'", 16),
-    "exp(dot < 1)": ("a comparison where a number is expected", 5),
     "2 ** (dot < 1)": ("a comparison where a number is expected", 7),
-    "where(1 < 2, dot, xx)": "",
     "where(dot < 1, 1)": ("where takes 3 arguments, got 2", 1),
-    "exp(dot, xx)": ("exp takes 1 arguments, got 2", 1),
     "exp + dot": ("function 'exp' without its arguments", 1),
     # names and texts that are none
     "gamma * dot": ("unknown name 'gamma' (known: dot, sqdist, xx, yy; a parameter needs its value, gamma=...)", 1),
     "dot +\n  Dot": ("unknown name 'Dot'", 9),
-    "x - y": ("unknown name 'x'", 1),
-    "nan": ("unknown name 'nan'", 1),
     "": ("near 'the end'", 1),
     "dot **": ("near 'the end'", 7),
     "dot)": ("not an expression", 4),
     "1.2.3 * dot": ("not an expression", 0),
-    "dot\r": ("character '\\r'", 4),
-    "dot\x00": ("character '\\x00'", 4),
-    "  dot\n\n  + xx ": "",
-    # look-alikes, which Python's own parser would take for the ASCII names
-    "ｄｏｔ": ("character 'ｄ'", 1),
-    "dоt": ("character 'о'", 2),
-    "ſqrt(dot)": ("character 'ſ'", 1),
-    "dot − xx": ("character '−'", 5),
-    "２ * dot": ("character '２'", 1),
-    "exp（dot）": ("character '（'", 4),
-    "dot\u00a0+ xx": ("character '\\xa0'", 4),
-    "dot\u2028+ xx": ("character '\\u2028'", 4),
-    "dot\u200b": ("character '\\u200b'", 4),
-    "\u202edot": ("character '\\u202e'", 1),
-    "dot\ud800": ("character '\\ud800'", 4),
-    # numbers
+    # numbers and sizes
     "1e400 * dot": (SIZE, 1),
-    "9e29 * dot": "",
-    "1e-400 * dot": "",
     "1j * dot": (SIZE, 1),
     "9" * 4000: (SIZE, 1),
-    "1_000 * dot + 0x10": "",
     "10 ** 30 * dot": (f"1e+30 {SIZE} at '10 ** 30'", 1),
-    "dot ** 10 ** 10": "",
-    "dot ** 1e29": "",
-    "1 / 0": (f"inf {SIZE} at '1 / 0'", 1),
-    "dot / (1 - 1)": "",
     "dot + 0 ** -1": (f"inf {SIZE} at '0 ** -1'", 7),
-    "sqrt(-1)": (f"nan {SIZE}", 1),
     "(-8) ** (1 / 3)": (f"nan {SIZE}", 1),
-    # size
     "(" * 10**6 + "dot" + ")" * 10**6: ("has 2000003 characters, at most 4096", 0),
-    "(" * 150 + "dot" + ")" * 150: "",
     "(" * 2000 + "dot" + ")" * 2000: ("", 0),  # (what is said depends on Python's parser)
     "-" * 150 + "dot": ("more than 100 levels of nesting", 0),
-    "-" * 90 + "dot": "",
-    "exp(" * 99 + "dot" + ")" * 99: "",
     "exp(" * 150 + "dot" + ")" * 150: ("more than 100 levels of nesting", 405),
-    " + ".join(["dot"] * 100): "",
     " + ".join(["dot"] * 500): ("more than 100 levels of nesting", 1),
-    "where(dot < 1, " * 60 + "1" + ", 2)" * 60: "",
     "a" * 4096: ("unknown name 'aaaa", 1),
-    "(dot + xx) * " * 90 + "dot": "",
 }
+FIRST = {
+    text: next(i for i, character in enumerate(text) if character not in CHARACTERS) for text in FOREIGN_CHARACTERS
+}
+REFUSED |= {text: (f"character {text[at]!r} at column {at + 1}", at + 1) for text, at in FIRST.items()}
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:24]) + f" {len(text)}")
+@pytest.mark.parametrize("text", [*REFUSED, *SAFE], ids=lambda text: ascii(text[:24]) + f" {len(text)}")
 def test_hostile_texts_are_refused_or_read_safely(text: str) -> None:
     tracemalloc.start()
     try:
-        if HOSTILE[text] == "":
+        if text in SAFE:
             assert_safe(Expression(text, INNER))
         else:
-            message, column = HOSTILE[text]
+            message, column = REFUSED[text]
             with pytest.raises(ValueError, match=re.escape(message) or None) as caught:
                 Expression(text, INNER)
             assert not column or f"column {column} " in str(caught.value)
@@ -643,7 +598,7 @@ def test_any_text_is_refused_or_read_safely(text: str) -> None:
         assert replace(expression).tree == expression.tree
 
 
-@pytest.mark.parametrize("text", [text for text, said in HOSTILE.items() if not said])
+@pytest.mark.parametrize("text", SAFE)
 def test_what_is_read_stands_in_one_line_of_comment(text: str) -> None:
     """The program's first line holds the formula; the function's own lines hold what assert_safe looked at."""
     rendered = sources.render("gram/kernel_function", kernel=Kernel(text).spec).removeprefix(sources.cl()).strip()
