@@ -28,8 +28,13 @@ def cl(*names: str) -> str:
 
 @lru_cache(256)  # it takes a millisecond, and every fit asks for several
 def render(name: str, **holes: Any) -> str:
-    """common.cl and ``templates/<name>.mako`` with exactly ``holes`` visible; a missing one is an error naming it."""
-    return cl() + "\n" + _lookup().get_template(f"{name}.mako").render_unicode(**holes)
+    """Return common.cl and ``templates/<name>.mako``, filled."""
+    return cl() + "\n" + filled(name, **holes)
+
+
+def filled(name: str, **holes: Any) -> str:
+    """Return ``templates/<name>.mako`` with exactly ``holes`` visible; a missing one is an error naming it."""
+    return str(_lookup().get_template(f"{name}.mako").render_unicode(**holes))
 
 
 @cache

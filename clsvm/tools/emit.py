@@ -1,7 +1,8 @@
 """A product with a kernel matrix as OpenCL text for a host of another language: the program and all it takes to run it.
 
 The text is the one that is run here, of :func:`gram.programs.gram`; it compiles with and without its options. A comment
-above it says what is computed, how rows and working vectors lie in memory, the arguments, launch sizes and numbers.
+above it (templates/tools/emit.mako) says what is computed, how rows and working vectors lie in memory, the arguments,
+launch sizes and numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from textwrap import wrap
 
 from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
+from clsvm.gram.layouts.record import Layout
 from clsvm.kernels import Kernel
 from clsvm.opencl import sources
 from clsvm.opencl.profiles import Profile
@@ -87,83 +89,36 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
             raise ValueError(f"got {got!r}, expected one of {', '.join(known)}")
     if profile.lacks(dtype):
         raise ValueError("float64 needs a device with double precision")
-    if LAYOUTS[kind].plain:
+    layout = LAYOUTS[kind]
+    if layout.plain:
         raise ValueError(f"got {kind!r}, whose values several kernels make, on CPUs alone; expected another layout")
     back = programs.back(profile, dtype) if product == "forward-back" else None
     variant = programs.gram(kernel.spec, "rows" if back else product, kind, dtype, profile, d)
     made = dict.fromkeys((*variant.options, *(back.options if back else ())))
     options = dict(option.removeprefix("-D").partition("=")[::2] for option in made)
-    head = [*_what(kernel, product, kind, dtype), ""]
-    head += ["The file compiles as it is. Its options, for a build that shall say them itself:"]
-    head += [*_wrapped(" ".join(made)), ""]
-    head += [*_layout(options, product, kind), ""]
-    head += [f"{'The first' if back else 'One'} kernel, {variant.entry}. Its arguments, in this order:"]
-    words = _words(kernel, product, kind)
-    head += [*_arguments(variant.text, options, "gram", words), ""]
-    head += [*_launch(options, kind, profile), ""]
-    head += [*_numbers(kernel)]
-    text = variant.text
+    later, text = {}, variant.text
     if back:
-        head += ["", *_later(back.text, options, profile)]
         text += back.text.removeprefix(sources.cl())
+        for name, words in _LATER.items():
+            later[name] = list(_arguments(back.text, options, name, _LATER_ARGUMENTS | words, "."))
+    arguments = list(_arguments(variant.text, options, "gram", _words(kernel, layout, product == "tile")))
+    head = sources.filled(
+        "tools/emit", kernel=kernel, product=product, does=PRODUCTS[product], layout=layout, dtype=dtype,
+        profile=profile, made=made, options=options, entry=variant.entry, arguments=arguments, later=later,
+        wrapped=_wrapped,
+    )  # fmt: skip
     defines = (f"#ifndef {name}\n#define {name} {value}".rstrip() + "\n#endif" for name, value in options.items())
-    return "\n".join([*(f"// {line}".rstrip() for line in head), "", *defines, text])
+    return "\n".join([*(f"// {line}".rstrip() for line in head.rstrip().split("\n")), "", *defines, text])
 
 
-def _later(text: str, options: dict[str, str], profile: Profile) -> Iterator[str]:
-    """Yield the lines on the later kernels of forward and back."""
-    for place, (name, words) in zip(("second", "third", "fourth"), _LATER.items(), strict=True):
-        yield f"The {place} kernel, {name}. Its arguments, in this order:"
-        yield from _arguments(text, options, name, _LATER_ARGUMENTS | words, ".")
-        if name == "residual":
-            yield "Launch: two dimensions, global size (rows, problems); any local size."
-            continue
-        total, each = ("capacity", options["OWN"]) if name == "back" else ("rows", options["LINE"])
-        if profile.shape == "group":
-            items = options["WG"]
-            yield f"Launch: one dimension, global size {total} / {each} * {items}, local size {items}."
-        elif name == "back":
-            yield f"Launch: one dimension, global size capacity / {each}, local size 1."
-        else:
-            yield f"Launch: one dimension, global size rows / (V * {options['FORTH']}), rounded up; local size 1."
+def _wrapped(text: str) -> str:
+    indent = {"initial_indent": "  ", "subsequent_indent": "  "}
+    return "\n".join(wrap(text, 112, break_on_hyphens=False, break_long_words=False, **indent))
 
 
-def _wrapped(text: str) -> list[str]:
-    indent = "  "
-    return wrap(
-        text, 112, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    )
-
-
-def _what(kernel: Kernel, product: str, kind: str, dtype: str) -> Iterator[str]:
-    yield f"{kernel.name}: K(x, y) ="
-    yield from _wrapped(kernel.spec.formula)
-    if not kernel.spec.element:
-        yield "with dot = <x,y>, xx = <x,x>, yy = <y,y>, sqdist = max(xx + yy - 2 dot, 0)"
-    yield ""
-    yield f"Product {product!r} over {kind} rows with kernel values in {dtype}:"
-    yield from _wrapped(PRODUCTS[product])
-
-
-def _layout(options: dict[str, str], product: str, kind: str) -> Iterator[str]:
-    """Yield how rows and working vectors lie in memory."""
-    V = options["V"]
-    yield f"Rows go in lane groups of V = {V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,"
-    yield "rounded up to a multiple of V; rows of padding are zero, and their output has no meaning."
-    if product == "tile":
-        yield "The rows i of this product are the working vectors; n_pad is their capacity, which follows."
-    layout, UB = LAYOUTS[kind], options["UB"]
-    if not (product == "tile" and layout.shared):
-        yield from layout.rows_words
-    yield f"Working vectors go in blocks of UB = {UB}; capacity is their number, rounded up to a multiple of UB, and"
-    yield "what there is beyond their number is zero:"
-    yield from layout.panel_words
-
-
-def _words(kernel: Kernel, product: str, kind: str) -> dict[str, str]:
+def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:
     """Return what each argument of the kernel ``gram`` is."""
-    layout = LAYOUTS[kind]
-    words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if product == "tile" else {})}
+    words = {**_ARGUMENTS, **layout.arguments, **(layout.panel_arguments if of_panel else {})}
     if kernel.spec.element:
         words["xx"] = words["xx"].split("]")[0] + "] without effect for element-wise sums, but read"
         of_zero = "s of a zero row and u: sum_j e(0, u_j) over all d features"
@@ -194,31 +149,3 @@ def signature(text: str, options: dict[str, str], entry: str = "gram") -> list[t
     pieces = (" ".join(piece.replace("*restrict", "*").replace("*", " * ").split()) for piece in parameters.split(","))
     split = (piece.rsplit(" ", 1) for piece in pieces)
     return [(type_.removeprefix("const "), name) for type_, name in split]
-
-
-def _launch(options: dict[str, str], kind: str, profile: Profile) -> Iterator[str]:
-    """Yield the sizes of the range, as gram/products.py launches it."""
-    number = {name: int(value) for name, value in options.items() if value.isdecimal()}
-    if profile.shape == "vector":
-        each = number.get("GROUPS", 1)
-        size = "groups" if each == 1 else f"groups / {each}, rounded up"
-        yield f"Launch: one dimension, global size {size}; local size 1."
-        return
-    items, groups = LAYOUTS[kind].items(number), number.get("GROUPS", 1)
-    tiles = "groups" if groups == 1 else f"groups / {groups}, rounded up,"
-    yield f"Launch: two dimensions, global size ({tiles} * {items}, blocks), local size ({items}, 1)."
-    if "UPDATE" in options or not LAYOUTS[kind].shared:
-        yield "  blocks must be 1."
-    else:
-        yield f"  blocks: the work-groups that share a lane group's work, 1 to capacity / {number['UB']}."
-
-
-def _numbers(kernel: Kernel) -> Iterator[str]:
-    arguments = kernel.spec.arguments
-    if not arguments:
-        yield "The kernel function has no numbers of its own."
-        return
-    given = ", ".join(f"{name} = {value!r}" for name, value in kernel.params.items())
-    yield f"Numbers of the kernel function, for {given}; others need no other program:"
-    for argument, value in zip(arguments, kernel.numbers, strict=True):
-        yield f"  {argument.name} = {int(value) if argument.type == 'int' else value!r}"

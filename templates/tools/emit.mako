@@ -1,0 +1,72 @@
+## The comment above an emitted program: what it computes, how rows lie in memory, arguments, launch sizes and numbers.
+<%
+    V, tile, group = options["V"], product == "tile", profile.shape == "group"
+    number = {name: int(value) for name, value in options.items() if value.isdecimal()}
+    each = number.get("GROUPS", 1)
+    tiles = "groups" if each == 1 else f"groups / {each}, rounded up"
+    spec = kernel.spec
+%>\
+${kernel.name}: K(x, y) =
+${wrapped(spec.formula)}
+% if not spec.element:
+with dot = <x,y>, xx = <x,x>, yy = <y,y>, sqdist = max(xx + yy - 2 dot, 0)
+% endif
+
+Product ${repr(product)} over ${layout.name} rows with kernel values in ${dtype}:
+${wrapped(does)}
+
+The file compiles as it is. Its options, for a build that shall say them itself:
+${wrapped(" ".join(made))}
+
+Rows go in lane groups of V = ${V}: row i is lane i % V of group g = i / V. n_pad is the number of rows,
+rounded up to a multiple of V; rows of padding are zero, and their output has no meaning.
+% if tile:
+The rows i of this product are the working vectors; n_pad is their capacity, which follows.
+% endif
+% if not (tile and layout.shared):
+% for line in layout.rows_words:
+${line}
+% endfor
+% endif
+Working vectors go in blocks of UB = ${options["UB"]}; capacity is their number, rounded up to a multiple of UB, and
+what there is beyond their number is zero:
+% for line in layout.panel_words:
+${line}
+% endfor
+
+${"The first" if later else "One"} kernel, ${entry}. Its arguments, in this order:
+${"\n".join(arguments)}
+
+% if not group:
+Launch: one dimension, global size ${tiles}; local size 1.
+% else:
+<% items = layout.items(number) %>\
+Launch: two dimensions, global size (${tiles}${"," if each > 1 else ""} * ${items}, blocks), local size (${items}, 1).
+% if "UPDATE" in options or not layout.shared:
+  blocks must be 1.
+% else:
+  blocks: the work-groups that share a lane group's work, 1 to capacity / ${options["UB"]}.
+% endif
+% endif
+
+% if spec.arguments:
+Numbers of the kernel function, for ${", ".join(f"{name} = {value!r}" for name, value in kernel.params.items())}; others need no other program:
+% for argument, value in zip(spec.arguments, kernel.numbers):
+  ${argument.name} = ${int(value) if argument.type == "int" else repr(value)}
+% endfor
+% else:
+The kernel function has no numbers of its own.
+% endif
+% for place, (name, lines) in zip(("second", "third", "fourth"), later.items()):
+${"\n" if place == "second" else ""}The ${place} kernel, ${name}. Its arguments, in this order:
+${"\n".join(lines)}
+% if name == "residual":
+Launch: two dimensions, global size (rows, problems); any local size.
+% elif group:
+Launch: one dimension, global size ${f"capacity / {options['OWN']}" if name == "back" else f"rows / {options['LINE']}"} * ${options["WG"]}, local size ${options["WG"]}.
+% elif name == "back":
+Launch: one dimension, global size capacity / ${options["OWN"]}, local size 1.
+% else:
+Launch: one dimension, global size rows / (V * ${options["FORTH"]}), rounded up; local size 1.
+% endif
+% endfor
