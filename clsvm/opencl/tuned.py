@@ -27,7 +27,7 @@ VERSION = 1
 
 
 def path() -> Path:
-    """Where the file is: CLSVM_TUNED, or tuned.json in the user's cache folder."""
+    """Return where the file is: CLSVM_TUNED, or tuned.json in the user's cache folder."""
     return _path(*map(os.environ.get, ("CLSVM_TUNED", "XDG_CACHE_HOME", "HOME")))
 
 
@@ -37,7 +37,7 @@ def _path(named: str | None, *folders: str | None) -> Path:
 
 
 def state() -> tuple[Path, int]:
-    """The file and when it was changed, -1 where there is none: while this is the same, so is what was found."""
+    """Return the file and when it was changed, -1 where there is none: while this is the same, so is what it holds."""
     where = path()
     try:
         return where, where.stat().st_mtime_ns
@@ -46,7 +46,7 @@ def state() -> tuple[Path, int]:
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """The records by key; none where the file is not there or not ours."""
+    """Return the records by key; none where the file is not there or not ours."""
     where, modified = state()
     try:
         return _read(where, modified) if modified >= 0 else {}
@@ -70,7 +70,7 @@ def _read(where: Path, modified: int) -> dict[str, dict[str, Any]]:
 
 
 def apply(profile: Profile, name: str) -> Profile:
-    """The profile with what was found for the device called ``name`` (:func:`key`)."""
+    """Return the profile with what was found for the device whose record stands under ``name``."""
     values = read().get(name, {}).get("profile", {})
     wrong = [field for field, value in values.items() if not _possible(profile.shape, field, value)]
     if wrong:
@@ -80,20 +80,19 @@ def apply(profile: Profile, name: str) -> Profile:
 
 
 def _possible(shape: str, field: str, value: Any) -> bool:
-    choices = SEARCH[shape]
+    """Return whether a search could have found a value of a field of profiles of that shape."""
     if field == "tiles":
-        return isinstance(value, dict) and all(
-            name in choices["tiles"] and tile in choices["tiles"][name] for name, tile in value.items()
-        )
+        known = SEARCH[shape]["tiles"]
+        return isinstance(value, dict) and all(tile in known.get(name, ()) for name, tile in value.items())
     if field in RATES:
         least, most = RATES[field]
         return type(value) is float and least <= value <= most
-    return type(value) is int and value in choices.get(field, ())
+    return type(value) is int and value in SEARCH[shape].get(field, ())
 
 
 @cache
 def _ignored(where: Path, reason: str) -> None:
-    """Once a process and reason."""
+    """Warn once a process and reason."""
     warn(f"{where} is ignored: {reason[:200]}; 'clsvm tune' makes it anew")
 
 
@@ -120,7 +119,7 @@ def check_writable() -> None:
 
 
 def reset() -> bool:
-    """Delete the file; whether there was one. Raises OSError."""
+    """Delete the file; return whether there was one. Raises OSError."""
     there = path().exists()
     path().unlink(missing_ok=True)
     return there

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from textwrap import wrap
+from textwrap import indent, wrap
 
 from clsvm.gram import programs
 from clsvm.gram.layouts import LAYOUTS
@@ -112,8 +112,7 @@ def emit(kernel: Kernel, product: str, kind: str, dtype: str, profile: Profile, 
 
 
 def _wrapped(text: str) -> str:
-    indent = {"initial_indent": "  ", "subsequent_indent": "  "}
-    return "\n".join(wrap(text, 112, break_on_hyphens=False, break_long_words=False, **indent))
+    return indent("\n".join(wrap(text, 110, break_on_hyphens=False, break_long_words=False)), "  ")
 
 
 def _words(kernel: Kernel, layout: Layout, of_panel: bool) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +66,10 @@ def test_figures_and_problems_of_small_kernels(target: Target) -> None:
         assert (turn.occupancy is None) == (target.family == "ptx")
         assert 4000 <= far.scratch < 4100
         assert far.problems == (f"{far.scratch} bytes of scratch a work-item",)
+    if target.family == "amd":  # five groups, of one wavefront each, have room in 64 KiB: 5 wavefronts for 4 SIMDs
+        (large,) = compilers.compile(TURN, ["-DSORT=float", "-DSIZE=3072"], target)
+        assert large.occupancy == target.local_memory // 12288 * (64 // target.wavefront) / 4
+        assert large.occupancy < (turn.occupancy or 0)  # which registers limit
     limit = target.limit // 4
     (fits,) = compilers.compile(TURN, ["-DSORT=float", f"-DSIZE={limit}"], target)
     (over,) = compilers.compile(TURN, ["-DSORT=float", f"-DSIZE={limit + 1}"], target)
@@ -175,6 +178,9 @@ def test_missing_compilers(name: str, said: str, monkeypatch: pytest.MonkeyPatch
 # The command
 
 
+NONE = Finding("f", GFX90A, 20, 20)
+
+
 def test_the_worst_kernel_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     asked: dict[str, Any] = {}
 
@@ -218,19 +224,11 @@ def test_an_audit_of_a_real_kernel(monkeypatch: pytest.MonkeyPatch, capsys: Any)
     assert out.endswith("1 programs, 1 targets, 1 kernels: 0 with problems\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--targets", "gfx906,spam"], "expected one of gfx906"),
-        (["--kernels", "spam"], "expected one of linear"),
-        (["--jobs", "0"], "expected a number of 1 or more"),
-    ],
-)
-def test_wrong_words(words: list[str], expected: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as end:
+@pytest.mark.parametrize("words", [["--targets", "gfx906,spam"], ["--kernels", "spam"], ["--jobs", "0"]])
+def test_wrong_words(words: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit):
         audit.main(words)
-    assert end.value.code == 2
-    assert expected in capsys.readouterr().err
+    assert ", expected " in capsys.readouterr().err
 
 
 @pytest.mark.full
@@ -268,82 +266,6 @@ def test_the_fixed_programs_are_those_that_a_fit_builds(
         assert re.search(rf"\bvoid {v.entry}\(", v.text), v.label
 
 
-# Reading what compilers write.
-
-
-NONE = Finding("f", GFX90A, 20, 20)
-
-
-def test_what_counts_as_a_problem() -> None:
-    def problems(**figures: Any) -> tuple[str, ...]:
-        return tuple(compilers.problems(replace(NONE, **figures)))
-
-    assert problems(local_memory=GFX90A.limit, registers=256) == ()
-    assert problems(spills=3) == ("spills 3 registers",)
-    assert len(problems(spills=1, scratch=1, local_memory=1 << 16)) == 3
-
-
-GCN = """
-	.amdhsa_kernel turn
-	.end_amdhsa_kernel
-; Occupancy: 8
-	.amdhsa_kernel far
-	.end_amdhsa_kernel
-; Occupancy: 4
-amdhsa.kernels:
-  - .args:
-      - .address_space:  global
-        .name:           x
-        .value_kind:     global_buffer
-    .group_segment_fixed_size: 12288
-    .language_version:
-      - 1
-      - 2
-    .max_flat_workgroup_size: 64
-    .name:           turn
-    .private_segment_fixed_size: 0
-    .sgpr_count:     14
-    .vgpr_count:     7
-    .vgpr_spill_count: 0
-  - .args:
-      - .offset:         8
-    .group_segment_fixed_size: 0
-    .max_flat_workgroup_size: 256
-    .name:           far
-    .private_segment_fixed_size: 404
-    .sgpr_count:     32
-    .vgpr_count:     101
-    .vgpr_spill_count: 3
-amdhsa.target:   amdgcn-unknown-amdhsa--gfx90a
-"""
-
-
-def test_the_assembly_of_amd() -> None:
-    turn, far = compilers.parse(GCN, GFX90A)
-    # five groups of one wavefront have room in 64 KiB: 5 wavefronts for 4 SIMDs
-    assert turn == Finding("turn", GFX90A, 7, 14, local_memory=12288, occupancy=5 / 4)
-    assert far == Finding("far", GFX90A, 101, 32, 3, scratch=404, occupancy=4)
-    assert compilers.parse(GCN.replace("12288", "512"), GFX90A)[0].occupancy == 8  # registers are what limits
-
-
-PTX = """
-.visible .entry turn(
-	.param .u64 .ptr .shared .align 4 turn_param_1
-)
-{
-	.shared .align 8 .b8 turn_$_rows[512];
-	.shared .align 4 .u32 turn_$_count;
-	ld.shared.u32 	%r7, [turn_$_count];
-	mov.u64 	%rd9, turn_$_rows;
-}
-.visible .entry far(
-	.param .u64 far_param_0
-)
-{
-	.local .align 4 .b8 	__local_depot1[400];
-	mov.u64 	%SPL, __local_depot1;
-}
-"""
 SAID = """
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'far' for 'sm_75'
@@ -355,22 +277,14 @@ ptxas info    : Used 16 registers, used 1 barriers, 516 bytes smem, 368 bytes cm
 """
 
 
-def test_ptx_and_what_ptxas_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "_toolchain", lambda asked: ("clang", {"ptx": "libclc"}, ""))
-    monkeypatch.setattr(compilers, "_run", lambda *given: subprocess.CompletedProcess([], 0, PTX, ""))
-    monkeypatch.setattr(compilers, "_ptxas", lambda: None)
-    turn, far = compilers.compile(FAR, (), SM_80)
-    assert turn == Finding("turn", SM_80, local_memory=516)
-    assert replace(far, problems=()) == Finding("far", SM_80, scratch=400)
-
+@needs_clang
+def test_what_ptxas_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "_ptxas", lambda: "ptxas")
     monkeypatch.setattr(compilers, "_assemble", lambda *given: (SAID, True))
-    turn, far = compilers.compile(FAR, (), SM_80)
-    assert turn == Finding("turn", SM_80, 16, local_memory=516)
+    turn, far = compilers.compile(TURN + FAR, ["-DSORT=float", "-DSIZE=129"], SM_80)
+    assert (turn.registers, turn.local_memory, turn.problems) == (16, 516, ())
     assert (far.registers, far.spills, far.scratch) == (255, 151, 632)
     assert far.problems == ("spills 151 registers", "632 bytes of scratch a work-item")
-
     monkeypatch.setattr(compilers, "_assemble", lambda *given: ("ptxas error   : too much shared data\n", False))
-    turn, far = compilers.compile(FAR, (), SM_80)
+    turn, far = compilers.compile(TURN + FAR, ["-DSORT=float", "-DSIZE=129"], SM_80)
     assert turn.problems == ("ptxas: ptxas error   : too much shared data",)
-    assert far.scratch == 400
