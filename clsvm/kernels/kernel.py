@@ -90,7 +90,7 @@ class Kernel:
 
     @classmethod
     def elementwise(cls, element: str, function: str = "s", /, *, nonnegative: Any = False, **params: Any) -> Self:
-        """K(x, y) = function(s), s the sum over the features of element(x, y).
+        """Return K(x, y) = function(s), s the sum over the features of element(x, y).
 
         Kernel.elementwise("abs(x - y)", "exp(-gamma * s)", gamma=1.0) is the laplacian kernel. In sparse rows a missing
         entry is 0 and counts as such; nonnegative: rows with negative values are refused, as the built-in chi2 does.
@@ -112,7 +112,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The built-in's name, or "expression"."""
+        """Return the built-in's name, or "expression"."""
         return self.spec.name or "expression"
 
     @property
@@ -121,17 +121,17 @@ class Kernel:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """The values of ``spec.arguments``, computed in float64."""
+        """Return the values of ``spec.arguments``, computed in float64."""
         with np.errstate(all="ignore"):
             return tuple(argument.value(self.params) for argument in self.spec.arguments)
 
     def scalars(self, dtype: str) -> tuple[np.generic, ...]:
-        """The numbers as arguments of kernels whose values are of ``dtype``."""
+        """Return the numbers as arguments of kernels whose values are of ``dtype``."""
         types = (np.int32 if argument.type == "int" else np.dtype(dtype).type for argument in self.spec.arguments)
         return tuple(made(value) for made, value in zip(types, self.numbers, strict=True))
 
     def beyond(self, dtype: str) -> str:
-        """Which of its numbers kernel values in ``dtype`` cannot have, in words; "" where all is well.
+        """Return which of its numbers kernel values in ``dtype`` cannot have, in words; "" where all is well.
 
         Raises ValueError for a whole number that no dtype helps.
         """
@@ -151,11 +151,11 @@ class Kernel:
         return ""
 
     def get_params(self, deep: bool = True) -> dict[str, float | int]:
-        """The parameters, for scikit-learn: an estimator then has ``kernel__gamma`` and so on."""
+        """Return the parameters, for scikit-learn: an estimator then has ``kernel__gamma`` and so on."""
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
-        """A kernel with some parameters changed; this one stays as it is. Raises ValueError for unknown names."""
+        """Return a kernel with some parameters changed; this one stays as it is. Raises ValueError for unknown names."""
         unknown = params.keys() - self.params.keys()
         if unknown:
             known = ", ".join(self.params) or "none"
@@ -166,8 +166,9 @@ class Kernel:
         return self  # nothing in it changes
 
     def __call__(self, X: Any, Y: Any = None) -> Matrix:
-        """K (n, m) in float64 on the host: X (n, d), Y (m, d), dense or sparse; Y=None is X. By the oracle if there is
-        one, else by the expressions. Raises ValueError for negative values where the kernel function has none."""
+        """Return K (n, m) in float64, from the host: X (n, d), Y (m, d), dense or sparse; Y=None is X.
+
+        The oracle has it if there is one, else the expressions. Raises ValueError for negative values where the kernel function has none."""
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
@@ -177,7 +178,7 @@ class Kernel:
         return self.evaluate(X, Y, empty)
 
     def evaluate(self, X: Matrix, Y: Matrix, empty: int = 0) -> Matrix:
-        """K (n, m) by the expressions, X (n, d) and Y (m, d) dense float64 without so many columns of zeros."""
+        """Return K (n, m) by the expressions, X (n, d) and Y (m, d) dense float64 without so many columns of zeros."""
         names, values = self.spec.expression.names, dict[str, Any](self.params)
         if self.spec.element:
             values["s"] = self._sums(X, Y) + (empty * self._element(0.0, 0.0) if empty else 0.0)
@@ -191,7 +192,7 @@ class Kernel:
 
     @property
     def of_entries(self) -> bool:
-        """Whether columns of zeros change no value."""
+        """Return whether columns of zeros change no value."""
         return not self.spec.element or self._element(0.0, 0.0) == 0
 
     def _element(self, x: Any, y: Any) -> Any:
@@ -209,7 +210,7 @@ class Kernel:
         return out
 
     def check_domain(self, X: Any) -> None:
-        """Raises ValueError where X (n, d) has negative values and the kernel function is not made for them."""
+        """Raise ValueError where X (n, d) has negative values and the kernel function is not made for them."""
         if self.spec.nonnegative:
             data = X.data if sp.issparse(X) else X
             least = data.min(initial=0.0)
@@ -217,7 +218,7 @@ class Kernel:
                 raise ValueError(f"kernel {self.name} is for rows without negative values, got {least:g}")
 
     def check(self, X: Any, rows: int = _SAMPLE, seed: int = 0) -> Check:
-        """Symmetry, finite values and eigenvalues of K on ``rows`` rows of X (n, d), drawn by ``seed``, in float64.
+        """Look at symmetry, finite values and eigenvalues of K on ``rows`` rows of X (n, d), drawn by ``seed``, in float64.
 
         Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
         function is not a kernel but never that it is. Raises ValueError for what is not rows of features.
@@ -251,19 +252,15 @@ class Kernel:
             sums = [np.abs(np.broadcast_to(self._element(a, x), x.shape).sum(axis=1) + rest) for a in (0.0, x)]
         return np.asarray(2 * np.maximum(*sums))
 
-    def size(self, X: Any) -> float:
-        """The largest of :meth:`sizes` of the rows of X (n, d)."""
-        return float(self.sizes(X).max(initial=0.0))
-
     @lru_cache(maxsize=64)  # noqa: B019  (nothing in a kernel changes; fits to the same rows ask the same)
     def rounding(
         self, size: float, eps: float, least: float | None = None, floor: float = 0.0, terms: int = 0
     ) -> float:
-        """The largest rounding error of K(x, y) in units of ``eps``, for rows of that :meth:`size` or smaller ones.
+        """Return the largest rounding error of K(x, y) in units of ``eps``, for rows of that size or smaller ones.
 
-        Of the value itself (with terms twice: it takes several operations), and of its arguments: <x,y>, <x,x> and
-        <y,y> are off by eps times the norms that they are of, |x-y|^2 by twice, s by four times eps * size. Beside that
-        they are off by ``floor``, which is what can be lost of an inner product where its terms are too small for the
+        The value itself has one (with terms twice: it takes several operations), and so have its arguments: <x,y>,
+        <x,x> and <y,y> are off by eps times the norms that they are of, |x-y|^2 by twice, s by four times eps * size.
+        Beside that they are off by ``floor``, which is what can be lost of an inner product where its terms are too small for the
         dtype (:func:`underflow`); least: the smallest size but 0 of a row, where that counts. terms: how many a sum
         has, where its own roundings shall count: they add up as the square root does, unless most terms are alike.
         Looked for on a grid. Infinite where K is finite nowhere.
@@ -347,14 +344,14 @@ class Kernel:
         return float(np.nan_to_num(change, nan=0.0, posinf=0.0).max(initial=0.0))
 
     def at(self, xx: Any = 0.0, yy: Any = 0.0, dot: Any = 0.0, s: Any = 0.0) -> Matrix:
-        """The function of these inner products, or sums (s): norms xx and yy, all of shapes that go together."""
+        """Return the function of these inner products, or sums (s): norms xx and yy, all of shapes that go together."""
         values = {"xx": xx, "yy": yy, "dot": dot, "sqdist": np.maximum(xx + yy - 2 * dot, 0), "s": s, **self.params}
         with np.errstate(all="ignore"):
             return np.asarray(self.spec.expression.evaluate(values), np.float64)
 
     @cached_property
     def _sign(self) -> int:
-        """1 or -1 where the element-wise terms have one sign on a grid, 0 where both occur."""
+        """Return 1 or -1 where the element-wise terms have one sign on a grid, 0 where both occur."""
         axis = np.geomspace(1e-3, 1e3, 13)
         axis = np.concatenate([[0.0], axis] if self.spec.nonnegative else [-axis, [0.0], axis])
         terms = np.asarray(self._element(axis[:, None], axis[None, :]))
@@ -402,7 +399,7 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs), other.spec.nonnegative)
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """The record's parameters with this kernel's values as defaults and, as in :meth:`record`, without limits."""
+        """Return the record's parameters with this kernel's values as defaults and, as in :meth:`record`, without limits."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
@@ -419,7 +416,7 @@ class Kernel:
         return f"Kernel({(spec.name or spec.text)!r}{params})"
 
     def record(self) -> dict[str, Any]:
-        """What :meth:`from_record` makes this kernel from again: text and numbers only, for JSON and model files."""
+        """Return text and numbers from which :meth:`from_record` makes this kernel again, for JSON and model files."""
         spec = self.spec
         return {
             "name": spec.name,
@@ -432,7 +429,7 @@ class Kernel:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Kernel:
-        """The kernel of :meth:`record`, through the same checks as the constructor's.
+        """Return the kernel of :meth:`record`, through the same checks as the constructor's.
 
         Raises ValueError or TypeError for what is not a record, an expression outside the language, or a built-in's
         name with another expression than the built-in's.
@@ -470,7 +467,7 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """What an inner product of d terms can lose where they are too small for ``dtype``: devices may take what is below
+    """Return what an inner product of d terms can lose where they are too small for ``dtype``: devices may take what is below
     its smallest normal number for 0."""
     return d * float(np.finfo(dtype).tiny)
 
@@ -486,7 +483,7 @@ PRECOMPUTED = Precomputed()
 
 
 def make(name: str, **params: Any) -> Kernel:
-    """The built-in kernel function ``name`` with its parameters, the others at their defaults.
+    """Return the built-in kernel function ``name`` with its parameters, the others at their defaults.
 
     Raises ValueError for an unknown name or parameter or a value outside its limits, TypeError for a non-number.
     """

@@ -57,7 +57,7 @@ class Kernel:
 
 
 def local(nbytes: int) -> Any:
-    """A kernel argument: so many bytes of local memory."""
+    """Return a kernel argument: so many bytes of local memory."""
     return cl.LocalMemory(nbytes)
 
 
@@ -70,12 +70,12 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _tell_types(kernel: cl.Kernel, values: list[Any]) -> None:
-    """Of a kernel's arguments, so that setting them takes a twentieth of the time."""
+    """Tell a kernel the types of its arguments: setting them then takes a twentieth of the time."""
     cached(lambda: kernel.set_scalar_arg_dtypes([*map(_type, values)]))
 
 
 def _type(value: Any) -> type[np.generic] | None:
-    """The scalar type of a kernel argument; None of a buffer."""
+    """Return the scalar type of a kernel argument; None of a buffer."""
     if isinstance(value, np.generic):
         return type(value)
     return np.int32 if isinstance(value, int) else np.float32 if isinstance(value, float) else None

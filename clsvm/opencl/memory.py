@@ -133,7 +133,7 @@ class DeviceCache:
         return self._state[2]
 
     def get(self, stream: Any) -> Any:
-        """What was kept under the stream's setting, counted as the stream's from here on; None where nothing was, or
+        """Return what was kept under the stream's setting, counted as the stream's from here on; None for nothing, or
         where it is more than half of what the stream may hold by now."""
         setting, value, nbytes = self._state
         if setting != stream.setting or nbytes > stream.limit // 2:
@@ -163,7 +163,7 @@ keeping: weakref.WeakSet[DeviceCache] = weakref.WeakSet()
 
 
 def all_kept() -> list[DeviceCache]:
-    """Every room of this process that is not empty."""
+    """Return every room of this process that is not empty."""
     with pool_lock:
         return list(keeping)
 
@@ -183,7 +183,7 @@ def released() -> int:
 
 
 def huge_pages(context: cl.Context, nbytes: int) -> Any:
-    """A buffer over anonymous memory with huge pages, or None where the system has none."""
+    """Return a buffer over anonymous memory with huge pages, or None where the system has none."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     try:
@@ -196,8 +196,8 @@ def huge_pages(context: cl.Context, nbytes: int) -> Any:
 
 
 def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
-    """(buffer, bytes before): a buffer for reading ``array`` (contiguous) where it is. Runtimes copy what is not
-    aligned, so it begins at the aligned address before the array, in the same page."""
+    """Return (buffer, bytes before): a buffer for reading ``array`` (contiguous) where it is. Runtimes copy what is
+    not aligned, so it begins at the aligned address before the array, in the same page."""
     address = array.ctypes.data
     before = address % 128
     raw: Any = (ctypes.c_char * (array.nbytes + before)).from_address(address - before)
@@ -206,7 +206,7 @@ def in_place(context: cl.Context, array: NDArray[Any]) -> tuple[Any, int]:
 
 
 def pairs(array: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(..., 2): each number as an unevaluated sum of two."""
+    """Return each number as an unevaluated sum of two: (..., 2)."""
     high = array.astype(np.float32)
     with np.errstate(invalid="ignore"):
         low = np.where(np.isfinite(high), array - high.astype(np.float64), 0).astype(np.float32)

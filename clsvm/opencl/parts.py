@@ -22,7 +22,7 @@ class Parts(NamedTuple):
     arrays: Sequence[NDArray[Any]]
 
     def write(self, stream: Stream, arrays: Sequence[NDArray[Any]]) -> None:
-        """Others like them in their place."""
+        """Write others like them in their place."""
         if stream.simulated:
             for part, array in zip(self.each, arrays, strict=True):
                 stream.write(part, array)
@@ -30,7 +30,7 @@ class Parts(NamedTuple):
             stream.write(self.buffer, _whole(arrays, self.starts))
 
     def read(self, stream: Stream) -> list[NDArray[Any]]:
-        """Copies of all of them, once the work enqueued before is done."""
+        """Return copies of all of them, once the work enqueued before is done."""
         if stream.simulated:
             return [
                 stream.read(part, like.dtype, like.shape) for part, like in zip(self.each, self.arrays, strict=True)
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
 
 
 def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Parts:
-    """Copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
+    """Return copies of some arrays: a buffer of its own for each takes a CPU longer than many of these copies."""
     starts = np.cumsum([0, *(-(-max(1, array.nbytes) // APART) * APART for array in arrays)]).tolist()
     if stream.simulated:  # (Oclgrind takes what is copied to a part of a buffer for uninitialised: one for each)
         alone = [stream.upload(array) for array in arrays]
@@ -54,7 +54,7 @@ def together(stream: Stream, arrays: Sequence[NDArray[Any]]) -> Parts:
 
 
 def _whole(arrays: Sequence[NDArray[Any]], starts: Sequence[int]) -> NDArray[np.uint8]:
-    """The bytes of a buffer in which they begin there."""
+    """Return the bytes of a buffer in which they begin there."""
     whole = np.zeros(starts[-1], np.uint8)
     for array, first in zip(arrays, starts, strict=False):
         whole[first : first + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

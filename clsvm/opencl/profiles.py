@@ -14,7 +14,7 @@ Tile = Mapping[str, int]
 
 
 def shape_class(working: int) -> str:
-    """The class of a product with so many working vectors: they want tiles of different shapes."""
+    """Return the class of a product with so many working vectors: they want tiles of different shapes."""
     return "two" if working <= 2 else "few" if working <= 16 else "many"
 
 
@@ -74,17 +74,17 @@ class Profile:
     wide: str = "double"
 
     def lacks(self, dtype: str) -> bool:
-        """Whether the device does not have numbers of that dtype."""
+        """Return whether the device does not have numbers of that dtype."""
         return dtype == "float64" and self.wide == "pair"
 
     @property
     def finest(self) -> str:
-        """The dtype of the finest numbers that the device has."""
+        """Return the dtype of the finest numbers that the device has."""
         return "float64" if self.wide == "double" else "float32"
 
     @property
     def largest(self) -> float:
-        """The largest number that wide numbers hold: pairs of float32 end where float32 does."""
+        """Return the largest number that wide numbers hold: pairs of float32 end where float32 does."""
         return float(np.finfo(self.finest).max)
 
 

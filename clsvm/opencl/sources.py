@@ -20,7 +20,7 @@ ROOT = _PACKAGE if (_PACKAGE / "cl_kernels").is_dir() else _PACKAGE.parent
 
 @cache
 def cl(*names: str) -> str:
-    """The texts ``cl_kernels/<name>.cl``, such as "gram/pack", one after another, opencl/common.cl first (so no include
+    """Return the texts ``cl_kernels/<name>.cl``, such as "gram/pack", one after another, opencl/common.cl first (so no include
     path is needed)."""
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
@@ -53,6 +53,6 @@ class Variant:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The options that are whole numbers."""
+        """Return the options that are whole numbers."""
         pairs = (option.removeprefix("-D").partition("=") for option in self.options)
         return {name: int(value) for name, _, value in pairs if value.isdecimal()}

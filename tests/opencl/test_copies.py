@@ -1,4 +1,4 @@
-"""Large arrays on their way to a device with memory of its own."""
+"""Copies: several arrays in one buffer; large arrays on their way to a device with memory of its own."""
 
 from __future__ import annotations
 
@@ -9,18 +9,42 @@ import numpy as np
 import pytest
 
 from clsvm import SVC
-from clsvm.opencl import stream as pinned
+from clsvm.opencl import stream as copies
+from clsvm.opencl.parts import APART, together
 from clsvm.opencl.stream import Stream
+
+
+@pytest.mark.oclgrind
+def test_arrays_that_go_and_come_together(device: str, profile: str) -> None:
+    """Each part is a buffer like any other; what kernels write there comes back with one copy."""
+    with Stream(device) as stream:
+        numbers = stream.as_wide(np.arange(70.0).reshape(7, 10))
+        arrays = numbers, np.arange(5, dtype=np.int32), np.zeros((0, 4)), np.array([[1, 2]], np.int64)
+        made = together(stream, arrays)
+        assert stream.simulated or stream.held >= 4 * APART
+        for found, array in zip(made.read(stream), arrays, strict=True):
+            np.testing.assert_array_equal(found, array)
+            assert found.dtype == array.dtype
+        np.testing.assert_array_equal(stream.read(made.each[1], np.int32, 5), arrays[1])
+        stream.write(made.each[3], np.array([[-3, 4]], np.int64))
+        stream.clear(made.each[1], 20)
+        wide, places, _, counters = made.read(stream)
+        np.testing.assert_array_equal(stream.narrow(wide), np.arange(70.0).reshape(7, 10))
+        assert not places.any()
+        np.testing.assert_array_equal(counters, [[-3, 4]])
+        made.write(stream, (numbers, arrays[1] + 1, arrays[2], arrays[3]))
+        np.testing.assert_array_equal(stream.read(made.each[1], np.int32, 5), arrays[1] + 1)
+        np.testing.assert_array_equal(made.read(stream)[3], [[1, 2]])
 
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Devices have memory of their own, pieces are of 1000 bytes that three threads fill; the sizes of what went
     through them."""
-    monkeypatch.setattr(pinned, "PIECE", 1000)
-    monkeypatch.setattr(pinned, "FILLERS", 3)
-    monkeypatch.setattr(pinned, "cores", lambda: 8)
-    monkeypatch.setattr(pinned, "LEAST_PINNED", 2000)
+    monkeypatch.setattr(copies, "PIECE", 1000)
+    monkeypatch.setattr(copies, "FILLERS", 3)
+    monkeypatch.setattr(copies, "cores", lambda: 8)
+    monkeypatch.setattr(copies, "LEAST_PINNED", 2000)
     sizes: list[int] = []
     write, init = Stream._write_pinned, Stream.__init__
 
