@@ -155,7 +155,7 @@ class Kernel:
         return self.params
 
     def set_params(self, /, **params: Any) -> Kernel:
-        """Return a kernel with some parameters changed; this one stays as it is. Raises ValueError for unknown names."""
+        """Return a kernel with some parameters changed; this one stays. Raises ValueError for unknown names."""
         unknown = params.keys() - self.params.keys()
         if unknown:
             known = ", ".join(self.params) or "none"
@@ -168,7 +168,9 @@ class Kernel:
     def __call__(self, X: Any, Y: Any = None) -> Matrix:
         """Return K (n, m) in float64, from the host: X (n, d), Y (m, d), dense or sparse; Y=None is X.
 
-        The oracle has it if there is one, else the expressions. Raises ValueError for negative values where the kernel function has none."""
+        The oracle has it if there is one, else the expressions. Raises ValueError for negative values where the kernel
+        function has none.
+        """
         X, Y, empty = arrays.both_dense(X, X if Y is None else Y)
         self.check_domain(X)
         self.check_domain(Y)
@@ -218,7 +220,7 @@ class Kernel:
                 raise ValueError(f"kernel {self.name} is for rows without negative values, got {least:g}")
 
     def check(self, X: Any, rows: int = _SAMPLE, seed: int = 0) -> Check:
-        """Look at symmetry, finite values and eigenvalues of K on ``rows`` rows of X (n, d), drawn by ``seed``, in float64.
+        """Look at symmetry, finite values and eigenvalues of K in float64, on ``rows`` rows of X (n, d) drawn by ``seed``.
 
         Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
         function is not a kernel but never that it is. Raises ValueError for what is not rows of features.
@@ -260,10 +262,10 @@ class Kernel:
 
         The value itself has one (with terms twice: it takes several operations), and so have its arguments: <x,y>,
         <x,x> and <y,y> are off by eps times the norms that they are of, |x-y|^2 by twice, s by four times eps * size.
-        Beside that they are off by ``floor``, which is what can be lost of an inner product where its terms are too small for the
-        dtype (:func:`underflow`); least: the smallest size but 0 of a row, where that counts. terms: how many a sum
-        has, where its own roundings shall count: they add up as the square root does, unless most terms are alike.
-        Looked for on a grid. Infinite where K is finite nowhere.
+        Beside that they are off by ``floor``, which is what can be lost of an inner product where its terms are too
+        small for the dtype (:func:`underflow`); least: the smallest size but 0 of a row, where that counts. terms: how
+        many a sum has, where its own roundings shall count: they add up as the square root does, unless most terms are
+        alike. Looked for on a grid. Infinite where K is finite nowhere.
         """
         many = 1 + 0.75 * math.sqrt(terms)
         used = self.spec.expression.names & {"xx", "yy", "dot", "sqdist"}
@@ -399,7 +401,7 @@ class Kernel:
         return self._made(text, (*self._parameters(), *theirs), other.spec.nonnegative)
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        """Return the record's parameters with this kernel's values as defaults and, as in :meth:`record`, without limits."""
+        """Return the parameters with this kernel's values as defaults and, as in :meth:`record`, without limits."""
         pairs = zip(self.spec.parameters, self.values, strict=True)
         return tuple(Parameter(p.name, value, integer=p.integer) for p, value in pairs)
 
@@ -467,8 +469,8 @@ def _restored(record: Mapping[str, Any]) -> Kernel:
 
 
 def underflow(dtype: str, d: int) -> float:
-    """Return what an inner product of d terms can lose where they are too small for ``dtype``: devices may take what is below
-    its smallest normal number for 0."""
+    """Return what an inner product of d terms can lose where they are too small for ``dtype``: devices may take what is
+    below its smallest normal number for 0."""
     return d * float(np.finfo(dtype).tiny)
 
 

@@ -20,8 +20,8 @@ ROOT = _PACKAGE if (_PACKAGE / "cl_kernels").is_dir() else _PACKAGE.parent
 
 @cache
 def cl(*names: str) -> str:
-    """Return the texts ``cl_kernels/<name>.cl``, such as "gram/pack", one after another, opencl/common.cl first (so no include
-    path is needed)."""
+    """Return the texts ``cl_kernels/<name>.cl``, such as "gram/pack", one after another, opencl/common.cl first (so no
+    include path is needed)."""
     texts = ("opencl/common", *names)
     return "\n".join((ROOT / "cl_kernels" / f"{name}.cl").read_text("utf-8") for name in texts)
 
