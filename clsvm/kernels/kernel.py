@@ -220,7 +220,7 @@ class Kernel:
                 raise ValueError(f"kernel {self.name} is for rows without negative values, got {least:g}")
 
     def check(self, X: Any, rows: int = _SAMPLE, seed: int = 0) -> Check:
-        """Look at symmetry, finite values and eigenvalues of K in float64, on ``rows`` rows of X (n, d) drawn by ``seed``.
+        """Look at symmetry, finite values and eigenvalues of K in float64 on ``rows`` of X (n, d), drawn by ``seed``.
 
         Positive semi-definite to rounding, 1e-10 times the largest eigenvalue; on a sample, which can show that a
         function is not a kernel but never that it is. Raises ValueError for what is not rows of features.
