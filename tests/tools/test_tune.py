@@ -54,29 +54,6 @@ def test_a_record_is_used(device: str, file: Path) -> None:
     assert SVC(device=device).fit(X, y).fit_report_.converged
 
 
-BAD = {
-    "empty": "",
-    "a list": "[]",
-    "another version": '{"clsvm": 2, "devices": {}}',
-    "devices is a list": '{"clsvm": 1, "devices": []}',
-    "no profile": '{"clsvm": 1, "devices": {"a": {}}}',
-    "deep": "[" * 100000,
-    "binary": b"\x80\x04\x95".decode("latin-1") * 9,
-}
-
-
-@pytest.mark.parametrize("text", BAD.values(), ids=list(BAD))
-def test_a_corrupt_file_is_ignored_with_one_warning(text: str, device: str, file: Path) -> None:
-    file.parent.mkdir()
-    file.write_text(text, "latin-1")
-    info = devices.find(device)
-    with pytest.warns(UserWarning, match=r"tuned\.json is ignored: .*'clsvm tune' makes it anew"):
-        assert devices.default_profile(info) == devices.untuned_profile(info)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert devices.default_profile(info) == devices.untuned_profile(info)
-
-
 @pytest.mark.parametrize(
     "error", [PermissionError(13, "no"), OSError(5, "the disk fails"), NotADirectoryError(20, "no")]
 )
@@ -99,28 +76,32 @@ def test_a_file_that_cannot_be_read_is_none(
         assert devices.default_profile(info) == devices.untuned_profile(info)
 
 
-FOREIGN: list[dict[str, Any]] = [
-    {"lanes": 7},
-    {"lanes": 16.0},
-    {"lanes": True},
-    {"shape": "group"},
-    {"tiles": 3},
+DAMAGED: list[str | dict[str, Any]] = [  # a file's text, or the numbers that it has for the device
+    "",
+    "[]",
+    '{"clsvm": 2, "devices": {}}',
+    '{"clsvm": 1, "devices": []}',
+    '{"clsvm": 1, "devices": {"a": {}}}',
+    "[" * 100000,
+    b"\x80\x04\x95".decode("latin-1") * 9,
+    *({"lanes": 7}, {"lanes": 16.0}, {"lanes": True}, {"shape": "group"}, {"tiles": 3}, {"chunks": 4, "block": 10**9}),
+    *({"csr_cost": 3}, {"csr_cost": float("nan")}, {"clustered_cost": 0.1}, {"cache_cost": 3.0}),
     {"tiles": {"many": {"COLUMNS": 5, "GROUPS": 1, "AHEAD": 0}}},
     {"tiles": {"other": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0}}},
     {"tiles": {"many": {"COLUMNS": 16, "GROUPS": 1, "AHEAD": 0, "X; }": 1}}},
-    {"chunks": 4, "block": 10**9},
-    {"csr_cost": 3},
-    {"csr_cost": float("nan")},
-    {"clustered_cost": 0.1},
-    {"cache_cost": 3.0},
 ]
 
 
-@pytest.mark.parametrize("values", FOREIGN, ids=str)
-def test_values_that_no_search_finds_are_ignored(values: dict[str, Any], device: str, file: Path) -> None:
-    write(file, device, values)
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: ascii(content)[:40])
+def test_what_no_search_wrote_is_ignored_with_one_warning(content: Any, device: str, file: Path) -> None:
+    write(file, device, {} if isinstance(content, str) else content)
+    if isinstance(content, str):
+        file.write_text(content, "latin-1")
     info = devices.find(device)
-    with pytest.warns(UserWarning, match="is ignored"):
+    with pytest.warns(UserWarning, match=r"tuned\.json is ignored: .*'clsvm tune' makes it anew"):
+        assert devices.default_profile(info) == devices.untuned_profile(info)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert devices.default_profile(info) == devices.untuned_profile(info)
 
 
