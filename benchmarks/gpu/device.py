@@ -78,7 +78,7 @@ def _told() -> dict[str, str]:
 
 
 def _discovery() -> dict[str, Any]:
-    """Return what clsvm.opencl.icd told the loader, and which drivers' libraries it could have told of."""
+    """Return what clsvm.opencl.runtime told the loader, and which drivers' libraries it could have told of."""
     folder = os.environ.get("OCL_ICD_VENDORS", "")
     listed = {}
     for file in sorted(Path(folder or runtime.SYSTEM_VENDORS).glob("*.icd")):
