@@ -193,16 +193,6 @@ def test_nothing_in_a_kernel_changes(kernel: Kernel) -> None:
     assert 5.0 not in kernel.params.values()
 
 
-def test_a_repr_reads_as_it_was_written() -> None:
-    assert repr(Kernel("exp( -gamma*sqdist )+c*dot", gamma=0.1, c=1)) == (
-        "Kernel('exp(-gamma * sqdist) + c * dot', gamma=0.1, c=1.0)"
-    )
-    assert repr(make("poly")) == "Kernel('poly', gamma=1.0, coef0=0.0, degree=3)"
-    assert repr(Kernel.elementwise("abs(x-y)", "exp(-g*s)", g=2)) == (
-        "Kernel.elementwise('abs(x - y)', 'exp(-g * s)', g=2.0)"
-    )
-
-
 # Hostile names, numbers and records
 
 
