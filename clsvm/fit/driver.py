@@ -1,4 +1,4 @@
-"""The way of a fit: its subproblems by dtype, solver and device.
+"""The driver of a fit: subproblems by dtype, solver and device.
 
     for each dtype, float32 first where that is asked for, of what has no final result:
         small subproblems   side by side on each device, and on the host what that leaves       side_by_side.py
@@ -161,8 +161,10 @@ def _results(context: FitContext) -> list[Result]:
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
-    """Whether a subproblem by itself is best taken whole, which takes a tenth of the launches: of few rows, on a device
-    that has double precision, with nothing asked that a batch does not do."""
+    """Return whether a single subproblem is best taken whole, which takes a tenth of the launches.
+
+    That is so for few rows, on a device that has double precision, with nothing asked that a batch does not do.
+    """
     (one,), options = context.subproblems, context.options
     if one.problem.constraint is Constraint.COUPLED or profile.wide != "double" or len(one.rows) > profile.alone:
         return False
@@ -173,8 +175,10 @@ def _suits_batch(context: FitContext, profile: Profile) -> bool:
 
 
 def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
-    """Return the most rows of a subproblem that each of the devices takes whole, and how many of these keep each of
-    them at work; (0, 0) for no device."""
+    """Return the most rows of a subproblem that each device takes whole, and how many of these keep each at work.
+
+    Both are 0 for no device.
+    """
     most, counts = [], [0]
     for device in devices:
         with Stream(device, options.memory_limit) as stream:
@@ -184,19 +188,18 @@ def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 
 
 def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
-    """Return the places ``large`` in pieces: those of all n rows, in a piece for each device, then each other one by
-    itself, the largest first."""
+    """Return the places ``large`` in pieces: one for each device of those of all n rows, then one for each other place, the
+    largest first."""
     whole = [place for place in large if sizes[place] == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
     return [*parts, *([place] for place in sorted(large, key=lambda place: -sizes[place]) if sizes[place] < n)]
 
 
 def _pieces(sizes: Sequence[int], todo: list[int], devices: int, at_once: int, kept: bool = False) -> list[list[int]]:
-    """Return the places ``todo`` in pieces for a queue, the largest first: some for each device, so that they end at
-    about the same time, but of ``at_once`` places or more where there are enough of these.
+    """Return the places ``todo`` in pieces for a queue, the largest first.
 
-    kept: a checkpoint has the results of a piece when all of it is done, so pieces are as small as keeps a device at
-    work.
+    Each device gets some, so that they end at about the same time, of ``at_once`` places where there are enough.
+    kept: pieces are as small as keeps a device at work, since a checkpoint has the results of a piece at its end.
     """
     share = -(-len(todo) // devices)
     size = share if devices == 1 else max(-(-len(todo) // (PIECES * devices)), min(at_once, share))
@@ -228,9 +231,9 @@ def _one_by_one(context: FitContext, dtype: str, worker: Worker, pieces: Iterato
 
 @contextmanager
 def _shared(context: FitContext, worker: Worker) -> Iterator[DeviceRows | None]:
-    """X on a device with memory of its own, where large subproblems have more rows together; else None.
+    """Yield X on a device with memory of its own, where large subproblems have more rows together; else None.
 
-    They are laid out from there: rows that they share go over the bus once, and the host copies none of them.
+    Subproblems are laid out from there: shared rows go over the bus once, and the host copies none.
     """
     options, X, kernel = worker.options, context.X, context.kernel
     sizes = [len(one.rows) for place, one in enumerate(context.subproblems) if place not in context.recalled]

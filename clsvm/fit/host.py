@@ -52,29 +52,33 @@ def takes(stream: Stream, problem: Problem) -> bool:
 
 
 def holds(stream: Stream, shape: tuple[int, int]) -> bool:
-    """Whether all of K of rows of that shape (n, d) is quickly made and kept on the host."""
+    """Return whether all of K of rows of that shape (n, d) is quickly made and kept on the host."""
     n, d = shape
     return n <= MOST and n * n * d <= QUICK and 16 * n * n <= stream.limit - stream.held
 
 
 def aim(
-    kernel: Kernel | Precomputed, shape: tuple[int, int], status: Status, gap: float, rough: bool, quick: bool
+    kernel: Kernel | Precomputed, shape: tuple[int, int], found: Result | None, certain: Result | None, quick: bool
 ) -> float | None:
-    """The share of tol that the host shall come to from a solution of pair steps over rows of that shape (n, d).
+    """Return the share of tol that the host shall come to from what pair steps found over rows of shape (n, d).
 
-    None where there is nothing to gain. The host goes on with
+    certain: the same, with the status that rounding in float64 on the device leaves; both are None where pair steps
+    could not begin. None where there is nothing to gain. The host goes on with
 
     - what stalled;
     - what is within tol but may be far from the optimum, by its relative gap, where that is ``quick``;
-    - what rounding in float64 on a device leaves too ``rough``, where the host is finer.
+    - what rounding leaves too rough, where the host is finer.
     """
-    if status is Status.TOLERANCE and quick and gap > (FEW_COARSE if shape[0] <= FEW else COARSE):
+    if found is None or certain is None:
+        return 1.0
+    if found.status is Status.TOLERANCE and quick and found.gap > (FEW_COARSE if shape[0] <= FEW else COARSE):
         return FINE
-    return 1.0 if status is Status.STALLED or (rough and finer(kernel, shape)) else None
+    rough = certain.status is Status.PRECISION
+    return 1.0 if found.status is Status.STALLED or (rough and finer(kernel, shape)) else None
 
 
 def finer(kernel: Kernel | Precomputed, shape: tuple[int, int]) -> bool:
-    """Whether the host computes distances of such rows from their differences, which loses no digits far from 0."""
+    """Return whether the host computes distances of rows from their differences, which loses no digits far from 0."""
     n, d = shape
     return isinstance(kernel, Kernel) and kernel.spec.of_distance and n * n * d <= ON_HOST
 

@@ -110,8 +110,10 @@ class PreparedFit:
         return self._solver.run()
 
     def settle(self, problem: Problem, **asked: Any) -> Result | None:
-        """Solve ``problem`` by pair steps, and finish on the host what they leave of one of few rows: where they stall,
-        go on for very long, could not begin in this dtype, or end within a tol that says little of the objective.
+        """Solve ``problem`` by pair steps, and finish one of few rows on the host.
+
+        That is done where pair steps stall, go on for very long, could not begin in this dtype, or end within a tol
+        that says little of the objective.
 
         asked: ``settings`` of :meth:`solve`, among them start, max_iter and max_time. Return None where the problem is
         left to a better dtype.
@@ -146,7 +148,7 @@ class PreparedFit:
         return self._certain(found)
 
     def _holds(self, problem: Problem, start: Vector | None) -> bool:
-        """Whether the device's wide numbers hold targets, and what a start makes of f."""
+        """Return whether the device's wide numbers hold targets, and what a start makes of f."""
         begun = problem.start if start is None else start
         size = max(self._plain.own, self._plain.double)
         weight = 0.0 if begun is None else float(np.abs(begun).sum(axis=1).max()) * size
@@ -155,12 +157,10 @@ class PreparedFit:
     def _aim(self, found: Result | None, most: int) -> float | None:
         """Return the share of tol that the host shall come to from a result of pair steps, None where it gains
         nothing."""
-        if found is None:
-            return 1.0
-        status = Status.STALLED if found.unfinished(most) else found.status
-        rough = self._certain(found).status is Status.PRECISION
+        certain = found and self._certain(found)
+        seen = replace(found, status=Status.STALLED) if found and found.unfinished(most) else found
         quick = self.settings.gap_tol is None and host.holds(self.stream, self._X.shape)
-        return host.aim(self._kernel, self._X.shape, status, found.gap, rough, quick)
+        return host.aim(self._kernel, self._X.shape, seen, certain, quick)
 
     def _plainer(self, problem: Problem) -> None:
         """Take plain float32 before the first solve where that of matrix units is too coarse for tol. A later problem
@@ -209,9 +209,11 @@ def products(
 
 
 def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
-    """X (n, d) as DeviceRows on a device with memory of its own, where it is laid out dense and takes, with
-    the rows and what a solve has beside them, a small part of that: what is laid out later, for a look in float64 or of
-    some of the rows, goes over no bus again, and the host gathers nothing. Else X."""
+    """Return X (n, d) as DeviceRows on a device with memory of its own, else X.
+
+    X has to be dense there and to take, with the rows and what a solve has beside them, a small part of that memory.
+    Rows that are laid out later, for a float64 check or a subproblem, then go over no bus again.
+    """
     if plan.kind != DENSE.name or stream.unified or stream.profile.wide == "pair":
         return X
     (n, d), size, sparse = X.shape, X.dtype.itemsize, sp.issparse(X)
@@ -224,7 +226,7 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
 
 
 def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:
-    """The layout of the rows of X, as the options ask. Raises as layouts.choose does."""
+    """Return the layout of the rows of X, as the options ask. Raises as layouts.choose does."""
     if isinstance(X, DeviceRows):
         return X.plan
     return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size)

@@ -128,19 +128,18 @@ class _Work:
                 context.results[place] = replace(found, **self._where(found.dtype))
 
     def on_host(self, todo: list[int]) -> None:
-        """Finish what that left, what is finer on the host, and, of few small subproblems, those for which tol is
-        coarse. Then say where rounding in float64 itself could hide the tolerance, or time was over."""
+        """Finish what pair steps left, what is finer on the host, and few subproblems for which tol is coarse.
+
+        Then say where rounding in float64 itself could hide the tolerance, or time was over.
+        """
         context, options, rounding = self.context, self.worker.options, host.EPS * self.scale.double
         for place in todo:
-            found = before = context.results.get(place)
-            status, gap, rough = Status.STALLED, np.inf, False
-            if before:
-                status, gap, found = before.status, before.gap, before.certain(rounding, options.tol, options.gap_tol)
-                rough = found.status is Status.PRECISION
-            elif self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
+            before = context.results.get(place)
+            if before is None and self.gram.rows.dtype == "float32" and self.stream.profile.wide == "double":
                 continue  # (pair steps in float64 come first)
             shape = len(context.subproblems[place].rows), context.X.shape[1]
-            aim = host.aim(context.kernel, shape, status, gap, rough, self.quick and context.few)
+            found = before and before.certain(rounding, options.tol, options.gap_tol)
+            aim = host.aim(context.kernel, shape, before, found, self.quick and context.few)
             if aim is not None and self._takes(place) and context.left() > 0:
                 found = self._one_on_host(place, aim)
                 self._watch(place, found)
@@ -167,7 +166,7 @@ class _Work:
 
     @cached_property
     def _double(self) -> Operator | HostBlocks:
-        """K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
+        """Make K in float64 on the host, where all of it is quickly made, else products in float64 on the device."""
         X, kernel = self.context.X, self.context.kernel
         if self.quick:
             return self._blocks(True)
@@ -176,7 +175,7 @@ class _Work:
         return products_of(self.stream, X, self.plan, kernel, "float64")
 
     def _blocks(self, whole: bool) -> HostBlocks:
-        """K on the host, one of each kind."""
+        """Return K on the host, made once of each kind."""
         if whole not in self.blocks:
             X, plan = self.context.X, self.worker.plan
             centre = plan.centre if plan else np.zeros(X.shape[1])
@@ -195,7 +194,7 @@ class _Work:
         return host.takes(self.stream, self.context.subproblems[place].problem)
 
     def _hopeless(self, place: int) -> bool:
-        """Whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
+        """Return whether one coefficient's rounding would hide the tolerance, and there is a better dtype."""
         dtype, problem = self.gram.rows.dtype, self.context.subproblems[place].problem
         coarse = prepare.coarse(dtype, self.scale.own, problem, self.worker.options.tol)
         return dtype != self.stream.profile.finest and coarse

@@ -25,6 +25,7 @@ from tests.conftest import USABLE, halves
 X, Y = load_digits(return_X_y=True)
 X = (X[:700] / 16).astype(np.float32)
 Y = Y[:700]
+SAME = "status", "converged", "steps", "violation", "device", "dtype", "selection", "exact_rows", "rows_computed"
 
 
 def fitted(device: Any, machine: Any = SVC, rows: Any = X, **given: Any) -> Any:
@@ -53,17 +54,7 @@ def test_the_same_bits_by_any_devices(device: str, machine: Any, given: dict[str
     same(two, alone)
     same(three, alone)
     one, report = alone.fit_report_, two.fit_report_
-    for name in (
-        "status",
-        "converged",
-        "steps",
-        "violation",
-        "device",
-        "dtype",
-        "selection",
-        "exact_rows",
-        "rows_computed",
-    ):
+    for name in SAME:
         assert getattr(report, name) == getattr(one, name), name
     assert report.rows_computed > 0
     assert report.dual == pytest.approx(one.dual, rel=1e-12)

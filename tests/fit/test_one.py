@@ -34,28 +34,21 @@ def test_the_same_optimum_either_way(device: str, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(*values, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"layout": "clustered"},
-        {"working_set_size": 64},
-        {"cache_size": 0.5},
-        {"gap_tol": 1e-3},
-        {"checkpoint": "state"},
-    ],
-    ids=str,
+NOT_A_BATCHS: tuple[dict[str, Any], ...] = (
+    *({"layout": "clustered"}, {"working_set_size": 64}, {"cache_size": 0.5}),
+    *({"gap_tol": 1e-3}, {"checkpoint": "state"}),
 )
+
+
+@pytest.mark.parametrize("asked", NOT_A_BATCHS, ids=str)
 def test_what_a_batch_does_not_do_is_the_solver_s(device: str, tmp_path: Path, asked: dict[str, Any]) -> None:
     if "checkpoint" in asked:
         asked = {"checkpoint": str(tmp_path / "state")}
     report = SVC(gamma=0.3, device=device, **asked).fit(X, Y).fit_report_
     assert report.selection != "all rows are one working set"
     assert report.outer_steps > 1
-
-
-def test_a_cache_of_all_values_is_a_batch_s(device: str) -> None:
-    report = SVC(gamma=0.3, cache_size=4e-6 * 400**2, device=device).fit(X, Y).fit_report_
-    assert report.selection == "all rows are one working set"
+    whole = SVC(gamma=0.3, cache_size=4e-6 * 400**2, device=device).fit(X, Y).fit_report_  # (a cache of all values)
+    assert whole.selection == "all rows are one working set"
 
 
 def test_what_memory_does_not_hold_whole_has_the_report_of_its_solver(device: str) -> None:

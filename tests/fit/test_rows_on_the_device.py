@@ -34,6 +34,12 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "HOST", 0)
 
 
+def fitted_from_the_host(monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], X: Any, y: Any) -> Any:
+    with monkeypatch.context() as alone:
+        alone.setattr(prepare, "SHARED", 0.0)
+        return SVC(**asked).fit(X, y)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "laplacian"])
 def test_pairs_are_laid_out_from_rows_on_the_device(
@@ -42,9 +48,7 @@ def test_pairs_are_laid_out_from_rows_on_the_device(
     """The host copies no member's rows, and the machine is the same."""
     X, y = make_blobs(500, 6, centers=4, cluster_std=4.0, random_state=0)
     X, asked = X.astype(dtype), {"kernel": kernel, "tol": 1e-5, "device": device}
-    with monkeypatch.context() as alone:
-        alone.setattr(prepare, "SHARED", 0.0)
-        expected = SVC(**asked).fit(X, y)
+    expected = fitted_from_the_host(monkeypatch, asked, X, y)
 
     def none(*_: Any, **__: Any) -> None:
         raise AssertionError("all rows of a member came to the host")
@@ -69,9 +73,7 @@ def test_a_fit_goes_on_from_rows_on_the_device(
     X, y = make_classification(900, 70, flip_y=0.2, random_state=0)
     X = form(X)
     asked = {"kernel": kernel, "C": 0.1, "tol": 1e-4, "device": device}
-    with monkeypatch.context() as alone:
-        alone.setattr(prepare, "SHARED", 0.0)
-        expected = SVC(**asked).fit(X, y)
+    expected = fitted_from_the_host(monkeypatch, asked, X, y)
     whole: list[int] = []
     monkeypatch.setattr(DeviceRows, "__array__", lambda self, *_, **__: whole.append(len(self)) or self.X[self.numbers])
     found = SVC(**asked).fit(X, y)

@@ -134,24 +134,6 @@ def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.Monk
 
 
 @of_tasks
-def test_where_rounding_moves_decision_values(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    """They are of kernel values in float64, and so is the violation, which is within tol whatever float32 says."""
-    alone, found = shared(monkeypatch), kept_of(monkeypatch)
-    target, grid, scoring = TASKS[task]
-    rows, linear = X + 50, machine(task, device, kernel="linear", tol=1e-3)
-    SVCSearchCV(linear, grid, cv=CV, scoring=scoring, refit=False).fit(rows, target)
-    assert not alone
-    K, splits = rows @ rows.T, list(CV.split(X))
-    for job, one in found:
-        train, test = splits[job.fold]
-        b = one.solution.b.reshape(-1, len(X)).sum(axis=0)
-        off = (one.solution.f - one.problem.q)[0, : len(X)] - K @ b
-        assert np.abs(off[test]).max() < 1e-13 * len(X) * np.abs(b).sum() * K.max()
-        checked = check.check(fitted(job, one, train), K[np.ix_(train, train)].astype(np.longdouble), Y[train])
-        assert checked.violation <= 1e-3 * (1 + 1e-6)
-
-
-@of_tasks
 def test_a_fold_begins_near_its_end(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Of what is solved after the first candidate and fold, most is there already."""
     real, steps = prepare.PreparedFit.solve, list[int]()

@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, OneClassSVM, plots
+from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, NuSVR, OneClassSVM, plots
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
@@ -398,13 +398,13 @@ def test_subclasses_that_answer_by_themselves(device: str, kind: Any) -> None:
     np.testing.assert_allclose(found, expected)
 
 
-@pytest.mark.parametrize("task", ["two classes", "regression", "nu", "one class"])
+@pytest.mark.parametrize("task", ["two classes", "regression", "nu", "nu regression", "one class"])
 def test_certified_folds(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Where rounding moves decision values too far, the rows that decide and those that are asked for are evaluated at
     once in float64, and again by what has changed alone; values and violation are right by K in float64."""
     X, labels = noisy(400, 3)
-    y = {"regression": X[:, 0] * X[:, 1], "one class": None}.get(task, labels)
-    machines = {"regression": SVR(), "nu": NuSVC(nu=0.4), "one class": OneClassSVM(nu=0.2)}
+    y = None if task == "one class" else X[:, 0] * X[:, 1] if "regression" in task else labels
+    machines = {"regression": SVR(), "nu": NuSVC(nu=0.4), "nu regression": NuSVR(), "one class": OneClassSVM(nu=0.2)}
     estimator = machines.get(task, SVC(C=10)).set_params(gamma=0.5, device=device)
     K, calls, ended = rbf_kernel(X.astype(np.float64), gamma=0.5), [], []
     made, certified = prepare.PreparedFit.__init__, folds._Solved.certified
