@@ -188,8 +188,10 @@ def _room(devices: Sequence[Any], options: Options) -> tuple[int, int]:
 
 
 def _together(sizes: Sequence[int], large: list[int], n: int, devices: int) -> list[list[int]]:
-    """Return the places ``large`` in pieces: one for each device of those of all n rows, then one for each other place, the
-    largest first."""
+    """Return the places ``large`` in pieces, the largest first.
+
+    Those of all n rows are a piece for each device, each other one is a piece.
+    """
     whole = [place for place in large if sizes[place] == n]
     parts = [part.tolist() for part in np.array_split(whole, min(devices, len(whole)))] if whole else []
     return [*parts, *([place] for place in sorted(large, key=lambda place: -sizes[place]) if sizes[place] < n)]

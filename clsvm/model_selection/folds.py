@@ -137,11 +137,11 @@ class _Solved(NamedTuple):
         return 5 * self.problem.q.nbytes
 
     def far(self, problem: Problem) -> tuple[float, float]:
-        """How far ``problem`` is from this one: by the width of its bounds, then by that of its tube."""
+        """Return how far ``problem`` is from this one: by the width of its bounds, then by that of its tube."""
         return round(abs(log(self.problem.ratio(problem))), 9), abs(self.problem.kink - problem.kink)
 
     def start(self, problem: Problem) -> dict[str, Any]:
-        """Where to begin with ``problem``, which has other bounds, or other rows: settings of a solve.
+        """Return where to begin with ``problem``, which has other bounds or other rows, as settings of a solve.
 
         Coefficients are scaled with the bounds; those at a bound stay there. Rows that are new begin at the bound on
         whose side they are by the solution as it is, or at 0: near the solution where the rest is the same. Where the
@@ -158,8 +158,7 @@ class _Solved(NamedTuple):
         return {"start": b, "known": (near, responses * ratio + problem.q)}
 
     def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
-        """The same, gone on with until it is a solution by kernel values in float64; f of the rows ``kept`` is of
-        these."""
+        """Return the solution by kernel values in float64, gone on from this one; f of the rows ``kept`` is of these."""
         problem, found, exact = self.problem, self.solution, ready.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
