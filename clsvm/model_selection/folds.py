@@ -158,7 +158,7 @@ class _Solved(NamedTuple):
         return {"start": b, "known": (near, responses * ratio + problem.q)}
 
     def certified(self, ready: prepare.PreparedFit, kept: NDArray[np.intp], asked: dict[str, Any]) -> _Solved:
-        """Return the solution by kernel values in float64, gone on from this one; f of the rows ``kept`` is of these."""
+        """Return the solution by kernel values in float64, gone on from this one; those give f of the rows ``kept``."""
         problem, found, exact = self.problem, self.solution, ready.settings.exact
         assert exact
         b, f = found.b, found.f.copy()
