@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -111,8 +111,12 @@ def test_lists_of_one_and_parts_of_a_device(device: str) -> None:
     alone = fitted(device)
     same(fitted([device]), alone)
     same(fitted((device,), multi_class="ovr"), fitted(device, multi_class="ovr"))
-    two = [SVC(device=where, gamma=0.1).fit(X, Y > 4) for where in (device, [device])]
-    same(*two)
+    one, listed, named = (
+        SVC(device=where, gamma=0.1).fit(X, Y > 4) for where in (device, [device], f"{device}, {device}")
+    )
+    same(one, listed)
+    assert named.fit_report_.layout.startswith("2 shards of 350 to 350 rows")  # (as the commands name several)
+    np.testing.assert_array_equal(named.predict(X), one.predict(X))
     if not (parts := halves(device)):
         pytest.skip("a device without parts")
     same(fitted(parts), alone)
@@ -208,3 +212,41 @@ def test_one_worker_works_in_the_caller_s_thread() -> None:
     seen: list[threading.Thread] = []
     assert len(list(dealt(["one"], range(3), work))) == 3
     assert set(seen) == {threading.current_thread()}
+
+
+def test_who_is_faster_does_more() -> None:
+    """And all pieces are done once; an error ends all, and so does who iterates."""
+    slow, done = threading.Event(), list[tuple[str, int]]()
+
+    def work(worker: str, pieces: Iterator[int]) -> Generator[None]:
+        for piece in pieces:
+            if worker == "slow":
+                slow.wait(10)
+            done.append((worker, piece))
+            yield
+            if len(done) == 19:
+                slow.set()
+
+    assert len(list(dealt(["slow", "fast"], range(20), work))) == 20
+    assert sorted(piece for _, piece in done) == list(range(20))
+    assert sum(worker == "fast" for worker, _ in done) >= 18
+
+    def failing(worker: str, pieces: Iterator[int]) -> Generator[None]:
+        for piece in pieces:
+            yield
+            if piece == 3:
+                raise OSError("piece 3")
+
+    with pytest.raises(OSError, match="piece 3"):
+        list(dealt("ab", range(1000), failing))
+
+    def waiting(worker: str, pieces: Iterator[int]) -> Generator[None]:
+        for piece in pieces:
+            time.sleep(0.001)
+            done.append((worker, piece))
+            yield
+
+    reached = dealt("ab", range(100000), waiting)
+    next(reached)
+    reached.close()
+    assert len(done) < 100000
