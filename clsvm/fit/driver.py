@@ -150,14 +150,14 @@ def _counts(context: FitContext) -> str:
 
 def _results(context: FitContext) -> list[Result]:
     """Return the result of each subproblem, in order; of one that was not begun, where it would begin."""
-    dtype, device = context.options.dtype, context.options.device
-    for place, one in enumerate(context.subproblems):
-        if place not in context.results:
-            names = " and ".join(dict.fromkeys(str(find(name)) for name in listed(device)))
-            rho, nothing = np.zeros((one.problem.problems, one.problem.groups)), (np.inf, np.nan, np.inf, 0.0, 0)
-            found = checkpoint.result(one.beginning, rho, Status.MAX_TIME, dtype, names, nothing)
-            context.results[place] = replace(found, working_set=0)
-    return [context.results[place] for place in range(len(context.subproblems))]
+    results, dtype, nothing = context.results, context.options.dtype, (np.inf, np.nan, np.inf, 0.0, 0)
+    if missing := [place for place in range(len(context.subproblems)) if place not in results]:
+        device = " and ".join(dict.fromkeys(str(find(one)) for one in listed(context.options.device)))
+        for one, place in ((context.subproblems[place], place) for place in missing):
+            rho = np.zeros((one.problem.problems, one.problem.groups))
+            found = checkpoint.result(one.beginning, rho, Status.MAX_TIME, dtype, device, nothing)
+            results[place] = replace(found, working_set=0)
+    return [results[place] for place in range(len(context.subproblems))]
 
 
 def _suits_batch(context: FitContext, profile: Profile) -> bool:
