@@ -55,8 +55,7 @@ class PreparedFit:
         whole: bool = False,
     ) -> None:
         self.stream, self._X, self._kernel, self._dtype = stream, X, kernel, dtype
-        if plan is None and not isinstance(kernel, Precomputed):
-            plan = planned(stream.profile, X, kernel, options)
+        plan = plan or planned(stream.profile, X, kernel, options)
         if isinstance(X, DeviceRows):
             stream.reserve(X.nbytes)  # (another stream's)
         elif plan and X.shape[0] > host.MOST:  # (the host may finish fewer, from X)
@@ -225,8 +224,10 @@ def on_device(stream: Stream, X: Any, plan: Plan) -> Any:
     return DeviceRows(dense, stream.upload(dense), plan, np.arange(n))
 
 
-def planned(profile: Profile, X: Any, kernel: Kernel, options: Options) -> Plan:
-    """Return the layout of the rows of X, as the options ask. Raises as layouts.choose does."""
+def planned(profile: Profile, X: Any, kernel: Kernel | Precomputed, options: Options) -> Plan | None:
+    """Return the layout of the rows of X, as the options ask; None for kernel values. Raises as layouts.choose does."""
+    if isinstance(kernel, Precomputed):
+        return None
     if isinstance(X, DeviceRows):
         return X.plan
     return layouts.choose(profile, X, kernel.spec, options.layout, options.working_set_size)

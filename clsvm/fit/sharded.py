@@ -20,7 +20,7 @@ from clsvm.arrays import Data
 from clsvm.distribute import PROBE, OnDevices, Parts, ask_one, opened, replayed, speeds
 from clsvm.fit import prepare
 from clsvm.fit.sizes import choose
-from clsvm.gram import precision
+from clsvm.gram import layouts, precision
 from clsvm.gram.layouts.record import Plan
 from clsvm.kernels import Kernel, Precomputed
 from clsvm.kernels.evaluation import Extent
@@ -175,7 +175,7 @@ class LocalRows:
         X = self._X
         with opened(self._devices, options.memory_limit) as threads:
             streams = [one.stream for one in threads]
-            plan = prepare.planned(streams[0].profile, X, kernel, options)
+            plan = layouts.choose(streams[0].profile, X, kernel.spec, options.layout, options.working_set_size)
             alike = X.shape[0] < PROBE
             shares = np.ones(len(threads)) if alike else speeds(threads, X, X[:WORKING], kernel, plan, dtype)
             ends = _ends(X.shape[0], shares)

@@ -82,8 +82,8 @@ class _Work:
         self.stream, self.context, self.worker, self.plan = stream, context, worker, None
         X, kernel, options, whole = context.X, context.kernel, worker.options, None
         sizes = [len(context.subproblems[place].rows) for place in first]
-        if not isinstance(kernel, Precomputed):
-            plan = worker.plan = worker.plan or prepare.planned(stream.profile, X, kernel, options)
+        if plan := worker.plan or prepare.planned(stream.profile, X, kernel, options):
+            worker.plan = plan
             self.plan = layouts.gathered(plan, X, stream.limit // 8, options.layout == "auto")
             whole = _whole(stream, dtype, X, (plan, self.plan), sizes)
         self.gram, self.scale = prepare.products(stream, X, kernel, options, dtype, whole or self.plan)

@@ -103,7 +103,7 @@ class Display:
             return None
         if sys.stderr.isatty():
             self._bar = self._open.enter_context(progress_bar())
-            self._show("training")
+            self.phase("training")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,13 +120,10 @@ class Display:
         self._last = f"{self._name} {self._value:.2g}, {point.steps} steps, {speed:.0f} rows/s"
         left = self._course.left
         time = "-" if left is None or left > 1e6 else timedelta(seconds=math.ceil(left))
-        self._show(f"{time} left, {self._last}")
+        self.phase(f"{time} left, {self._last}")
 
     def phase(self, words: str) -> None:
         """Show what the fit does now, until the next point: a part of it that has no points of its own."""
-        self._show(words)
-
-    def _show(self, words: str) -> None:
         if self._bar is not None:
             self._bar(f"{self._label}{words}", self._course.done)
         elif perf_counter() - self._said >= EVERY:
