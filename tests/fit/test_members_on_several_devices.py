@@ -94,9 +94,15 @@ def test_the_report_adds_up(device: str) -> None:
     assert min(seconds.values()) > -1e-3
     assert 0 < report.bytes_held <= limit
     assert report.layout.count("float32") == 1
-    late = fitted([device] * 2, max_time=1e-9).fit_report_
-    assert (late.converged, late.seconds["total"] < 60) == (False, True)
-    assert "max_time was over" in late.status
+    for where in (device, [device] * 2):
+        late = fitted(where, max_time=1e-9).fit_report_
+        assert (late.converged, late.violation, late.gap <= 0.01, late.seconds["total"] < 60) == (
+            False,
+            np.inf,
+            False,
+            True,
+        )
+        assert "max_time was over" in late.status
 
 
 def test_rows_are_laid_out_once_on_each(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
