@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit
 
 from clsvm import SVC, FalkonClassifier, FalkonRegressor, LogisticFalkonClassifier
 from clsvm.gram.cross import Cross
-from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, fits, nystrom
+from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, nystrom
 from clsvm.model_selection.nystrom import NystromFolds
 from clsvm.nystrom import newton
 from clsvm.report import Status
+from tests.model_selection.test_model_selection import both as compared
+from tests.model_selection.test_model_selection import shared
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(400, 4))
@@ -30,23 +31,11 @@ SETTINGS: dict[str, Any] = {"center_selection": CENTERS, "tol": 1e-7, "dtype": "
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the fits that are not shared."""
-    seen: list[int] = []
-    real = fits.Fits._alone
-    monkeypatch.setattr(fits.Fits, "_alone", lambda self, job: seen.append(1) or real(self, job))
-    return seen
+    return shared(monkeypatch)
 
 
-def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-5, **options: Any) -> tuple[Any, Any]:
-    """Our search and scikit-learn's, whose scores are the same."""
-    params = options.pop("params", {})
-    ours = FalkonSearchCV(clone(estimator), grid, error_score="raise", **options).fit(X, y, **params)
-    theirs = GridSearchCV(clone(estimator), grid, error_score="raise", **options).fit(X, y, **params)
-    assert ours.cv_results_.keys() == theirs.cv_results_.keys()
-    for name in theirs.cv_results_:
-        if name.startswith(("split", "mean_test", "mean_train")):
-            np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=atol, err_msg=name)
-    return ours, theirs
+def both(*given: Any, **options: Any) -> tuple[Any, Any]:
+    return compared(*given, **{"atol": 1e-5, "error_score": "raise"} | options)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -26,6 +26,7 @@ from clsvm import SVC, SVR, FalkonClassifier, Kernel, NuSVC, NuSVR, OneClassSVM,
 from clsvm.errors import CheckpointError
 from clsvm.fit import prepare
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
+from clsvm.model_selection.fits import Fits
 from clsvm.solvers import certificate
 from tests.callbacks import Noted
 from tests.conftest import noisy
@@ -42,7 +43,8 @@ def of_three(n: int) -> tuple[np.ndarray, np.ndarray]:
 def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **options: Any) -> tuple[Any, Any]:
     """Our search and scikit-learn's, whose scores are the same."""
     params = options.pop("params", {})
-    ours = SVCSearchCV(clone(estimator), grid, **options).fit(X, y, **params)
+    ours = (FalkonSearchCV if hasattr(estimator, "penalty") else SVCSearchCV)(clone(estimator), grid, **options)
+    ours.fit(X, y, **params)
     theirs = GridSearchCV(clone(estimator), grid, **options).fit(X, y, **params)
     for name in theirs.cv_results_:
         if name.startswith(("split", "mean_test", "mean_train", "rank")):
@@ -55,8 +57,8 @@ def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **option
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the fits that are not shared."""
     alone: list[int] = []
-    real = folds.Folds._alone
-    monkeypatch.setattr(folds.Folds, "_alone", lambda self, job: alone.append(1) or real(self, job))
+    real = Fits._alone
+    monkeypatch.setattr(Fits, "_alone", lambda self, job: alone.append(1) or real(self, job))
     return alone
 
 
