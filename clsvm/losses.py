@@ -9,7 +9,7 @@ Marteau-Ferey, Bach, Rudi 2019 (generalised self-concordance).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -57,7 +57,7 @@ class Loss:
         return self if self.scaled is None else self.scaled(units[:, None])
 
 
-def _log_cosh(f: Vector, y: Vector, unit: Vector | float = 1.0) -> Vector:
+def _log_cosh(f: Vector, y: Vector, unit: Vector | float) -> Vector:
     u = np.abs(f - y)
     v = u * unit
     tiny = np.square(u) / 2 * (1 - np.square(np.minimum(v, TINY)) / 6)  # (the square of a tiny unit is 0)
@@ -67,13 +67,17 @@ def _log_cosh(f: Vector, y: Vector, unit: Vector | float = 1.0) -> Vector:
         return np.where(v < TINY, tiny, large / unit / unit)
 
 
-def _log_cosh_within(unit: Vector) -> Loss:
-    return replace(
-        LOSSES["log_cosh"],
-        steepest=1 / unit[:, 0],
-        value=lambda f, y: _log_cosh(f, y, unit),
-        derivative=lambda f, y: np.tanh((f - y) * unit) / unit,
-        second=lambda f, y: 1 - np.square(np.tanh((f - y) * unit)),
+def _log_cosh_in(unit: Vector | float) -> Loss:
+    return Loss(
+        "log_cosh",
+        "log cosh(f - y): like (f - y)^2 / 2 near y, like |f - y| far from it",
+        partial(_log_cosh, unit=unit),
+        lambda f, y: np.tanh((f - y) * unit) / unit,
+        lambda f, y: 1 - np.square(np.tanh((f - y) * unit)),
+        _middle,
+        numbers=True,
+        steepest=1 / unit if isinstance(unit, float) else 1 / unit[:, 0],
+        scaled=_log_cosh_in,
     )
 
 
@@ -118,17 +122,7 @@ _LOSSES = (
         quadratic=True,
         numbers=True,
     ),
-    Loss(
-        "log_cosh",
-        "log cosh(f - y): like (f - y)^2 / 2 near y, like |f - y| far from it",
-        _log_cosh,
-        lambda f, y: np.tanh(f - y),
-        lambda f, y: 1 - np.square(np.tanh(f - y)),
-        _middle,
-        numbers=True,
-        steepest=1.0,
-        scaled=_log_cosh_within,
-    ),
+    _log_cosh_in(1.0),
     Loss(
         "logistic",
         "log(1 + exp(-y f)), y = +1 or -1",
