@@ -237,3 +237,23 @@ def noisy(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     y = np.where(rng.random(n) < 0.5, 1, -1)
     y[:2] = 1, -1
     return rng.normal(size=(n, d)) + 0.8 * y[:, None] / np.sqrt(d), y
+
+
+class Call(NamedTuple):
+    """A call that a test saw: what was given, by place and by name, and what came of it."""
+
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+    result: Any
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Call]:
+    """Return a list that gets each call of a function or method from here on, when it is done."""
+    real, calls = getattr(owner, name), list[Call]()
+
+    def seen(*given: Any, **named: Any) -> Any:
+        calls.append(Call(given, named, real(*given, **named)))
+        return calls[-1].result
+
+    monkeypatch.setattr(owner, name, seen)
+    return calls

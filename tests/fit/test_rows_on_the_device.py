@@ -17,6 +17,7 @@ from clsvm.gram import exact
 from clsvm.gram.layouts.lanes import DeviceRows
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import batch
+from tests.conftest import calls_of
 
 
 @pytest.fixture
@@ -87,14 +88,7 @@ def test_a_fit_goes_on_from_rows_on_the_device(
 def test_little_memory_holds_no_copy(device: str, apart: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a fit had within memory_limit it has still: a copy of X is kept where there is room beside everything."""
     X, y = make_blobs(3000, 4, centers=2, cluster_std=4.0, random_state=0)
-    made: list[int] = []
-    before = DeviceRows.__init__
-
-    def begun(self: DeviceRows, *given: Any) -> None:
-        made.append(1)
-        before(self, *given)
-
-    monkeypatch.setattr(DeviceRows, "__init__", begun)
+    made = calls_of(monkeypatch, DeviceRows, "__init__")
     for limit in (290_000, 315_000, 600_000):
         assert SVC(device=device, memory_limit=limit).fit(X.astype(np.float32), y).fit_report_.converged
     assert not made

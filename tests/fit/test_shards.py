@@ -20,7 +20,7 @@ from clsvm.problem import Constraint, Problem
 from clsvm.solvers import certificate
 from clsvm.solvers.shard import Change, Offer
 from clsvm.solvers.sharded import Directory, Sharded, chosen
-from tests.conftest import noisy, simulated, thrifty
+from tests.conftest import calls_of, noisy, simulated, thrifty
 
 X, SIGNS = noisy(700, 6)
 NUMBERS = np.sin(X).sum(axis=1)
@@ -126,16 +126,9 @@ def test_lost_shards_begin_again(device: str, cache: int, monkeypatch: pytest.Mo
     assert violation(made, SIGNS, X, 2.0) <= 1.2e-3
     again = made.set_params(C=2.2).fit(X, SIGNS)  # (begins with coefficients)
     assert violation(again, SIGNS, X, 2.2) <= 1.2e-3
-    found = []
-    real_found = Sharded.found
-
-    def kept(self: Any) -> Any:
-        found.append(real_found(self))
-        return found[-1]
-
-    monkeypatch.setattr(Sharded, "found", kept)
+    found = calls_of(monkeypatch, Sharded, "found")
     fitted([device] * 3, C=2.0, cache_size=cache)
-    ((b, f),) = found
+    ((_, _, (b, f)),) = found
     np.testing.assert_allclose(f[0], Kernel("rbf", gamma=0.1)(X) @ b[0] - SIGNS, atol=1e-4)
 
 

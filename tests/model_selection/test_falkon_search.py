@@ -17,6 +17,7 @@ from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, nystrom
 from clsvm.model_selection.nystrom import NystromFolds
 from clsvm.nystrom import newton
 from clsvm.report import Status
+from tests.conftest import Call, calls_of
 from tests.model_selection.test_model_selection import both as compared
 from tests.model_selection.test_model_selection import shared
 
@@ -30,7 +31,7 @@ SETTINGS: dict[str, Any] = {"center_selection": CENTERS, "tol": 1e-7, "dtype": "
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     return shared(monkeypatch)
 
 
@@ -40,7 +41,7 @@ def both(*given: Any, **options: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", ["squared", "log_cosh"])
-def test_regression(device: str, alone: list[int], loss: str, sparse: bool) -> None:
+def test_regression(device: str, alone: list[Call], loss: str, sparse: bool) -> None:
     rows = sp.csr_matrix(X) if sparse else X
     centers = sp.csr_matrix(CENTERS) if sparse else CENTERS
     machine = FalkonRegressor(**SETTINGS | {"center_selection": centers}, loss=loss, device=device)
@@ -51,7 +52,7 @@ def test_regression(device: str, alone: list[int], loss: str, sparse: bool) -> N
     assert (ours.cv_results_["mean_fit_time"] > 0).all()
 
 
-def test_outputs_and_weights(device: str, alone: list[int]) -> None:
+def test_outputs_and_weights(device: str, alone: list[Call]) -> None:
     """Several targets, weights with zeros, and a grid of another loss and without the intercept."""
     y = np.stack([Y, -2 * Y + 3, Y**2], axis=1)
     weights = RANDOM.choice([0.0, 0.5, 2.0], 400)
@@ -63,7 +64,7 @@ def test_outputs_and_weights(device: str, alone: list[int]) -> None:
 
 @pytest.mark.parametrize("machine", [FalkonClassifier, LogisticFalkonClassifier])
 @pytest.mark.parametrize("k", [2, 3])
-def test_classes(device: str, alone: list[int], machine: Any, k: int) -> None:
+def test_classes(device: str, alone: list[Call], machine: Any, k: int) -> None:
     y = THREE if k == 3 else THREE == "top"
     grid = {"gamma": [0.2], "penalty": [1e-3, 1e-2], "class_weight": [None, "balanced"]}
     scoring = ["accuracy"] + (["neg_log_loss"] if machine is LogisticFalkonClassifier else [])
@@ -77,31 +78,22 @@ def test_classes(device: str, alone: list[int], machine: Any, k: int) -> None:
 
 def test_one_kernel_matrix_for_all(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds and penalties of a kernel function meet the same products."""
-    made: list[int] = []
-    real = Cross.__init__
-    monkeypatch.setattr(Cross, "__init__", lambda self, *a, **k: made.append(1) or real(self, *a, **k))
+    made = calls_of(monkeypatch, Cross, "__init__")
     FalkonSearchCV(FalkonRegressor(**SETTINGS, device=device), GRID, cv=4, refit=False).fit(X, Y)
     assert len(made) == len(GRID["gamma"])
 
 
 def test_centres_are_those_of_the_refit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn from all rows by the same seed, as many as of all rows."""
-    drawn: list[Any] = []
     machine = FalkonRegressor(n_centers=50, random_state=3, gamma=0.2, device=device)
-    real = type(machine)._chosen
-
-    def chosen(self: FalkonRegressor, *given: Any) -> Any:
-        drawn.append(real(self, *given))
-        return drawn[-1]
-
-    monkeypatch.setattr(type(machine), "_chosen", chosen)
+    calls = calls_of(monkeypatch, FalkonRegressor, "_chosen")
     search = FalkonSearchCV(machine, {"penalty": [1e-3, 1e-4]}, cv=3).fit(X, Y)
-    assert len(drawn) == 2
-    np.testing.assert_array_equal(drawn[0].places, drawn[1].places)
-    np.testing.assert_array_equal(search.best_estimator_.center_indices_, drawn[0].places)
+    first, second = (call.result.places for call in calls)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(search.best_estimator_.center_indices_, first)
 
 
-def test_what_goes_alone(device: str, alone: list[int]) -> None:
+def test_what_goes_alone(device: str, alone: list[Call]) -> None:
     machine = FalkonRegressor(**SETTINGS, gamma=0.2, device=device)
     twice = [(np.r_[0:300, 0:50], np.r_[300:400])]
     both(machine, {"penalty": [1e-3]}, X, Y, cv=twice)
@@ -110,7 +102,7 @@ def test_what_goes_alone(device: str, alone: list[int]) -> None:
     assert len(alone) == 1 + 3 + 3
 
 
-def test_folds_without_a_class(device: str, alone: list[int]) -> None:
+def test_folds_without_a_class(device: str, alone: list[Call]) -> None:
     """Fewer outputs: by themselves over the same rows."""
     order = np.argsort(THREE)
     both(
@@ -119,14 +111,14 @@ def test_folds_without_a_class(device: str, alone: list[int]) -> None:
     assert not alone
 
 
-def test_more_folds_than_outputs_at_once(device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_folds_than_outputs_at_once(device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clsvm.model_selection.nystrom.OUTPUTS", 4)
     splits = ShuffleSplit(6, random_state=0)
     both(FalkonRegressor(**SETTINGS, gamma=0.2, device=device), {"penalty": [1e-3, 1e-4]}, X, Y, cv=splits)
     assert not alone
 
 
-def test_stalled_fits_are_done_again(device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_fits_are_done_again(device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
     real = newton._Newton._run
 
     def stalled(self: Any, start: Any) -> Status:
@@ -232,7 +224,7 @@ def test_checkpoint(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [(("no room for all folds",), "out of memory: no room for all folds; "), ((), "out of memory: .*To go on, ")],
 )
 def test_what_cannot_be_shared_is_said(
-    device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+    device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     """Memory may hold the fits one by one."""
 
@@ -247,14 +239,12 @@ def test_what_cannot_be_shared_is_said(
 
 
 def test_outputs_at_once_are_as_many_as_memory_holds(
-    device: str, alone: list[int], monkeypatch: pytest.MonkeyPatch
+    device: str, alone: list[Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nystrom, "HOST", 8 * nystrom.ARRAYS * len(X) * 2)
-    asked: list[int] = []
-    real = nystrom.NystromFolds._task
-    monkeypatch.setattr(nystrom.NystromFolds, "_task", lambda self, part: asked.append(len(part)) or real(self, part))
+    asked = calls_of(monkeypatch, NystromFolds, "_task")
     both(FalkonRegressor(**SETTINGS, gamma=0.3, device=device), {"penalty": [1e-3, 1e-2]}, X, Y, cv=5)
-    assert max(asked) == 2
+    assert max(len(call.given[1]) for call in asked) == 2
     assert not alone
 
 

@@ -19,6 +19,7 @@ from clsvm import SVC, Kernel, OneClassSVM
 from clsvm.fit import prepare
 from clsvm.model_selection import SVCSearchCV, folds
 from clsvm.problem import posed
+from tests.conftest import calls_of
 from tests.model_selection.test_model_selection import both, shared
 
 RNG = np.random.default_rng(5)
@@ -53,19 +54,6 @@ def search(task: str, device: str, grid: Any = None, **given: Any) -> Any:
     kept = {name: given.pop(name) for name in ("tol", "gamma") if name in given}
     made = SVCSearchCV(machine(task, device, **kept), grid or usual, scoring=scoring, cv=CV, refit=False, **given)
     return made.fit(X, target, sample_weight=WEIGHTS)
-
-
-def kept_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """Each job, with what its one machine came to, of searches from here on."""
-    real, found = folds.Folds._solved, list[tuple[Any, Any]]()
-
-    def solved(self: Any, job: Any, *given: Any) -> Any:
-        made = real(self, job, *given)
-        found.append((job, made[0]))
-        return made
-
-    monkeypatch.setattr(folds.Folds, "_solved", solved)
-    return found
 
 
 def fitted(job: Any, one: Any, train: Any) -> Any:
@@ -117,11 +105,11 @@ def test_sparse_rows_and_functions(device: str, monkeypatch: pytest.MonkeyPatch,
 @of_tasks
 def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Rows that are left out have the coefficient 0; the others are a solution by long double, with the fold's sums."""
-    found = kept_of(monkeypatch)
+    found = calls_of(monkeypatch, folds.Folds, "_solved")
     made = search(task, device, tol=1e-4, gamma=0.4)
     assert len(found) == 3 * len(made.cv_results_["params"])
     K, splits = check.gram("rbf", {"gamma": 0.4}, X), list(CV.split(X))
-    for job, one in found:
+    for (_, job, *_), _, (one,) in found:
         train, test = splits[job.fold]
         copies = one.solution.b.reshape(-1, len(X))
         assert not copies[:, test].any()
@@ -136,20 +124,13 @@ def test_each_solution_is_that_of_its_fold(device: str, monkeypatch: pytest.Monk
 @of_tasks
 def test_a_fold_begins_near_its_end(device: str, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Of what is solved after the first candidate and fold, most is there already."""
-    real, steps = prepare.PreparedFit.solve, list[int]()
-
-    def solve(self: Any, problem: Any, **settings: Any) -> Any:
-        solution = real(self, problem, **settings)
-        steps.append(solution.steps)
-        return solution
-
-    monkeypatch.setattr(prepare.PreparedFit, "solve", solve)
+    solves = calls_of(monkeypatch, prepare.PreparedFit, "solve")
     grid = TASKS[task][1] | ({"C": [0.1, 0.3]} if task == "NuSVR" else {})
     near = search(task, device, grid, tol=1e-3, gamma=0.4)
-    taken, _ = sum(steps), steps.clear()
+    taken, before = sum(call.result.steps for call in solves), len(solves)
     monkeypatch.setattr(folds._Solved, "start", lambda self, problem: {})
     cold = search(task, device, grid, tol=1e-3, gamma=0.4)
-    assert taken < 0.75 * sum(steps)
+    assert taken < 0.75 * sum(call.result.steps for call in solves[before:])
     np.testing.assert_allclose(scores(near), scores(cold), atol=0.02)
 
 
@@ -209,14 +190,9 @@ def test_where_the_next_problem_begins(case: str) -> None:
 
 def test_the_nearest_problem_is_gone_on_from(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first fold one of the same C where there is one, in others that of the same candidate."""
-    real, pairs = folds._Solved.start, list[tuple[float, float]]()
-
-    def start(self: Any, problem: Any) -> Any:
-        pairs.append((self.problem.hi.max(), problem.hi.max()))
-        return real(self, problem)
-
-    monkeypatch.setattr(folds._Solved, "start", start)
+    starts = calls_of(monkeypatch, folds._Solved, "start")
     search("NuSVR", device, tol=1e-3, gamma=0.4)
+    pairs = [(one.problem.hi.max(), problem.hi.max()) for (one, problem), *_ in starts]
     assert pairs == [(1, 10), (1, 1), (10, 10)] + [(1, 1), (10, 10), (1, 1), (10, 10)] * 2  # (weights are 2 at most)
 
 

@@ -29,7 +29,7 @@ from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
 from clsvm.model_selection.fits import Fits
 from clsvm.solvers import certificate
 from tests.callbacks import Noted
-from tests.conftest import noisy
+from tests.conftest import Call, calls_of, noisy
 
 GRID = {"C": [0.3, 1, 10], "gamma": [0.1, 1.0]}
 
@@ -54,12 +54,9 @@ def both(estimator: Any, grid: Any, X: Any, y: Any, atol: float = 1e-9, **option
     return ours, theirs
 
 
-def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the fits that are not shared."""
-    alone: list[int] = []
-    real = Fits._alone
-    monkeypatch.setattr(Fits, "_alone", lambda self, job: alone.append(1) or real(self, job))
-    return alone
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """Return the fits that are not shared, from here on."""
+    return calls_of(monkeypatch, Fits, "_alone")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -110,16 +107,11 @@ def test_a_class_that_weighs_nothing(device: str, monkeypatch: pytest.MonkeyPatc
 
 def test_machines_of_a_fit_share_its_time(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clsvm.solvers.batch.largest", lambda stream: 16)
-    real, left = prepare.PreparedFit.solve, list[float]()
-
-    def solve(self: Any, problem: Any, **settings: Any) -> Any:
-        left.append(settings["max_time"])
-        return real(self, problem, **settings)
-
-    monkeypatch.setattr(prepare.PreparedFit, "solve", solve)
+    solves = calls_of(monkeypatch, prepare.PreparedFit, "solve")
     X, y = of_three(90)
     splits = [(np.arange(60), np.arange(60, 90))]
     SVCSearchCV(SVC(device=device, max_time=60), {"C": [1]}, cv=splits, refit=False).fit(X, y)
+    left = [call.named["max_time"] for call in solves]
     assert 60 >= left[0] > left[1] > left[2] > 0
 
 

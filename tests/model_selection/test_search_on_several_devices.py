@@ -19,7 +19,7 @@ from clsvm import SVC, SVR, FalkonClassifier, NuSVR, OneClassSVM
 from clsvm.fit import prepare
 from clsvm.model_selection import FalkonSearchCV, SVCSearchCV, folds
 from clsvm.model_selection.fits import Group, Job, _pieces
-from tests.conftest import noisy
+from tests.conftest import calls_of, noisy
 
 X, Y = noisy(300, 4)
 THREE = (X[:, 0] > 0) + (X[:, 1] > 0.5).astype(int)
@@ -62,11 +62,7 @@ def test_kernel_functions(device: str, machine: Any, y: Any, given: dict[str, An
 
 def test_folds_of_one_kernel_function(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each device makes K once."""
-    made: list[Any] = []
-    real = prepare.PreparedFit.__init__
-    monkeypatch.setattr(
-        prepare.PreparedFit, "__init__", lambda self, *given, **more: made.append(given) or real(self, *given, **more)
-    )
+    made = calls_of(monkeypatch, prepare.PreparedFit, "__init__")
     grid = {"C": [0.1, 1, 10], "gamma": [0.2]}
     one, alone = searched(device, grid=grid, refit=False), len(made)
     two = searched([device] * 2, grid=grid, refit=False)
