@@ -94,7 +94,7 @@ class Fitted:
 
     @cached_property
     def report(self) -> FitReport:
-        """The report of the fit."""
+        """Return the report of the fit."""
         run, ends, seconds = self.run, list(self._ends), self._seconds
         known = [end for end in ends if end.begun] or ends
         status = _status([end.status for end in ends]) if all(end.begun for end in ends) else Status.MAX_TIME

@@ -197,8 +197,10 @@ def _order(job: Job) -> list[float]:
 
 
 def _asked(options: Options, spent: float, steps: int = 0) -> dict[str, Any]:
-    """What a machine asks of one solve, for which some seconds and steps are spent: no certificate in float64, and no
-    report."""
+    """Return what a machine asks of one solve, for which some seconds and steps are spent.
+
+    It asks for no certificate in float64 and for no report.
+    """
     left = None if options.max_time is None else options.max_time - spent
     most = options.max_iter if options.max_iter < 0 else max(0, options.max_iter - steps)
     asked = {"tol": options.tol, "gap_tol": options.gap_tol, "max_iter": most, "max_time": left}

@@ -50,12 +50,12 @@ class Problem:
 
     @property
     def groups(self) -> int:
-        """Groups of rows with an offset each."""
+        """Return how many groups of rows have an offset each."""
         return 2 if self.constraint is Constraint.SPLIT else 1
 
     @property
     def total(self) -> Vector:
-        """What the coefficients of each group of each problem add up to, (problems, groups)."""
+        """Return what the coefficients of each group of each problem add up to, (problems, groups)."""
         start = np.zeros_like(self.q) if self.start is None else self.start
         if self.groups == 1:
             return np.asarray(start.sum(axis=1, keepdims=True))
@@ -63,7 +63,7 @@ class Problem:
 
     @property
     def group(self) -> NDArray[np.intp]:
-        """Which of ``totals`` each coefficient (problems, n) counts towards; where nothing is held, its problem."""
+        """Return which of ``totals`` each coefficient (problems, n) counts towards, its problem where none is held."""
         p = np.arange(self.problems)[:, None]
         match self.constraint:
             case Constraint.COUPLED:
@@ -74,14 +74,14 @@ class Problem:
 
     @property
     def totals(self) -> Vector:
-        """What the coefficients of each group add up to."""
+        """Return what the coefficients of each group add up to."""
         if self.constraint is Constraint.COUPLED:
             return np.zeros(self.n)
         return np.zeros(0) if self.constraint is Constraint.NONE else self.total.ravel()
 
     @property
     def balanced(self) -> bool:
-        """Whether the coefficients of each problem add up to 0."""
+        """Return whether the coefficients of each problem add up to 0."""
         return self.constraint is Constraint.BIAS and not self.totals.any()
 
     @property
@@ -175,7 +175,7 @@ class Subproblem:
 
     @property
     def beginning(self) -> Vector:
-        """The coefficients (problems, m) to begin with."""
+        """Return the coefficients (problems, m) to begin with."""
         begun = self.problem.start if self.start is None else self.start
         return np.zeros_like(self.problem.q) if begun is None else begun
 

@@ -58,7 +58,7 @@ class Course:
 
     @property
     def left(self) -> float | None:
-        """Seconds to the goal; None while there is no slope."""
+        """Return the seconds to the goal; None while there is no slope."""
         slope, rest = self._trend()
         if self._seen and not rest:
             return 0.0
@@ -69,7 +69,7 @@ class Course:
             self._sums[i] += sign * term
 
     def _trend(self) -> tuple[float, float]:
-        """How fast the levels fall (0 where that cannot be said), and what is left of them."""
+        """Return how fast the levels fall, 0 where that cannot be said, and what is left of them."""
         n, (t, y, tt, ty) = len(self._seen), self._sums
         if not n:
             return 0.0, 0.0
