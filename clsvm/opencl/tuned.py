@@ -48,22 +48,17 @@ def state() -> tuple[Path, int]:
 def read() -> dict[str, dict[str, Any]]:
     """Return the records by key; none where the file is not there or not ours."""
     where, modified = state()
-    try:
-        return _read(where, modified) if modified >= 0 else {}
-    except OSError:
-        return {}
-
-
-@cache
-def _read(where: Path, modified: int) -> dict[str, dict[str, Any]]:
-    if words := files.exposed(where):
-        _ignored(where, words)
+    if modified < 0:
         return {}
     try:
+        if words := files.exposed(where):
+            raise ValueError(words)
         content = json.loads(where.read_text("utf-8"))
         if content["clsvm"] != VERSION or not all(isinstance(r["profile"], dict) for r in content["devices"].values()):
             raise ValueError(f"version {content['clsvm']!r}, expected {VERSION}")
         return dict(content["devices"])
+    except OSError:
+        return {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _ignored(where, str(error) or type(error).__name__)
         return {}

@@ -138,7 +138,6 @@ def test_tuning_of_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tuned.write("some device", {"profile": {}})
     assert tuned.read() == {"some device": {"profile": {}}}
     tuned.path().chmod(0o666)
-    tuned._read.cache_clear()
     tuned._ignored.cache_clear()
     with pytest.warns(UserWarning, match=r"tuned\.json is ignored: all users can write to"):
         assert tuned.read() == {}

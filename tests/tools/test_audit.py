@@ -22,7 +22,6 @@ from clsvm.solvers.programs import subproblem
 from tests.conftest import noisy, take_profile
 from tools import audit, compilers, registry
 from tools.compilers import TARGETS, Finding, Target
-from tools.loops import busiest
 
 GFX90A, SM_80 = TARGETS[1], TARGETS[3]
 on_every_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -79,17 +78,6 @@ def test_figures_and_problems_of_small_kernels(target: Target) -> None:
 
 
 @needs_clang
-@on_every_target
-def test_kernels_of_ours(target: Target) -> None:
-    """Row planning, and a kernel function with an integer."""
-    (found,) = compilers.compile(sources.cl("solvers/rowcache"), ["-DWG=256"], target)
-    assert (found.entry, found.local_memory, found.scratch, found.spills) == ("plan", (256 + 16) * 4, 0, 0)
-    tile = programs.gram(BUILTIN["poly"], "both", "csr", "float32", PROFILES[target.profile])
-    (found,) = compilers.compile(tile.text, tile.options, target)
-    assert found.problems == ()
-
-
-@needs_clang
 def test_tiles_multiply_and_steps_do_not_wait() -> None:
     """Of the main loop of a wide tile 85 % are multiply-adds; a pair step passes five barriers."""
     for target in TARGETS[1:]:
@@ -113,31 +101,6 @@ def test_matrix_units(target: Target) -> None:
     for variant in made:
         (found,) = compilers.compile(variant.text, variant.options, target)
         assert found.problems == ()
-
-
-def test_the_busiest_loop() -> None:
-    """The inner one of two, less what stands in a loop within it; a packed instruction is two."""
-    text = """
-f:
-        s_mov_b32 s0, 0
-.LBB0_1:                                ; =>
-        v_exp_f32 v0, v1
-        v_fma_f32 v0, v1, v2, v3
-        v_fma_f32 v0, v1, v2, v3
-.LBB0_2:
-        ds_read_b128 v[0:3], v4
-        v_pk_fma_f32 v[0:1], v[2:3], v[4:5], v[6:7]
-        v_fmac_f32 v0, v1, v2
-        s_barrier
-        s_cbranch_scc1 .LBB0_2
-        s_barrier
-        s_branch .LBB0_1
-        s_endpgm
-    """
-    assert busiest(text) == (pytest.approx(3 / 6), 2)
-    ptx = "$L_1:\n  fma.rn.f32 %f1, %f2, %f3, %f4;\n  bar.sync 0;\n @%p1 bra $L_1;\n  bra.uni $L_2;\n$L_2:\n  ret;"
-    assert busiest(ptx) == (pytest.approx(1 / 3), 1)
-    assert busiest("f:\n  v_fma_f32 v0, v1, v2, v3\n  s_endpgm") == (0, 0)
 
 
 @needs_clang
