@@ -29,10 +29,11 @@ def go_on() -> None:
 
 
 class _OneThread:
-    """One thread for the linear algebra of whoever is inside, one at a time: the limit is the process's, and another
-    number of threads would be another sum. Several would wait for each other more than they work on what is small, and
-    stay awake for a while, on cores that a device's threads want next. :meth:`all`: as many as there are, and nobody
-    inside who limits them."""
+    """Limits the host's linear algebra to one thread inside, for one caller at a time.
+
+    The limit is the process's, and another number of threads would be another sum. On small work several threads wait
+    for each other more than they work, and stay awake for a while, on cores that a device's threads want next.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # (a kernel function of the caller's, called inside, may fit a machine)
@@ -55,11 +56,12 @@ class _OneThread:
 
     @contextmanager
     def all(self) -> Iterator[None]:
+        """Let all threads work inside, with nobody beside who limits them."""
         with self._lock:
             yield
 
     def forked(self) -> None:
-        """In a forked child none of the parent's threads is inside."""
+        """Forget the parent's threads in a forked child: none of them is inside."""
         self._lock, self._limited = threading.RLock(), False
 
 
