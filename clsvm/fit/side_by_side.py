@@ -67,7 +67,7 @@ def _whole(stream: Stream, dtype: str, X: Data, plans: tuple[Plan, Plan], sizes:
     best = min((plan for plan in plans if LAYOUTS[plan.kind].in_order), key=cells)
     long = LAYOUTS[apart.kind].row_bytes(apart, X, itemsize) >= LONG * itemsize
     common = sum(size**2 for size in sizes) >= COMMON * n**2
-    left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(stream.profile, best, X, itemsize)
+    left = stream.limit - stream.held - LAYOUTS[best.kind].nbytes(best, X, itemsize)
     return best if long and common and store.nbytes(n, dtype) <= ROOM * left else None
 
 

@@ -38,7 +38,7 @@ def usual(stream: Stream, row: int) -> int:
     return OF_UNIT * stream.compute_units if stream.profile.shape == "vector" else max(OF_DEVICE, LEAST * row)
 
 
-class Part(NamedTuple):
+class RowTile(NamedTuple):
     """A tile of K: its lane groups, its first row, how many rows it has, and its values."""
 
     groups: range
@@ -83,7 +83,7 @@ class Sums:
         firsts, nbytes = range(0, groups, step), row * size
         tiles = [stream.slab(nbytes) for _ in firsts] if keep else [stream.buffer(nbytes)] * len(firsts)
         some = [range(first, min(first + step, groups)) for first in firsts]
-        self._parts = [Part(of, of.start * V, len(of) * V, tile) for of, tile in zip(some, tiles, strict=True)]
+        self._parts = [RowTile(of, of.start * V, len(of) * V, tile) for of, tile in zip(some, tiles, strict=True)]
         self._made = 0  # rows whose values are kept
         self._t, self._r = stream.buffer(8 * k * size), stream.buffer(8 * k * size)
         self._v, self._out = stream.buffer(8 * k * capacity), stream.buffer(8 * k * capacity)
@@ -167,7 +167,7 @@ class Sums:
         padded[:, : self.m] = V
         return padded
 
-    def _filled(self, part: Part) -> None:
+    def _filled(self, part: RowTile) -> None:
         """Make the values of a tile, unless they are kept. Its padding rows become 0, since the kernel function may
         have no value there."""
         if self.keep and part.first < self._made:
@@ -182,7 +182,7 @@ class Sums:
             where = self._listed, begin, part.first
             self._kernels["blank"]((stop - begin,), None, where, capacity, part.values, np.int64(self._ld))
 
-    def _forward(self, part: Part, exact: bool = False) -> None:
+    def _forward(self, part: RowTile, exact: bool = False) -> None:
         """Compute T of a tile, from its values."""
         profile = self.gram.stream.profile
         self._filled(part)
@@ -193,7 +193,7 @@ class Sums:
         given = part.values, np.int64(self._ld), part.rows, self._v, self._count, self.k, self.panel.capacity, self._t
         (self._exact if exact else self._kernels)["forth"]((size,), (local,), *given)
 
-    def _add(self, part: Part, exact: bool = False) -> None:
+    def _add(self, part: RowTile, exact: bool = False) -> None:
         """Add K' R of the tile to ``out``."""
         profile, capacity = self.gram.stream.profile, self.panel.capacity
         group = profile.group if profile.shape == "group" else 1

@@ -92,17 +92,20 @@ def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name:
         plan = layouts.choose(stream.profile, X, kernel.spec, "hybrid")
         assert plan.partition
         assert 0 < plan.partition.dense < d
-        for kind in ("hybrid", "csr", "dense", *["inverted"] * (not kernel.spec.element)):
+        for kind in ("hybrid", "csr", "dense", *["inverted", "clustered"] * (not kernel.spec.element)):
             splits = LAYOUTS[kind].splits
             rows = X if splits else X[:, plan.partition.chain].sorted_indices()
             one = replace(plan, kind=kind) if splits else layouts.choose(stream.profile, rows, kernel.spec, kind)
             gram = Gram(stream, layouts.build(stream, rows, one, dtype), kernel)
             found.append(gram.values(gathered(stream, gram, 70, square=True).panel, 70))
+            norms = stream.read(gram.rows.xx, dtype, gram.rows.n_pad)[gram.rows.position]
+            assert name != "linear" or (np.diag(found[-1]) == norms[:70]).all()  # a row meets itself at distance 0
     if not kernel.spec.element:  # (element-wise sums over entries are corrected by those of zeros)
         np.testing.assert_array_equal(found[1], found[0])
         np.testing.assert_array_equal(found[3], found[0])
     if name == "linear":  # (of distances, a dense layout takes the mean off)
         np.testing.assert_array_equal(found[2], found[0])
+        np.testing.assert_array_equal(found[4], found[0])
     np.testing.assert_allclose(found[0], kernel(X.toarray(), X[:70].toarray()), atol=2e-5)
 
 

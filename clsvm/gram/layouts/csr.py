@@ -88,7 +88,7 @@ class Listed(NamedTuple):
 
 
 @dataclass
-class Block:
+class PanelBlock:
     """A block of working vectors, which parts of a panel share. place: (d,) where each feature stands in it, base more;
     what is at most base is of an earlier block, and counts as absent."""
 
@@ -123,7 +123,7 @@ class CsrReader(Reader):
         with stream.tentative():
             made = super().panel(capacity, square)
             stream.clear(made.values, made.width * self.real.itemsize)
-            made.block = Block(stream.zeros(self._place_bytes))
+            made.block = PanelBlock(stream.zeros(self._place_bytes))
         return made
 
     def panel_bytes(self, capacity: int) -> int:
@@ -237,7 +237,7 @@ class Csr(Layout):
         own = 16 + (X.nnz if sp.issparse(X) else X.size) * (4 + itemsize) // max(1, X.shape[0])
         return own + _whole(plan) * itemsize
 
-    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         entry = itemsize + (2 if X.shape[1] <= 1 << 16 else 4)
         return X.shape[0] * (8 + _whole(plan) * itemsize) + int(self._rest(plan, X).sum()) * entry
 

@@ -114,10 +114,10 @@ class Inverted(Hybrid):
         (n, d), stored = X.shape, X.nnz if sp.issparse(X) else X.size
         return super().row_bytes(plan, X, itemsize) + _bytes(n, d, stored, itemsize) // max(1, n)
 
-    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         rest = self._rest(plan, X)
         columns = max(1, int(np.count_nonzero(rest)))
-        return super().nbytes(profile, plan, X, itemsize) + _bytes(X.shape[0], columns, int(rest.sum()), itemsize)
+        return super().nbytes(plan, X, itemsize) + _bytes(X.shape[0], columns, int(rest.sum()), itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> CsrRows:
         n, profile = X.shape[0], stream.profile

@@ -408,8 +408,8 @@ class Clustered(Lanes):
     def price(self, survey: Survey) -> float:
         return survey.profile.cluster_price
 
-    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
-        whole = super().nbytes(profile, plan, X, itemsize)
+    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
+        whole = super().nbytes(plan, X, itemsize)
         return whole if plan.fill is None else round(X.shape[0] * plan.fill * itemsize)
 
     def build(self, stream: Stream, X: Data, plan: Plan, dtype: str) -> LaneRows:

@@ -285,7 +285,7 @@ class Layout(ABC):
     def row_bytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         """Return the bytes of a row of X as it is laid out, about: the memory limit counts on it."""
 
-    def nbytes(self, profile: Profile, plan: Plan, X: Data, itemsize: int) -> int:
+    def nbytes(self, plan: Plan, X: Data, itemsize: int) -> int:
         """Estimate the bytes of all rows of X as they are laid out, without their norms."""
         return X.shape[0] * self.row_bytes(plan, X, itemsize)
 
