@@ -84,7 +84,13 @@ def _clustered(stream: Stream, X: Any, size: int, active: int | None, order: str
         started = perf_counter()
         clusters = cluster.cluster(stream, X, size, active, order)
         seconds.append(perf_counter() - started)
-    return {"nonzeros": clusters.nonzeros, "seconds": later(seconds)}
+    return {"nonzeros": nonzeros(clusters), "seconds": later(seconds)}
+
+
+def nonzeros(clusters: cluster.Clusters) -> float:
+    """Return the columns of a row's cluster, on average over the rows: the figure of table 2."""
+    rows = (clusters.order.reshape(-1, clusters.size) >= 0).sum(axis=1)
+    return float(rows @ clusters.mask.sum(axis=1) / max(1, rows.sum()))
 
 
 def clustering_table(result: Row) -> Shown:

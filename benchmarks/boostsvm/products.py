@@ -26,7 +26,7 @@ from clsvm.gram import layouts, partition
 from clsvm.gram.layouts import LAYOUTS
 from clsvm.gram.layouts.csr import Csr, Hybrid
 from clsvm.gram.layouts.record import Layout
-from clsvm.gram.partition import Partition
+from clsvm.gram.partition import Gain, Partition
 from clsvm.opencl.profiles import Profile
 from clsvm.opencl.stream import Stream
 
@@ -349,7 +349,7 @@ def measure_columns(name: str, asked: Namespace) -> Row:
         "deciles": [float(tenth.mean()) if len(tenth) else None for tenth in np.array_split(falling, TENTHS)],
         "ranks": ranks.tolist(),
         "curve": falling[ranks - 1].tolist(),
-        "whole": {rule: partition.partition(count, n, rule).dense for rule in ("paper", "code")},
+        "whole": {rule: partition.partition(count, n, rule, Gain(1.0)).dense for rule in ("paper", "code")},
     }
 
 

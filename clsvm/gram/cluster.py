@@ -42,12 +42,6 @@ class Clusters:
     order: NDArray[np.int32]
     mask: NDArray[np.bool_]
 
-    @property
-    def nonzeros(self) -> float:
-        """Return the columns of a row's cluster, on average over the rows: the figure of GTSVM's table 2."""
-        rows = (self.order.reshape(-1, self.size) >= 0).sum(axis=1)
-        return float(rows @ self.mask.sum(axis=1) / max(1, rows.sum()))
-
 
 def options(profile: Profile, dtype: DTypeLike) -> list[str]:
     """Return the -D options of ``cluster.cl`` for rows of ``dtype``."""
@@ -63,12 +57,10 @@ def cluster(
     active: int | None = ACTIVE,
     order: str | None = None,
     centre: NDArray[np.float64] | None = None,
-    seed: int = 0,
 ) -> Clusters:
     """Make clusters of ``size`` rows of X (n, d), C-contiguous float32/float64 or CSR with int32 indices.
 
-    active: clusters that a row can join, None for all at once. order: of the walk, "random" from ``seed`` as in the
-    paper, "sorted" by pattern and in pieces side by side, None for what is better. centre (d,): what counts as zero,
+    active: clusters that a row can join, None for all at once. order: of the walk, "random" as in the paper, "sorted" by pattern and in pieces side by side, None for what is better. centre (d,): what counts as zero,
     of dense rows. Same rows, same profile: same clusters.
 
     Raises ValueError for clusters of too many cells, and where the memory budget does not hold a bit for each of X's.
@@ -85,7 +77,7 @@ def cluster(
     order = order or ("sorted" if pieces else "random")
     patterns = _patterns(stream, X, centre)
     if order == "random":
-        walk, pieces = np.random.default_rng(seed).permutation(n), 1
+        walk, pieces = np.random.default_rng(0).permutation(n), 1
     else:
         walk = _sorted(stream.read(patterns, np.uint32, (n, _words(d))), d)
     found = _assign(stream, patterns, n, d, size, active, walk, max(1, min(pieces, stream.profile.chunks)))

@@ -119,10 +119,10 @@ class Cross:
         return K
 
     def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set H of :meth:`forward_back`, as :meth:`Sums.weigh` does, without z."""
+        """Set H of :meth:`forward_back`, as :meth:`Sums.weigh` does."""
         self._weights = w, shares
         for rows, sums in self._blocks:
-            sums.weigh(*_of(rows, w, None, shares))
+            sums.weigh(*_of(rows, w, shares))
 
     def forward(self, V: Vector) -> Vector:
         """Return T = K(X, C) V: (k, n) of V (k, m)."""
@@ -164,7 +164,7 @@ class Cross:
                 with self._stream.scratch():
                     sums = self._sums(Gram(self._stream, laid, self._kernel))
                     if weighed:
-                        sums.weigh(*_of(rows, w, None, shares))
+                        sums.weigh(*_of(rows, w, shares))
                     one(rows, sums)
 
     def describe(self) -> str:

@@ -65,19 +65,11 @@ class Partition:
     def __getstate__(self) -> dict[str, object]:
         return {"order": self.order, "dense": self.dense}
 
-    @property
-    def chain(self) -> NDArray[np.int32]:
-        """Return the order in which a row's terms are summed: dense columns, then the others as they came, (d,)."""
-        return np.concatenate([self.order[: self.dense], np.sort(self.order[self.dense :])])
-
     def widened(self, d: int) -> Partition:
         """Return the partition with empty columns behind, up to d."""
         if d <= len(self.order):
             return self
         return Partition(np.concatenate([self.order, np.arange(len(self.order), d, dtype=np.int32)]), self.dense)
-
-
-EVEN = Gain(1.0)  # an entry takes as long as a cell
 
 
 def counts(X: Data) -> NDArray[np.int64]:
@@ -98,7 +90,7 @@ def _rising(count: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.argsort(count.astype(short), kind="stable")
 
 
-def partition(count: NDArray[np.int64], n: int, rule: str = "cost", gain: Gain = EVEN) -> Partition:
+def partition(count: NDArray[np.int64], n: int, rule: str, gain: Gain) -> Partition:
     """Return the partition of columns with ``count`` (d,) entries in n rows; gain: of the rule of costs. Raises
     ValueError for an unknown rule."""
     if rule not in RULES:

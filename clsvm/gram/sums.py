@@ -2,7 +2,7 @@
 
     forward       T = K(X, U) V
     back          out = K(X, U)' R
-    forward_back  out = K(X, U)' H (K(X, U) V - z), H of each row: w, one for each output, or w (diag(P) - P P')
+    forward_back  out = K(X, U)' H K(X, U) V, H of each row: w, one for each output, or w (diag(P) - P P')
 
 U are the working vectors of a panel, m of them, X n rows, k outputs; arrays are the host's, float64, rows in the
 caller's order. A tile of K(X, U) is computed, used and forgotten, or kept for the passes to come. Sums of a few terms
@@ -53,11 +53,10 @@ class RowTile(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """H and z of :meth:`Sums.forward_back` on the device: w, whether each output has its own, z, P."""
+    """H of :meth:`Sums.forward_back` on the device: w, whether each output has its own, P."""
 
     w: Buffer
     own: int
-    z: Buffer
     shares: Buffer
 
 
@@ -65,7 +64,7 @@ class Sums:
     """Products of one Gram and a gathered panel of ``m`` working vectors, for ``k`` outputs. tile_bytes: of K at once.
     keep: whether all of K is kept from the first pass on, in slabs of the process's pool.
 
-    :meth:`weigh` sets H and z for the passes to come. Raises ValueError where memory_limit is too small, and for a
+    :meth:`weigh` sets H for the passes to come. Raises ValueError where memory_limit is too small, and for a
     panel that is not whole lane groups (one made with ``square``).
     """
 
@@ -96,7 +95,7 @@ class Sums:
         self._padding = np.flatnonzero(rows.order < 0).astype(np.int32)
         self._listed = stream.upload(self._padding)
         self._one_pass = None if keep else OnePass.of(gram, panel, k, nbytes)
-        self._weights = Weights(None, 0, None, None)
+        self._weights = Weights(None, 0, None)
         self.weigh(None)
 
     def make(self) -> None:
@@ -104,17 +103,15 @@ class Sums:
         for part in self._parts:
             self._filled(part)
 
-    def weigh(self, w: Vector | None, z: Vector | None = None, shares: Vector | None = None) -> None:
-        """Set H and z of :meth:`forward_back`: w (n,) or one for each output (k, n), z (k, n), P (k, n) of w (diag(P) -
-        P P'), with neither of them; None is 1 and 0. Raises ValueError for P with z or with a w for each output."""
-        if shares is not None and (z is not None or (w is not None and w.ndim > 1)):
-            raise ValueError("outputs that are coupled have one weight a row and no z")
+    def weigh(self, w: Vector | None, shares: Vector | None = None) -> None:
+        """Set H of :meth:`forward_back`: w (n,), or one for each output (k, n) where outputs are not coupled by P (k,
+        n); None is 1."""
         stream, old = self.gram.stream, self._weights
         stream.finish()
-        stream.free(*(buffer for buffer in (old.w, old.z, old.shares) if buffer is not None))
+        stream.free(*(buffer for buffer in (old.w, old.shares) if buffer is not None))
         w = np.ones(self.gram.rows.n) if w is None else w
-        on_device = [None if one is None else stream.wide(self._in_place(one)) for one in (w, z, shares)]
-        self._weights = Weights(on_device[0], int(w.ndim > 1), *on_device[1:])  # (w is 0 in padding rows)
+        coupled = None if shares is None else stream.wide(self._in_place(shares))
+        self._weights = Weights(stream.wide(self._in_place(w)), int(w.ndim > 1), coupled)  # (w is 0 in padding rows)
 
     def _in_place(self, values: Vector) -> Vector:
         """Return (..., n) in the caller's order as (..., n_pad) in device order, 0 in padding rows."""
@@ -145,7 +142,7 @@ class Sums:
         return self._read()
 
     def forward_back(self, V: Vector) -> Vector:
-        """Return K(X, U)' H (K(X, U) V - z): (k, m) of V (k, m), with H and z as :meth:`weigh` has them."""
+        """Return K(X, U)' H K(X, U) V: (k, m) of V (k, m), with H as :meth:`weigh` has it."""
         stream, rows, at = self.gram.stream, self.gram.rows, self._weights
         stream.write(self._v, self._padded(V).astype(rows.dtype))
         stream.clear(self._out, 8 * self.k * self.panel.capacity)
@@ -158,7 +155,7 @@ class Sums:
             if at.shares is not None:
                 self._kernels["coupled"]((part.rows,), None, *given, at.shares, n, self.k, self._r)
             else:
-                self._kernels["residual"]((part.rows, self.k), None, *given, at.own, at.z, n, self._r)
+                self._kernels["residual"]((part.rows, self.k), None, *given, at.own, None, n, self._r)
             self._add(part)
         return self._read()
 
@@ -214,7 +211,7 @@ class Sums:
 
 
 class OnePass:
-    """K(X, U)' H (K(X, U) V - z) in one pass over rows by work-items that keep their values of K to themselves.
+    """K(X, U)' H K(X, U) V in one pass over rows by work-items that keep their values of K to themselves.
 
     Each takes some lane groups, makes their values in scratch that its core's own cache holds, and sums forward and
     back from there. The sums of the work-items are then added in their order, so that the bits do not depend on how
@@ -245,7 +242,7 @@ class OnePass:
         return OnePass(gram, panel, k, made, room) if made and fits else None
 
     def add(self, V: Buffer, weights: Weights, out: Buffer, count: Buffer) -> None:
-        """Add K' H (K V - z) to out (k, capacity), with V (k, capacity) in the dtype of K and H, z as ``weights``."""
+        """Add K' H K V to out (k, capacity), with V (k, capacity) in the dtype of K and H as ``weights``."""
         gram, panel, k, n = self._gram, self._panel, self._k, np.int64(self._gram.rows.n_pad)
         given: tuple[Any, ...] = (k, panel.capacity, V, n, *weights, self._absent, *self._scratch)
         step, size = self._items * programs.BLOCK, k * panel.capacity

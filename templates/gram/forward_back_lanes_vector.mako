@@ -4,12 +4,12 @@ ${lanes.settings()}
 // Forward and back in one pass over the rows of lane groups, for several outputs p, as gram.mako and back.cl do it in
 // four; K goes no further than its core's own caches:
 //   t[p][i]    = sum_u v[p][u] K[u][i]
-//   r[p][i]    = w[p][i] (t[p][i] - z[p][i]), or w[i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][i]
+//   r[p][i]    = w[p][i] t[p][i], or w[i] P[p] (t[p][i] - sum_q P[q] t[q][i]) with P[p] = shares[p][i]
 //   part[p][u] = sum_i K[u][i] r[p][i] over the rows i of one work-item
 // One work-item: BLOCK lane groups, SUB at a time, whose values K stand in scratch of its own, rows of SUB V for each u,
 // contiguous; it is read once for four outputs. Rows are read as tiles_lanes_vector.mako says. Sums of RUN terms (back:
 // of SUB vectors) are real, then wide. absent[i] says that row i is padding, for which f need not have a value.
-// w serves all outputs where own is 0; z and shares may be null.
+// w serves all outputs where own is 0; shares may be null.
 #define to_realv CAT(CAT(convert_, REAL), V)
 
 // Of V vectors: the sum of each one's lanes, side by side, by sums of neighbours.
@@ -41,7 +41,7 @@ kernel EXPLICIT void forward_back(
     global const int *restrict columns_at, global const int *restrict columns, global const real *restrict xx,
     const int d, global const int *restrict count, global const real *restrict panel, global const real *restrict uu,
     const int problems, const int capacity, global const real *restrict weights, const long n,
-    global const wide *restrict w, const int own, global const wide *restrict z, global const wide *restrict shares,
+    global const wide *restrict w, const int own, global const wide *restrict shares,
     global const uchar *restrict absent, global real *restrict tiles, global wide *restrict sums_t,
     global real *restrict sums_r, global wide *restrict parts KERNEL_PARAMETERS) {
   const int item = get_global_id(0), total = count[0], block_end = min((item + 1) * BLOCK, groups);
@@ -88,7 +88,6 @@ kernel EXPLICIT void forward_back(
       for (int p = 0; p < problems; ++p) {
         const widev weight = loadv(0, w + own * p * n + row);
         widev one = loadv(p * SUB + a, t);
-        if (z) one -= loadv(0, z + p * n + row);
         if (shares) one = loadv(0, shares + p * n + row) * (one - mean);
         // (padding rows have no weight, and perhaps no value)
         storev(to_realv(select(one * weight, (widev)0.0, isequal(weight, (widev)0.0))), p * SUB + a, r);

@@ -8,9 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clsvm.gram import layouts
+from clsvm.gram.partition import Partition
 from clsvm.gram.products import Gram, Operator, Store, Tile
 from clsvm.kernels import Kernel
 from clsvm.opencl.stream import Stream
+
+
+def chain(made: Partition) -> np.ndarray:
+    """The order in which a row's terms are summed: dense columns, then the others as they came, (d,)."""
+    return np.concatenate([made.order[: made.dense], np.sort(made.order[made.dense :])])
 
 
 class Gathered(NamedTuple):

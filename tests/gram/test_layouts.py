@@ -22,7 +22,7 @@ from clsvm.models.npz import load_model, save_model
 from clsvm.opencl.profiles import PROFILES, Profile
 from clsvm.opencl.stream import Stream
 from tests.conftest import noisy, take_profile
-from tests.gram.panels import gathered
+from tests.gram.panels import chain, gathered
 
 
 def walk(count: list[int], n: int, rule: str, gain: Gain) -> int:
@@ -94,7 +94,7 @@ def test_the_bits_of_any_layout_with_this_order(device: str, profile: str, name:
         assert 0 < plan.partition.dense < d
         for kind in ("hybrid", "csr", "dense", *["inverted", "clustered"] * (not kernel.spec.element)):
             splits = LAYOUTS[kind].splits
-            rows = X if splits else X[:, plan.partition.chain].sorted_indices()
+            rows = X if splits else X[:, chain(plan.partition)].sorted_indices()
             one = replace(plan, kind=kind) if splits else layouts.choose(stream.profile, rows, kernel.spec, kind)
             gram = Gram(stream, layouts.build(stream, rows, one, dtype), kernel)
             found.append(gram.values(gathered(stream, gram, 70, square=True).panel, 70))

@@ -24,7 +24,7 @@ from clsvm.opencl.profiles import PROFILES, shape_class
 from clsvm.opencl.stream import Stream
 from clsvm.solvers import programs
 from tests.conftest import take_profile, thrifty
-from tests.gram.panels import gathered, store, stored, tile
+from tests.gram.panels import chain, gathered, store, stored, tile
 from tests.gram.panels import products as products_of
 
 NUMBERS = {"gamma": 0.7, "coef0": 0.3, "degree": 3, "alpha": 1.5}
@@ -391,7 +391,7 @@ def test_entries_that_meet_none(device: str, monkeypatch: pytest.MonkeyPatch, m:
                 made = layouts.choose(stream.profile, X, gram.kernel.spec, kind).partition
                 assert made is not None
                 assert 0 < made.dense < d / 2
-                X = np.ascontiguousarray(X[:, made.chain])
+                X = np.ascontiguousarray(X[:, chain(made)])
             panel, _, count = gathered(stream, gram, m)
             kept = store(stream, gram, panel)
             gram.accumulate(panel, count, kept, None)

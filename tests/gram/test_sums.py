@@ -41,17 +41,15 @@ def test_against_numpy(device: str, profile: str, kind: str, k: int) -> None:
     centres = rng.choice(n, m, replace=False)
     kernel = make("rbf", gamma=0.4)
     K = kernel(X, X[centres])
-    V, R, w, z = rng.normal(size=(k, m)), rng.normal(size=(k, n)), rng.random(n), rng.normal(size=(k, n))
+    V, R, w = rng.normal(size=(k, m)), rng.normal(size=(k, n)), rng.random(n)
     with sums(device, X, centres, kernel, kind, "float32", k, tile_bytes=4 * 64 * 64 * 3) as made:
         if not slow:
             np.testing.assert_allclose(made.forward(V), V @ K.T, rtol=0, atol=2e-5)
             np.testing.assert_allclose(made.back(R), R @ K, rtol=0, atol=2e-4)
             np.testing.assert_allclose(made.forward_back(V), (V @ K.T) @ K, rtol=0, atol=2e-3)
-            made.weigh(w)
-            np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T)) @ K, rtol=0, atol=2e-3)
-        made.weigh(w, z)
+        made.weigh(w)
         both = made.forward_back(V)
-        np.testing.assert_allclose(both, (w * (V @ K.T - z)) @ K, rtol=0, atol=2e-3)
+        np.testing.assert_allclose(both, (w * (V @ K.T)) @ K, rtol=0, atol=2e-3)
         if not slow:
             np.testing.assert_array_equal(made.forward_back(V), both)
 
@@ -90,25 +88,15 @@ def test_the_same_bits_whatever_room_there_is(device: str, profile: str, kind: s
         pytest.skip("tiles are summed in wide numbers: another tile is another order")
     rng, n, m = np.random.default_rng(8), 2777, 150
     X = rng.random((n, 7)) * (rng.random((n, 7)) < 0.5)
-    kernel, V, z = make("rbf", gamma=1.5), rng.normal(size=(k, m)), rng.normal(size=(k, n))
+    kernel, V = make("rbf", gamma=1.5), rng.normal(size=(k, m))
     K = kernel(X, X[:m])
     found = []
     for room in (1 << 17 if k == 1 else 1 << 18, 1 << 20, None):
         with sums(device, X, np.arange(m), kernel, kind, "float32", k, tile_bytes=room) as made:
-            made.weigh(None, z)
             found.append(made.forward_back(V))
-    expected = (V @ K.T - z) @ K
-    np.testing.assert_allclose(found[0], expected, rtol=0, atol=3e-6 * np.abs(np.abs(V @ K.T - z) @ K).max())
+    np.testing.assert_allclose(found[0], (V @ K.T) @ K, rtol=0, atol=3e-6 * np.abs(np.abs(V @ K.T) @ K).max())
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
-
-
-def test_coupled_outputs_have_no_z(device: str) -> None:
-    X = np.random.default_rng(0).normal(size=(40, 3))
-    with sums(device, X, np.arange(5), make("rbf"), "dense", "float32", 2) as made:
-        for given in ({"z": np.zeros((2, 40))}, {"w": np.ones((2, 40))}):
-            with pytest.raises(ValueError, match="outputs that are coupled have one weight a row and no z"):
-                made.weigh(**{"w": None, **given}, shares=np.full((2, 40), 0.5))
 
 
 def test_a_panel_of_two_is_refused(device: str) -> None:
@@ -132,12 +120,12 @@ def test_weights_of_each_output_and_coupled_ones(device: str, profile: str, keep
     X = rng.normal(size=(n, 4))
     kernel = make("rbf", gamma=0.3)
     K, V, R = kernel(X, X[:m]), rng.normal(size=(k, m)), rng.normal(size=(k, n))
-    w, z, shares = rng.random((k, n)), rng.normal(size=(k, n)), rng.dirichlet(np.ones(k), n).T
+    w, shares = rng.random((k, n)), rng.dirichlet(np.ones(k), n).T
     with sums(device, X, np.arange(m), kernel, "dense", "float32", k, tile_bytes=4 * 64 * 64 * 3, keep=keep) as made:
-        made.weigh(w, z)
+        made.weigh(w)
         close = {"rtol": 0, "atol": 2e-3}
         for _ in range(2):  # (the second time they are there)
-            np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T - z)) @ K, **close)
+            np.testing.assert_allclose(made.forward_back(V), (w * (V @ K.T)) @ K, **close)
         made.weigh(w[0], shares=shares)
         T = V @ K.T
         coupled = w[0] * shares * (T - (shares * T).sum(axis=0))

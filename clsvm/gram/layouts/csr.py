@@ -4,7 +4,7 @@ some columns are stored whole and the rest in CSR, for data of which a part is d
 A panel of them holds one block of working vectors at a time, of the features that these have
 (cl_kernels/gram/scatter.cl), and which rows they are: each product fills it from the rows again, block by block.
 A value of K is one chain of operations over the dense columns and then over the entries, so that it has the bits of any
-other layout of columns in this order (partition.Partition.chain).
+other layout of columns in this order (partition.Partition).
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class Hybrid(Csr):
         return Gain(profile.csr_cost / profile.hybrid_cost, 1, BEGUN * profile.value_cost / profile.hybrid_cost)
 
     def partition(self, profile: Profile, X: Data) -> Partition:
-        return partition.partition(partition.counts(X), X.shape[0], gain=self.gain(profile))
+        return partition.partition(partition.counts(X), X.shape[0], "cost", self.gain(profile))
 
     def program(self, spec: Spec, profile: Profile, dtype: str, shape: str, of_panel: bool, d: int = 0) -> Text:
         text, made = super().program(spec, profile, dtype, shape, of_panel)
