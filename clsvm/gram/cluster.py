@@ -60,8 +60,9 @@ def cluster(
 ) -> Clusters:
     """Make clusters of ``size`` rows of X (n, d), C-contiguous float32/float64 or CSR with int32 indices.
 
-    active: clusters that a row can join, None for all at once. order: of the walk, "random" as in the paper, "sorted" by pattern and in pieces side by side, None for what is better. centre (d,): what counts as zero,
-    of dense rows. Same rows, same profile: same clusters.
+    active: clusters that a row can join, None for all at once. order: of the walk, "random" as in the paper, "sorted"
+    by pattern and in pieces side by side, None for what is better. centre (d,): what counts as zero, of dense rows.
+    Same rows, same profile: same clusters.
 
     Raises ValueError for clusters of too many cells, and where the memory budget does not hold a bit for each of X's.
     """
