@@ -11,7 +11,7 @@ from clsvm.gram.layouts.csr import scatter, zero_sums
 from clsvm.gram.layouts.inverted import INVERTED, invert
 from clsvm.gram.layouts.lanes import DENSE, gather
 from clsvm.gram.layouts.record import packing
-from clsvm.gram.programs import PRODUCTS, UNITS, back, forward_back, given, gram, made_rows, picked_rows, shapes, update
+from clsvm.gram.programs import PRODUCTS, UNITS, back, forward_back, given, gram, made_rows, picked_rows, update
 from clsvm.kernels.records import Spec
 from clsvm.linalg.programs import programs
 from clsvm.opencl import sources
@@ -69,6 +69,14 @@ def _of_kernel(spec: Spec, dtype: str, profile: Profile) -> Iterator[Variant]:
     if profile.shape == "vector":
         for constraint in (Constraint.BIAS, Constraint.NONE):
             yield subproblem(profile, dtype, profile.working_set, constraint, made_rows(spec))
+
+
+def shapes(profile: Profile, product: str, kind: str) -> list[str]:
+    """Return the shape classes of working vectors that a product comes in, for rows in a layout."""
+    made = PRODUCTS[product]
+    if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
+        return []
+    return [shape for shape in profile.tiles if shape not in made.without]
 
 
 def of_rows(profile: Profile, dtype: str) -> Iterator[Variant]:

@@ -82,14 +82,6 @@ def gram(spec: Spec, product: str, kind: str, dtype: str, profile: Profile, d: i
     return Variant(label, text, (*shared, *made.options, *own), "gram")
 
 
-def shapes(profile: Profile, product: str, kind: str) -> list[str]:
-    """Return the shape classes that a product comes in, for rows in a layout."""
-    made = PRODUCTS[product]
-    if (made.vector and profile.shape != "vector") or made.layout not in (None, kind):
-        return []
-    return [shape for shape in profile.tiles if shape not in made.without]
-
-
 def update(profile: Profile, dtype: str) -> Variant:
     """Return the program of f += K D from rows of the row cache."""
     made = *options(profile, dtype), f"-DSLABS={SLABS}", f"-DBLOCK={profile.block}"

@@ -14,7 +14,6 @@ from clsvm.gram import layouts, products
 from clsvm.gram.blocks import products_of
 from clsvm.gram.layouts import inverted
 from clsvm.gram.layouts.csr import CsrRows
-from clsvm.gram.layouts.inverted import meeting
 from clsvm.gram.partition import Partition
 from clsvm.gram.products import Gram, Store, Update
 from clsvm.opencl.profiles import PROFILES
@@ -162,10 +161,7 @@ def test_blocks_grow_where_columns_are_many(monkeypatch: pytest.MonkeyPatch) -> 
     assert inverted._size(10**9, 10**6, 10) == 1 << 16
 
 
-def test_cost_counts_entries_that_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of n rows, a column with c entries has c^2 pairs that meet; finding one takes as long as LIST that do."""
-    assert meeting(50, np.array([50, 10, 0])) == pytest.approx(1 + 0.04 + inverted.LIST * 1.2 / 50)
-    assert meeting(500, np.array([5])) == pytest.approx(1e-4 + inverted.LIST * 0.01 / 64)
+def test_rare_columns_are_worth_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inverted, "BLOCK", 1 << 14)
     profile, rng = PROFILES["cpu"], np.random.default_rng(6)
     rare = sp.random(2000, 8000, 0.005, "csr", rng=rng)

@@ -140,17 +140,13 @@ INVERTED = Inverted()
 
 
 def _cells(profile: Profile, n: int, dense: int, count: NDArray[Any], found: float = LIST, wait: float = 1.0) -> float:
-    """Return the cost of a value of K, in dense cells. count: entries of the columns that are not dense; found: see
-    LIST; wait: see Survey."""
-    kept = profile.value_cost * (1 + BEGUN * (dense > 0))
-    return wait * (dense * profile.hybrid_cost + profile.hit_cost * meeting(n, count, found)) + kept
-
-
-def meeting(n: int, count: NDArray[Any], found: float = LIST) -> float:
-    """Return how many entries meet for a value of K, where columns have ``count`` entries in n rows, and add the cost
-    of finding a column's rows of a block, as so many of them."""
+    """Return the cost of a value of K, in dense cells: of its dense columns, of the entries that meet for it, and of
+    finding a column's rows of a block, as so many of these. count: entries of the columns that are not dense; found:
+    see LIST; wait: see Survey."""
     share = np.asarray(count, np.float64) / n
-    return float((share**2).sum() + found * share.sum() / min(n, BLOCK))
+    meeting = float((share**2).sum() + found * share.sum() / min(n, BLOCK))
+    kept = profile.value_cost * (1 + BEGUN * (dense > 0))
+    return wait * (dense * profile.hybrid_cost + profile.hit_cost * meeting) + kept
 
 
 def _size(n: int, columns: int, entries: int) -> int:
