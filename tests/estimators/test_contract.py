@@ -28,7 +28,6 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
     cross_val_predict,
-    cross_val_score,
     cross_validate,
 )
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier, OutputCodeClassifier
@@ -222,16 +221,6 @@ def test_kernel_functions_of_the_caller() -> None:
         assert SVC(kernel=shared_letters, max_iter=2).fit(words, y).n_iter_[0] == 2
 
 
-@pytest.mark.filterwarnings("ignore:kernel is a Python function")
-@CLASSES
-def test_kernel_functions_that_fail_late(name: str) -> None:
-    """A function that is right for the rows of fit alone is refused in predict."""
-    X, y = TWO
-    model = getattr(clsvm, name)(kernel=lambda one, other: X @ other.T).fit(X, y)
-    with pytest.raises(ValueError, match="kernel function must return 10x"):
-        model.predict(X[:10])
-
-
 @CLASSES
 @pytest.mark.parametrize("rows", [100, 150], ids=["two classes", "three classes"])
 def test_a_fit_that_is_interrupted_leaves_the_one_before(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,18 +360,6 @@ def test_classifiers_of_classifiers(name: str, make: Callable[[Any], Any]) -> No
     ours, theirs = predictions(make, name, X, y, **{"nu": 0.2} if name == "NuSVC" else {})
     assert (ours != theirs).mean() <= 0.02
     assert (ours == y).mean() > 0.9
-
-
-def test_scores_by_decision_values() -> None:
-    ours, theirs = (cross_val_score(model, *TWO, cv=3, scoring="roc_auc") for model in pair("SVC"))
-    np.testing.assert_allclose(ours, theirs, atol=0.01)
-    for shape, columns in (("ovr", 3), ("ovo", 3)):
-        ours, theirs = (
-            cross_val_predict(model, *IRIS, cv=3, method="decision_function")
-            for model in pair("SVC", decision_function_shape=shape, tol=1e-5)
-        )
-        assert ours.shape == (150, columns)
-        np.testing.assert_allclose(ours, theirs, atol=2e-3)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

@@ -16,8 +16,7 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
 
 import clsvm
-from clsvm import SVC, NuSVC
-from clsvm.errors import CheckpointError
+from clsvm import SVC
 from clsvm.fit import driver
 from clsvm.problem import Constraint, Problem
 from clsvm.problem.posed import c_svc, crammer_singer
@@ -116,28 +115,6 @@ def test_checkpoint(device: str, tmp_path: Path, form: Any, multi: bool) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> None:
-    X, y = noisy(60, 4)
-    file = tmp_path / "state"
-    options: dict[str, Any] = {"gamma": 0.3, "device": device, "checkpoint": file}
-    SVC(**options).fit(X, y)
-    kept = file.read_bytes()
-    moved = X.copy()
-    moved[3, 1] += 1e-9
-    for rows, labels, words in ((moved, y, "other rows of X"), (X, -y, "other labels")):
-        with pytest.raises(CheckpointError, match=words):
-            SVC(**options).fit(rows, labels)
-        assert file.read_bytes() == kept
-    own = {**options, "checkpoint": tmp_path / "nu"}
-    NuSVC(nu=0.3, **own).fit(X, y)
-    with pytest.raises(CheckpointError, match="other C, nu or weights"):
-        NuSVC(nu=0.4, **own).fit(X, y)
-    with pytest.raises(CheckpointError, match="there is no folder"):
-        SVC(**{**options, "checkpoint": tmp_path / "none" / "state"}).fit(X, y)
-    with pytest.raises(TypeError, match="checkpoint must be the name of a file or None, got 3"):
-        SVC(**{**options, "checkpoint": 3}).fit(X, y)
-
-
 def interrupted_in_a_solve(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the next fits of one problem after another end as by Ctrl-C, each when its solver has looked four times."""
     real = driver.Display.__enter__
@@ -155,20 +132,6 @@ def interrupted_in_a_solve(monkeypatch: pytest.MonkeyPatch) -> None:
         return show
 
     monkeypatch.setattr(driver.Display, "__enter__", interrupts)
-
-
-def test_an_interrupted_fit_keeps_what_it_had(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = noisy(300, 6)
-    file = tmp_path / "state"
-    interrupted_in_a_solve(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        SVC(**OPTIONS, device=device, checkpoint=file).fit(X, y)
-    monkeypatch.undo()
-    assert file.exists()
-    rest = SVC(**OPTIONS, device=device, checkpoint=file).fit(X, y).fit_report_
-    assert rest.trace[0].dual > 0
-    whole = SVC(**OPTIONS, device=device).fit(X, y).fit_report_
-    assert rest.dual == pytest.approx(whole.dual, rel=1e-6)
 
 
 def run(*words: str, wait: bool = True) -> subprocess.Popen[str]:

@@ -262,6 +262,10 @@ def test_a_checkpoint_of_another_fit_is_refused(device: str, tmp_path: Path) -> 
         assert file.read_bytes() == kept
     with pytest.raises(CheckpointError, match="other labels"):
         machine("nu", device, checkpoint=file).fit(X, Y)
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        machine("ovo", device, checkpoint=tmp_path / "none" / "state").fit(X, Y)
+    with pytest.raises(TypeError, match="checkpoint must be the name of a file or None, got 3"):
+        machine("ovo", device, checkpoint=3).fit(X, Y)
     for content in (b"", kept[:100], kept[:-200]):
         file.write_bytes(content)
         with pytest.raises(CheckpointError, match="is no checkpoint of clsvm"):
