@@ -30,7 +30,7 @@ from clsvm.tasks import CLASSES, ONE_CLASS, TASKS, of_libsvm
 _KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}  # LIBSVM's name: ours
 _NAMES = {ours: theirs for theirs, ours in _KERNELS.items()} | {"precomputed": "precomputed"}
 _KEYS = ("svm_type", "kernel_type", "degree", "gamma", "coef0", "nr_class", "total_sv", "rho", "label", "nr_sv")
-_PROBABILITIES = ("probA", "probB", "prob_density_marks")  # in the order of the file, where a model has them
+ESTIMATES = ("probA", "probB", "prob_density_marks")  # in the order of the file, where a model has them
 
 
 # Models: written
@@ -127,12 +127,16 @@ def save_model(model: Any, path: PathLike) -> None:
     """
     model = machine_of(model)
     check_savable(model)
-    params = model.kernel.params if isinstance(model.kernel, Kernel) else {}
-    counts, lowest = np.asarray(model.n_support), int(isinstance(model.kernel, Kernel))
-    order, labels = np.arange(int(counts.sum())), np.asarray(model.classes)[listing(model)]
-    if len(labels) == 2 and not model.smaller_first:
+    given, classes = not isinstance(model.kernel, Kernel), np.asarray(model.classes)[listing(model)]
+    params = dict(getattr(model.kernel, "params", {}))
+    if params.get("degree", 0) != int(params.get("degree", 0)):
+        raise ValueError(f"LIBSVM's model format needs an integer degree, got {params['degree']!r}")
+    counts = np.asarray(model.n_support)
+    order = np.arange(int(counts.sum()))
+    if len(classes) == 2 and not model.smaller_first:
         order, counts = np.roll(order, -counts[0]), counts[::-1]
-    vectors = sparse.csr_matrix(model.support_vectors, dtype=np.float64) if lowest else _serials(model.support_vectors)
+    vectors = model.support_vectors  # (of given values feature 0 is the serial number, column + 1)
+    vectors = sparse.csr_matrix(np.asarray(vectors, np.int64)[:, None] + 1 if given else vectors, dtype=np.float64)
     vectors = vectors[order]
     vectors.sum_duplicates()
     coef = np.asarray(model.dual_coef, dtype=np.float64).T[order]
@@ -141,37 +145,27 @@ def save_model(model: Any, path: PathLike) -> None:
         coef, rho, estimates = _turned(coef, rho, estimates)
     if not all(np.isfinite(part).all() for part in (vectors.data, coef, rho, *estimates.values())):
         raise ValueError("the model holds numbers that are not finite; it was not written")
-    head = [f"svm_type {model.task}", f"kernel_type {_NAMES[model.kernel.name]}"]
-    if "degree" in params:
-        if params["degree"] != int(params["degree"]):
-            raise ValueError(f"LIBSVM's model format needs an integer degree, got {params['degree']!r}")
-        head.append(f"degree {int(params['degree'])}")
-    head += [f"{name} {params[name]:.17g}" for name in ("gamma", "coef0") if name in params]
-    head += [f"nr_class {len(labels) or 2}", f"total_sv {len(coef)}", f"rho {_digits(rho)}"]
-    if len(labels):
-        head.append(f"label {' '.join(str(int(label)) for label in labels)}")
-    head += [f"{key} {_digits(values)}" for key, values in estimates.items()]
-    if len(labels):
-        head.append(f"nr_sv {' '.join(str(count) for count in counts)}")
+    head: dict[str, Any] = {name: params[name] for name in ("degree", "gamma", "coef0") if name in params}
+    head |= {"nr_class": len(classes) or 2, "total_sv": len(coef), "rho": rho}
+    head |= ({"label": classes.astype(np.int64)} if len(classes) else {}) | estimates
+    head |= {"nr_sv": counts} if len(classes) else {}
+    lines = [f"svm_type {model.task}", f"kernel_type {_NAMES[model.kernel.name]}"]
+    lines += [f"{key} {_digits(np.atleast_1d(value))}" for key, value in head.items()]
     with files.atomic_write(path) as stream:
-        stream.write("\n".join([*head, "SV", ""]).encode())
+        stream.write("\n".join([*lines, "SV", ""]).encode())
         for row in range(len(coef)):
             begin, end = int(vectors.indptr[row]), int(vectors.indptr[row + 1])
-            cells = zip((vectors.indices[begin:end] + lowest).tolist(), vectors.data[begin:end].tolist(), strict=True)
+            indices = (vectors.indices[begin:end] + (not given)).tolist()
+            cells = zip(indices, vectors.data[begin:end].tolist(), strict=True)
             words = [_digits(coef[row]), *(f"{index}:{value!r}" for index, value in cells)]
             if row == 0 and vectors.shape[1] and not np.any(vectors.indices == vectors.shape[1] - 1):
                 words.append(f"{vectors.shape[1]}:0")
             stream.write((" ".join(words) + " \n").encode())
 
 
-def _serials(columns: NDArray[np.intp]) -> sparse.csr_matrix:
-    """Return support vectors of a precomputed kernel as LIBSVM has them: feature 0 is the serial number, column + 1."""
-    return sparse.csr_matrix(np.asarray(columns, np.int64)[:, None] + 1)
-
-
 def _estimates(model: KernelModel) -> dict[str, Any]:
     """Return the numbers of probabilities by their keys. Raises ValueError where they are not those of the task."""
-    found = {key: np.asarray(value) for key in _PROBABILITIES if (value := getattr(model, key)) is not None}
+    found = {key: np.asarray(value) for key in ESTIMATES if (value := getattr(model, key)) is not None}
     if found and {key: values.shape for key, values in found.items()} != {
         key: (count,) for key, count in estimates_of(model.task, len(model.classes)).items()
     }:
@@ -238,7 +232,7 @@ def read_model(path: PathLike, stream: BinaryIO) -> KernelModel:
         header.fault("total_sv", f"total_sv {total}", "0 or more")
     known = estimates_of(task, k)
     by_class = ("label", "nr_sv")
-    for key in (*by_class, *_PROBABILITIES):
+    for key in (*by_class, *ESTIMATES):
         if key in header.lines and not (key in known or (labels and key in by_class)):
             header.fault(key, key, f"none of {task}")
     estimates = _read_estimates(header, task, known)
@@ -298,7 +292,7 @@ class _Header:
             key = parts[0].decode("ascii", "replace") if parts else ""
             if parts == [b"SV"]:
                 return
-            if key not in (*_KEYS, *_PROBABILITIES):
+            if key not in (*_KEYS, *ESTIMATES):
                 self.fail(self.end, f"got {shown(line.rstrip())}, expected a key of LIBSVM's model format, or SV")
             if key in self.lines:
                 self.fail(self.end, f"got {key} again, expected it once (it is in line {self.lines[key][0]})")

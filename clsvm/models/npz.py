@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from clsvm import arrays as rows_of
 from clsvm import files
 from clsvm.files import PathLike
 from clsvm.gram import layouts
@@ -42,7 +43,7 @@ from clsvm.gram.layouts.record import Plan
 from clsvm.gram.partition import Partition
 from clsvm.kernels import Kernel
 from clsvm.models import libsvm
-from clsvm.models.libsvm import estimates_of
+from clsvm.models.libsvm import ESTIMATES, estimates_of
 from clsvm.models.model import KernelModel
 from clsvm.system import explained
 from clsvm.tasks import CLASSES, TASKS
@@ -53,7 +54,6 @@ _COMMON = (
     *("layout", "centre", "reason"),  # always there: what damage leaves out would otherwise go unnoticed
 )
 _PARTITION = {"order", "dense"}
-_ESTIMATES = {"probA", "probB", "prob_density_marks"}
 _DENSE, _CSR = ("support_vectors",), ("data", "indices", "indptr", "shape")
 _ARCHIVE = b"PK"  # what a zip archive begins with, and no text of LIBSVM's
 # What numpy writes before an array, version 1.0 of its format, for the types that are known here
@@ -109,7 +109,7 @@ def _arrays(model: KernelModel) -> dict[str, Any]:
     made["task"] = model.task
     made |= {"dual_coef": model.dual_coef, "intercept": model.intercept, "classes": _labels(model.classes)}
     made["n_support"] = np.asarray(model.n_support, np.int32)
-    made |= {name: value for name in _ESTIMATES if (value := getattr(model, name)) is not None}
+    made |= {name: value for name in ESTIMATES if (value := getattr(model, name)) is not None}
     vectors = model.support_vectors
     if sparse.issparse(vectors):
         vectors = vectors.tocsr()
@@ -213,7 +213,7 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
     file.require(is_ours, f"an archive of {', '.join(arrays)[:200] or 'nothing'}", f"format {FORMAT!r}")
     version = int(file.array("version", "int64", ()))
     file.require(version == VERSION, f"version {version} of {FORMAT!r}", f"version {VERSION}")
-    names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & _ESTIMATES)}
+    names = {*_COMMON, *(_CSR if "data" in arrays else _DENSE), *(arrays.keys() & set(ESTIMATES))}
     names |= _PARTITION if "layout" in arrays and _splits(str(arrays["layout"])) else set()
     file.require(names == arrays.keys(), f"the keys {', '.join(sorted(arrays))}"[:400], ", ".join(sorted(names)))
 
@@ -226,24 +226,23 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
         kernel.check_domain(vectors)
     except ValueError as error:
         file.require(False, f"support vectors that do not fit ({error})", "others")
-    counts, classes, dual_coef = (file.arrays[name] for name in ("n_support", "classes", "dual_coef"))
-    k, task = classes.size, file.text("task")
+    classes, dual_coef, task = file.arrays["classes"], file.arrays["dual_coef"], file.text("task")
+    k, first = classes.size, dual_coef.shape[:1]
     file.require(task in TASKS, f"task {task[:40]!r}", ", ".join(TASKS))
-    fits, words = (
-        (k >= 2, "two labels or more") if TASKS[task].kind == CLASSES else (k == 0, f"no labels: it is of {task}")
-    )
-    file.require(classes.ndim == 1 and fits, _shown("classes", classes), words)
+    of_classes = TASKS[task].kind == CLASSES
+    words = "two labels or more" if of_classes else f"no labels: it is of {task}"
+    file.require(classes.ndim == 1 and (k >= 2 if of_classes else k == 0), _shown("classes", classes), words)
     counts = file.array("n_support", "int32", (max(1, k),))
     fits = counts.min() >= 0 and int(counts.sum(dtype=np.int64)) == n
     file.require(fits, f"n_support {counts.tolist()}"[:200], f"counts whose sum is the number of support vectors, {n}")
     if classes.dtype.kind != "U":
         file.array("classes", classes.dtype.name, (k,))
     problems = offsets = k
-    if of_pairs := k > 2 and dual_coef.shape[:1] == (k - 1,):
+    if of_pairs := k > 2 and first == (k - 1,):
         problems, offsets = k - 1, k * (k - 1) // 2
     elif k == 0 and TASKS[task].number is None:
-        problems = offsets = max(1, *dual_coef.shape[:1])  # (outputs)
-    elif k == 0 or (k == 2 and dual_coef.shape[:1] == (1,)):
+        problems = offsets = max(1, *first)  # (outputs)
+    elif k == 0 or (k == 2 and first == (1,)):
         problems = offsets = 1
     fits = len(np.unique(classes)) == k if of_pairs else bool((classes[:-1] < classes[1:]).all())
     words = "different labels" if of_pairs else "different labels in order"
@@ -264,14 +263,13 @@ def _checked(path: PathLike, arrays: Mapping[str, NDArray[Any]]) -> KernelModel:
 
 def _estimates(file: _Checks, task: str, k: int, pairs: bool) -> dict[str, Any]:
     """Return the numbers of probabilities: all that the task has, or none."""
-    given, known = file.arrays.keys() & _ESTIMATES, estimates_of(task, k) if pairs else {}
+    given, known = file.arrays.keys() & set(ESTIMATES), estimates_of(task, k) if pairs else {}
     file.require(given in (set(), known.keys()), f"{', '.join(sorted(given))} of {task}", ", ".join(known) or "none")
     found = {name: file.array(name, "float64", (known[name],)) for name in given}
-    for name, marks in found.items():
-        file.require(name != "prob_density_marks" or (marks[:-1] <= marks[1:]).all(), f"{name} out of order", "a rise")
-    file.require(
-        TASKS[task].kind == CLASSES or found.get("probA", 0) >= 0, "a scale of errors (probA) below 0", "0 or more"
-    )
+    rises = (np.diff(found.get("prob_density_marks", ())) >= 0).all()
+    file.require(rises, "prob_density_marks out of order", "a rise")
+    positive = TASKS[task].kind == CLASSES or found.get("probA", 0) >= 0
+    file.require(positive, "a scale of errors (probA) below 0", "0 or more")
     return found
 
 
@@ -300,15 +298,13 @@ def _vectors(file: _Checks) -> Any:
     indptr, shape = file.array("indptr", "int32 or int64", (None,)), file.array("shape", "int64", (2,))
     n, d = shape.tolist()
     file.require(n >= 0 and 0 <= d <= _HIGHEST, f"shape {(n, d)}", f"rows and at most {_HIGHEST} columns")
-    in_order = len(indptr) == n + 1 and indptr[0] == 0 and indptr[-1] == len(data) and (indptr[1:] >= indptr[:-1]).all()
-    file.require(in_order, "rows (indptr) that do not fit together", f"{n + 1} ascending places from 0 to {len(data)}")
-    file.require(len(indices) == len(data), f"{len(indices)} indices", f"{len(data)}, one for each number of data")
-    inside = not len(indices) or (indices.min() >= 0 and indices.max() < d)
-    file.require(inside, "indices beyond the columns", f"columns 0 to {d - 1}")
-    rises = np.diff(indices) > 0
-    rises[indptr[1:-1][(indptr[1:-1] > 0) & (indptr[1:-1] < len(data))] - 1] = True  # where a new row begins
-    file.require(rises.all(), "indices out of order", "ascending columns in each row, each once")
-    return sparse.csr_matrix((data, indices, indptr), shape=(n, d))
+    try:
+        vectors = rows_of.checked(sparse.csr_matrix((data, indices, indptr), shape=(n, d)))
+    except ValueError as error:
+        file.require(False, f"support vectors that do not fit together ({error})", f"CSR of {n} rows and {d} columns")
+    in_order = vectors.has_canonical_format and indptr[-1] == len(data)
+    file.require(in_order, "indices out of order", "ascending columns in each row, each once")
+    return vectors
 
 
 def _splits(kind: str) -> bool:
@@ -324,13 +320,10 @@ def _plan(file: _Checks, kernel: Kernel, d: int) -> Plan | None:
     centre = file.array("centre", "float64", (d,))
     fits = kernel.spec.of_distance or not centre.any()
     file.require(fits, f"a centre for {kernel.spec.formula}", "none: it does not depend on x - y alone")
-    return Plan(kind, centre, reason, _partition(file, d) if _splits(kind) else None)
-
-
-def _partition(file: _Checks, d: int) -> Partition:
+    if not _splits(kind):
+        return Plan(kind, centre, reason)
     order, dense = file.array("order", "int32", (d,)), int(file.array("dense", "int32", ()))
-    file.require(
-        (np.sort(order) == np.arange(d)).all(), "an order that is not of all columns", f"0 to {d - 1}, each once"
-    )
+    whole = (np.sort(order) == np.arange(d)).all()
+    file.require(whole, "an order that is not of all columns", f"0 to {d - 1}, each once")
     file.require(0 <= dense <= d, f"{dense} dense columns", f"0 to {d}")
-    return Partition(order, dense)
+    return Plan(kind, centre, reason, Partition(order, dense))

@@ -96,21 +96,16 @@ def read_rows(path: PathLike, n_features: int | None = None) -> Any:
 
 
 def _archived(path: PathLike) -> Any:
-    """Return the rows of an archive of arrays."""
+    """Return the rows of an archive of arrays. Raises ValueError where it has several matrices, none of them named."""
     with np.load(path, allow_pickle=False) as archive:
-        names = set(archive.files)
-        if not names >= _SCIPY:
-            name = next((name for name in _ROWS if name in names), None) or _only(archive)
-            return archive[name]
-    return sparse.load_npz(path)
-
-
-def _only(archive: Any) -> str:
-    """Return the name of the only matrix. Raises ValueError where there are more, or none."""
-    found = [name for name in archive.files if archive[name].ndim == 2]
-    if len(found) != 1:
-        raise ValueError(f"the arrays {', '.join(archive.files)}, and none is called {' or '.join(_ROWS)}")
-    return str(found[0])
+        if set(archive.files) >= _SCIPY:
+            return sparse.load_npz(path)
+        named = [name for name in _ROWS if name in archive.files][:1]
+        found = named or [name for name in archive.files if archive[name].ndim == 2]
+        if len(found) != 1:
+            names = ", ".join(archive.files)
+            raise ValueError(f"the arrays {names}, and none is called {' or '.join(_ROWS)}")
+        return archive[found[0]]
 
 
 def read_kernel(
