@@ -231,7 +231,7 @@ def _fault(line: bytes, n_features: int | None, first: str, count: int, lowest: 
             return f"got {shown(word)}, expected index:value"
         highest = HIGHEST - (not lowest)  # (column 0 is one more)
         if not (len(index.lstrip(b"0")) <= len(str(HIGHEST)) and lowest <= int(index) <= highest):
-            hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not int(index) else ""
+            hint = "; zero_based=False has scikit-learn's dump_svmlight_file write so" if not index.strip(b"0") else ""
             told = f"columns are numbered from {lowest}{hint}"
             return f"got index {shown(index)}, expected {lowest} to {highest} ({told})"
         if int(index) <= last:

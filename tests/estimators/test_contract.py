@@ -17,13 +17,11 @@ import scipy.sparse as sp
 import sklearn.svm
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import StackingClassifier
 from sklearn.exceptions import ConvergenceWarning, UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (HalvingGridSearchCV)
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import (
     GridSearchCV,
@@ -318,24 +316,6 @@ def test_sample_weights_are_routed(name: str, routing: None) -> None:
         same_bits(fitted, clone(model).fit(X[train], y[train], sample_weight=weights[train]), X)
     with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
         cross_validate(model, X, y, **options)
-
-
-@CLASSIFIERS
-@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
-def test_probabilities_by_calibration(name: str, method: str) -> None:
-    """Three classes, or two: as good as scikit-learn's, and better than what the frequencies say."""
-    for X, y in (IRIS[0][:, 1:3], IRIS[1]), (IRIS[0][50:, 1:3], IRIS[1][50:]):
-        train = np.arange(len(X)) % 3 > 0
-        losses, k = [], len(np.unique(y))
-        for model in pair(name, gamma=0.5, tol=1e-5, **NU.get(name, {})):
-            calibrated = CalibratedClassifierCV(model, method=method, cv=3).fit(X[train], y[train])
-            p = calibrated.predict_proba(X[~train])
-            assert p.shape == ((~train).sum(), k)
-            assert ((p >= 0) & (p <= 1)).all()
-            np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-12)
-            losses.append(log_loss(y[~train], 0.95 * p + 0.05 / k))  # (isotonic ones may be 0)
-        assert losses[0] == pytest.approx(losses[1], abs=0.01)
-        assert losses[0] < 0.6 * np.log(k)
 
 
 def predictions(make: Callable[[Any], Any], name: str, X: Any, y: Any, **parameters: Any) -> tuple[Any, Any]:

@@ -163,17 +163,6 @@ def test_time_left_holds_near_the_end() -> None:
             assert 0.5 * (100 - t) - 2 < course.left < 1.5 * (100 - t) + 2, t
 
 
-def test_time_left_where_the_trend_has_passed_the_goal_and_the_value_has_not() -> None:
-    course = Course(1e-3)
-    for t in range(15):
-        course.add(t, 10.0 ** (-0.2 * t))
-    course.add(15, 1.1e-3).add(16, 1.1e-3).add(17, 2e-3)
-    assert course.left is not None
-    assert 1 < course.left < 3
-    assert 0.9 < course.done < 1
-    assert course.add(21, 9e-4).left == 0
-
-
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(-1, 1e3)), max_size=30))
 def test_the_bar_never_goes_back(looks: list[tuple[float, float]]) -> None:
     course, done = Course(1e-3), 0.0
@@ -212,11 +201,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_the_display_shows_the_last_point(shown: Callable[..., str], gap_tol: float | None, words: str) -> None:
     line = shown(lambda: Display(True, tol=1e-6, gap_tol=gap_tol), *TRACE)
     assert re.search(rf"\d:\d\d:\d\d 0:00:01 left, {words}, 300 steps, 200 rows/s", line)
-
-
-def test_the_display_keeps_a_gap_that_is_not_evaluated_again(shown: Callable[..., str]) -> None:
-    again = Point(0.0, 5, 1, math.nan, math.nan, math.nan, 1.0)
-    assert "- left, gap 2, 5 steps, 0 rows/s" in shown(lambda: Display(True, 1e-6, gap_tol=1e-3), TRACE[0], again)
 
 
 def test_the_display_says_what_has_no_points(shown: Callable[..., str]) -> None:

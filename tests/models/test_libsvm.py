@@ -127,6 +127,7 @@ BAD_DATA = {
     ),
     "negative index": (b"1 1:1\n-1 -3:1\n", 2, "'-3:1'"),
     "index too high": (b"1 2147483648:1\n", 1, "2147483647"),
+    "an index of many digits": (b"1 " + b"7" * 5000 + b":1\n", 1, "2147483647"),
     "descending": (b"1 3:1 2:1\n", 1, "index 2 after 3"),
     "no colon": (b"# head\n1 1:1\n-1 1:1 7\n", 3, "'7'"),
     "no value": (b"1 1:1\n-1 1:\n", 2, "value ''"),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 
 import clsvm
@@ -147,10 +146,3 @@ def test_a_dense_array_that_memory_does_not_hold(tmp_path: Path, monkeypatch: py
     path.write_text("1 0:1 1:1 2147483647:0.5\n")
     with pytest.raises(ValueError, match="line 1: got index '2147483647', expected 0 to 2147483646"):
         svmlight.read_kernel(path, dense=False)
-
-
-def test_sparse_kernel_values_predict_as_dense_ones(device: str) -> None:
-    K, T, y, _ = values(3)
-    model = clsvm.SVC(kernel="precomputed", device=device).fit(K, y).model_
-    T[np.abs(T) < 0.5] = 0
-    np.testing.assert_array_equal(model.decision_function(sparse.csr_matrix(T)), model.decision_function(T))

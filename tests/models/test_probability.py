@@ -64,12 +64,6 @@ def test_a_sigmoid_of_values_that_say_nothing() -> None:
     assert (A, 1 / (1 + np.exp(B))) == (0, pytest.approx(share))
 
 
-def test_two_classes_are_not_coupled() -> None:
-    got = probability.of_pairs(np.array([[0.0], [2.0], [1e4], [-1e4]]), np.array([-1.5]), np.array([0.5]), 2)
-    first = [1 / (1 + np.exp(0.5)), 1 / (1 + np.exp(-2.5)), 1 - 1e-7, 1e-7]
-    np.testing.assert_allclose(got, np.stack([first, 1 - np.array(first)], axis=1), rtol=1e-12)
-
-
 @pytest.mark.parametrize("k", [3, 4, 11])
 def test_coupled_pairs(k: int) -> None:
     """What agrees with some p gives that p; else the minimum of p'Qp, to LIBSVM's 0.005 / k of its condition."""
@@ -481,18 +475,6 @@ def test_cross_validation_by_probabilities(command: Command, tmp_path: Path) -> 
     write_text(tmp_path / "values", X, y / 3)
     regression = ["train", "-v", "3", "-s", "3", "values"]
     assert command(*regression, "-b", "1") == command(*regression)
-
-
-def test_weights_of_labels_reach_the_folds(command: Command, tmp_path: Path) -> None:
-    X, y = irises(3)
-    write_text(tmp_path / "data", X, y)
-    assert command("train", "-q", "-b", "1", "-w2", "0.05", "-w0", "4", "data", "m").code == 0
-    model, X = SVC(gamma="auto", class_weight={2: 0.05, 0: 4.0}), sparse.csr_matrix(X)
-    expected = probability.calibrated(model.fit(X, y), X, y)
-    found = libsvm.ordered(load_model(tmp_path / "m"), expected.classes)  # (the file has them in the order of its rows)
-    np.testing.assert_allclose(found.probA, expected.probA, rtol=1e-9)
-    np.testing.assert_allclose(found.probB, expected.probB, rtol=1e-9)
-    assert not np.allclose(expected.probA, probability.calibrated(SVC(gamma="auto").fit(X, y), X, y).probA, rtol=0.01)
 
 
 def test_rows_of_another_width_are_refused(device: str) -> None:
