@@ -15,27 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clsvm.accel import patches
+from clsvm.accel.patches import install, installed, uninstall
 
 __all__ = ["install", "installed", "uninstall"]
-
-
-def install() -> None:
-    """Have scikit-learn's support vector machines ask clsvm first, in this process and in joblib's workers of it.
-
-    Once is enough. Raises RuntimeError where scikit-learn's release has other inner parts than the known ones.
-    """
-    patches.apply()
-
-
-def uninstall() -> None:
-    """Give scikit-learn its own methods back. What was fitted meanwhile stays as it is."""
-    patches.undo()
-
-
-def installed() -> bool:
-    """Return whether scikit-learn's support vector machines ask clsvm first."""
-    return patches.applied()
 
 
 def load_ipython_extension(_shell: Any) -> None:

@@ -235,13 +235,13 @@ class Accelerated:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the function returns."""
-        if os.getpid() == self.sender or applied():
+        if os.getpid() == self.sender or installed():
             return self.function(*args, **kwargs)
-        apply()
+        install()
         try:
             return self.function(*args, **kwargs)
         finally:
-            undo()
+            uninstall()
 
 
 def _sent(original: Method) -> Method:
@@ -288,13 +288,17 @@ _PATCHES: tuple[tuple[Any, str, Callable[[Method], Method]], ...] = (
 _before: dict[tuple[Any, str], Method] = {}
 
 
-def applied() -> bool:
-    """Return whether the patches are there."""
+def installed() -> bool:
+    """Return whether scikit-learn's support vector machines ask clsvm first."""
     return bool(_before)
 
 
-def apply() -> None:
-    """Exchange the methods. Raises RuntimeError, and changes nothing, where one of them is not there."""
+def install() -> None:
+    """Have scikit-learn's support vector machines ask clsvm first, in this process and in joblib's workers of it.
+
+    Once is enough. Raises RuntimeError, and changes nothing, where scikit-learn's release has other inner methods than
+    the known ones.
+    """
     if _before:
         return
     missing = [f"{owner.__name__}.{name}" for owner, name, _ in _PATCHES if name not in vars(owner)]
@@ -308,8 +312,8 @@ def apply() -> None:
         setattr(owner, name, make(_before[owner, name]))
 
 
-def undo() -> None:
-    """Give the methods back."""
+def uninstall() -> None:
+    """Give scikit-learn its own methods back. What was fitted meanwhile stays as it is."""
     for (owner, name), method in _before.items():
         setattr(owner, name, method)
     _before.clear()

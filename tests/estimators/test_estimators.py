@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import sklearn.svm
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -64,22 +64,14 @@ def message(error: type[Exception], match: str, *args: Any, **parameters: Any) -
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (with_value(np.nan), "contains NaN"),
         (with_value(None), "contains NaN"),
-        (with_value(np.inf), "contains infinity"),
         (sp.csr_matrix(with_value(-np.inf).astype(float)), "contains infinity"),
         (sp.csr_matrix(with_value(np.nan).astype(float)), "contains NaN"),
-        (FEW[0] + 1j, "Complex data not supported"),
         (with_value("word"), "could not convert string to float: 'word'"),
-        (FEW[0][:, 0], "Expected 2D array, got 1D array"),
         (FEW[0][None], "dim 3"),
-        (3.0, "Expected 2D array, got scalar"),
         (None, "Expected 2D array"),
-        (FEW[0][:0], r"0 sample\(s\)"),
-        (FEW[0][:, :0], r"0 feature\(s\)"),
         (sp.csr_matrix(FEW[0][:, :0]), r"0 feature\(s\)"),
         (sp.csr_matrix((40, 2**31)), "X has 2147483648 features, expected less than 2147483648"),
-        (FEW[0][:39], r"inconsistent numbers of samples: \[39, 40\]"),
     ],
 )
 def test_bad_rows(given: Any, match: str) -> None:
@@ -90,12 +82,9 @@ def test_bad_rows(given: Any, match: str) -> None:
     ("given", "match"),
     [
         (np.ones(40), "greater than one; got 1 class"),
-        (FEW[0][:, 0], "Unknown label type: continuous"),
         (np.where(FEW[1], np.nan, 1), "contains NaN"),
         (np.stack([FEW[1]] * 2, axis=1), "1d array"),
         (np.array([1, "a"] * 20, object), "Unknown label type: unknown"),
-        (FEW[1] + 0j, "Complex data not supported"),
-        (None, "requires y"),
     ],
 )
 def test_bad_labels(given: Any, match: str) -> None:
@@ -186,14 +175,10 @@ def test_numbers_beyond_the_dtype(scale: float, parameters: dict[str, Any], matc
 @pytest.mark.parametrize(
     ("weights", "match"),
     [
-        (np.full(40, 1j), "sample_weight: Complex data"),
         (np.ones((40, 2)), "sample_weight: Sample weights must be 1D"),
-        (np.zeros(40), "all samples have zero or negative weights"),
         (-np.ones(40), "all samples have zero or negative weights"),
         (FEW[1] * 1.0, "positive weights belong to the same class"),
         (np.ones(39), r"sample_weight.shape == \(39,\), expected \(40,\)"),
-        (np.ones((40, 1)), "must be 1D array or scalar"),
-        (np.where(FEW[1], np.nan, 1), "sample_weight contains NaN"),
         (np.where(FEW[1], np.inf, 1), "sample_weight contains infinity"),
         (["a"] * 40, "sample_weight: could not convert string"),
         ({0: 1}, "sample_weight: "),
@@ -204,24 +189,16 @@ def test_bad_sample_weights(weights: Any, match: str) -> None:
     message(TypeError if isinstance(weights, dict) else ValueError, match, *FEW, weights)
 
 
-def test_before_fit() -> None:
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        _ = SVC(kernel="linear").coef_
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_bad_rows_at_predict(sparse: bool) -> None:
-    made = sp.csr_matrix if sparse else np.asarray
+@pytest.mark.parametrize("made", [np.asarray, sp.csr_matrix])
+def test_bad_rows_at_predict(made: Any) -> None:
     model = SVC().fit(made(X), Y)
-    for columns, match in ((X[:, :5], "X has 5 features, but SVC is expecting 6"), (X[:0], r"0 sample\(s\)")):
+    for rows, match in (
+        (X[:, :5], "X has 5 features, but SVC is expecting 6"),
+        (X[:0], r"0 sample\(s\)"),
+        (np.where(X > 1, np.nan, X), "contains NaN"),
+    ):
         with pytest.raises(ValueError, match=match):
-            model.predict(made(columns))
-    with pytest.raises(ValueError, match="contains NaN"):
-        model.predict(made(np.where(X > 1, np.nan, X)))
-    with pytest.raises(ValueError, match="Complex data"):
-        model.predict(X + 1j)
-    with pytest.raises(ValueError, match="Expected 2D array, got 1D"):
-        model.predict(X[0])
+            model.predict(made(rows))
 
 
 def test_memory_and_device_at_predict() -> None:
@@ -243,14 +220,12 @@ def objective(model: Any, gram: np.ndarray) -> float:
 @pytest.mark.parametrize(
     "parameters",
     [
-        *({"cache_size": value} for value in (0, 1e-9, 0.01, np.float32(1), 10**30)),
-        *({"working_set_size": value} for value in (2, 3, 17, 10**9, 10**30)),
-        *({"max_iter": value} for value in (10**6, 2**63, 10**30)),
-        *({"memory_limit": value} for value in ("300 kB", "0.5MiB", 1e6, np.int64(10**6))),
+        *({"cache_size": value} for value in (0, 1e-9, np.float32(1), 1e303)),
+        *({"working_set_size": value} for value in (2, 17, 10**30)),
+        *({"memory_limit": value} for value in ("300 kB", 1e6)),
+        {"max_iter": 10**30},
         {"gap_tol": 1e-300},
-        {"cache_size": 1e303},
         {"dtype": "float64"},
-        {"C": np.float32(1)},
         {"verbose": True},
         {"random_state": np.random.RandomState(0)},
     ],
