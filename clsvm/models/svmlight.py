@@ -154,12 +154,8 @@ def match_columns(model: KernelModel, X: sparse.csr_matrix) -> tuple[KernelModel
         if plan is not None:
             partition = plan.partition and plan.partition.widened(width)
             plan = replace(plan, centre=np.pad(plan.centre, (0, width - len(plan.centre))), partition=partition)
-        model = replace(model, support_vectors=_widened(sparse.csr_matrix(vectors), width), plan=plan)
-    return model, X if X.shape[1] == width else _widened(X, width)
-
-
-def _widened(X: sparse.csr_matrix, width: int) -> sparse.csr_matrix:
-    return sparse.csr_matrix((X.data, X.indices, X.indptr), shape=(X.shape[0], width))
+        model = replace(model, support_vectors=arrays.widened(sparse.csr_matrix(vectors), width), plan=plan)
+    return model, X if X.shape[1] == width else arrays.widened(X, width)
 
 
 def _open(path: PathLike) -> BinaryIO:

@@ -68,6 +68,13 @@ def test_json_has_every_field() -> None:
     assert FitReport(**read | {"trace": tuple(Point(**point) for point in read["trace"])}) == before
 
 
+def test_numbers_that_json_lacks_are_none() -> None:
+    point = Point(0.0, 0, 0, math.nan, -math.inf, math.inf, 1.0)
+    read = json.loads(json.dumps(made(gap=math.inf, violation=math.nan, trace=(point,)).to_dict(), allow_nan=False))
+    assert (read["gap"], read["violation"], read["primal"]) == (None, None, 2.0)
+    assert [read["trace"][0][name] for name in ("primal", "dual", "gap", "violation")] == [None, None, None, 1.0]
+
+
 def test_numpys_numbers_are_plain() -> None:
     read = made(steps=np.int64(7), gap=np.float32(0.5), seconds={"total": np.float64(1.5)}).to_dict()
     assert (read["steps"], read["gap"], read["seconds"]) == (7, 0.5, {"total": 1.5})

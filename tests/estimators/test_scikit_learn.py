@@ -32,7 +32,7 @@ SKIPPED = {
     "test_sparse_fit_support_vectors_empty": "dual_coef_ is the array that the documentation says, of sparse rows, too;"
     " no support vectors are held by test_contract.py",
     "test_svr_errors": "asks for an error in predict alone, of one kernel value for four pairs of rows; ours is in fit:"
-    " see test_given.py",
+    " see test_store.py",
     "test_svc_nonfinite_params": "asks for words about the solution; ours refuse such rows before the work, see "
     "test_numbers_beyond_the_dtype",
 }
