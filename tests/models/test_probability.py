@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import replace
 from itertools import combinations
@@ -431,22 +430,6 @@ def test_one_class_on_the_command_line(command: Command, tmp_path: Path) -> None
     result = command("train", "-q", "-s", "2", "-n", "0.1", "-b", "1", "rows", "few")
     assert result == (0, "", "clsvm: warning: no probabilities: fewer than 5 rows are inside, or outside\n")
     assert "prob" not in (tmp_path / "few").read_text()
-
-
-@needs_libsvm
-def test_one_class_as_libsvm_has_it(command: Command, tmp_path: Path) -> None:
-    X, _ = irises(3)
-    write_text(tmp_path / "data", X, np.ones(len(X)))
-    words = ["svm-train", "-q", "-s", "2", "-n", "0.3", "-b", "1", "data", "theirs"]
-    if subprocess.run(words, capture_output=True, cwd=tmp_path).returncode or not shutil.which("svm-predict"):
-        pytest.skip("LIBSVM older than 3.30 has no probabilities of one class")
-    assert command("train", "-q", *words[2:-1], "ours").code == 0
-    for name in ("ours", "theirs"):
-        peer = subprocess.run(
-            ["svm-predict", "-b", "1", "data", name, "peer"], check=True, capture_output=True, text=True
-        )
-        assert command("predict", "-b", "1", "data", name, "out") == (0, peer.stdout, "")
-        assert (tmp_path / "out").read_bytes() == (tmp_path / "peer").read_bytes()
 
 
 def test_our_format_and_labels_of_text(command: Command, tmp_path: Path) -> None:
