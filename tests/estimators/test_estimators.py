@@ -291,48 +291,32 @@ def test_labels(labels: np.ndarray) -> None:
         np.testing.assert_array_equal(SVC().fit(X, labels[Y][:, None]).dual_coef_, model.dual_coef_)
 
 
-def read_only(values: np.ndarray) -> np.ndarray:
-    values = values.copy()
-    values.setflags(write=False)
-    return values
-
-
-def slices(values: np.ndarray) -> np.ndarray:
-    wide = np.full((2 * values.shape[0], 3 * values.shape[1]), 77.0)
-    wide[::2, ::3] = values
-    return wide[::2, ::3]
-
-
 @pytest.mark.parametrize(
-    "form",
-    [
-        np.asfortranarray,
-        read_only,
-        slices,
-        lambda values: values[::-1][::-1],
-        lambda values: values.astype(">f8"),
-        lambda values: values.astype(object),
-        lambda values: values.astype(np.longdouble),
-        lambda values: values.tolist(),
-        lambda values: values.astype("U40"),
-    ],
-    ids=["fortran", "read_only", "slices", "negative_strides", "big_endian", "object", "longdouble", "list", "strings"],
+    "form", ["F", "read-only", "slices", "backwards", ">f8", "object", "longdouble", "U40", "list"]
 )
-def test_dense_forms(form: Callable[[np.ndarray], Any]) -> None:
-    expected = SVC().fit(X, Y)
-    model = SVC().fit(form(X), Y)
+def test_dense_forms(form: str) -> None:
+    wide = np.full((400, 18), 77.0)
+    wide[::2, ::3] = X
+    special = {
+        "F": np.asfortranarray(X),
+        "slices": wide[::2, ::3],
+        "backwards": X[::-1].copy()[::-1],
+        "list": X.tolist(),
+    }
+    given = special[form] if form in special else X.copy() if form == "read-only" else X.astype(form)
+    if form == "read-only":
+        given.setflags(write=False)
+    expected, model = SVC().fit(X, Y), SVC().fit(given, Y)
     np.testing.assert_array_equal(model.support_vectors_, expected.support_vectors_)
-    np.testing.assert_array_equal(model.decision_function(form(X)), expected.decision_function(X))
+    np.testing.assert_array_equal(model.decision_function(given), expected.decision_function(X))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int8, np.uint8, bool])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_other_number_types(dtype: Any, sparse: bool) -> None:
-    made = sp.csr_matrix if sparse else np.asarray
-    few = (X * 3 if np.issubdtype(dtype, np.signedinteger) else abs(X) * 3).astype(dtype)
-    given = made(few.astype(np.float32) if sparse and dtype is np.float16 else few)  # SciPy has no sparse halves
-    expected = SVC().fit(few.astype(np.float64), Y)
-    model = SVC().fit(given, Y)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, bool])
+@pytest.mark.parametrize("made", [np.asarray, sp.csr_matrix])
+def test_other_number_types(dtype: Any, made: Any) -> None:
+    few = (X * 3 if dtype is np.int8 else abs(X) * 3).astype(dtype)
+    given = made(few.astype(np.float32) if made is sp.csr_matrix and dtype is np.float16 else few)
+    expected, model = SVC().fit(few.astype(np.float64), Y), SVC().fit(given, Y)
     assert model.support_vectors_.dtype in (np.float32, np.float64)
     np.testing.assert_allclose(model.decision_function(given), expected.decision_function(few), atol=2e-3)
 
@@ -369,8 +353,7 @@ def large(given: sp.csr_matrix) -> sp.csr_matrix:
     return made
 
 
-FORMS = [sp.csc_matrix, sp.coo_matrix, sp.lil_matrix, sp.dok_matrix, sp.bsr_matrix, sp.csr_array, sp.coo_array]
-FORMS += [sp.csc_array, sp.lil_array, sp.dok_array, sp.bsr_array, shuffled, doubled, with_zeros, large]
+FORMS = [sp.csc_matrix, sp.coo_matrix, sp.lil_array, sp.bsr_array, shuffled, doubled, with_zeros, large]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
@@ -381,16 +364,11 @@ def test_sparse_forms(form: Callable[[sp.csr_matrix], Any]) -> None:
     text.eliminate_zeros()
     given, expected = form(text), SVC(C=3).fit(text, TEXT_Y)
     assert (abs(sp.csr_matrix(given) - text)).max() == 0
-    assert np.diff(text.indptr)[5] == 0
     model = SVC(C=3).fit(given, TEXT_Y)
     assert model.support_vectors_.format == "csr"
-    np.testing.assert_array_equal(model.support_, expected.support_)
     assert (abs(model.support_vectors_ - expected.support_vectors_)).max() == 0
-    np.testing.assert_array_equal(model.decision_function(given), expected.decision_function(text))
-    np.testing.assert_array_equal(expected.decision_function(given), expected.decision_function(text))
-    np.testing.assert_allclose(
-        model.decision_function(text.toarray()), SVC(C=3).fit(text.toarray(), TEXT_Y).decision_function(text.toarray())
-    )
+    for one, rows in ((model, given), (expected, given), (model, text.toarray())):
+        np.testing.assert_array_equal(one.decision_function(rows), expected.decision_function(text))
 
 
 def test_gamma_scale_of_sparse_rows() -> None:
