@@ -289,9 +289,9 @@ def check(given: Mapping[str, Any], table: Mapping[str, Parameter] = PARAMETERS)
 
 
 class Options:
-    """What a fit asks of the solver and the machine: a value for each parameter that is theirs, by its name.
+    """Hold a value for each parameter of the solver and the machine, by its name.
 
-    Those that are not given have their defaults. Raises TypeError for one that is not theirs.
+    Parameters that are not given have their defaults. Raises TypeError for one that is not theirs.
     """
 
     if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from clsvm.accel import log
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs what is named, with what follows as its arguments; --profile: calls and seconds on stderr at the end."""
+    """Run the script or module that is named. With --profile calls and seconds stand on stderr at the end."""
     parser = argparse.ArgumentParser(prog="python -m clsvm.accel", description=__doc__)
     parser.add_argument("--profile", action="store_true", help="say at the end what went where")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module")

@@ -1,4 +1,4 @@
-"""Whether a call is expected to take less time on a device than in LIBSVM: seconds of both, as a rough model has them.
+"""Estimate the seconds of a call on a device and in LIBSVM by a rough model, to choose the faster of the two.
 
 LIBSVM's solver takes a time that grows with the square of the rows, and with the features that a row has; what clsvm
 takes is a fixed time (checks, launches, a copy of the rows) and a share of LIBSVM's. A process pays once for loading

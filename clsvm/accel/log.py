@@ -1,4 +1,4 @@
-"""What went where, and why: a line for each call where ``CLSVM_ACCEL_LOG`` asks for it, a table at the end."""
+"""Record which calls went where, and why: a line for each call where ``CLSVM_ACCEL_LOG`` asks for it, a table at the end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def call(name: str, shape: tuple[int, ...]) -> Iterator[Call]:
 
 
 def summary() -> str:
-    """Calls and seconds by name and by who did them, in this process (its worker processes are not in it)."""
+    """Return a table of calls and seconds by name and by who did them, in this process without its workers."""
     rows: dict[tuple[str, str], tuple[int, float]] = {}
     for one in calls:
         number, seconds = rows.get((one.name, one.who), (0, 0.0))

@@ -1,4 +1,4 @@
-"""What the constructors of estimators share: they keep what they are given, and their class's docstring lists it."""
+"""Share the work of constructors: they keep the given parameters, and the docstring of their class lists them."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Machine(KernelEstimator):
     def _posed(self, y: Any, sample_weight: Any) -> tuple[NDArray[Any], list[Subproblem]]:
         """Return the classes and the subproblems of a fit to y (n,), over rows that the task's problem may repeat.
 
-        Of one class y is None, and sample_weight (n,) is given. Raises NotImplementedError where the classes are
+        For one class y is None, and sample_weight (n,) is given. Raises NotImplementedError where the classes are
         coupled.
         """
         raise NotImplementedError

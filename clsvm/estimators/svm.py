@@ -271,7 +271,7 @@ def _places(side: Side, rows: NDArray[np.intp], index: NDArray[np.intp]) -> tupl
 
 
 class _Regressor(RegressorMixin, Machine):
-    """What SVR and NuSVR have in common: everything but the dual problem."""
+    """A regression: SVR and NuSVR, which differ in the dual problem."""
 
     def _problem(self, y: Vector, weights: Vector) -> Problem:
         """Return the dual problem of targets y (n,) and the weights (n,) of their rows."""

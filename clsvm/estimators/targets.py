@@ -1,4 +1,4 @@
-"""From the user's labels and weights to the signs and boxes of the dual problems."""
+"""Turn the user's labels and weights into the signs and boxes of the dual problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From decision values to predictions and probabilities: one home for estimators, models and searches."""
+"""Turn decision values into predictions and probabilities, for estimators, models and searches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Decoder:
-    """Makes predictions of decision values: (n,), (n, outputs), or (n, pairs) of pairs of classes.
+    """Make predictions of decision values: (n,), (n, outputs), or (n, pairs) of pairs of classes.
 
     kind: of the task (:mod:`clsvm.tasks`). classes: (k,), empty without classes. of_pairs: whether each pair of
     classes has a problem. shape, break_ties: parameters of the classifier, as scikit-learn has them. columns: whether

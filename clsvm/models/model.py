@@ -55,10 +55,10 @@ class KernelModel:
     support_vectors (n_SV, d) float64 dense or CSR, grouped by class in the order of ``classes``; dual_coef
     (problems, n_SV) float64, for two classes = y alpha with y = +1 for classes[1]; intercept (problems,) float64;
     classes (2,), (k,) sorted or (0,); n_support int32, one for each class, or of all (1,). task: a name of tasks.TASKS.
-    Of pairs (:func:`pairs`, y = +1 for the first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a
+    For pairs (:func:`pairs`, y = +1 for the first class) dual_coef is (k - 1, n_SV), scikit-learn's and LIBSVM's: a
     vector's coefficients against each other class in order; intercept is (k (k - 1) / 2,); classes are in any order,
     which decides between as many votes.
-    Of a precomputed kernel the support vectors are their columns of X, (n_SV,) ints.
+    For a precomputed kernel the support vectors are their columns of X, (n_SV,) ints.
     plan: the layout of its rows; None is chosen from the support vectors. dtype: of its kernel values.
     probA, probB (pairs,) float64 where it gives probabilities (:mod:`clsvm.probability`): P(class) = 1 / (1 + exp(probA
     f + probB)) of the class for which f is positive; of regression probA (1,) alone, the scale of the errors; of
@@ -92,7 +92,7 @@ class KernelModel:
         float64, (n,) for two classes or none with one problem, else (n, problems) or (n, pairs); of pairs with
         shape="ovr" scikit-learn's values (n, k), which are made of these a few rows at a time.
 
-        Of a precomputed kernel X is K (n, columns), dense or CSR, and the host adds up. Raises ValueError where X has
+        For a precomputed kernel X is K (n, columns), dense or CSR, and the host adds up. Raises ValueError where X has
         another number of features, or negative values and the kernel function is not for them, or memory_limit is too
         small for one tile.
         """
@@ -256,7 +256,7 @@ class KernelModel:
     def predict_proba(self, X: Data, device: Any = None, memory_limit: int | str | None = None) -> Vector:
         """Return probabilities (n, k) float64 of the classes, as LIBSVM has them (:mod:`clsvm.probability`).
 
-        Those of one_class are (n, 2): of being normal and of being an outlier.
+        A one_class model has two, of being normal and of being an outlier: (n, 2).
 
         Raises ValueError as :meth:`decision_function`, and where the model has none (regression has those of its
         errors: Laplace's with the scale probA).
