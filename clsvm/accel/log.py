@@ -1,4 +1,4 @@
-"""Record which calls went where, and why: a line for each call where ``CLSVM_ACCEL_LOG`` asks for it, a table at the end."""
+"""Record which calls went where and why: a line for each where ``CLSVM_ACCEL_LOG`` asks for it, a table at the end."""
 
 from __future__ import annotations
 
