@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from rich.console import Console
     from rich.table import Table
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport, NystromReport
 
+Array = Any  # of NumPy or SciPy, which are slow to import
 _KERNEL_FLAGS = {"gamma": "-g", "coef0": "-r", "degree": "-d"}
 _DEFAULTS = {"gamma": 1.0, "coef0": 0.0, "degree": 3}  # of an expression's parameters of these names
 INTERRUPTED = 130  # the exit code of Ctrl-C: as a shell gives it for SIGINT
@@ -101,9 +100,7 @@ def check_files(reads: Sequence[str | None], writes: Sequence[str | None]) -> No
         files.check_writable(out)
 
 
-def training_rows(
-    file: str, kernel_values: bool, of_classes: bool, hint: str = ""
-) -> tuple[Any, NDArray[np.float64], NDArray[np.intp] | None]:
+def training_rows(file: str, kernel_values: bool, of_classes: bool, hint: str = "") -> tuple[Any, Array, Array | None]:
     """Read training data, rows or kernel values: X, y, and the columns of the file that hold the kernel values.
 
     Raises OSError and ValueError, also for classes of one label; ``hint`` ends that message.
@@ -123,7 +120,7 @@ def training_rows(
     return X, y, columns
 
 
-def row_weights(by_label: Mapping[int, float], y: NDArray[Any]) -> NDArray[np.float64] | None:
+def row_weights(by_label: Mapping[int, float], y: Array) -> Array | None:
     """Return the weight of each row by its label, None where no row has a weight; warn of labels that no row has."""
     import numpy as np
 
@@ -135,7 +132,7 @@ def row_weights(by_label: Mapping[int, float], y: NDArray[Any]) -> NDArray[np.fl
     return np.array([by_label.get(label, 1.0) for label in y.tolist()])
 
 
-def folds_of(y: NDArray[Any], folds: int, of_classes: bool) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def folds_of(y: Array, folds: int, of_classes: bool) -> list[tuple[Array, Array]]:
     """Return the folds of -v (:func:`clsvm.models.probability.folds`), with a warning where there are fewer."""
     from clsvm.models import probability
 
@@ -264,7 +261,7 @@ def spent(report: FitReport | NystromReport) -> str:
     return f"{total:.3f}" + "".join(f", {part} {value:.3f}" for part, value in parts)
 
 
-def score_lines(predicted: NDArray[Any], y: NDArray[Any], of_numbers: bool, folds: bool = False) -> Iterator[str]:
+def score_lines(predicted: Array, y: Array, of_numbers: bool, folds: bool = False) -> Iterator[str]:
     """Yield svm-predict's lines on predictions, or svm-train's on those of its ``folds``.
 
     The squared correlation is nan where predictions or targets are all the same.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @flags.command(
+    "Describe the rows of FILE: how their entries are spread, and what each layout of them would cost.",
     replace(flags.data(""), help="Rows: svmlight text (may be .gz, .bz2 or .xz; or -), .npy, or .npz."),
     flags.DEVICE,
     Option("features", "--features", None, "Number of columns. Default: the highest in svmlight text.", int, least=1),
@@ -89,6 +90,7 @@ def _percent(share: float | None) -> str:
 
 
 @flags.command(
+    "Write NAME.train and NAME.test, real data bundled with scikit-learn, scaled, as svmlight text.",
     Option("name", "", flags.REQUIRED, "breast_cancer, or digits (8 against the rest)."),
     Option("folder", "--folder", ".", "Where the files go."),
     Option(

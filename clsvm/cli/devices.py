@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clsvm.tools.tune import Tuning
 
 
-@flags.command()
+@flags.command("List the OpenCL devices of this machine, whether each is usable, and which is the default.")
 def devices(asked: Any) -> None:
     """Run ``clsvm devices``, see :func:`clsvm.opencl.devices.devices`."""
     from clsvm.opencl import devices as machine
@@ -55,6 +55,8 @@ def _default() -> tuple[int | None, str]:
 
 
 @flags.command(
+    "Search the tile sizes that are fastest on a device, measure what its layouts of rows cost, and keep both for later"
+    " fits.",
     flags.DEVICE,
     Option("seconds", "--seconds", 60.0, "About how long the search may take, compilers included.", least=0),
     Option("show", "--show", False, "Print what was found before, and where it is kept."),

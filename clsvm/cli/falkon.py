@@ -24,7 +24,7 @@ _MACHINES: dict[str, tuple[str, dict[str, str]]] = {  # estimators and what they
     "numbers": ("FalkonRegressor", {}),
     "log-cosh": ("FalkonRegressor", {"loss": "log_cosh"}),
 }
-app = typer.Typer(help="Kernel machines on centres, for many rows: Falkon and Logistic Falkon.", no_args_is_help=True)
+GROUP = flags.group("falkon", "Kernel machines on centres, for many rows: Falkon and Logistic Falkon.")
 OF_TABLE = flags.of_estimators(TABLE)
 OPTIONS = (
     flags.data("Training data"),
@@ -46,8 +46,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-@app.command(help="Train a machine on FILE and write it to MODEL, in clsvm's format.")
-@flags.command(*OPTIONS)
+@flags.command("Train a machine on FILE and write it to MODEL, in clsvm's format.", *OPTIONS, to=GROUP)
 def train(asked: Any) -> None:
     """Run ``clsvm falkon train``."""
     from clsvm.kernels.records import BUILTIN
@@ -110,4 +109,4 @@ def _lines(report: NystromReport) -> Iterator[str]:
     yield f"status           {report.status}"
 
 
-app.command(help="Predict the labels or values of TEST by MODEL and print the accuracy, or the error.")(predict)
+GROUP.command(help="Predict the labels or values of TEST by MODEL and print the accuracy, or the error.")(predict)

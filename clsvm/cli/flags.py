@@ -69,9 +69,21 @@ class Option:
         return value if self.read is None else self.read(value)
 
 
-def command(*options: Option) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+app = typer.Typer(
+    name="clsvm",
+    help="Kernel support vector machines through OpenCL.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def command(
+    words: str, *options: Option, to: typer.Typer = app, name: str | None = None, cls: type[TyperCommand] | None = None
+) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Return a decorator of a command: its function gets an object that has the options' values by their names, and
-    what it raises is reported."""
+    what it raises is reported. words: its help (``python -OO`` drops docstrings). to: the group that it belongs to."""
 
     def made(function: Callable[[Any], None]) -> Callable[..., None]:
         @wraps(function)
@@ -84,8 +96,16 @@ def command(*options: Option) -> Callable[[Callable[[Any], None]], Callable[...,
         listed = [ctx, *(option.parameter() for option in options)]
         run.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in listed}
+        to.command(name, cls=cls, help=words)(run)
         return run
 
+    return made
+
+
+def group(name: str, words: str) -> typer.Typer:
+    """Return a group of commands."""
+    made = typer.Typer(help=words, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(made, name=name)
     return made
 
 

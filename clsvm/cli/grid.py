@@ -105,7 +105,11 @@ class Point(NamedTuple):
         return self.rate > other.rate or (same and self.powers.get("c", 0) < other.powers.get("c", 0))
 
 
-@flags.command(*OPTIONS)
+@flags.command(
+    "Find C and gamma for FILE by cross-validation, as LIBSVM's grid.py does: the last line says which.",
+    *OPTIONS,
+    cls=GridCommand,
+)
 def grid(asked: Any) -> None:
     """Run ``clsvm grid``, by :class:`clsvm.model_selection.SVCSearchCV`."""
     powers = {name: values for name, values in (("c", asked.c), ("g", asked.g)) if values}

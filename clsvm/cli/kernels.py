@@ -13,9 +13,7 @@ from clsvm.cli.flags import Option
 if TYPE_CHECKING:
     from clsvm.kernels import Kernel
 
-app = typer.Typer(
-    help="Kernel functions: list, show, check, emit as OpenCL.", no_args_is_help=True, rich_markup_mode=None
-)
+GROUP = flags.group("kernels", "Kernel functions: list, show, check, emit as OpenCL.")
 FUNCTION = Option("function", "--kernel", None, "A name of 'list', or an expression of dot, sqdist, ...", str, "EXPR")
 
 
@@ -25,8 +23,7 @@ def _kernel(asked: Any, function: str | None, hint: str = "--kernel") -> Kernel:
     return common.kernel_of(function, asked.element, asked.param, hint=hint)
 
 
-@app.command("list", help="List the built-in kernel functions with their parameters.")
-@flags.command()
+@flags.command("List the built-in kernel functions with their parameters.", to=GROUP, name="list")
 def list_(asked: Any) -> None:
     """Run ``clsvm kernels list``."""
     from clsvm.kernels.records import BUILTIN
@@ -38,10 +35,10 @@ def list_(asked: Any) -> None:
     common.show_table(table)
 
 
-@app.command(help="Show a kernel function: formula, parameters, layouts, and its OpenCL text.")
 @flags.command(
+    "Show a kernel function: formula, parameters, layouts, and its OpenCL text.",
     Option("named", "", None, "A name of 'list', or an expression.", str, "KERNEL"),
-    FUNCTION, flags.ELEMENT, flags.PARAM,
+    FUNCTION, flags.ELEMENT, flags.PARAM, to=GROUP,
 )  # fmt: skip
 def show(asked: Any) -> None:
     """Run ``clsvm kernels show``."""
@@ -72,17 +69,16 @@ def _shown(kernel: Kernel) -> Iterator[str]:
     yield sources.render("gram/kernel_function", kernel=spec).removeprefix(sources.cl()).strip()
 
 
-@app.command(
-    help="Look at symmetry, finite values and eigenvalues on a sample of the rows of FILE."
-    "\n\nA gamma without a value is 1 / number of features. Exit code 1 where the function is no kernel on the sample."
-)
 @flags.command(
+    "Look at symmetry, finite values and eigenvalues on a sample of the rows of FILE."
+    "\n\nA gamma without a value is 1 / number of features. Exit code 1 where the function is no kernel on the sample.",
     flags.data("Rows"),
     FUNCTION,
     flags.ELEMENT,
     flags.PARAM,
     Option("rows", "--rows", 500, "Rows of the sample.", least=1),
     Option("seed", "--seed", 0, "Seed of the sample.", least=0),
+    to=GROUP,
 )
 def check(asked: Any) -> None:
     """Run ``clsvm kernels check``, see :meth:`clsvm.Kernel.check`."""
@@ -98,11 +94,9 @@ def check(asked: Any) -> None:
         raise typer.Exit(1)
 
 
-@app.command(
-    help="Write the OpenCL text of a product with the kernel matrix, for a host in any language."
-    "\n\nA comment at its head says how to run it."
-)
 @flags.command(
+    "Write the OpenCL text of a product with the kernel matrix, for a host in any language."
+    "\n\nA comment at its head says how to run it.",
     FUNCTION, flags.ELEMENT, flags.PARAM,
     Option("product", "--product", "rows", "rows, update, both, forward-back or tile."),
     Option("layout", "--layout", "dense", "Of the rows: dense, clustered, csr or hybrid."),
@@ -113,7 +107,7 @@ def check(asked: Any) -> None:
     flags.DEVICE,
     Option("profile", "--profile", None, "For a kind of device, cpu or gpu, instead of --device."),
     Option("features", "--features", 0, "Number of features, if above 65536.", least=0),
-    Option("output", "-o", None, "Where the text goes. Default: stdout"),
+    Option("output", "-o", None, "Where the text goes. Default: stdout"), to=GROUP,
 )  # fmt: skip
 def emit(asked: Any) -> None:
     """Run ``clsvm kernels emit``, see :func:`clsvm.tools.emit.emit`."""

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from clsvm.cli import common, flags
-from clsvm.cli.common import warn
+from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import REQUIRED, Option
 from clsvm.tasks import NUMBERS, TASKS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from clsvm.models.model import KernelModel
 
 _PIECE = 1 << 11  # rows predicted at a time, or more, where a bar is shown
@@ -30,7 +28,11 @@ OPTIONS = (
 )  # fmt: skip
 
 
-@flags.command(*OPTIONS)
+@flags.command(
+    "Predict the labels or values of TEST by MODEL and print the accuracy, or the error.",
+    *OPTIONS,
+    cls=flags.LibsvmCommand,
+)
 def predict(asked: Any) -> None:
     """Run ``clsvm predict``."""
     from clsvm import files
@@ -61,7 +63,7 @@ def predict(asked: Any) -> None:
             typer.echo(line)
 
 
-def _read(test: str, model: KernelModel) -> tuple[KernelModel, Any, NDArray[Any]]:
+def _read(test: str, model: KernelModel) -> tuple[KernelModel, Any, Array]:
     """Return the model and the rows of a file with the same number of columns, and the file's labels or values."""
     from clsvm.models import svmlight
 
@@ -75,7 +77,7 @@ def _read(test: str, model: KernelModel) -> tuple[KernelModel, Any, NDArray[Any]
     return *svmlight.match_columns(model, X), y
 
 
-def _in_pieces(predict: Callable[[Any], NDArray[Any]], X: Any) -> NDArray[Any]:
+def _in_pieces(predict: Callable[[Any], Array], X: Any) -> Array:
     """Return predict(X), on a terminal piece by piece with a bar: a row's result does not depend on its piece."""
     import numpy as np
 
@@ -91,7 +93,7 @@ def _in_pieces(predict: Callable[[Any], NDArray[Any]], X: Any) -> NDArray[Any]:
     return np.concatenate(made)
 
 
-def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[NDArray[Any], Iterator[str]]:
+def _probable(model: KernelModel, X: Any, where: tuple[Any, Any]) -> tuple[Array, Iterator[str]]:
     """Return svm-predict's labels with -b 1, and its lines, in the order of LIBSVM's file.
 
     The label of several classes is the most probable one. One class has the model's own label.

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 
 from clsvm.cli import common, flags
-from clsvm.cli.common import warn
+from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import Option
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from scipy import sparse
-
-    Floats = NDArray[np.float64]
 
 _CELLS = 1 << 18  # values that are scaled and written at a time
 _HIGHEST = 2**31 - 1  # of feature numbers: LIBSVM's are C ints
@@ -40,9 +34,9 @@ class Ranges(NamedTuple):
 
     lower: float
     upper: float
-    features: NDArray[np.int64]
-    low: Floats
-    high: Floats
+    features: Array
+    low: Array
+    high: Array
     target: tuple[float, float, float, float] | None
 
     def varied(self) -> Ranges:
@@ -72,6 +66,7 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
 
 
 @flags.command(
+    "Scale each feature of FILE by its minimum and maximum and print the rows as svmlight text.",
     flags.data("Data"),
     Option("lower", "-l", -1.0, "What a feature's minimum becomes.", ok=math.isfinite, expected="a finite number"),
     Option("upper", "-u", 1.0, "What a feature's maximum becomes."),
@@ -84,6 +79,7 @@ def _above(lower: float, upper: float, flag: str, expected: str) -> None:
         "restore", "-r", None, "Scale as a file of -s or svm-scale says; its limits replace others.", str, "RANGES",
         read=flags.to_read,
     ),
+    cls=flags.LibsvmCommand,
 )  # fmt: skip
 def scale(asked: Any) -> None:
     """Run ``clsvm scale``."""
@@ -131,21 +127,18 @@ def _print(text: bytes) -> None:
         raise OSError(error.errno, error.strerror, "stdout") from None
 
 
-def _named(columns: NDArray[np.int64]) -> str:
+def _named(columns: Array) -> str:
     more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
     words = ", ".join(str(column + 1) for column in columns[:_SHOWN].tolist())
     return f"feature{'s' * (len(columns) > 1)} {words}{more}"
 
 
-def _extremes(X: sparse.csr_matrix) -> tuple[NDArray[np.int64], Floats, Floats]:
+def _extremes(X: Array) -> tuple[Array, Array, Array]:
     """Return columns, ascending, that hold all values of X, and their minima and maxima; absent values are 0."""
     import numpy as np
     from scipy import sparse
 
-    if X.shape[1] > X.nnz:
-        features, place = np.unique(X.indices, return_inverse=True)
-    else:
-        features, place = np.arange(X.shape[1]), X.indices
+    features, place = np.unique(X.indices, return_inverse=True)
     if not len(features):
         return features, np.zeros(0), np.zeros(0)
     compact = sparse.csr_matrix((X.data, place, X.indptr), shape=(X.shape[0], len(features))).tocsc()
@@ -153,7 +146,7 @@ def _extremes(X: sparse.csr_matrix) -> tuple[NDArray[np.int64], Floats, Floats]:
     return features, low, high
 
 
-def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Floats:
+def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Array:
     """Return values of low ... high as values of lower ... upper, exactly these at the ends."""
     import numpy as np
 
@@ -162,7 +155,7 @@ def _scaled(values: Any, low: Any, high: Any, lower: float, upper: float) -> Flo
     return np.where(values == low, lower, np.where(values == high, upper, between))
 
 
-def _labels(file: str, y: Floats, ranges: Ranges) -> Floats:
+def _labels(file: str, y: Array, ranges: Ranges) -> Array:
     import numpy as np
 
     if ranges.target is None:
@@ -177,7 +170,7 @@ def _labels(file: str, y: Floats, ranges: Ranges) -> Floats:
     return labels
 
 
-def _check(file: str, ranges: Ranges, features: NDArray[np.int64], low: Floats, high: Floats) -> None:
+def _check(file: str, ranges: Ranges, features: Array, low: Array, high: Array) -> None:
     """Raise ValueError where a value overflows; ``low`` and ``high`` are the extremes of the data by ``features``."""
     import numpy as np
 
@@ -197,7 +190,7 @@ def _check(file: str, ranges: Ranges, features: NDArray[np.int64], low: Floats, 
         )
 
 
-def _rows(X: sparse.csr_matrix, labels: Floats, ranges: Ranges) -> Iterator[tuple[bytes, int]]:
+def _rows(X: Array, labels: Array, ranges: Ranges) -> Iterator[tuple[bytes, int]]:
     """Yield the text of some rows at a time, and the number of values in it; no range may be empty.
 
     The background of a row is what its zeros become: of most columns 0, which is not written. The row's own values
@@ -230,7 +223,7 @@ def _rows(X: sparse.csr_matrix, labels: Floats, ranges: Ranges) -> Iterator[tupl
         begin = end
 
 
-def _text(labels: Floats, ends: NDArray[np.int64], numbers: NDArray[np.int64], values: Floats) -> bytes:
+def _text(labels: Array, ends: Array, numbers: Array, values: Array) -> bytes:
     """Return lines ``label index:value ...`` in svm-scale's digits; ``ends`` says where each row's values end."""
     words: list[float] = [0] * (2 * len(values))
     words[::2], words[1::2] = numbers.tolist(), values.tolist()
@@ -252,64 +245,12 @@ def _write(ranges: Ranges, path: str) -> None:
             stream.write(f"{feature + 1} {low:.17g} {high:.17g}\n".encode())
 
 
-def _read(path: str) -> Ranges:
-    """Return the ranges of a file of -s or svm-scale. Raises ValueError, with the line, for a fault in it."""
-    from clsvm import files
-    from clsvm.models.lines import unmarked
+class _Line(NamedTuple):
+    """A line of a range file that is not blank; no words stand for the end of the file."""
 
-    with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
-        return _ranges(_Lines(path, unmarked(stream)))
-
-
-def _ranges(lines: _Lines) -> Ranges:
-    """Return the ranges that the lines of a range file give."""
-    import numpy as np
-
-    target = None
-    if lines.words == [b"y"]:
-        ends = lines.pair("the targets' lower and upper limit", equal=False)
-        target = *ends, *lines.pair("the targets' minimum and maximum", equal=True)
-        lines.advance()
-    if lines.words != [b"x"]:
-        lines.fail(lines.shown(), "x" if target else "x or y")
-    lower, upper = lines.pair("the features' lower and upper limit", equal=False)
-    features, spans, last = list[int](), list[tuple[float, float]](), 0
-    while lines.advance():
-        index, low, high = lines.numbers("a feature's number, minimum and maximum", 3)
-        if not (index == int(index) and last < index <= _HIGHEST):
-            lines.fail(f"feature {index:.17g}" + f" after {last}" * bool(last), f"{last + 1} to {_HIGHEST}, ascending")
-        if low > high:
-            lines.fail(f"minimum {low:g} above maximum {high:g}", "a minimum and a maximum")
-        last = int(index)
-        features.append(last - 1)
-        spans.append((low, high))
-    low_high = np.array(spans).reshape(-1, 2)
-    return Ranges(lower, upper, np.array(features, np.int64), low_high[:, 0], low_high[:, 1], target)
-
-
-class _Lines:
-    """The lines of a range file that are not blank; ``number`` and ``words`` are those of the present one.
-
-    After the last line there are no words.
-    """
-
-    def __init__(self, path: str, lines: Iterable[bytes]) -> None:
-        self.path, self._filled = path, self._numbered(lines)
-        self.advance()
-
-    @staticmethod
-    def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-        number = 0
-        for number, line in enumerate(lines, 1):
-            if words := line.split():
-                yield number, words
-        while True:
-            yield number + 1, []
-
-    def advance(self) -> bool:
-        """Read the next line that is not blank; return False at the end of the file."""
-        self.number, self.words = next(self._filled)
-        return bool(self.words)
+    path: str
+    number: int
+    words: list[bytes]
 
     def fail(self, got: str, expected: str) -> NoReturn:
         raise ValueError(f"{self.path}, line {self.number}: got {got}, expected {expected}")
@@ -329,10 +270,42 @@ class _Lines:
             self.fail(self.shown(), what)
         return values
 
-    def pair(self, what: str, equal: bool) -> tuple[float, float]:
-        """Return the two ascending numbers of the next line, which may be ``equal``."""
-        self.advance()
+    def pair(self, what: str, equal: bool = False) -> tuple[float, float]:
+        """Return the two ascending numbers of the line, which may be ``equal``."""
         first, second = self.numbers(what, 2)
         if second < first or (second == first and not equal):
             self.fail(f"{first:g} and {second:g}", f"{what}, the second the larger")
         return first, second
+
+
+def _read(path: str) -> Ranges:
+    """Return the ranges of a file of -s or svm-scale. Raises ValueError, with the line, for a fault in it."""
+    import numpy as np
+
+    from clsvm import files
+    from clsvm.models.lines import unmarked
+
+    with files.bounded(open(path, "rb"), path, "a file of ranges") as stream:
+        every = [line.split() for line in unmarked(stream)]
+    filled = (_Line(path, number, words) for number, words in enumerate(every, 1) if words)
+    lines = chain(filled, repeat(_Line(path, len(every) + 1, [])))
+    target, line = None, next(lines)
+    if line.words == [b"y"]:
+        ends = next(lines).pair("the targets' lower and upper limit")
+        target = *ends, *next(lines).pair("the targets' minimum and maximum", equal=True)
+        line = next(lines)
+    if line.words != [b"x"]:
+        line.fail(line.shown(), "x" if target else "x or y")
+    lower, upper = next(lines).pair("the features' lower and upper limit")
+    features, spans, last = list[int](), list[tuple[float, float]](), 0
+    while (line := next(lines)).words:
+        index, low, high = line.numbers("a feature's number, minimum and maximum", 3)
+        if not (index == int(index) and last < index <= _HIGHEST):
+            line.fail(f"feature {index:.17g}" + f" after {last}" * bool(last), f"{last + 1} to {_HIGHEST}, ascending")
+        if low > high:
+            line.fail(f"minimum {low:g} above maximum {high:g}", "a minimum and a maximum")
+        last = int(index)
+        features.append(last - 1)
+        spans.append((low, high))
+    low_high = np.array(spans).reshape(-1, 2)
+    return Ranges(lower, upper, np.array(features, np.int64), low_high[:, 0], low_high[:, 1], target)

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from clsvm.cli import common, flags
-from clsvm.cli.common import warn
+from clsvm.cli.common import Array, warn
 from clsvm.cli.flags import Option
 from clsvm.parameters import PARAMETERS
 from clsvm.tasks import CLASSES, NUMBERS, Task, listed, of_number
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from clsvm.kernels import Kernel
     from clsvm.models.model import KernelModel
     from clsvm.report import FitReport
@@ -63,13 +60,17 @@ class _Data(NamedTuple):
     """Training data. y: (n,) as the file has it; targets: (n,) what is fitted. columns: of the file's kernel values."""
 
     X: Any
-    y: NDArray[np.float64]
-    targets: NDArray[Any]
-    weights: NDArray[np.float64] | None
-    columns: NDArray[np.intp] | None
+    y: Array
+    targets: Array
+    weights: Array | None
+    columns: Array | None
 
 
-@flags.command(*OPTIONS)
+@flags.command(
+    "Train a model on FILE and write it to MODEL, in LIBSVM's format where that can hold it.",
+    *OPTIONS,
+    cls=flags.LibsvmCommand,
+)
 def train(asked: Any) -> None:
     """Run ``clsvm train``."""
     _check_conflicts(asked)
@@ -187,7 +188,7 @@ def _estimator(asked: Any, kernel: Kernel | None, features: int) -> Any:
     return estimator.set_params(kernel=kernel or "precomputed", **solver)
 
 
-def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> NDArray[np.float64]:
+def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) -> Array:
     """Return for each row the prediction of a model of the other folds; with -b 1 the most probable class."""
     import numpy as np
     from sklearn.base import clone
@@ -215,7 +216,7 @@ def _held_out(asked: Any, estimator: Any, rows: _Data, print_lines: PrintLines) 
             warn(f"fold {number}: {fold.fit_report_.status}")
         if asked.probability and of_classes:
 
-            def print_inner(inner: Any, places: NDArray[np.intp], outer: NDArray[np.intp] = train) -> None:
+            def print_inner(inner: Any, places: Array, outer: Array = train) -> None:
                 print_lines(inner, outer[places])
 
             with labelled(f"{name}, probabilities"):

@@ -246,21 +246,15 @@ def test_as_svm_scale(
 
 WRONG = {
     "-l 2 data": "-u: got 1, expected a number above 2, the lower limit",
-    "-l 1 data": "-u: got 1, expected a number above 1",
     "-l -inf data": "-l: got -inf, expected a finite number",
     "-u inf data": "-u: got inf, expected a number above -1",
-    "-u nan data": "-u: got nan",
-    "-u one data": "Invalid value for -u",
     "-l0 data": "got -l0, expected a flag and its value as two words: -l 0",
     "-y 1 0 data": "-y: got 0, expected a second number above 1, the first",
-    "-y -1 -1 data": "-y: got -1, expected a second number above -1",
     "-y -inf 0 data": "-y: got -inf, expected two finite numbers",
     "-y 1 data": "missing argument 'file'",
     "-y 1 two data": "-y: got '1 two', expected two numbers, such as 0 1",
-    "data data -y 1": "-y",
     "-r a -s b data": "-s: expected one of -s and -r, got both",
     "data data": "unexpected extra argument",
-    "-q 1 data": "No such option: -q",
     "": "missing argument 'file'",
 }
 
@@ -276,20 +270,16 @@ def test_a_wrong_command_line(words: str, clsvm: Command, tmp_path: Path) -> Non
 
 BROKEN = {
     "empty": ("", "line 1: got the end of the file, expected x or y"),
-    "other text": ("svm_type c_svc\n", "line 1: got 'svm_type c_svc', expected x or y"),
     "not text": ("".join(map(chr, range(128, 256))) * 9, "line 1: got "),
     "no limits": ("x\n", "line 2: got the end of the file, expected the features' lower and upper limit"),
-    "one limit": ("x\n1\n", "line 2: got '1', expected the features' lower and upper limit"),
     "equal limits": (
         "x\n1 1\n",
         "line 2: got 1 and 1, expected the features' lower and upper limit, the second the larger",
     ),
     "no x": ("y\n0 1\n0 1\n1 0 2\n", "line 4: got '1 0 2', expected x\n"),
-    "ends after y": ("y\n0 1\n0 1\n", "line 4: got the end of the file, expected x\n"),
     "targets' limits": ("y\n1 0\n", "line 2: got 1 and 0, expected the targets' lower and upper limit, the second"),
     "targets' ends": ("y\n0 1\n2 1\n", "line 3: got 2 and 1, expected the targets' minimum and maximum, the second"),
     "text": ("x\n0 1\n\n1 0 z\n", "line 4: got '1 0 z', expected a feature's number, minimum and maximum"),
-    "two numbers": ("x\n0 1\n1 0\n", "line 3: got '1 0', expected a feature's number"),
     "four numbers": ("x\n0 1\n1 0 1 2\n", "line 3: got '1 0 1 2', expected a feature's number"),
     "not finite": ("x\n0 1\n1 0 inf\n", "line 3: got '1 0 inf', expected a feature's number"),
     "turned": ("x\n0 1\n1 3 2\n", "line 3: got minimum 3 above maximum 2, expected a minimum and a maximum"),

@@ -216,8 +216,7 @@ def test_a_parameter_of_the_solver(device: str, monkeypatch: pytest.MonkeyPatch)
 
     app = typer.Typer()
 
-    @app.command()
-    @command(*of_estimators(short=True), *of_estimators())
+    @command("Wait.", *of_estimators(short=True), *of_estimators(), to=app)
     def patient(asked: Any) -> None:
         typer.echo(f"{asked.patience} {asked.tol}")
 
