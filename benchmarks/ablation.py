@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import table
 from benchmarks.command import Asked
-from benchmarks.falkon import BLOCK, FALKON_SETS, TOL, rbf
+from benchmarks.falkon import BLOCK, FALKON_SETS, TOL, NumPyCross
 from benchmarks.sets import MissingSetError
-from benchmarks.table import Row, Shown, shown
+from benchmarks.table import Row, Shown, label, percent, shown
 from clsvm.distribute import call
 from clsvm.gram import layouts
 from clsvm.gram.cross import Cross
@@ -77,51 +76,6 @@ class Posed:
         return replace(self, X=self.X[:n], y=self.y[:n], places=None)
 
 
-class Blocks:
-    """K(X, C) of an rbf kernel in NumPy, made in every pass: what the solver asks of a Cross. Sums over rows are in
-    float64."""
-
-    def __init__(self, X: Any, C: Any, gamma: float, dtype: str) -> None:
-        self._X, self._C, self._gamma, self._real = X.astype(dtype), C.astype(dtype), gamma, np.dtype(dtype)
-        self._cc = np.square(self._C).sum(axis=1)
-        self.n, self.m, self.k, self.passes, self.dtype = len(X), len(C), 1, 0, dtype
-        self._w: Vector = np.ones(self.n)
-
-    def weigh(self, w: Vector | None = None, shares: Vector | None = None) -> None:
-        """Take w (n,) of :meth:`forward_back`; losses that couple outputs there are none."""
-        self._w = np.ones(self.n) if w is None else w.reshape(self.n)
-
-    def forward(self, V: Vector) -> Vector:
-        """Return K V (1, n) of V (1, m)."""
-        T, v = np.empty(self.n), V[0].astype(self._real)
-        self._over(lambda rows, K: T.__setitem__(rows, K @ v))
-        return T[None]
-
-    def back(self, R: Vector) -> Vector:
-        """Return K' R (1, m) of R (1, n)."""
-        return self._summed(lambda rows, K: R[0, rows])
-
-    def forward_back(self, V: Vector) -> Vector:
-        """Return K' (w * (K V)) (1, m) of V (1, m)."""
-        v = V[0].astype(self._real)
-        return self._summed(lambda rows, K: self._w[rows] * (K @ v))
-
-    def _summed(self, values: Callable[[slice, Any], Vector]) -> Vector:
-        out = np.zeros((1, self.m))
-
-        def one(rows: slice, K: Any) -> None:
-            out[0] += K.T @ values(rows, K).astype(self._real)
-
-        self._over(one)
-        return out
-
-    def _over(self, one: Callable[[slice, Any], None]) -> None:
-        self.passes += 1
-        for first in range(0, self.n, BLOCK):
-            rows = slice(first, first + BLOCK)
-            one(rows, rbf(self._X[rows], self._C, self._cc, self._gamma))
-
-
 class OneBlock:
     """A block of all rows, in this thread: :class:`clsvm.distribute.Parts`."""
 
@@ -154,13 +108,13 @@ def measure(asked: Asked) -> dict[str, Any]:
         row["above_least"] = row["objective"] / least - 1
         row["gain"] = before["seconds"]["total"] / row["seconds"]["total"]
     numbers = {"gamma": recipe.gamma, "penalty": recipe.penalty, "tol": TOL}
-    return {"set": name, "n": n, "d": X.shape[1], "centers": len(places), **numbers, "rows": rows}
+    return {"study": "ablation", "set": name, "n": n, "d": X.shape[1], "centers": len(places), **numbers, "rows": rows}
 
 
 def _ablated(part: Part, posed: Posed, X_test: Any, y_test: Any) -> dict[str, Any]:
     _solve(part, posed.first(WARM), most=2)  # builds programs, starts threads
     found, seconds, words = _solve(part, posed, MOST)
-    values = Blocks(X_test, posed.C, posed.gamma, "float32").forward(found.alpha)[0]
+    values = NumPyCross(X_test, posed.C, posed.gamma, "float32").forward(found.alpha)[0]
     kept = ("steps", "newton_steps", "passes", "residual", "objective", "exact")
     row = {"part": part.name, "seconds": seconds, **{key: getattr(found, key) for key in kept}, **words}
     return row | {"converged": found.status.converged, "error": float(np.mean((values > 0) != (y_test > 0)))}
@@ -194,7 +148,7 @@ def _solve(part: Part, posed: Posed, most: int) -> tuple[newton.Result, dict[str
 def _products(part: Part, posed: Posed, stack: ExitStack) -> tuple[Any, Callable[[], Any] | None]:
     """Return K(X, C) as the solver takes it, and what makes the same in float64."""
     if not part.ours:
-        plain = partial(Blocks, posed.X, posed.C, posed.gamma)
+        plain = partial(NumPyCross, posed.X, posed.C, posed.gamma)
         return plain(part.dtype), None if part.dtype == "float64" else partial(plain, "float64")
     stream = stack.enter_context(Stream(posed.device))
     kernel = make("rbf", gamma=posed.gamma)
@@ -216,11 +170,11 @@ def _sampled(cross: Cross, P: Preconditioner, posed: Posed) -> NDArray[np.intp] 
 
 def show(result: Row) -> Shown:
     """Return a row for each part that is added."""
-    columns: tuple[table.Column, ...] = (
+    columns = (
         ("what", "{part}"), ("preconditioner of rows", "{sample}"), ("s of it", "{seconds[preconditioner]:.3g}"),
         ("steps", "{steps}"), ("s of them", "{seconds[conjugate gradients]:.3g}"), ("s in all", "{seconds[total]:.3g}"),
         ("gain", "{gain:.2f}"), ("F above the least", "{above_least:.1e}"),
-        table.percent("test %", "error"),
+        percent("test %", "error"),
     )  # fmt: skip
-    words = f"{table.label(result)}, m = {result['centers']}, residual {result['tol']:g}; gain: over the row before"
+    words = f"{label(result)}, m = {result['centers']}, residual {result['tol']:g}; gain: over the row before"
     return shown(words, columns, result["rows"])

@@ -79,31 +79,30 @@ class Dual:
 
 @dataclass(frozen=True)
 class Checked:
-    """What coefficients are worth: one problem's, or all problems of a model (see `joined`)."""
+    """What coefficients are worth: one problem's, or all problems of a model (see `joined`).
+
+    dual: the objective, as it is maximised. violation: by how much the largest slope of what can shrink exceeds the
+    least slope of what can grow, in the worst group. box: the largest step over a bound, in units of the largest bound.
+    off_sum: the largest difference of a group to its sum, in the same units. size: sum |b|. reach: the most that kernel
+    values of one problem add up to, sum |b| max |K|. offset: by how much the model's offset lies outside of the range
+    that the violation leaves it. open: how wide the range is in which every offset is optimal, the least of all
+    problems. known: whether the model's coefficients tell all of the solution. gap: the relative duality gap;
+    primal - dual where their sum is not positive.
+    """
 
     dual: float
-    """The objective, as it is maximised."""
     primal: float
     violation: float
-    """By how much the largest slope of what can shrink exceeds the least slope of what can grow, in the worst group."""
     box: float
-    """The largest step over a bound, in units of the largest bound."""
     off_sum: float
-    """The largest difference of a group to its sum, in the same units."""
     variables: int
     n_support: int
     size: float
-    """sum |b|."""
     reach: float = 0.0
-    """The most that kernel values of one problem add up to, sum |b| max |K|."""
     offset: float = 0.0
-    """By how much the model's offset lies outside of the range that the violation leaves it."""
     open: float = 0.0
-    """How wide the range is in which every offset is optimal; the least of all problems."""
     known: bool = True
-    """Whether the model's coefficients tell all of the solution."""
     gap: float = field(init=False)
-    """The relative duality gap; primal - dual where their sum is not positive."""
 
     def __post_init__(self) -> None:
         difference, total = self.primal - self.dual, self.primal + self.dual
@@ -148,7 +147,8 @@ def standing(X: Any, problem: Dual, kernel_fn: KernelFn, slack: float = BOUND_SL
 def merged(standings: Sequence[Checked]) -> dict[str, float]:
     """Return what the problems of a model are worth together, as a result file has it."""
     one = joined(standings)
-    return {"dual": one.dual, "violation": one.violation, "box": one.box, "off_sum": one.off_share}
+    figures = {name: getattr(one, name) for name in ("primal", "dual", "gap", "violation", "n_support", "box")}
+    return figures | {"off_sum": one.off_share}
 
 
 def solved(model: Any, X: Any, y: Array, C: float, gamma: float, numbers: bool = False) -> dict[str, float]:
@@ -157,25 +157,23 @@ def solved(model: Any, X: Any, y: Array, C: float, gamma: float, numbers: bool =
     return merged([standing(X, one, rbf) for one in given(model, y, np.full(len(y), C))])
 
 
-def judge(rows: Sequence[dict[str, Any]], tol: float) -> None:
-    """Add what each row of :func:`solved` misses, beside the best dual objective among them."""
-    best = max((row["dual"] for row in rows if "dual" in row), default=0.0)
-    for row in rows:
-        if "dual" in row:
-            off = max(row["box"], row["off_sum"])
-            words = f"constraints off by {off:.1e}" * (not off <= BOUND_SLACK)
-            row["misses"] = [*row.get("misses", []), *_missed(row["dual"], row["violation"], words, best, tol)]
+def judge(rows: Sequence[dict[str, Any]], tol: float, slack: float = BOUND_SLACK) -> None:
+    """Add what each row of :func:`solved` misses, beside the best dual objective among the feasible ones.
 
-
-def _missed(dual: float, violation: float, constraints: str, best: float, tol: float) -> list[str]:
-    found = []
-    if not dual >= best - DUAL * abs(best):
-        found.append(f"dual {dual:.8g} below the best {best:.8g} by more than {DUAL:g}")
-    if constraints:
-        found.append(constraints)
-    if not violation <= VIOLATION * tol:
-        found.append(f"KKT violation {violation:.3g} above {VIOLATION:g} tol = {VIOLATION * tol:.3g}")
-    return found
+    slack: how far bounds and sums may be off.
+    """
+    found = [row for row in rows if "dual" in row]
+    off = {id(row): max(row["box"], row["off_sum"]) for row in found}
+    best = max((row["dual"] for row in found if off[id(row)] <= slack), default=float("nan"))
+    for row in found:
+        rules = {
+            f"dual {row['dual']:.8g} below the best {best:.8g} by more than {DUAL:g}":
+                row["dual"] >= best - DUAL * abs(best),
+            f"constraints off by {off[id(row)]:.1e}": off[id(row)] <= slack,
+            f"KKT violation {row['violation']:.3g} above {VIOLATION:g} tol = {VIOLATION * tol:.3g}":
+                row["violation"] <= VIOLATION * tol,
+        }  # fmt: skip
+        row["misses"] = [*row.get("misses", []), *(words for words, holds in rules.items() if not holds)]
 
 
 def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: float, kernel_fn: KernelFn) -> Checked:
@@ -197,18 +195,6 @@ def recompute(X: Any, y: ArrayLike, C: ArrayLike, coef: ArrayLike, intercept: fl
         raise ValueError(f"expected y of -1 and +1 and one coef for each row, got {y.shape}, {coef.shape}, {X.shape}")
     bounds = np.broadcast_to(np.asarray(C, np.float64), y.shape)
     return standing(X, _side(np.arange(len(y)), y, coef, bounds, True, -intercept), kernel_fn)
-
-
-def judged(checks: Sequence[Checked], C: float, tol: float) -> list[list[str]]:
-    """Return what each of some binary solutions misses, beside the best feasible one among them."""
-    words = [
-        ""
-        if one.off_sum <= 1e-4 and one.box <= 1e-5
-        else f"constraints: |sum y alpha| {C * one.off_sum:.2g}, box {C * one.box:.2g} for C = {C:g}"
-        for one in checks
-    ]
-    best = max((one.dual for one, off in zip(checks, words, strict=True) if not off), default=float("nan"))
-    return [_missed(one.dual, one.violation, off, best, tol) for one, off in zip(checks, words, strict=True)]
 
 
 # From a problem and K b to its check

@@ -1,13 +1,12 @@
-"""Commands as records, the options that several take, sets in processes of their own, machine and versions."""
+"""Commands and their parts as records, options that several take, sets in processes of their own, the machine."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,25 +23,32 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Command:
-    """One benchmark.
+class Part:
+    """What is measured together.
 
-    options: beside --device and --out. measure: returns the figures, JSON-ready. show: returns their tables.
-    holds: whether ours is right. draw: writes a picture to a file.
+    measure: returns the figures, JSON-ready. show: returns their tables. holds: whether ours is right. draw: writes a
+    picture to a file.
     """
 
-    name: str
-    help: str
-    options: Sequence[Option]
-    measure: Callable[[Asked], Row]
+    measure: Callable[..., Row]
     show: Callable[[Row], Shown | list[Shown]]
     holds: Callable[[Row], bool] = lambda result: True
     draw: Callable[[Row, Path], None] | None = None
 
-    def tables(self, result: Row) -> list[Shown]:
-        """Return the tables of a result."""
-        made = self.show(result)
-        return made if isinstance(made, list) else [made]
+
+@dataclass(frozen=True)
+class Command:
+    """One benchmark: its options beside --device and --out, its parts by what ``which`` says of options or a result."""
+
+    name: str
+    help: str
+    options: Sequence[Option]
+    parts: Part | Mapping[Any, Part]
+    which: Callable[[Row], Any] = lambda given: None
+
+    def part(self, given: Row) -> Part:
+        """Return the part that options ask for, or whose result it is."""
+        return self.parts if isinstance(self.parts, Part) else self.parts[self.which(given)]
 
 
 def option(*flags: str, **given: Any) -> Option:
@@ -54,7 +60,7 @@ def several(flag: str, known: Sequence[str], default: Sequence[str] | None, word
     """Return an option that takes a comma-separated list of known names."""
 
     def parse(text: str) -> list[str]:
-        found = [name for name in text.split(",") if name]
+        found = [name.strip() for name in text.split(",") if name.strip()]
         for name in found:
             if name not in known:
                 raise argparse.ArgumentTypeError(f"unknown name {name!r}; there are {', '.join(known)}")
@@ -99,11 +105,7 @@ def in_own_process(measure: Callable[[str, Asked], Row], name: str, asked: Asked
 
 def each_set(measure: Callable[[str, Asked], Row]) -> Callable[[Asked], Row]:
     """Return what measures each of the sets asked for in its own process."""
-    return functools.partial(_each_set, measure)
-
-
-def _each_set(measure: Callable[[str, Asked], Row], asked: Asked) -> Row:
-    return {"sets": [in_own_process(measure, name, asked) for name in asked.sets]}
+    return lambda asked: {"sets": [in_own_process(measure, name, asked) for name in asked.sets]}
 
 
 def machine() -> dict[str, str | int | float]:

@@ -9,7 +9,7 @@ what the kernel function costs, is the time that it adds to the linear one's at 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,18 +18,20 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
 
 import clsvm
 from benchmarks import sets, solvers, table
 from benchmarks.bench import Laid
-from benchmarks.command import DATA, Asked, Command, number, option, peers, repeats, sets_of
+from benchmarks.command import DATA, Asked, Command, Part, number, option, peers, repeats, sets_of
 from benchmarks.solvers import Answer, Contestant, Worker, turns
-from benchmarks.table import Row, Shown, shown
+from benchmarks.table import Row, Shown, picture, shown
 from clsvm.gram.sums import Sums
-from clsvm.kernels import Kernel, make
+from clsvm.kernels import make
 from clsvm.opencl.stream import Stream
 
 Split = tuple[Any, Any, Any, Any]
@@ -58,31 +60,25 @@ def _split(X: Any, y: Any) -> Split:
 
 
 def _regression(name: str, folder: Path | None) -> Split:
-    X, y, X_test, y_test = sets.load_task(name, folder)
+    X, y, X_test, y_test = sets.load(name, folder).split
     rows = np.concatenate([part.toarray() if sp.issparse(part) else part for part in (X, X_test)])
     targets = np.concatenate([y, y_test])
     return _split(_standard(rows), (targets - targets.mean()) / targets.std())
 
 
-def _file(name: str, folder: Path | None) -> Any:
-    if folder is None or not (folder / name).exists():
-        raise sets.MissingSetError(f"{name} is not there: --data names its folder")
-    return np.load(folder / name)
-
-
 def _kin40k(folder: Path | None) -> Split:
-    found = _file("kin40k.npz", folder)
+    found = sets.archive(folder, "kin40k.npz")
     return _split(found["X"].astype(np.float32), found["y"].ravel().astype(np.float64))
 
 
 def _mnist(folder: Path | None) -> Split:
-    found = _file("mnist.npz", folder)
+    found = sets.archive(folder, "mnist.npz")
     X, X_test = (found[f"X_{part}"].reshape(-1, 784) / np.float32(255) for part in ("train", "test"))
     return X, found["y_train"], X_test, found["y_test"]
 
 
 def _covtype(folder: Path | None) -> Split:
-    found = _file("covtype_full.npz", folder)
+    found = sets.archive(folder, "covtype_full.npz")
     return _split(_standard(found["X"]), np.where(found["y"] == 2, 1, -1))
 
 
@@ -114,20 +110,26 @@ def falkon_set(name: str, asked: Asked) -> Row:
     X, y, X_test, y_test = recipe.make(asked.data)
     X, y = X[: asked.rows], y[: asked.rows]
     classes = len(np.unique(y)) <= 20
+    # the rows that Nystroem takes with random_state=0, which needs m x m values and their SVD to say so
+    drawn = np.random.RandomState(0).permutation(len(X))[:m]
     given = {
-        "center_selection": X[np.sort(drawn(len(X), m))], "gamma": recipe.gamma, "penalty": recipe.penalty,
+        "center_selection": X[np.sort(drawn)], "gamma": recipe.gamma, "penalty": recipe.penalty,
         "fit_intercept": False, "tol": TOL, "device": asked.device,
     }  # fmt: skip
-    models = {"squared": (clsvm.FalkonClassifier if classes else clsvm.FalkonRegressor)(**given)}
+    alpha = recipe.penalty * len(y)
+    ridge = (RidgeClassifier if classes else Ridge)(alpha=alpha, fit_intercept=False)
+    models = {"squared": ((clsvm.FalkonClassifier if classes else clsvm.FalkonRegressor)(**given), ridge)}
     if recipe.logistic:
-        models["logistic"] = clsvm.LogisticFalkonClassifier(**given)
+        direct = LogisticRegression(C=1 / alpha, fit_intercept=False, **PRECISE)
+        models["logistic"] = clsvm.LogisticFalkonClassifier(**given), direct
     entered = solvers.entered([peer for peer in asked.peers if peer == "nystroem"], X, asked.repeats)
     rows_of = {form: (solvers.formed(X, form), solvers.formed(X_test, form)) for _, form, _ in entered}
     found: list[Row] = []
-    for loss, model in models.items():
-        direct = partial(_direct, Nystroem(gamma=recipe.gamma, n_components=m, random_state=0), loss, recipe.penalty)
+    for loss, (ours, linear) in models.items():
+        features = Nystroem(gamma=recipe.gamma, n_components=m, random_state=0)
+        by_name = {"clsvm": ours, "nystroem": make_pipeline(features, linear)}
         made = [
-            Contestant(who, form, count, Worker(0, _fitting, model if who == "clsvm" else direct, rows_of[form][0], y))
+            Contestant(who, form, count, Worker(0, _fitting, by_name[who], rows_of[form][0], y))
             for who, form, count in entered
         ]
         for one in turns(made):
@@ -135,9 +137,9 @@ def falkon_set(name: str, asked: Asked) -> Row:
         rows = []
         for one in made:
             rows.append({"solver": one.name, "form": one.form, "loss": loss} | one.row())
-            if (answer := one.ask("answer")) is not None:
-                rows[-1]["score"] = score(answer, rows_of[one.form][1], y_test, classes)
-        rows[0]["report"] = model.fit_report_.to_dict()
+            if (model := one.ask("model")) is not None:
+                rows[-1]["score"] = score(model.predict, rows_of[one.form][1], y_test, classes)
+        rows[0]["report"] = ours.fit_report_.to_dict()
         least = min((row["score"] for row in rows[1:] if "score" in row), default=np.inf)
         for row in rows[1:]:
             if not near(row.get("score", least), least):
@@ -146,42 +148,16 @@ def falkon_set(name: str, asked: Asked) -> Row:
     return {"set": name, "n": len(y), "d": X.shape[1], "gamma": recipe.gamma, "penalty": recipe.penalty, "rows": found}
 
 
-def drawn(n: int, m: int) -> Any:
-    """Return the rows that Nystroem takes with random_state=0, which needs m x m values and their SVD to say so."""
-    return np.random.RandomState(0).permutation(n)[:m]
-
-
 def _fitting(model: Any, X: Any, y: Any) -> Answer:
-    """Return what answers "fit" with seconds and "answer" with what predicts. model: ours, or a function of X and y."""
-    found: Callable[[Any], Any] | None = None
+    """Return what answers "fit" with the seconds of another fit, and "model" with the model."""
 
     def answer(question: Any) -> Any:
-        nonlocal found
         if question != "fit":
-            return found
+            return model
         gc.collect()
-        began = perf_counter()
-        found = model.fit(X, y).predict if hasattr(model, "fit") else model(X, y)
-        return perf_counter() - began
+        return seconds_of(lambda: model.fit(X, y))
 
     return answer
-
-
-def _direct(features: Nystroem, loss: str, penalty: float, X: Any, y: Any) -> Callable[[Any], Any]:
-    """Fit features of the inducing points and a linear model of them: the same objective, solved directly."""
-    Z, kinds = features.fit_transform(X), np.unique(y)
-    if loss == "logistic":
-        linear: Any = LogisticRegression(C=1 / (penalty * len(y)), fit_intercept=False, **PRECISE).fit(Z, y)
-        return lambda rows: linear.predict(features.transform(rows))
-    ridge = Ridge(alpha=penalty * len(y), fit_intercept=False)
-    if len(kinds) > 20:
-        ridge.fit(Z, y)
-        return lambda rows: ridge.predict(features.transform(rows))
-    if len(kinds) == 2:
-        ridge.fit(Z, np.where(y == kinds[1], 1.0, -1.0))
-        return lambda rows: kinds[(ridge.predict(features.transform(rows)) > 0).astype(int)]
-    ridge.fit(Z, np.where(y[:, None] == kinds, 1.0, -1.0))
-    return lambda rows: kinds[ridge.predict(features.transform(rows)).argmax(axis=1)]
 
 
 def score(answer: Callable[[Any], Any], X: Any, y: Any, classes: bool) -> float:
@@ -204,7 +180,7 @@ def _losses(result: Row) -> list[Row]:
     ]
 
 
-def holds(result: Row) -> bool:
+def _holds(result: Row) -> bool:
     """Return whether ours converged, to errors within 1 % of the peer's (of classes within 0.2 points)."""
     for one in _losses(result):
         ours, *others = table.best_forms(one["rows"])
@@ -224,45 +200,73 @@ def _show(result: Row) -> Shown:
     return shown(words, columns, rows, *notes, left=3)
 
 
+# The product.
+
 FEATURES, OUTPUTS = (3, 10, 28, 90, 784), (1, 10)
 PRODUCT = 100_000, 2000  # rows and inducing points
-BLOCK, KEOPS = 4096, 90  # rows of NumPy's; features that KeOps is tried with at most: it is made for few
+BLOCK, PROBE = 4096, 1000  # rows of NumPy's; rows that say what a pass of KeOps takes
+LIMIT = 60.0  # seconds of a pass of KeOps at most
 
 
 def product(asked: Asked) -> Row:
-    """Return the seconds of a pass for each number of features and outputs; float32, rbf."""
-    rng, rows, (n, m) = np.random.default_rng(0), list[Row](), PRODUCT
-    for d in FEATURES:
-        X = rng.random((n, d), np.float32)
-        C, gamma = X[:m].copy(), 1.0 / d
-        for k in OUTPUTS:
-            V, A, B = rng.normal(size=(k, m)), np.ones((2048, 2048), np.float32), np.ones(1 << 26, np.float32)
-            rate, copied = 2048**3 / best(partial(np.matmul, A, A), 5), B.nbytes / best(B.sum, 3)
-            seconds = {"clsvm": best(_ours(X, m, V, make("rbf", gamma=gamma), asked.device), asked.repeats)}
-            linear = best(_ours(X, m, V, make("linear"), asked.device), asked.repeats)
-            if "numpy" in asked.peers:
-                seconds["numpy"] = best(partial(by_blocks, X, C, V, gamma), max(2, asked.repeats // 2))
-            if "keops" in asked.peers and d <= KEOPS:
-                seconds["keops"] = best(keops(X, C, V, gamma), max(2, asked.repeats // 2))
-            c = max(0.0, seconds["clsvm"] - linear) * rate / (n * m)
-            floor = max(n * m * (d + c + 2 * k) / rate, X.nbytes / copied)
-            rows.append({"d": d, "k": k, "seconds": seconds, "c": c, "floor": floor, "fma": rate, "copy": copied})
-    return {"n": n, "m": m, "rows": rows}
+    """Time a pass for each number of features and outputs; float32, rbf."""
+    rows = [_pass(d, k, *PRODUCT, asked) for d in FEATURES for k in OUTPUTS]
+    return {"n": PRODUCT[0], "m": PRODUCT[1], "rows": rows}
 
 
-def best(call: Callable[[], Any], repeats: int) -> float:
-    """Return the least seconds of some calls after a first."""
+def features(asked: Asked, every: Sequence[int]) -> Row:
+    """Time a pass with one output for each number of features."""
+    n, m = asked.rows or PRODUCT[0], asked.centers or PRODUCT[1]
+    return {"n": n, "m": m, "rows": [_pass(d, 1, n, min(n, m), asked) for d in every]}
+
+
+def _pass(d: int, k: int, n: int, m: int, asked: Asked) -> Row:
+    """Time a pass of each, in turns. KeOps gets so many rows that one is within the limit; its seconds are for all."""
+    rng, gamma = np.random.default_rng(0), 1.0 / d
+    X, V = rng.random((n, d), np.float32), rng.normal(size=(k, m))
+    C, A, B = X[:m].copy(), np.ones((2048, 2048), np.float32), np.ones(1 << 26, np.float32)
+    calls, rows = {"clsvm": _ours(X, V, "rbf", asked.device, gamma=gamma)}, {"clsvm": n}
+    if "numpy" in asked.peers:
+        calls["numpy"], rows["numpy"] = partial(NumPyCross(X, C, gamma, "float32").forward_back, V), n
+    if "keops" in asked.peers:
+        probe = min(PROBE, n)
+        least = best({"keops": keops(X[:probe], C, V, gamma)}, 2)["keops"]
+        rows["keops"] = int(min(n, max(probe, probe * getattr(asked, "limit", LIMIT) / least)))
+        calls["keops"] = keops(X[: rows["keops"]], C, V, gamma)
+    ours, *others = (np.asarray(call(), np.float64).reshape(k, m) for name, call in calls.items() if rows[name] == n)
+    apart = max((float(np.abs(one - ours).max() / np.abs(one).max()) for one in others), default=None)
+    seconds = {name: spent * n / rows[name] for name, spent in best(calls, asked.repeats).items()}
+    limits: dict[str, Callable[[], Any]] = {
+        "linear": _ours(X, V, "linear", asked.device),
+        "product": partial(np.matmul, A, A),
+        "copy": B.sum,
+    }
+    spent = best(limits, 3)
+    rate, copied = 2048**3 / spent["product"], B.nbytes / spent["copy"]
+    c = max(0.0, seconds["clsvm"] - spent["linear"]) * rate / (n * m)
+    floor = max(n * m * (d + c + 2 * k) / rate, X.nbytes / copied)
+    measured = {"seconds": seconds, "rows": rows, "apart": apart}
+    return {"d": d, "k": k, **measured, "c": c, "floor": floor, "fma": rate, "copy": copied}
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    """Return how long one call takes."""
+    began = perf_counter()
     call()
-    spent = []
-    for _ in range(repeats):
-        began = perf_counter()
+    return perf_counter() - began
+
+
+def best(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the least seconds of each call after a first, in turns."""
+    for call in calls.values():
         call()
-        spent.append(perf_counter() - began)
-    return min(spent)
+    spent = [{name: seconds_of(call) for name, call in calls.items()} for _ in range(repeats)]
+    return {name: min(turn[name] for turn in spent) for name in calls}
 
 
-def _ours(X: Any, m: int, V: Any, kernel: Kernel, device: Any) -> Callable[[], Any]:
-    return partial(passing(Laid.by(Stream(device), X, kernel), m, len(V)).forward_back, V)
+def _ours(X: Any, V: Any, kernel: str, device: Any, **numbers: float) -> Callable[[], Any]:
+    k, m = V.shape
+    return partial(passing(Laid.by(Stream(device), X, make(kernel, **numbers)), m, k).forward_back, V)
 
 
 def passing(laid: Laid, m: int, k: int) -> Sums:
@@ -273,48 +277,86 @@ def passing(laid: Laid, m: int, k: int) -> Sums:
     return Sums(gram, panel, m, k)
 
 
-def by_blocks(X: Any, C: Any, V: Any, gamma: float) -> Any:
-    """Return the product (m, k) of X (n, d), C (m, d) and V (k, m) by NumPy."""
-    cc, weights, out = np.square(C).sum(axis=1), V.T.astype(np.float32), 0.0
-    for first in range(0, len(X), BLOCK):
-        K = rbf(X[first : first + BLOCK], C, cc, gamma)
-        out = out + K.T @ (K @ weights)
-    return out
+class NumPyCross:
+    """K(X, C) of an rbf kernel in NumPy, made by blocks in every pass: what the solver asks of a Cross. Sums over rows
+    are in float64."""
 
+    def __init__(self, X: Any, C: Any, gamma: float, dtype: str) -> None:
+        self._X, self._C, self._gamma, self._real = X.astype(dtype), C.astype(dtype), gamma, np.dtype(dtype)
+        self._cc = np.square(self._C).sum(axis=1)
+        self.n, self.m, self.k, self.passes, self.dtype = len(X), len(C), 1, 0, dtype
+        self.weigh()
 
-def rbf(x: Any, C: Any, cc: Any, gamma: float) -> Any:
-    """Return K(x, C) by NumPy. cc: the squared lengths of the rows of C."""
-    return np.exp(-gamma * (np.square(x).sum(axis=1)[:, None] + cc - 2 * (x @ C.T)))
+    def weigh(self, w: Any = None, shares: Any = None) -> None:
+        """Take w (n,) of :meth:`forward_back`; losses that couple outputs there are none."""
+        self._w = np.ones(self.n) if w is None else w.reshape(self.n)
+
+    def forward(self, V: Any) -> NDArray[np.float64]:
+        """Return K V (k, n) of V (k, m)."""
+        v = V.T.astype(self._real)
+        return np.concatenate([K @ v for _, K in self._blocks()]).T.astype(np.float64)
+
+    def back(self, R: Any) -> NDArray[np.float64]:
+        """Return K' R (k, m) of R (k, n)."""
+        return self._summed((K, R[:, rows].T) for rows, K in self._blocks())
+
+    def forward_back(self, V: Any) -> NDArray[np.float64]:
+        """Return K' (w * (K V)) (k, m) of V (k, m)."""
+        v = V.T.astype(self._real)
+        return self._summed((K, self._w[rows, None] * (K @ v)) for rows, K in self._blocks())
+
+    def _summed(self, parts: Iterable[tuple[Any, Any]]) -> NDArray[np.float64]:
+        out = 0.0
+        for K, values in parts:
+            out = out + (K.T @ values.astype(self._real)).astype(np.float64)
+        return np.asarray(out).T
+
+    def _blocks(self) -> Iterator[tuple[slice, Any]]:
+        self.passes += 1
+        for first in range(0, self.n, BLOCK):
+            rows = slice(first, first + BLOCK)
+            x = self._X[rows]
+            distances = np.square(x).sum(axis=1)[:, None] + self._cc - 2 * (x @ self._C.T)
+            yield rows, np.exp(-self._gamma * distances)
 
 
 def keops(X: Any, C: Any, V: Any, gamma: float) -> Callable[[], Any]:
-    """Return a call of the product of X (n, d), C (m, d) and V (k, m) in float32."""
+    """Return a call of the product (k, m) of X (n, d), C (m, d) and V (k, m) in float32."""
     from pykeops.numpy import LazyTensor
 
     x, c, weights = LazyTensor(X[:, None, :]), LazyTensor(C[None, :, :]), np.ascontiguousarray(V.T, np.float32)
     K = (-((x - c) ** 2).sum(-1) * np.float32(gamma)).exp()
-    return lambda: K.T @ np.ascontiguousarray(K @ weights)
+    return lambda: (K.T @ np.ascontiguousarray(K @ weights)).T
 
 
-def milliseconds(names: Sequence[str]) -> list[table.Column]:
-    """Return a column of each solver's milliseconds."""
-    return [(name, lambda row, name=name: f"{1e3 * row['seconds'][name]:.3g}") for name in names]  # type: ignore[misc]
+def show_passes(result: Row) -> Shown:
+    """Return milliseconds of a pass, for each number of features and outputs."""
 
+    def milliseconds(name: str) -> table.Column:
+        return name, lambda row: f"{1e3 * row['seconds'][name]:.3g}"
 
-def _show_product(result: Row) -> Shown:
     columns = (
-        ("d", "{d}"), ("k", "{k}"), *milliseconds([*result["rows"][0]["seconds"]]),
-        ("floor", lambda row: f"{1e3 * row['floor']:.0f}"),
+        ("d", "{d}"), ("k", "{k}"), *map(milliseconds, result["rows"][0]["seconds"]),
+        ("KeOps / ours", lambda row: f"{row['seconds']['keops'] / row['seconds']['clsvm']:.1f}"),
+        ("KeOps' rows", "{rows[keops]}"), ("floor", lambda row: f"{1e3 * row['floor']:.0f}"),
         ("times floor", lambda row: f"{row['seconds']['clsvm'] / row['floor']:.2f}"), ("c", "{c:.0f}"),
     )  # fmt: skip
     words = f"K'(w * (K V)), n = {result['n']}, m = {result['m']}, float32: milliseconds of a pass"
     return shown(words, columns, result["rows"], left=0)
 
 
-def _measure(asked: Asked) -> Row:
-    if asked.product:
-        return product(asked)
-    return {"centers": asked.centers, "sets": [falkon_set(name, asked) for name in asked.sets]}
+def passes_hold(result: Row) -> bool:
+    """Return whether the products of all are the same to rounding."""
+    return all((row.get("apart") or 0.0) < 1e-4 for row in result["rows"])
+
+
+def draw_passes(result: Row, path: Path) -> None:
+    """Draw seconds over features."""
+    with picture(result, path) as (axes,):
+        for name in result["rows"][0]["seconds"]:
+            points = [(row["d"], row["seconds"][name]) for row in result["rows"] if name in row["seconds"]]
+            axes.loglog(*zip(*points, strict=True), marker="o", label=name)
+        axes.set(title=f"K'(K v), n = {result['n']}, m = {result['m']}", xlabel="features d", ylabel="seconds")
 
 
 COMMAND = Command(
@@ -325,7 +367,13 @@ COMMAND = Command(
         number("--centers", 2000, "m"), number("--rows", None, "rows of a set at most"),
         option("--product", action="store_true", help="the product alone, for features 3 to 784"), repeats(3), DATA,
     ),
-    _measure,
-    lambda result: _show(result) if "sets" in result else _show_product(result),
-    lambda result: "sets" not in result or holds(result),
+    {
+        "sets": Part(
+            lambda asked: {"centers": asked.centers, "sets": [falkon_set(name, asked) for name in asked.sets]},
+            _show,
+            _holds,
+        ),
+        "product": Part(product, show_passes, passes_hold),
+    },
+    lambda given: "product" if given.get("product", "sets" not in given) else "sets",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from benchmarks.command import Asked, Command, option, repeats
+from benchmarks.command import Asked, Command, Part, option, repeats
 from benchmarks.table import Row, Shown, shown
 
 NAMED = re.compile(r"\b(SVC|NuSVC|SVR|NuSVR|OneClassSVM)\(")
@@ -112,7 +112,5 @@ COMMAND = Command(
         option("--scripts", default="", help="a regular expression of paths in it"),
         repeats(3, "runs of each script, each way"),
     ),
-    measure,
-    _show,
-    lambda result: not any(row["failed"] or row["differing"] for row in result["rows"]),
+    Part(measure, _show, lambda result: not any(row["failed"] or row["differing"] for row in result["rows"])),
 )

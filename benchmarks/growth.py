@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from benchmarks.command import (
     PLOT,
     Asked,
     Command,
+    Part,
     in_own_process,
     number,
     option,
@@ -31,6 +31,7 @@ from benchmarks.command import (
     repeats,
     sets_of,
 )
+from benchmarks.fits import LOOSE
 from benchmarks.solvers import Answer, Contestant, at_work
 from benchmarks.table import Row, Shown, picture, shown
 
@@ -38,15 +39,6 @@ FIRST = 1000  # rows of the first fits
 UPPER = 4  # points of an exponent
 ONCE, TWICE = 1 / 2, 1 / 6  # of the limit: a first fit that takes longer is the only one; more than two only below this
 ALL = 1.5  # times the last number of rows: a set that has more is fitted whole as well
-
-
-def problem_of(name: str, folder: Path | None) -> tuple[Any, Any, float]:
-    """Return X (n, d), y of -1 and +1, gamma: all of covertype, or a set of benchmarks.sets."""
-    if name == "covtype":
-        X, y = sets.covertype(None, folder)
-        return X.astype(np.float64), y.astype(np.float64), 1.0
-    one = sets.load(name, folder)
-    return one.X, one.y, one.gamma
 
 
 def sizes(n: int) -> Iterator[int]:
@@ -61,7 +53,8 @@ def sizes(n: int) -> Iterator[int]:
 
 def solver(name: str, asked: Asked, which: str, form: str) -> Answer:
     """Return what answers a number of rows with the seconds of a fit, "solution" with what the last one found."""
-    X, y, gamma = problem_of(name, asked.data)
+    one = sets.load(name, asked.data)
+    X, y, gamma = one.X, one.y, one.gamma
     X, given, model = solvers.formed(X, form), solvers.parameters(asked.C, gamma), None
 
     def answer(question: Any) -> Any:
@@ -77,8 +70,8 @@ def solver(name: str, asked: Asked, which: str, form: str) -> Answer:
 
 def series(name: str, asked: Asked) -> Row:
     """Return the fits of each number of rows, and the exponents of each solver, by its own and by common ones."""
-    problem = problem_of(name, asked.data)
-    X, y, gamma = problem
+    problem = sets.load(name, asked.data)
+    X, y, gamma = problem.X, problem.y, problem.gamma
     points: list[Row] = []
     entered = [(*one, (name, asked, *one[:2])) for one in solvers.entered(asked.peers, X, asked.repeats)]
     with at_work(asked.limit, solver, entered) as made:
@@ -94,7 +87,7 @@ def series(name: str, asked: Asked) -> Row:
     }  # fmt: skip
 
 
-def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], asked: Asked) -> list[Row]:
+def _rows(going: list[Contestant], n: int, problem: sets.Problem, asked: Asked) -> list[Row]:
     for one in going:
         one.seconds = []
     for _ in range(asked.repeats):
@@ -102,16 +95,13 @@ def _rows(going: list[Contestant], n: int, problem: tuple[Any, Any, float], aske
             most = asked.limit * (TWICE if len(one.seconds) > 1 else ONCE) or np.inf
             if min(one.seconds, default=0.0) <= most:
                 one.time(n)
-    X, y, gamma = problem
-    rbf, rows, checks = check.kernel("rbf", gamma=gamma), [], []
+    X, y, gamma = problem.X, problem.y, problem.gamma
+    rows: list[Row] = []
     for one in going:
-        if (found := one.ask("solution")) is not None:
-            given = check.full_coef(found, n), float(found.intercept_[0])
-            checks.append(check.recompute(X[:n], y[:n], asked.C, *given, rbf))
-        rows.append(one.row() | {"misses": []})
-    solved = [row for row in rows if not row["failed"]]
-    for row, found, misses in zip(solved, checks, check.judged(checks, asked.C, solvers.TOL), strict=True):
-        row |= asdict(found) | {"misses": misses}
+        found = one.ask("solution")
+        solved = {} if found is None else check.solved(found, X[:n], y[:n], asked.C, gamma)
+        rows.append(one.row() | {"misses": []} | solved)
+    check.judge(rows, solvers.TOL, LOOSE)
     return rows
 
 
@@ -202,14 +192,11 @@ COMMAND = Command(
     "growth",
     "seconds of a fit over the rows, ours and the peers', with exponents",
     (
-        sets_of(("covtype", *sets.SETS), ("covtype", "mnist8")),
+        sets_of(sets.BINARY, ("covtype", "mnist8")),
         option("--C", type=float, nargs="+", default=[1.0, 100.0], help="a series for each"),
         number("--rows", None, "of a fit at most"),
         number("--limit", 60.0, "seconds of a fit, which end a solver's series; 0: none, in one process"),
         peers(), DATA, repeats(3, "fits of each solver, one or two where it is slow"), PLOT,
     ),
-    _measure,
-    _show,
-    _holds,
-    draw,
+    Part(_measure, _show, _holds, draw),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks import table
 from benchmarks.bench import TOLERANCE, Bench, Clock, Peaks
-from benchmarks.command import PLOT, Asked, Command, option
+from benchmarks.command import PLOT, Asked, Command, Part, option
 from benchmarks.rungs import FORMS, RUNGS, Extremes, Matrix, Problem, Ready, shapes
 from benchmarks.table import Row, Shown, picture, shown
 from clsvm import SVC
@@ -154,34 +154,31 @@ def _sweep(bench: Bench, sizes: Sizes, n: int) -> Row:
 
 
 def _reductions(bench: Bench, sizes: Sizes, peaks: Peaks) -> Row:
-    rows, rates = reductions(bench, sizes.reduced, peaks, sizes.seconds)
+    """Return a row for every form at every size in its best shape, and the peaks that took turns with them."""
+    most = max(sizes.reduced)
+    with bench.section() as part:
+        numbers = np.random.default_rng(0).standard_normal(most, np.float32)
+        x = part.stream.upload(numbers)
+        forms = {form.name: [Extremes(part, form, most, shape) for shape in shapes(part)] for form in FORMS}
+        every = {(name, n): {one.shape: one for one in some} for n in sizes.reduced for name, some in forms.items()}
+        launches = {
+            f"{name} {n} {shape}": one.launch(x, n) for (name, n), some in every.items() for shape, one in some.items()
+        }
+        clock = Clock(sizes.seconds)
+        clock.run(part, peaks.launches | launches)
+        rates, rows = peaks.rates(clock), []
+        for (name, n), some in every.items():
+            spent = {shape: clock.best[f"{name} {n} {shape}"] for shape in some}
+            best = min(spent, key=spent.__getitem__)
+            launches[f"{name} {n} {best}"]()
+            seconds = spent[best]
+            row = {"n": n, "name": name, "lanes": best.lanes, "seconds": seconds, "gbs": 4e-9 * n / seconds}
+            row |= {"right": some[best].right(numbers[:n]), "of_bandwidth": row["gbs"] / rates["read_gbs"]}
+            rows.append(row)
     return {"peaks": rates, "rows": rows}
 
 
-def reductions(bench: Bench, sizes: tuple[int, ...], peaks: Peaks, seconds: float) -> tuple[list[Row], Row]:
-    """Return a row for every form at every size in its best shape, and the peaks that took turns with them."""
-    with bench.section() as part:
-        numbers = np.random.default_rng(0).standard_normal(max(sizes), np.float32)
-        x = part.stream.upload(numbers)
-        forms = {form.name: [Extremes(part, form, max(sizes), shape) for shape in shapes(part)] for form in FORMS}
-        launches = {
-            f"{name} {n} {one.shape}": one.launch(x, n) for n in sizes for name, some in forms.items() for one in some
-        }
-        clock = Clock(seconds)
-        clock.run(part, peaks.launches | launches)
-        rates, rows = peaks.rates(clock), []
-        for n in sizes:
-            for name, tried in forms.items():
-                keys = {f"{name} {n} {one.shape}": one for one in tried}
-                best = min(keys, key=lambda key: clock.best[key])
-                launches[best]()
-                row = {"n": n, "name": name, "lanes": keys[best].shape.lanes, "seconds": clock.best[best]}
-                row |= {"right": keys[best].right(numbers[:n]), "gbs": 4e-9 * n / clock.best[best]}
-                rows.append(row | {"of_bandwidth": row["gbs"] / rates["read_gbs"]})
-    return rows, rates
-
-
-def inner_steps(device: Any, n: int, W: int, max_time: float | None = None) -> Row:
+def inner_steps(device: Any, n: int, W: int) -> Row:
     """Return microseconds of an inner step, and of each part of a working set of W rows, of the best of three fits.
 
     The data are noisy, so that a working set needs hundreds of steps.
@@ -193,7 +190,7 @@ def inner_steps(device: Any, n: int, W: int, max_time: float | None = None) -> R
     for _ in range(3):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = SVC(C=10, gamma=0.05, working_set_size=W, max_iter=200 * n, max_time=max_time, device=device)
+            model = SVC(C=10, gamma=0.05, working_set_size=W, max_iter=200 * n, device=device)
             report = model.fit(X, y).fit_report_
         steps, sets, spent = report.steps, report.outer_steps, report.seconds
         row = {"W": report.working_set_size, "steps": steps, "working_sets": sets, "status": report.status}
@@ -272,8 +269,5 @@ COMMAND = Command(
     "ladder",
     "kernel rows in ever better ways, and reductions, against the device's peaks",
     (option("--sizes", choices=tuple(SIZES), default="full", help="full takes some minutes"), PLOT),
-    measure,
-    show,
-    _holds,
-    draw,
+    Part(measure, show, _holds, draw),
 )

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import clsvm
 from benchmarks import table
 from benchmarks.boostsvm import cases
-from benchmarks.command import DATA, Asked, Command, each_set, number, option, repeats, sets_of
+from benchmarks.command import DATA, Asked, Command, Part, each_set, number, option, repeats, sets_of
 from benchmarks.predict import STATUS, resident
 from benchmarks.solvers import later
 from benchmarks.table import Row, Shown, shown
@@ -146,9 +146,7 @@ LARGER = Command(
         sets_of(SETS, SETS), repeats(3, "fits of each kind"), DATA,
         number("--bytes", 8.8e9, "of the file of huge, which is written to the folder for temporary files"),
     ),
-    each_set(larger_set),
-    _show,
-    lambda result: all(right(one) for one in result["sets"]),
+    Part(each_set(larger_set), _show, lambda result: all(right(one) for one in result["sets"])),
 )  # fmt: skip
 
 
@@ -244,7 +242,9 @@ OUTOFCORE = Command(
         option("--dtypes", nargs="+", choices=tuple(APART_BY), default=list(APART_BY), help="of them"),
         repeats(3, "runs of each after the first"),
     ),
-    outofcore,
-    _show_outofcore,
-    lambda result: all(row["same"] and row["apart"] <= APART_BY[row["dtype"]] for row in result["rows"]),
+    Part(
+        outofcore,
+        _show_outofcore,
+        lambda result: all(row["same"] and row["apart"] <= APART_BY[row["dtype"]] for row in result["rows"]),
+    ),
 )

@@ -27,12 +27,11 @@ import scipy.sparse as sp
 
 import clsvm
 from benchmarks import check, sets, solvers, table
-from benchmarks.command import DATA, Asked, Command, each_set, in_own_process, number, peers, repeats, sets_of
+from benchmarks.command import DATA, Asked, Command, Part, each_set, in_own_process, number, peers, repeats, sets_of
 from benchmarks.solvers import Answer, at_work, later, turns
 from benchmarks.table import Row, Shown, shown
 
 SETS = ("mnist", "a9a", "letter", "news20_bydate")
-KNOWN = (*SETS, "pendigits", *(name for name in sets.BUNDLED_TASKS if sets.TASK_SETS[name].target == "classes"))
 CALLS = ("predict", "decision_function")
 APART = 1e-4  # of decision values, in float32
 FASTER = 4.0  # times, that oneDAL is to take longer
@@ -41,13 +40,11 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def load(name: str, folder: Path | None) -> sets.Problem:
     """Return all rows of a set of classes with its labels; rows that are hardly sparse become an array."""
-    if name == "mnist":
-        return replace(sets.load_multiclass(name, folder), C=1.0)
-    recipe = sets.TASK_SETS[name]
-    X, y, X_test, y_test = sets.load_task(name, folder, whole=True)
+    problem = sets.load(name, folder)
+    X, _, X_test, _ = problem.split
     if solvers.density(X) >= solvers.SPARSE:
         X, X_test = (part.toarray() if sp.issparse(part) else part for part in (X, X_test))
-    return sets.Problem(name, X, y, X_test, y_test, recipe.C, recipe.gamma)
+    return replace(problem, X=X, X_test=X_test)
 
 
 def train(name: str, asked: Asked) -> Row:
@@ -209,11 +206,9 @@ COMMAND = Command(
     "predict",
     "answers of models of many support vectors beside the peers': seconds, memory, and whether they are the same",
     (
-        sets_of(KNOWN, SETS), peers(), DATA, repeats(5, "answers of each solver"),
+        sets_of(sets.CLASSES, SETS), peers(), DATA, repeats(5, "answers of each solver"),
         number("--repeats-libsvm", 1, "answers of LIBSVM"), number("--tests", 10000, "rows to answer for, at most"),
         number("--limit", 900.0, "seconds of an answer, after which a solver has no row; 0: none, in one process"),
     ),
-    each_set(predict_set),
-    _show,
-    lambda result: table.ours_hold(result["sets"]) and not any(one["asked"] is False for one in result["sets"]),
+    Part(each_set(predict_set), _show, table.ours_hold),
 )  # fmt: skip

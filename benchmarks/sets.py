@@ -6,10 +6,10 @@ A set is made by a function that takes the data folder and returns rows and raw 
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,7 +29,7 @@ class MissingSetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Training rows X (n, d) and labels y, test rows, and the numbers of an RBF problem."""
+    """Training rows X (n, d) and labels or targets y, test rows, and the numbers of an RBF problem."""
 
     name: str
     X: Any
@@ -39,48 +39,50 @@ class Problem:
     C: float
     gamma: float
 
+    @property
+    def split(self) -> Split:
+        """Return rows and labels alone."""
+        return self.X, self.y, self.X_test, self.y_test
+
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """How to make a problem. positive: the label that becomes +1; every other one becomes -1."""
+    """How to make a problem, and its numbers.
+
+    positive: the label that becomes +1, every other one becomes -1; without it labels stay. numbers: whether it has
+    targets in place of labels. nu: of NuSVC and NuSVR, where the set is for every task; OneClassSVM takes OUTSIDE.
+    most, most_test: the first training and test rows that tasks take. most_dense: the same two in the dense form; then
+    only columns that these use. remark: what tasks leave out.
+    """
 
     make: Make
-    positive: float
     C: float
     gamma: float
+    positive: float | None = None
+    numbers: bool = False
+    nu: float = 0.0
+    most: int | None = None
+    most_test: int | None = None
+    most_dense: tuple[int, int] | None = None
+    remark: str = ""
 
 
-def load(name: str, folder: Path | None) -> Problem:
-    """Return the binary problem of that name; raise FileNotFoundError or MissingSetError where something is missing."""
-    _wanted(name, folder, SETS, BUNDLED)
-    recipe = SETS[name]
-    X, y, X_test, y_test = recipe.make(folder or Path())
-    signed = [np.where(np.asarray(labels) == recipe.positive, 1.0, -1.0) for labels in (y, y_test)]
-    return Problem(name, X, signed[0], X_test, signed[1], recipe.C, recipe.gamma)
+def load(name: str, folder: Path | None, few: bool = False) -> Problem:
+    """Return the problem of that name; few: of as many rows as tasks take.
 
-
-def load_multiclass(name: str, folder: Path | None) -> Problem:
-    """Return the problem of that name in MULTICLASS, with its labels as they come; errors as of ``load``."""
-    _wanted(name, folder, MULTICLASS, ("digits",), " of several classes")
-    make, C, gamma = MULTICLASS[name]
-    X, y, X_test, y_test = make(folder or Path())
-    return Problem(name, X, np.asarray(y, np.float64), X_test, np.asarray(y_test, np.float64), C, gamma)
-
-
-def load_task(name: str, folder: Path | None, whole: bool = False) -> Split:
-    """Return the split of the set of that name in TASK_SETS; errors as of ``load``. whole: all of its rows."""
-    _wanted(name, folder, TASK_SETS, BUNDLED_TASKS, " of several tasks")
-    recipe = TASK_SETS[name]
-    X, y, X_test, y_test = recipe.make(folder or Path())
-    most, most_test = (None, None) if whole else (recipe.most, recipe.most_test)
-    return X[:most], np.asarray(y[:most], np.float64), X_test[:most_test], np.asarray(y_test[:most_test], np.float64)
-
-
-def _wanted(name: str, folder: Path | None, known: Any, bundled: Sequence[str], what: str = "") -> None:
-    if name not in known:
-        raise MissingSetError(f"unknown data set {name!r}{what}; there are {', '.join(known)}")
-    if folder is None and name not in bundled:
+    Raises FileNotFoundError or MissingSetError where something is missing.
+    """
+    if name not in SETS:
+        raise MissingSetError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
+    if folder is None and name not in BUNDLED:
         raise MissingSetError(f"{name} is read from a folder: give it as --data DIR")
+    one = SETS[name]
+    X, y, X_test, y_test = one.make(folder or Path())
+    if one.positive is not None:
+        y, y_test = (np.where(np.asarray(labels) == one.positive, 1.0, -1.0) for labels in (y, y_test))
+    n, m = (one.most, one.most_test) if few else (None, None)
+    labels, tests = np.asarray(y[:n], np.float64), np.asarray(y_test[:m], np.float64)
+    return Problem(name, X[:n], labels, X_test[:m], tests, one.C, one.gamma)
 
 
 def _svmlight(path: Path, n_features: int) -> tuple[Any, Any]:
@@ -120,12 +122,15 @@ def _covtype(folder: Path) -> Split:
     return X[train], y[train], X[test], y[test]
 
 
+def archive(folder: Path | None, name: str) -> Any:
+    """Open an .npz file of the folder."""
+    return np.load((folder or Path()) / name)
+
+
 def covertype(n: int | None, folder: Path | None) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
     """Return X (n, 54) in [0, 1] and signs (n,) of n rows of covtype_full, drawn by seed 0; None: all."""
-    if folder is None or not (folder / "covtype_full.npz").exists():
-        raise MissingSetError("covtype_full.npz is not there: --data names its folder")
-    with np.load(folder / "covtype_full.npz") as found:
-        X, y = scaled(found["X"].astype(np.float32)), found["y"]
+    found = archive(folder, "covtype_full.npz")
+    X, y = scaled(found["X"].astype(np.float32)), found["y"]
     some = np.random.default_rng(0).permutation(len(X))[:n]
     return X[some], np.where(y[some] == 2, 1, -1).astype(np.int8)
 
@@ -203,41 +208,6 @@ def _groups(first: tuple[int, ...], second: tuple[int, ...]) -> Make:
     return pick
 
 
-SETS: dict[str, DataSet] = {
-    "a9a": DataSet(_a9a, positive=1, C=1, gamma=0.05),
-    "mnist8": DataSet(_mnist, positive=8, C=1, gamma=0.02),
-    "ijcnn1": DataSet(_ijcnn1, positive=1, C=32, gamma=2),
-    "covtype20k": DataSet(_covtype, positive=2, C=3, gamma=1),
-    "synthetic20k": DataSet(_synthetic, positive=1, C=1, gamma=0.02),
-    # Robustness: a large C, data far from 0, duplicate rows, a row of zeros.
-    "a9a5k_C1e4": DataSet(_but(_a9a, _first(5000)), positive=1, C=1e4, gamma=0.05),
-    "covtype_shift": DataSet(_but(_covtype, _first(5000), lambda X: X + 1000.0), positive=2, C=3, gamma=1),
-    "duplicates": DataSet(_but(_a9a, _twice), positive=1, C=1, gamma=0.05),
-    "zero_row": DataSet(_but(_a9a, _zero_row), positive=1, C=1, gamma=0.05),
-    # Hard: many pair steps for few rows.
-    "a9a6k_C100": DataSet(_but(_a9a, _first(6000), _array), positive=1, C=100, gamma=0.08),
-    "a9a6k_C100_wide": DataSet(_but(_a9a, _first(6000), _array), positive=1, C=100, gamma=0.02),
-    "ijcnn6k_C100": DataSet(_but(_ijcnn1, _shuffled, _array), positive=1, C=100, gamma=0.08),
-    "covtype6k_C100": DataSet(_but(_covtype, _first(6000)), positive=2, C=100, gamma=0.08),
-    # Text: few long rows.
-    "news_graphics": DataSet(_groups((0, 1), (2, 3)), positive=1, C=10, gamma=1),
-    "news_sports": DataSet(_groups((7, 8), (9, 10)), positive=1, C=10, gamma=1),
-    # Tiny ones that need no folder.
-    "breast_cancer": DataSet(_bundled(datasets.load_breast_cancer), positive=1, C=1, gamma=0.5),
-    "digits8": DataSet(_bundled(datasets.load_digits), positive=8, C=1, gamma=0.05),
-}
-HARD = ("a9a6k_C100", "a9a6k_C100_wide", "ijcnn6k_C100", "covtype6k_C100", "a9a5k_C1e4")
-TEXT = ("news_graphics", "news_sports")
-BUNDLED = ("synthetic20k", "breast_cancer", "digits8")
-"""Sets that need no data folder."""
-
-MULTICLASS: dict[str, tuple[Make, float, float]] = {
-    "mnist": (_mnist, 0.5, 0.02),
-    "digits": (_bundled(datasets.load_digits), 0.5, 0.05),
-}
-"""Sets of more than two classes: how to make them, C and gamma. digits needs no folder."""
-
-
 def _regression(name: str, n_features: int) -> Make:
     """Make a set of a file of numbers to predict, standardised."""
 
@@ -257,38 +227,43 @@ def _standardised(X: Any, y: Any) -> Split:
     return X, y, X_test, y_test
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSet:
-    """A set for every task that fits it, with an RBF kernel, and the numbers of each.
-
-    nu: of NuSVC and NuSVR; OneClassSVM takes OUTSIDE. most, most_test: the first training and test rows that are
-    taken. most_dense: the same two in the dense form; then only columns that these use. remark: what is left out.
-    """
-
-    make: Make
-    target: Literal["classes", "numbers"]
-    gamma: float
-    C: float
-    nu: float
-    most: int | None = None
-    most_test: int | None = None
-    most_dense: tuple[int, int] | None = None
-    remark: str = ""
+def _all_of_covertype(folder: Path) -> Split:
+    X, y = covertype(None, folder)
+    return X.astype(np.float64), y, X[:5000].astype(np.float64), y[:5000]
 
 
-EPSILON = 0.1  # of SVR, whose targets have deviation 1
-OUTSIDE = 0.1  # nu of OneClassSVM
-
-TASK_SETS: dict[str, TaskSet] = {
-    "a9a": TaskSet(_a9a, "classes", gamma=0.05, C=1, nu=0.3, most=5000, remark="the first 5000 of 32561 rows"),
-    "letter": TaskSet(_files("letter.scale", 16), "classes", gamma=4, C=16, nu=0.1),
-    "pendigits": TaskSet(_files("pendigits", 16, lambda X: X / 100), "classes", gamma=2, C=10, nu=0.1),
-    "mnist7k": TaskSet(_mnist, "classes", gamma=0.02, C=10, nu=0.1, most=7000, remark="the first 7000 of 60000 rows"),
-    "news20_bydate": TaskSet(
+SETS: dict[str, DataSet] = {
+    "a9a": DataSet(_a9a, 1, 0.05, 1, nu=0.3, most=5000, remark="the first 5000 of 32561 rows"),
+    "mnist8": DataSet(_mnist, 1, 0.02, 8),
+    "ijcnn1": DataSet(_ijcnn1, 32, 2, 1),
+    "covtype20k": DataSet(_covtype, 3, 1, 2),
+    "covtype": DataSet(_all_of_covertype, 1, 1, 1),
+    "synthetic20k": DataSet(_synthetic, 1, 0.02, 1),
+    # Robustness: a large C, data far from 0, duplicate rows, a row of zeros.
+    "a9a5k_C1e4": DataSet(_but(_a9a, _first(5000)), 1e4, 0.05, 1),
+    "covtype_shift": DataSet(_but(_covtype, _first(5000), lambda X: X + 1000.0), 3, 1, 2),
+    "duplicates": DataSet(_but(_a9a, _twice), 1, 0.05, 1),
+    "zero_row": DataSet(_but(_a9a, _zero_row), 1, 0.05, 1),
+    # Hard: many pair steps for few rows.
+    "a9a6k_C100": DataSet(_but(_a9a, _first(6000), _array), 100, 0.08, 1),
+    "a9a6k_C100_wide": DataSet(_but(_a9a, _first(6000), _array), 100, 0.02, 1),
+    "ijcnn6k_C100": DataSet(_but(_ijcnn1, _shuffled, _array), 100, 0.08, 1),
+    "covtype6k_C100": DataSet(_but(_covtype, _first(6000)), 100, 0.08, 2),
+    # Text: few long rows.
+    "news_graphics": DataSet(_groups((0, 1), (2, 3)), 10, 1, 1),
+    "news_sports": DataSet(_groups((7, 8), (9, 10)), 10, 1, 1),
+    # Tiny ones that need no folder.
+    "breast_cancer": DataSet(_bundled(datasets.load_breast_cancer), 1, 0.5, 1, nu=0.2),
+    "digits8": DataSet(_bundled(datasets.load_digits), 1, 0.05, 8),
+    # Several classes.
+    "mnist": DataSet(_mnist, 1, 0.02),
+    "letter": DataSet(_files("letter.scale", 16), 16, 4, nu=0.1),
+    "pendigits": DataSet(_files("pendigits", 16, lambda X: X / 100), 10, 2, nu=0.1),
+    "mnist7k": DataSet(_mnist, 10, 0.02, nu=0.1, most=7000, remark="the first 7000 of 60000 rows"),
+    "news20_bydate": DataSet(
         _news20,
-        "classes",
-        gamma=1,
-        C=10,
+        10,
+        1,
         nu=0.1,
         most=3000,
         most_test=1000,
@@ -296,15 +271,22 @@ TASK_SETS: dict[str, TaskSet] = {
         remark="the first 3000 of 11314 rows and 1000 of 7532 test rows; dense, where scikit-learn takes minutes, the "
         "first 600 and 150, and columns that these use",
     ),
-    "cadata": TaskSet(_regression("cadata.xz", 8), "numbers", gamma=0.5, C=1, nu=0.3),
-    "cpusmall": TaskSet(_regression("cpusmall.xz", 12), "numbers", gamma=0.1, C=10, nu=0.3),
-    "abalone": TaskSet(_regression("abalone.xz", 8), "numbers", gamma=0.1, C=10, nu=0.3),
-    "iris": TaskSet(_bundled(datasets.load_iris), "classes", gamma=1, C=1, nu=0.2),
-    "breast_cancer": TaskSet(_bundled(datasets.load_breast_cancer), "classes", gamma=0.5, C=1, nu=0.2),
-    "digits": TaskSet(_bundled(datasets.load_digits), "classes", gamma=0.05, C=10, nu=0.1),
-    "diabetes": TaskSet(
-        lambda _: _standardised(*datasets.load_diabetes(return_X_y=True)), "numbers", gamma=0.1, C=1, nu=0.5
+    "iris": DataSet(_bundled(datasets.load_iris), 1, 1, nu=0.2),
+    "digits": DataSet(_bundled(datasets.load_digits), 10, 0.05, nu=0.1),
+    # Numbers.
+    "cadata": DataSet(_regression("cadata.xz", 8), 1, 0.5, nu=0.3, numbers=True),
+    "cpusmall": DataSet(_regression("cpusmall.xz", 12), 10, 0.1, nu=0.3, numbers=True),
+    "abalone": DataSet(_regression("abalone.xz", 8), 10, 0.1, nu=0.3, numbers=True),
+    "diabetes": DataSet(
+        lambda _: _standardised(*datasets.load_diabetes(return_X_y=True)), 1, 0.1, nu=0.5, numbers=True
     ),
 }
-BUNDLED_TASKS = ("iris", "breast_cancer", "digits", "diabetes")
-"""Sets of tasks that need no data folder."""
+BINARY = tuple(name for name, one in SETS.items() if one.positive is not None)
+OF_TASKS = tuple(name for name, one in SETS.items() if one.nu)
+CLASSES = tuple(name for name in (*OF_TASKS, "mnist") if not SETS[name].numbers)
+HARD = ("a9a6k_C100", "a9a6k_C100_wide", "ijcnn6k_C100", "covtype6k_C100", "a9a5k_C1e4")
+TEXT = ("news_graphics", "news_sports")
+BUNDLED = ("synthetic20k", "breast_cancer", "digits8", "iris", "digits", "diabetes")
+"""Sets that need no data folder."""
+EPSILON = 0.1  # of SVR, whose targets have deviation 1
+OUTSIDE = 0.1  # nu of OneClassSVM

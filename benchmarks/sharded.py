@@ -20,7 +20,7 @@ import numpy as np
 
 import clsvm
 from benchmarks import check, solvers, table
-from benchmarks.command import DATA, Asked, Command, number, option, repeats
+from benchmarks.command import DATA, Asked, Command, Part, number, option, repeats
 from benchmarks.sets import covertype
 from benchmarks.solvers import later
 from benchmarks.table import Row, Shown, shown
@@ -149,9 +149,7 @@ def _row(name: str, fits: list[tuple[float, Any]], X: Any, y: Any) -> Row:
 
 def _violation(model: Any, X: Any, y: Any) -> float:
     """Return the KKT violation in float64, of the coefficients alone."""
-    coef, offset = check.full_coef(model, len(X)), float(np.ravel(model.intercept_)[0])
-    rbf = check.kernel("rbf", gamma=1.0)
-    return float(check.recompute(X.astype(np.float64), y, 1.0, coef, offset, rbf).violation)
+    return check.solved(model, X.astype(np.float64), y, 1.0, 1.0)["violation"]
 
 
 def _killed(n: int, asked: Asked) -> Row:
@@ -220,7 +218,5 @@ COMMAND = Command(
         number("--centers", 0, "inducing points of a Nyström kernel machine over the same rows; 0: none"),
         number("--kill", 20000, "rows of a fit in which a worker is killed; 0: none"),
     ),
-    measure,
-    _show,
-    holds,
+    Part(measure, _show, holds),
 )

@@ -13,10 +13,9 @@ import gc
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,15 +25,21 @@ from sklearn.svm import SVC
 
 import clsvm
 from benchmarks import ablation, solvers, table
-from benchmarks.command import DATA, PLOT, Asked, Command, number, option, peers, repeats, several
-from benchmarks.falkon import FALKON_SETS, TOL, Split, keops, milliseconds, score
+from benchmarks.command import DATA, PLOT, Asked, Command, Part, number, option, peers, repeats, several
+from benchmarks.falkon import (
+    FALKON_SETS,
+    TOL,
+    Split,
+    draw_passes,
+    features,
+    passes_hold,
+    score,
+    seconds_of,
+    show_passes,
+)
 from benchmarks.sets import MissingSetError
 from benchmarks.table import Row, Shown, picture, shown
-from clsvm.gram import layouts
-from clsvm.gram.cross import Cross
-from clsvm.kernels import make
 from clsvm.opencl.memory import parse_bytes
-from clsvm.opencl.stream import Stream
 
 WARM = 1000  # rows of a fit that only builds programs
 
@@ -46,13 +51,6 @@ def named(asked: Asked, known: Sequence[str], default: Sequence[str]) -> list[st
         if name not in known:
             raise MissingSetError(f"this study has no set {name!r}; there are {', '.join(known)}")
     return names
-
-
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Return how long one call takes."""
-    began = perf_counter()
-    call()
-    return perf_counter() - began
 
 
 def fitted(model: Any, split: Split, n: int, classes: bool) -> Row:
@@ -77,7 +75,40 @@ def _converged(result: Row) -> bool:
 # Table 5.
 
 TRAINED, TESTED = 50000, 10000  # rows of the synthetic set
+BLOCK, PILOT = 4096, 5000  # rows made at a time; rows that show how large each output is
+WRONG = 0.05  # share of labels that are drawn anew
 PAPER = {"mnist": {"Falkon": 10.9, "Falkon in core": 6.5, "ThunderSVM": 19.6}}  # seconds on two GPUs
+
+
+def wide(
+    n: int, seed: int, d: int = 3072, classes: int = 10, latent: int = 20, hidden: int = 40
+) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Return X (n, d) float32, as wide as CIFAR10's images, and y (n,).
+
+    x = A z + e / 2 with z (latent,) and e (d,) normal; the class of x is the largest output of a tanh layer over z and
+    a linear one, each output with mean 0 and deviation 1.
+    """
+    made = np.random.default_rng(0)
+    A = (made.normal(size=(latent, d)) / np.sqrt(latent)).astype(np.float32)
+    first = made.normal(size=(latent, hidden)) / np.sqrt(latent)
+    last, bias = made.normal(size=(hidden, classes)), made.normal(size=hidden) / 2
+    pilot = np.tanh(made.normal(size=(PILOT, latent)) @ first + bias) @ last
+    last, mean = last / pilot.std(axis=0), (pilot / pilot.std(axis=0)).mean(axis=0)
+    rng, X, y = np.random.default_rng((0, seed)), np.empty((n, d), np.float32), np.empty(n, np.intp)
+    for start in range(0, n, BLOCK):
+        rows = slice(start, min(start + BLOCK, n))
+        z = rng.standard_normal((rows.stop - start, latent))
+        X[rows] = rng.standard_normal(X[rows].shape, np.float32) / 2 + z.astype(np.float32) @ A
+        labels = (np.tanh(z @ first + bias) @ last - mean).argmax(axis=1)
+        drawn = rng.random(len(z)) < WRONG
+        labels[drawn] = rng.integers(0, classes, int(drawn.sum()))
+        y[rows] = labels
+    return X, y
+
+
+def _synthetic(asked: Asked) -> Split:
+    n = min(TRAINED, asked.rows or TRAINED)
+    return *wide(n, 1), *wide(min(TESTED, n), 2)
 
 
 @dataclass(frozen=True)
@@ -90,12 +121,6 @@ class WideSet:
     penalty: float
 
 
-def _synthetic(asked: Asked) -> Split:
-    """Make rows as wide as CIFAR10's images."""
-    network, n = Network(), min(TRAINED, asked.rows or TRAINED)
-    return *network.rows(n, 1), *network.rows(min(TESTED, n), 2)
-
-
 WIDE_SETS = {
     "mnist": WideSet(lambda asked: FALKON_SETS["mnist"].make(asked.data), gamma=0.02, C=10, penalty=1e-6),
     "synthetic": WideSet(_synthetic, gamma=0.5 / 3072, C=1, penalty=1e-6),
@@ -105,7 +130,7 @@ WIDE_SETS = {
 def table5(asked: Asked) -> Row:
     """Fit Falkon, SVC and LIBSVM on each set."""
     names = named(asked, tuple(WIDE_SETS), tuple(WIDE_SETS))
-    return {"centers": asked.centers or 2000, "sets": [_table5(name, asked) for name in names]}
+    return {"study": "table5", "centers": asked.centers or 2000, "sets": [_table5(name, asked) for name in names]}
 
 
 def _table5(name: str, asked: Asked) -> Row:
@@ -159,119 +184,7 @@ def _show_table5(result: Row) -> Shown:
     return shown(title, columns, rows, left=2)
 
 
-BLOCK, PILOT = 4096, 5000  # rows made at a time; rows that show how large each output is
-
-
-@dataclass(frozen=True)
-class Network:
-    """x = A z + NOISE e with z (latent,) and e (d,) normal; the class of x is the largest output of a tanh layer over z
-    and a linear one, each output with mean 0 and deviation 1; a share ``wrong`` of labels is drawn anew."""
-
-    d: int = 3072
-    classes: int = 10
-    latent: int = 20
-    hidden: int = 40
-    noise: float = 0.5
-    wrong: float = 0.05
-    seed: int = 0
-    _A: NDArray[np.float32] = field(init=False, repr=False)
-    _layers: tuple[NDArray[np.float64], ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        rng = np.random.default_rng(self.seed)
-        A = rng.normal(size=(self.latent, self.d)) / np.sqrt(self.latent)
-        first = rng.normal(size=(self.latent, self.hidden)) / np.sqrt(self.latent)
-        last = rng.normal(size=(self.hidden, self.classes))
-        bias = rng.normal(size=self.hidden) / 2
-        outputs = np.tanh(rng.normal(size=(PILOT, self.latent)) @ first + bias) @ last
-        object.__setattr__(self, "_A", A.astype(np.float32))
-        object.__setattr__(
-            self, "_layers", (first, bias, last / outputs.std(axis=0), (outputs / outputs.std(axis=0)).mean(axis=0))
-        )
-
-    def rows(self, n: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return X (n, d) float32 and y (n,), the same for the same seed."""
-        rng = np.random.default_rng((self.seed, seed))
-        X, y = np.empty((n, self.d), np.float32), np.empty(n, np.intp)
-        for first in range(0, n, BLOCK):
-            X[first : first + BLOCK], y[first : first + BLOCK] = self._block(rng, min(BLOCK, n - first))
-        return X, y
-
-    def _block(self, rng: np.random.Generator, n: int) -> tuple[Any, Any]:
-        inner, bias, outer, mean = self._layers
-        z = rng.standard_normal((n, self.latent))
-        x = rng.standard_normal((n, self.d), np.float32)
-        x *= np.float32(self.noise)
-        x += z.astype(np.float32) @ self._A
-        y = (np.tanh(z @ inner + bias) @ outer - mean).argmax(axis=1)
-        drawn = rng.random(n) < self.wrong
-        y[drawn] = rng.integers(0, self.classes, int(drawn.sum()))
-        return x, y
-
-
-# Features.
-
 FEATURES = (1, 3, 10, 30, 100, 300, 784)
-PROBE = 1000  # rows that say what a pass of KeOps takes
-
-
-def features(asked: Asked) -> Row:
-    """Time the product for each number of features, in turns."""
-    n, m = asked.rows or 100_000, asked.centers or 2000
-    return {"n": n, "m": m, "rows": [_features(d, n, min(n, m), asked) for d in FEATURES]}
-
-
-def _features(d: int, n: int, m: int, asked: Asked) -> Row:
-    """Time one number. KeOps gets so many rows that a pass is within the limit, and its seconds grow with the rows."""
-    rng = np.random.default_rng(0)
-    X, V, gamma = rng.random((n, d), np.float32), rng.normal(size=(1, m)), 1.0 / d
-    C, rows = X[:m].copy(), {"clsvm": n}
-    with Stream(asked.device) as stream:
-        kernel = make("rbf", gamma=gamma)
-        plan = layouts.choose(stream.profile, X, kernel.spec)
-        cross = Cross(stream, X, C, kernel, plan, "float32", 1, keep=False)
-        calls: dict[str, Callable[[], Any]] = {"clsvm": lambda: cross.forward_back(V)}
-        if "keops" in asked.peers:
-            rows["keops"] = _rows_of_keops(X, C, V, gamma, asked.limit)
-            calls["keops"] = keops(X[: rows["keops"]], C, V, gamma)
-        answers = {name: np.asarray(call(), np.float64).reshape(-1) for name, call in calls.items()}
-        spent: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(asked.repeats):
-            for name, call in calls.items():
-                spent[name].append(seconds_of(call))
-    apart = None
-    if rows.get("keops") == n:
-        apart = float(np.abs(answers["clsvm"] - answers["keops"]).max() / np.abs(answers["keops"]).max())
-    seconds = {name: float(np.median(times)) * n / rows[name] for name, times in spent.items()}
-    return {"d": d, "seconds": seconds, "all_seconds": spent, "rows": rows, "way": cross.way, "apart": apart}
-
-
-def _rows_of_keops(X: Any, C: Any, V: Any, gamma: float, limit: float) -> int:
-    """Return how many of the rows KeOps passes over within the limit."""
-    probe = min(PROBE, len(X))
-    call = keops(X[:probe], C, V, gamma)
-    call()
-    least = min(seconds_of(call) for _ in range(2))
-    return int(min(len(X), max(probe, probe * limit / least)))
-
-
-def _show_features(result: Row) -> Shown:
-    columns: tuple[table.Column, ...] = (
-        ("d", "{d}"), *milliseconds([*result["rows"][0]["seconds"]]),
-        ("times ours", lambda row: f"{row['seconds']['keops'] / row['seconds']['clsvm']:.1f}"),
-        ("KeOps' rows", "{rows[keops]}"),
-    )  # fmt: skip
-    words = f"K'(K v), n = {result['n']}, m = {result['m']}, float32: milliseconds of a pass"
-    return shown(words, columns, result["rows"], left=0)
-
-
-def _draw_features(result: Row, path: Path) -> None:
-    with picture(result, path) as (axes,):
-        for name, words in (("clsvm", "clsvm"), ("keops", "KeOps")):
-            points = [(row["d"], row["seconds"][name]) for row in result["rows"] if name in row["seconds"]]
-            if points:
-                axes.loglog(*zip(*points, strict=True), marker="o", label=words)
-        axes.set(title=f"K'(K v), n = {result['n']}, m = {result['m']}", xlabel="features d", ylabel="seconds")
 
 
 # Growth.
@@ -294,7 +207,14 @@ def growth(asked: Asked) -> Row:
         del X
     exponent = float(np.polyfit(np.log(sizes), np.log([row["seconds_per_step"] for row in rows]), 1)[0])
     limit = parse_bytes(asked.memory_limit)
-    return {"d": COLUMNS, "centers": len(C), "memory_limit": limit, "exponent": exponent, "rows": rows}
+    return {
+        "study": "growth",
+        "d": COLUMNS,
+        "centers": len(C),
+        "memory_limit": limit,
+        "exponent": exponent,
+        "rows": rows,
+    }
 
 
 def written(path: Path, n: int) -> tuple[Any, Any]:
@@ -367,7 +287,7 @@ CURVE_SETS: dict[str, tuple[float, float | None, int | None]] = {  # C, epsilon 
 def curves(asked: Asked) -> Row:
     """Return the points of every set; an SVM that takes longer than the limit is the last one."""
     names = named(asked, tuple(CURVE_SETS), ("kin40k", "ijcnn1", "covtype"))
-    return {"limit": asked.limit, "sets": [_curves(name, asked) for name in names]}
+    return {"study": "curves", "limit": asked.limit, "sets": [_curves(name, asked) for name in names]}
 
 
 def _curves(name: str, asked: Asked) -> Row:
@@ -418,44 +338,24 @@ def _draw_curves(result: Row, path: Path) -> None:
             axes.set(title=f"{one['set']}, {one['n']} rows", xlabel="seconds to train", ylabel=error)
 
 
-@dataclass(frozen=True)
-class Study:
-    """One study: what it measures, how a result is shown, whether it holds, and its picture."""
-
-    measure: Callable[[Asked], Row]
-    show: Callable[[Row], Shown]
-    holds: Callable[[Row], bool]
-    draw: Callable[[Row, Path], None] | None = None
-
-
 STUDIES = {
-    "table5": Study(table5, _show_table5, _converged),
-    "ablation": Study(
+    "table5": Part(table5, _show_table5, _converged),
+    "ablation": Part(
         ablation.measure,
         ablation.show,
         lambda result: all(row["converged"] and row["above_least"] <= 1e-3 for row in result["rows"]),
     ),
-    "features": Study(
-        features,
-        _show_features,
-        lambda result: all(row["apart"] is None or row["apart"] < 1e-4 for row in result["rows"]),
-        _draw_features,
+    "features": Part(
+        lambda asked: {"study": "features", **features(asked, FEATURES)}, show_passes, passes_hold, draw_passes
     ),
-    "growth": Study(
+    "growth": Part(
         growth,
         _show_growth,
         lambda result: all(row["bytes_held"] <= result["memory_limit"] for row in result["rows"]),
         _draw_growth,
     ),
-    "curves": Study(curves, _show_curves, _converged, _draw_curves),
+    "curves": Part(curves, _show_curves, _converged, _draw_curves),
 }
-
-
-def _draw(result: Row, path: Path) -> None:
-    if draw := STUDIES[result["study"]].draw:
-        draw(result, path)
-
-
 COMMAND = Command(
     "study",
     "studies of Nyström kernel machines: beside SVMs and KeOps, what each part gains, growth with the rows",
@@ -470,8 +370,6 @@ COMMAND = Command(
         option("--memory-limit", default="400MB", help="of the device in growth"),
         repeats(3, "of a product in features, after the cold one"), PLOT, DATA,
     ),
-    lambda asked: {"study": asked.study} | STUDIES[asked.study].measure(asked),
-    lambda result: STUDIES[result["study"]].show(result),
-    lambda result: STUDIES[result["study"]].holds(result),
-    _draw,
+    STUDIES,
+    lambda given: given["study"],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Results as tables: cells by format strings, for the terminal, for a page, and as pictures."""
+"""Results as tables: cells by format strings, as Markdown and as pictures."""
 
 from __future__ import annotations
 
@@ -40,21 +40,13 @@ class Shown:
     notes: list[str] = field(default_factory=list)
     left: int = 1
 
-    def terminal(self) -> Any:
-        """Return the table for rich's console."""
-        from rich.table import Table
-
-        made = Table(title=self.title, caption="\n".join(self.notes) or None, caption_justify="left")
-        for i, name in enumerate(self.header):
-            made.add_column(name, justify="left" if i < self.left else "right", no_wrap=True)
-        for row in self.rows:
-            made.add_row(*row)
-        return made
-
     def markdown(self) -> str:
-        """Return the table for a page; a bar within a cell becomes a slash."""
+        """Return the table for a page or a terminal; a bar within a cell becomes a slash."""
         rule = ["---" if i < self.left else "---:" for i in range(len(self.header))]
-        lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (self.header, rule, *self.rows)]
+        cells = [[cell.replace("|", "/") for cell in row] for row in (self.header, rule, *self.rows)]
+        wide = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        aligned = [[f"{cell:{'<' if i < self.left else '>'}{wide[i]}}" for i, cell in enumerate(row)] for row in cells]
+        lines = [f"| {' | '.join(row)} |" for row in aligned]
         words = [f"{line}  " for text in (self.title, *self.notes) for line in text.splitlines()]
         return "\n".join([*lines, *([""] if words else []), *words])
 
@@ -161,10 +153,11 @@ def compared(ones: Sequence[Row], head: Callable[[Row], str] = label) -> tuple[l
     return rows, notes
 
 
-def ours_hold(ones: Sequence[Row]) -> bool:
-    """Return whether each set has a row of ours that counts."""
-    ours = [[row for row in one.get("rows", []) if row["solver"] == "clsvm"] for one in ones]
-    return all(rows and not any(failure(row) or row.get("misses") for row in rows) for rows in ours)
+def ours_hold(result: Row) -> bool:
+    """Return whether each set has a row of ours that counts, and is as it was asked for where something was."""
+    ours = [[row for row in one.get("rows", []) if row["solver"] == "clsvm"] for one in result["sets"]]
+    right = all(rows and not any(failure(row) or row.get("misses") for row in rows) for rows in ours)
+    return right and not any(one.get("asked") is False for one in result["sets"])
 
 
 def library() -> Any:

@@ -29,9 +29,9 @@ from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 import clsvm
-from benchmarks import check, table
-from benchmarks.command import DATA, Asked, Command, each_set, number, several
-from benchmarks.sets import BUNDLED_TASKS, EPSILON, OUTSIDE, TASK_SETS, Split, TaskSet, load_task
+from benchmarks import check, sets, table
+from benchmarks.command import DATA, Asked, Command, Part, each_set, number, several
+from benchmarks.sets import EPSILON, OUTSIDE, DataSet, Split
 from benchmarks.table import Row, Shown, shown
 
 SAME, MARGIN, R2 = 0.999, 2e-3, 1e-3
@@ -44,23 +44,23 @@ FINER = 100
 class Task:
     """An estimator that both libraries have by the same name.
 
-    targets: the kinds of sets that fit it. classes: whether it takes class_weight. peer_classes: whether
+    numbers: whether it is for sets of numbers. classes: whether it takes class_weight. peer_classes: whether
     scikit-learn's heeds it; NuSVC's does not, and gets sample weights times class weights.
     """
 
-    targets: tuple[str, ...]
-    parameters: Callable[[TaskSet], dict[str, float]]
+    numbers: tuple[bool, ...]
+    parameters: Callable[[DataSet], dict[str, float]]
     duals: check.Duals
     classes: bool = False
     peer_classes: bool = True
 
 
 TASKS: dict[str, Task] = {
-    "SVC": Task(("classes",), lambda one: {"C": one.C}, check.c_svc, classes=True),
-    "NuSVC": Task(("classes",), lambda one: {"nu": one.nu}, check.nu_svc, classes=True, peer_classes=False),
-    "SVR": Task(("numbers",), lambda one: {"C": one.C, "epsilon": EPSILON}, check.epsilon_svr),
-    "NuSVR": Task(("numbers",), lambda one: {"C": one.C, "nu": one.nu}, check.nu_svr),
-    "OneClassSVM": Task(("classes", "numbers"), lambda one: {"nu": OUTSIDE}, check.one_class),
+    "SVC": Task((False,), lambda one: {"C": one.C}, check.c_svc, classes=True),
+    "NuSVC": Task((False,), lambda one: {"nu": one.nu}, check.nu_svc, classes=True, peer_classes=False),
+    "SVR": Task((True,), lambda one: {"C": one.C, "epsilon": EPSILON}, check.epsilon_svr),
+    "NuSVR": Task((True,), lambda one: {"C": one.C, "nu": one.nu}, check.nu_svr),
+    "OneClassSVM": Task((False, True), lambda one: {"nu": OUTSIDE}, check.one_class),
 }
 
 
@@ -84,10 +84,10 @@ class Case:
 
 
 def tasks_set(name: str, asked: Asked) -> Row:
-    """Compare every task that fits the set of that name in TASK_SETS."""
-    recipe, rows = TASK_SETS[name], []
-    split = load_task(name, asked.data)
-    fitting = [task for task in asked.tasks if recipe.target in TASKS[task].targets]
+    """Compare every task that fits the set of that name."""
+    recipe, rows = sets.SETS[name], []
+    split = sets.load(name, asked.data, few=True).split
+    fitting = [task for task in asked.tasks if recipe.numbers in TASKS[task].numbers]
     for case in _cases(recipe, split) if fitting else ():
         for task in fitting:
             row = compare(task, recipe, case, asked)
@@ -97,7 +97,7 @@ def tasks_set(name: str, asked: Asked) -> Row:
     return {"set": name, "gamma": recipe.gamma, "tol": asked.tol, "remark": recipe.remark, "rows": rows}
 
 
-def _cases(recipe: TaskSet, split: Split) -> Iterator[Case]:
+def _cases(recipe: DataSet, split: Split) -> Iterator[Case]:
     """Yield dense and CSR rows, without and with weights: half, full and double, of random rows, of classes in turn."""
     X, y, X_test, y_test = split
     sample_weight = np.random.default_rng(0).choice([0.5, 1.0, 2.0], len(y))
@@ -106,11 +106,11 @@ def _cases(recipe: TaskSet, split: Split) -> Iterator[Case]:
         rows = sp.csr_matrix(one[0])
         repeats = len({(row.indices.tobytes(), row.data.tobytes()) for row in rows}) < rows.shape[0]
         yield Case(form, one, repeats)
-        given = class_weight if recipe.target == "classes" else None
+        given = None if recipe.numbers else class_weight
         yield Case(form, one, repeats, sample_weight[: len(one[1])], given)
 
 
-def dense(recipe: TaskSet, split: Split) -> Split:
+def dense(recipe: DataSet, split: Split) -> Split:
     """Return the split as arrays, or as much of it as the set takes."""
     X, y, X_test, y_test = split
     if recipe.most_dense:
@@ -120,7 +120,7 @@ def dense(recipe: TaskSet, split: Split) -> Split:
     return (X.toarray(), y, X_test.toarray(), y_test) if sp.issparse(X) else (X, y, X_test, y_test)
 
 
-def compare(name: str, recipe: TaskSet, case: Case, asked: Asked) -> Row:
+def compare(name: str, recipe: DataSet, case: Case, asked: Asked) -> Row:
     """Fit both, recompute both and judge ours. An error is in the row's ``error``."""
     n, d = case.split[0].shape
     weights = "none" if case.sample_weight is None else "weighted"
@@ -135,7 +135,7 @@ def compare(name: str, recipe: TaskSet, case: Case, asked: Asked) -> Row:
     return row | {"misses": misses(row, asked.tol), "notes": _notes(row)}
 
 
-def _compared(name: str, recipe: TaskSet, case: Case, asked: Asked) -> Row:
+def _compared(name: str, recipe: DataSet, case: Case, asked: Asked) -> Row:
     task, common = TASKS[name], TASKS[name].parameters(recipe) | {"gamma": recipe.gamma, "tol": asked.tol}
     weights, rbf = case.weights(task), check.kernel("rbf", gamma=recipe.gamma)
     of_classes = {"class_weight": case.class_weight} if task.classes else {}
@@ -257,7 +257,7 @@ def _show(result: Row) -> Shown:
 
 
 def _measure(asked: Asked) -> Row:
-    asked.sets = asked.sets or [name for name in TASK_SETS if asked.data or name in BUNDLED_TASKS]
+    asked.sets = asked.sets or [name for name in sets.OF_TASKS if asked.data or name in sets.BUNDLED]
     return each_set(tasks_set)(asked)
 
 
@@ -270,10 +270,8 @@ COMMAND = Command(
     "tasks",
     "SVC, NuSVC, SVR, NuSVR and OneClassSVM against scikit-learn's",
     (
-        several("--sets", tuple(TASK_SETS), None, "; all that are there"),
+        several("--sets", sets.OF_TASKS, None, "; all that are there"),
         several("--tasks", tuple(TASKS), tuple(TASKS)), DATA, number("--tol", 1e-3, "KKT tolerance of both"),
     ),
-    _measure,
-    _show,
-    _holds,
+    Part(_measure, _show, _holds),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks.__main__ import page
+from benchmarks.commands import page
 from benchmarks.gpu import summary
 from clsvm.cli.app import app
 from clsvm.kernels.records import BUILTIN

@@ -11,9 +11,7 @@ entries, and noise of NOISE.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,22 +162,7 @@ def _taught(
     return y, teacher
 
 
-Loader = Callable[[Path | None], tuple[Any, Any]]
-
-
-def _binary(name: str, folder: Path | None) -> tuple[Any, Any]:
-    problem = sets.load(name, folder)
-    return problem.X, problem.y
-
-
-def _classes(name: str, folder: Path | None) -> tuple[Any, Any]:
-    return sets.load_task(name, folder, whole=True)[:2]
-
-
-REAL: dict[str, Loader] = {
-    **{name: partial(_binary, name) for name in ("a9a", "mnist8", "ijcnn1")},
-    **{name: partial(_classes, name) for name in ("letter", "news20_bydate")},
-}
+REAL = ("a9a", "mnist8", "ijcnn1", "letter", "news20_bydate")
 SETS = (*REAL, *SHAPES)
 RANDOM = "random-"  # before a seed: a set of the shape that it draws
 DENSE = 0.5  # from this density on a set is an array
@@ -229,8 +212,7 @@ def load(name: str, h: int = 0, scale: int = 1, folder: Path | None = None) -> C
         made = make(shape, h, scale, seed)
         numbers = {"C": 100.0, "gamma": 0.5} if shape.target == "classes" else {"C": 256.0, "gamma": 0.125}
         return Case(name, h, made.X, made.y, shape.target == "classes", **numbers, record=made.record)
-    X, y = REAL[name](folder)
-    y = np.asarray(y, np.float64)
+    X, y, *_ = sets.load(name, folder).split
     chosen = np.sort(np.random.default_rng(0).permutation(len(y))[: max(2, len(y) // scale)])
     X = normalize(X[chosen].astype(np.float32))
     if sp.issparse(X):

@@ -158,7 +158,7 @@ def estimates(case: Case, ours: Row) -> list[Row]:
 
 def holds(result: Row) -> bool:
     """Return whether each fit of ours ended within the limit with a solution that counts."""
-    return not failed(result) and table.ours_hold(measured(result))
+    return not failed(result) and table.ours_hold({"sets": measured(result)})
 
 
 def show(result: Row) -> Shown:

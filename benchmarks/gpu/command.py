@@ -2,43 +2,105 @@
 
 Each step is a process of its own with a time limit; what crashes, hangs or fails is recorded, and the next one runs.
 This process imports no OpenCL: nothing that a driver does can end it. Into the folder go gpu.json (everything),
-gpu.md (the same as tables), gpu.log (what the steps printed) and steps/, a JSON file for each step.
+gpu.md (the same as tables) and gpu.log (what the steps printed).
+
+A step is a generator function of this package, named as "module:function". It takes an :class:`Asked` and the step's
+arguments, and yields parts of its record, each of which is on disk when the next one is asked for. It ends by itself
+(ok), or raises :class:`PartialError` or anything else (failed).
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
+import faulthandler
+import importlib
 import json
 import os
-import re
 import signal
-import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import machine, versions
+from benchmarks.command import machine, several, versions
 from benchmarks.gpu import summary
-from benchmarks.gpu.plan import BY_NAME, STEPS, Step, write
+from benchmarks.solvers import Answer, TooLongError, Worker
+from clsvm import files
 
-ROOT = Path(__file__).resolve().parents[2]
-HELP = "try everything on a GPU: limits, tests, training, peaks, products; JSON and tables into a folder"
+HELP = "try everything on a GPU: limits, training, peaks, products; JSON and tables into a folder"
 LEAST = 10.0  # seconds that a step gets where so much is left, however small its share
 WORTH = 4.0  # seconds below which no step is begun
 CLOSING = 2.0  # seconds kept for what comes after the last step
+WORDS = 2000  # characters of an error that are kept: build logs can be long
 GREEN = ("ok", "partial", "skipped")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a step is told. device as clsvm.SVC takes it; seconds: its limit."""
+
+    device: str | None
+    data: Path | None
+    seconds: float
+
+
+class PartialError(Exception):
+    """What there was time for went well; the words say what is missing."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """share: of the time that is left, beside the shares of the later steps. file: of the data folder, without which
+    the step is skipped. Drills run only when asked for by name."""
+
+    name: str
+    run: str
+    share: float
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+
+
+def _fits(name: str, share: float, file: str = "", run: str = "train") -> Step:
+    return Step(f"{run} {name}", f"training:{run}", share, {"name": name}, file)
+
+
+def _products(d: int, share: float) -> Step:
+    return Step(f"products {d}", "products:products", share, {"d": d})
+
+
+STEPS = (  # those most worth knowing first
+    Step("limits", "device:limits", 4),
+    _fits("a9a", 6, "a9a.xz"),
+    _fits("mnist8", 6, "mnist.npz"),
+    _fits("synthetic", 7),
+    _fits("a9a", 2, "a9a.xz", "kernels"),
+    _fits("mnist8", 2, "mnist.npz", "kernels"),
+    Step("peaks", "device:peaks", 4),
+    _products(784, 4),
+    _fits("letter", 4, "letter.scale.xz"),
+    _fits("letter", 2, "letter.scale.xz", "kernels"),
+    _fits("covtype", 8, "covtype_full.npz"),
+    _fits("mnist10", 8, "mnist.npz"),
+    _fits("mnist10 at once", 6, "mnist.npz"),
+    *(_products(d, share) for d, share in ((128, 3), (54, 3), (2000, 4), (16, 3))),
+    Step("machines on centres", "training:nystrom", 5),
+    *(Step(f"drill {what}", "command:drill", 1, {"what": what}) for what in ("error", "crash", "hang")),
+)
+BY_NAME = {step.name: step for step in STEPS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
+    flags, given = several("--steps", tuple(BY_NAME), ())
     parser.add_argument("--out", type=Path, required=True, help="the folder to write into")
-    parser.add_argument("--minutes", type=_minutes, default=9.0, help="when to have ended (9)")
+    parser.add_argument("--minutes", type=float, default=9.0, help="when to have ended (9)")
     parser.add_argument("--device", help="as clsvm.SVC takes it; CLSVM_DEVICE, else gpu")
-    parser.add_argument("--data", type=_folder, help="folder of the data sets; CLSVM_DATA, else synthetic stand-ins")
-    parser.add_argument("--steps", type=_steps, default=[], help=f"some of the steps: {', '.join(BY_NAME)}")
+    parser.add_argument("--data", type=Path, help="folder of the data sets; CLSVM_DATA")
+    parser.add_argument(*flags, **given)
 
 
 def main(argv: list[str]) -> int:
@@ -51,126 +113,139 @@ def main(argv: list[str]) -> int:
 def run(asked: argparse.Namespace) -> int:
     """Run the steps; return 0 where none failed or was killed, 1 otherwise."""
     end = time.monotonic() + 60 * asked.minutes - CLOSING
-    folder = asked.out.resolve()
-    (folder / "steps").mkdir(parents=True, exist_ok=True)
-    for file in (folder / "steps").iterdir():  # an earlier run's: its tests would pass for this one's
-        file.unlink()
+    folder, data = asked.out.resolve(), asked.data or os.environ.get("CLSVM_DATA")
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "gpu.log").write_text("")
-    named = os.environ.get("CLSVM_DATA")
-    data = asked.data or (Path(named).resolve() if named else None)
-    told = {
-        "device": asked.device or os.environ.get("CLSVM_DEVICE") or "gpu",
-        "data": str(data) if data else None,
-        "folder": str(folder / "steps"),
-    }
+    device, data = asked.device or os.environ.get("CLSVM_DEVICE") or "gpu", Path(data).resolve() if data else None
     result: dict[str, Any] = {
         "kind": "gpu",
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M}",
         "minutes": asked.minutes,
-        "device": told["device"],
+        "device": device,
         "machine": machine(),
         "versions": versions(),
         "steps": [],
     }
-    plan = chosen(asked.steps, told["data"])
+    plan = [BY_NAME[name] for name in asked.steps] or [step for step in STEPS if not step.name.startswith("drill")]
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run as Ctrl-C does
     try:
         for i, step in enumerate(plan):
             left = end - time.monotonic()
             fair = left * step.share / sum(later.share for later in plan[i:])
-            _step(result, folder, i, step, told, min(left, max(fair, LEAST)))
+            _step(result, folder, step, Asked(device, data, min(left, max(fair, LEAST))))
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0 if all(one["status"] in GREEN for one in result["steps"]) else 1
 
 
-def chosen(names: list[str], data: str | None) -> list[Step]:
-    """Return the steps of those names, or all but the drills; no stand-in for a set that is there."""
-    steps = [BY_NAME[name] for name in names] or [step for step in STEPS if not step.name.startswith("drill")]
-    return [step for step in steps if not (step.instead_of and _there(data, step.instead_of))]
-
-
-def _step(result: dict[str, Any], folder: Path, i: int, step: Step, told: dict[str, Any], limit: float) -> None:
-    """Run one step; write its record and, as it stands by then, that of all."""
-    file = folder / "steps" / f"{i:02d}-{re.sub(r'[^a-z0-9]+', '-', step.name)}.json"
-    head: dict[str, Any] = {"step": step.name, "run": step.run, "limit": limit}
+def _step(result: dict[str, Any], folder: Path, step: Step, asked: Asked) -> None:
+    """Run one step, and keep its record among those of all."""
+    record: dict[str, Any] = {"step": step.name, "run": step.run, "limit": asked.seconds}
+    record |= {"status": "killed", "error": "the whole run was stopped meanwhile"}
+    result["steps"].append(record)
     started = time.monotonic()
-    found: dict[str, Any] = {"status": "killed", "error": "the whole run was stopped meanwhile"}
-    print(f"{step.name}, {max(0.0, limit):.0f} s at most", flush=True)
+    print(f"{step.name}, {max(0.0, asked.seconds):.0f} s at most", flush=True)
     try:
-        if step.file and not _there(told["data"], step.file):
-            where = told["data"] or "no data folder was given (--data DIR or CLSVM_DATA)"
-            found = {"status": "skipped", "error": f"{step.file} is not there: {where}"}
-        elif limit < WORTH:
-            found = {"status": "skipped", "error": "no time was left"}
+        if step.file and not (asked.data and (asked.data / step.file).is_file()):
+            where = asked.data or "no data folder was given (--data DIR or CLSVM_DATA)"
+            record |= {"status": "skipped", "error": f"{step.file} is not there: {where}"}
+        elif asked.seconds < WORTH:
+            record |= {"status": "skipped", "error": "no time was left"}
         else:
-            found = _process(step, file, {**told, "seconds": limit}, folder / "gpu.log")
+            _process(result, record, folder, step, asked)
     finally:
-        record = head | {"seconds": time.monotonic() - started} | found
-        result["steps"].append(record)
-        write(file, record)
-        write(folder / "gpu.json", result)
-        (folder / "gpu.md").write_text(summary.markdown(result), encoding="utf-8")
+        record["seconds"] = time.monotonic() - started
+        _save(result, folder)
         print(summary.said(record), flush=True)
 
 
-def _process(step: Step, file: Path, told: dict[str, Any], log: Path) -> dict[str, Any]:
-    """Run a step in a process of its own and return its record, whatever became of it."""
-    command = [sys.executable, "-m", "benchmarks.gpu.plan", step.name, str(file), json.dumps(told)]
-    paths = [str(ROOT), *(os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
-    extra = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    extra |= {"CLSVM_DEVICE": told["device"]} | ({"CLSVM_DATA": told["data"]} if told["data"] else {})
-    before, limit = log.stat().st_size, told["seconds"]
+def _process(result: dict[str, Any], record: dict[str, Any], folder: Path, step: Step, asked: Asked) -> None:
+    """Run a step in a process of its own; add its parts to the record, and what became of it."""
+    log, end = folder / "gpu.log", time.monotonic() + asked.seconds
+    before = log.stat().st_size
+    worker = Worker(asked.seconds, _parts, step.run, asked, dict(step.arguments), log)
+    ended = {"status": "killed"}
+    try:
+        while True:
+            worker.limit = max(1e-3, end - time.monotonic())
+            part = worker.ask(None)
+            if "status" in part:
+                ended = part
+                break
+            add(record, part)
+            _save(result, folder)
+    except TooLongError:
+        ended["error"] = f"stopped after its {asked.seconds:.0f} s"
+    except RuntimeError as error:
+        ended["error"] = str(error)
+    finally:
+        worker.end()
+    del record["error"]
+    record |= ended
+    if record["status"] == "killed":
+        record["printed"] = log.read_bytes()[before:][-3000:].decode(errors="replace")
+
+
+def _parts(run: str, asked: Asked, arguments: dict[str, Any], log: Path) -> Answer:
+    """Return what answers with the next part of a step, or with "status" and, but for "ok", "error"."""
     with log.open("ab") as stream:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **extra}, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-            start_new_session=True,
-        )  # fmt: skip
+        for standard in (sys.stdout, sys.stderr):
+            os.dup2(stream.fileno(), standard.fileno())
+    faulthandler.enable()
+    os.environ |= {"CLSVM_DEVICE": asked.device or ""} | ({"CLSVM_DATA": str(asked.data)} if asked.data else {})
+    parts: Iterator[dict[str, Any]] | None = None
+
+    def answer(question: Any) -> dict[str, Any]:
+        nonlocal parts
         try:
-            code = process.wait(limit)
-            ended = f"its process ended by itself: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-        except subprocess.TimeoutExpired:
-            ended = f"stopped after its {limit:.0f} s"
-        finally:
-            _kill(process)
-    found: dict[str, Any] = {"status": "cut"}
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(file.read_text(encoding="utf-8"))
-    if found["status"] == "cut":
-        printed = log.read_bytes()[before:][-3000:].decode(errors="replace")
-        found |= {"status": "killed", "error": ended, "printed": printed}
-    return found
+            if parts is None:
+                module, _, function = run.partition(":")
+                step = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)
+                parts = iter(step(asked, **arguments))
+            return next(parts, {"status": "ok"})
+        except PartialError as end:
+            return {"status": "partial", "error": str(end)}
+        except Exception as end:  # whatever a driver or a step throws is a result, and the other steps still count
+            traceback.print_exc()
+            error = f"{type(end).__name__}: {end}"[:WORDS]
+            return {"status": "failed", "error": error, "traceback": traceback.format_exc()[-WORDS:]}
+
+    return answer
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all that it started; one that hangs inside a driver may stay, and is not waited for."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5)
+def _save(result: dict[str, Any], folder: Path) -> None:
+    texts = {"gpu.json": json.dumps(result, indent=1, default=_plain) + "\n", "gpu.md": summary.markdown(result)}
+    for name, text in texts.items():
+        with files.atomic_write(folder / name) as stream:
+            stream.write(text.encode())
 
 
-def _there(data: str | None, file: str) -> bool:
-    return data is not None and (Path(data) / file).is_file()
+def _plain(value: Any) -> Any:
+    """Return NumPy's numbers and other mappings as JSON has them, and what is unknown as its words."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.item() if hasattr(value, "item") else str(value)
 
 
-def _folder(text: str) -> Path:
-    folder = Path(text).resolve()
-    if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a folder, got {text!r}")
-    return folder
+def add(found: dict[str, Any], part: Mapping[str, Any]) -> None:
+    """Add a part to the record: lists grow, everything else is replaced."""
+    for key, value in part.items():
+        found[key] = found[key] + value if isinstance(value, list) and key in found else value
 
 
-def _minutes(text: str) -> float:
-    value = float(text) if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) else 0.0
-    if not 0 < value < 1e4:
-        raise argparse.ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
-    return value
+def ended(wrong: list[str], left_out: list[str]) -> None:
+    """Raise ArithmeticError where something is wrong, PartialError where there was no time for something."""
+    if wrong:
+        raise ArithmeticError(f"wrong: {'; '.join(wrong)}")
+    if left_out:
+        raise PartialError(f"no time for {', '.join(left_out)}")
 
 
-def _steps(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in BY_NAME:
-            raise argparse.ArgumentTypeError(f"unknown step {name!r}; there are {', '.join(BY_NAME)}")
-    return names
+def drill(asked: Asked, what: str) -> Iterator[dict[str, Any]]:
+    """Go wrong on purpose after a first result, to see that a run notes it and goes on."""
+    yield {"found": [f"before the {what}"]}
+    if what == "error":
+        raise RuntimeError("a drill: this step fails on purpose")
+    if what == "crash":
+        os.abort()
+    time.sleep(1e6)

@@ -1,4 +1,4 @@
-"""What the device is and can do at most, and whether one small fit of every kind comes out as LIBSVM's.
+"""What the device is and can do at most.
 
 Times are the best wall times of batches of launches in which everything takes its turn (bench.Clock).
 """
@@ -8,38 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from sklearn import datasets, svm
 
 import clsvm
 from benchmarks.bench import TRIAL, Bench, Clock, Launch, peaks_of
-from benchmarks.gpu.plan import Asked, ended
-from clsvm.errors import DeviceError
+from benchmarks.gpu.command import Asked
 from clsvm.opencl import devices, runtime
+from clsvm.opencl.runtime import cl
 from clsvm.opencl.stream import Stream
-
-# isort: split
-import pyopencl as cl  # (after clsvm.device, which prepares the loader)
-
-PROPERTIES = (
-    "name", "vendor", "version", "opencl_c_version", "driver_version", "profile", "max_compute_units",
-    "max_clock_frequency", "address_bits", "global_mem_size", "global_mem_cache_size", "global_mem_cacheline_size",
-    "max_mem_alloc_size", "max_constant_buffer_size", "local_mem_size", "local_mem_type", "max_work_group_size",
-    "max_work_item_sizes", "max_parameter_size", "mem_base_addr_align", "native_vector_width_float",
-    "native_vector_width_double", "preferred_vector_width_float", "host_unified_memory", "profiling_timer_resolution",
-    "image_support", "image2d_max_width", "image2d_max_height", "error_correction_support", "extensions",
-    "compute_capability_major_nv", "compute_capability_minor_nv", "warp_size_nv", "registers_per_block_nv",
-    "wavefront_width_amd", "simd_per_compute_unit_amd", "local_mem_size_per_compute_unit_amd",
-)  # fmt: skip
 
 _CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,pcie.link.gen.current,pcie.link.width.current"
 TOOLS = (
@@ -54,12 +36,9 @@ def limits(asked: Asked) -> Iterator[dict[str, Any]]:
     yield {"devices": [asdict(info) for info in clsvm.devices()]}
     info = devices.find(asked.device)
     raw = [one for platform in cl.get_platforms() for one in platform.get_devices()][info.index]
-    properties = {name: _property(raw, name) for name in PROPERTIES}
-    yield {
-        "device": str(info),
-        "kind": info.kind,
-        "properties": {name: value for name, value in properties.items() if value is not None},
-    }
+    properties = {name.lower(): _property(raw, name.lower()) for name in dir(cl.device_info) if name.isupper()}
+    there = {name: value for name, value in properties.items() if value is not None}
+    yield {"device": str(info), "kind": info.kind, "properties": there}
     profile = devices.default_profile(info)
     yield {"profile": {**asdict(profile, dict_factory=_record)}}
     yield {"tools": _told()}
@@ -98,80 +77,6 @@ def _property(raw: Any, name: str) -> Any:
 
 def _record(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: {**value} if isinstance(value, Mapping) else value for key, value in items}
-
-
-TOL = 1e-5  # of both, so that what is left between them is rounding
-AGREE = 2e-3  # of the largest decision value
-
-
-@dataclass(frozen=True)
-class Fit:
-    """An estimator of this name in clsvm and in sklearn.svm. target: "classes", "digits" (ten), "numbers", "none"."""
-
-    estimator: str
-    target: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    sparse: bool = False
-
-
-FITS = (
-    Fit("SVC", "classes", {"gamma": 0.1}),
-    Fit("SVC", "classes", {"kernel": "linear"}),
-    Fit("SVC", "classes", {"kernel": "poly", "gamma": 0.1, "coef0": 1.0}),
-    Fit("SVC", "classes", {"gamma": 0.1}, sparse=True),
-    Fit("SVC", "digits", {"gamma": 0.05, "decision_function_shape": "ovo"}),
-    Fit("NuSVC", "classes", {"gamma": 0.1, "nu": 0.4}),
-    Fit("SVR", "numbers", {"gamma": 0.1}),
-    Fit("NuSVR", "numbers", {"gamma": 0.1}),
-    Fit("OneClassSVM", "none", {"gamma": 0.1, "nu": 0.3}),
-)
-
-
-def smoke(asked: Asked) -> Iterator[dict[str, Any]]:
-    """Fit every kind on the device, and compare its decision values to those of LIBSVM on the host."""
-    wrong = list[str]()
-    for fit in FITS:
-        row: dict[str, Any] = {"fit": f"{fit.estimator} {fit.target} {dict(fit.parameters)}{' CSR' * fit.sparse}"}
-        started = perf_counter()
-        try:
-            row |= _compared(fit, asked.device)
-            row["right"] = row["converged"] and row["difference"] <= AGREE
-        except Exception as error:  # one kind that a driver does not take leaves the others worth trying
-            row |= {"right": False, "error": f"{type(error).__name__}: {error}"[:500]}
-            if isinstance(error, DeviceError) and not clsvm.devices():
-                raise
-        row["seconds"] = perf_counter() - started
-        wrong += [row["fit"]] * (not row["right"])
-        yield {"fits": [row]}
-    ended(wrong, [])
-
-
-def _compared(fit: Fit, device: str | None) -> dict[str, Any]:
-    X, y = _data(fit)
-    ours = getattr(clsvm, fit.estimator)(**fit.parameters, tol=TOL, device=device)
-    theirs = getattr(svm, fit.estimator)(**fit.parameters, tol=TOL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        values = [_decisions(model.fit(X, y), X) for model in (ours, theirs)]
-    report = ours.fit_report_
-    difference = float(np.abs(values[0] - values[1]).max() / np.abs(values[1]).max())
-    return {"difference": difference, "converged": report.converged, "status": report.status, "steps": report.steps}
-
-
-def _decisions(model: Any, X: Any) -> Any:
-    return model.decision_function(X) if hasattr(model, "decision_function") else model.predict(X)
-
-
-def _data(fit: Fit) -> tuple[Any, Any]:
-    if fit.target == "digits":
-        X, y = datasets.load_digits(n_class=4, return_X_y=True)
-        return X[:300] / 16, y[:300]
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 8))
-    y = X @ rng.normal(size=8) + rng.normal(size=300)
-    if fit.sparse:
-        X = sp.csr_matrix(np.where(rng.random(X.shape) < 0.3, X, 0.0))
-    return X, {"classes": np.where(y > 0, 1, -1), "numbers": y, "none": None}[fit.target]
 
 
 COPIED = 1 << 26  # bytes of a copy

@@ -52,8 +52,6 @@ def _share(total: str, title: str, part: str) -> Column:
 
 
 _CENTRES = ("layout", "preconditioner", "solve")
-_SET = ("select", "tile", "subproblem", "update", "rows")
-_OUTCOMES = ("passed", "skipped", "lacking", "failed", "error", "crashed", "hung")
 _PRODUCTS: tuple[Column, ...] = (
     ("d", "{d}"), ("W", "{W}"), ("n", "{n}"), ("product", lambda row: "rows" if row["stored"] else "update"),
     ("tile", lambda row: " ".join(f"{name} {value}" for name, value in row["tile"].items()) + " *" * row["usual"]),
@@ -83,14 +81,7 @@ TABLES: tuple[tuple[str, str, str | Callable[[Row], list[Row]], Sequence[Column]
         ("local bytes", "{local}"), ("largest group", "{largest_group}"),
     )),
     ("Peaks", "peaks", _peak_rows, (("what", "{what}"), ("figure", "{figure}"))),
-    ("Trials", "trials", "trials", (
-        ("what", "{trial}"),
-        ("result", lambda row: {True: "right", False: "WRONG", None: "lacking" if "lacking" in row else "NOT BUILT"}[
-            row.get("right")]),
-        ("ns a step", "{nanoseconds:.1f}"), ("TFLOP/s", "{tflops:.3g}"), ("build log", lambda row: _first(row["log"])),
-    )),
     ("Products", "products", "products", _PRODUCTS),
-    ("Tiles of many vectors", "tiles", "products", _PRODUCTS),
     ("Passes over rows", "nystrom", "passes", (
         ("n", "{n}"), ("m", "{m}"), ("d", "{d}"), ("k", "{k}"), ("ms", lambda row: f"{1e3 * row['seconds']:.2f}"),
         ("TFLOP/s", _tera), ("of multiply-adds", "{of_arithmetic:.0%}"),
@@ -99,33 +90,6 @@ TABLES: tuple[tuple[str, str, str | Callable[[Row], list[Row]], Sequence[Column]
         ("set", "{set}"), ("n x d", "{n} x {d}"), ("m", "{m}"), ("first s", "{cold:.3g}"), ("later s", "{warm:.3g}"),
         *((part, f"{{parts[{part}]:.3g}}") for part in _CENTRES), ("passes", "{passes}"),
         ("status", lambda row: row["status"].partition(":")[0]), ("test %", lambda row: f"{100 * row['accuracy']:.2f}"),
-    )),
-    ("Layouts of sparse rows", "layouts", "layouts", (
-        ("set", "{set}"), ("rows", "{n} x {d}, {entries:.0f} a row"), ("W", "{W}"),
-        ("layout", lambda row: row["layout"] + " *" * row["chosen"]),
-        ("product", lambda row: ("rows" if row["stored"] else "update") + _wrong(row)),
-        ("us", lambda row: _first(row["refused"]) if "refused" in row else f"{1e6 * row['seconds']:.1f}"),
-        ("GFLOP/s of entries", "{gflops:.4g}"), ("estimate", "{estimate:.3g}"),
-    )),
-    ("Inner steps, microseconds", "subproblem", "subproblems", (
-        ("W", "{W}"), ("steps", "{steps}"), ("working sets", "{working_sets}"), ("a step", "{microseconds:.3f}"),
-        *((f"{part} of a set", f"{{of_a_set[{part}]:.0f}}") for part in _SET),
-    )),
-    ("Reductions", "reductions", "reductions", (
-        ("numbers", "{n}"), ("what", lambda row: row["name"] + _wrong(row)),
-        ("us", lambda row: f"{1e6 * row['seconds']:.1f}"), ("GB/s", "{gbs:.1f}"),
-        ("of bandwidth", "{of_bandwidth:.0%}"),
-    )),
-    ("Choice of a working set, microseconds", "reductions", "choices", (
-        ("n", "{n}"), ("W", "{W}"), ("look", "{look:.1f}"), ("look and choice", "{choose:.1f}"),
-    )),
-    ("Smoke", "smoke", "fits", (
-        ("fit", "{fit}"), ("decisions", lambda row: "as LIBSVM's" if row["right"] else "WRONG"),
-        ("difference", "{difference:.1e}"), ("s", "{seconds:.2f}"), ("error", lambda row: _first(row["error"])),
-    )),
-    ("Tests", "suite", lambda record: [record], (
-        ("step", "{step}"), ("collected", "{collected}"),
-        *((name, lambda row, name=name: str(row["tests"].get(name, 0))) for name in _OUTCOMES),
     )),
 )  # fmt: skip
 
@@ -142,7 +106,7 @@ def section(result: Row, title: str) -> str:
     return shown("", columns, rows).markdown() if rows else ""
 
 
-_NEEDED = {"Training": ("cold", "report"), "Seconds by part": ("parts",), "Peaks": ("peaks",), "Tests": ("tests",)}
+_NEEDED = {"Training": ("cold", "report"), "Seconds by part": ("parts",), "Peaks": ("peaks",)}
 
 
 def markdown(result: Row) -> str:
@@ -159,14 +123,7 @@ def markdown(result: Row) -> str:
     for title, *_ in TABLES:
         if found := section(result, title):
             parts += [f"## {title}", found]
-    if failures := [line for one in steps for line in _failures(one)]:
-        parts += ["## Tests that failed", "\n".join(failures)]
     return "\n\n".join([*parts, LEGEND]) + "\n"
-
-
-def _failures(record: Row) -> list[str]:
-    failures = record.get("failures", {})
-    return [f"- `{name}` {one['outcome']}: {_first(''.join(one['message'][:1]))}" for name, one in failures.items()]
 
 
 def said(record: Row) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 
@@ -26,7 +25,7 @@ import clsvm
 from benchmarks import check, sets
 from benchmarks.bench import TOLERANCE, Bench, Clock, Laid, Peaks, peaks_of, speed
 from benchmarks.falkon import passing
-from benchmarks.gpu.plan import Asked, PartialError, ended
+from benchmarks.gpu.command import Asked, PartialError, ended
 from clsvm import kernels as kernel_functions
 from clsvm.opencl import devices
 from clsvm.opencl.runtime import cl
@@ -52,12 +51,11 @@ class Training:
 
 
 def _of(name: str, folder: Path) -> Data:
-    one = (sets.load_multiclass if name in sets.MULTICLASS else sets.load)(name, folder)
-    return one.X, one.y, one.X_test, one.y_test
+    return sets.load(name, folder).split
 
 
 def _letter(folder: Path) -> Data:
-    X, y, X_test, y_test = sets.load_task("letter", folder)
+    X, y, X_test, y_test = sets.load("letter", folder).split
     return X.toarray(), y, X_test.toarray(), y_test
 
 
@@ -71,46 +69,6 @@ def _covtype(folder: Path) -> Data:
     return _split(X, y.astype(np.float64), 522911)
 
 
-def a9a_like(_: Path, n: int = 32561, tests: int = 16281) -> Data:
-    """Return rows (n, 123) of ones and zeros, CSR, with a noisy label from a linear rule, +1 for a quarter.
-
-    A row has one value of each of 14 attributes, rare values rare: shape, non-zeros and the share of +1 are a9a's.
-    """
-    rng = np.random.default_rng(0)
-    values = np.array([5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41])  # 123 in all
-    columns = []
-    for first, count in zip(np.cumsum(values) - values, values, strict=True):
-        shares = rng.dirichlet(np.full(count, 0.5))
-        columns.append(first + rng.choice(count, n + tests, p=shares))
-    indices = np.stack(columns, axis=1).astype(np.int32)
-    indptr = np.arange(0, indices.size + 1, len(values), dtype=np.int32)
-    X = sp.csr_matrix((np.ones(indices.size), indices.ravel(), indptr), shape=(n + tests, int(values.sum())))
-    score = X @ rng.normal(size=X.shape[1]) + rng.logistic(scale=0.6, size=n + tests)
-    return _split(X, np.where(score > np.quantile(score, 0.76), 1.0, -1.0), n)
-
-
-def mnist_like(_: Path, n: int = 60000, tests: int = 10000) -> Data:
-    """Return images (n, 784) in [0, 1] of ten classes, a fifth of their pixels above 0: size and non-zeros as MNIST's.
-
-    They are noisy mixtures of two of a class's twelve shapes, or with one of another class.
-    """
-    rng = np.random.default_rng(0)
-    at = np.stack(np.meshgrid(np.arange(28), np.arange(28)), axis=-1).reshape(1, 784, 2)
-    strokes = rng.uniform(6, 22, (120, 5, 1, 2))  # shapes of five strokes
-    shapes = np.exp(-np.square(at - strokes).sum(axis=-1) / 6).max(axis=1).astype(np.float32)
-    y = rng.integers(0, 10, n + tests)
-    other = np.where(rng.random(n + tests) < 0.2, rng.integers(0, 10, n + tests), y)
-    one, two = (shapes[12 * label + rng.integers(0, 12, n + tests)] for label in (y, other))
-    share = rng.uniform(0.55, 1, (n + tests, 1)).astype(np.float32)
-    X = share * one + (1 - share) * two + rng.normal(0, 0.08, (n + tests, 784)).astype(np.float32) * (one > 0.02)
-    return _split(np.clip(1.2 * X - 0.2, 0, 1), y.astype(np.float64), n)
-
-
-def _eight_like(folder: Path) -> Data:
-    X, y, X_test, y_test = mnist_like(folder)
-    return X, np.where(y == 8, 1.0, -1.0), X_test, np.where(y_test == 8, 1.0, -1.0)
-
-
 def _synthetic(_: Path, n: int = 100000, tests: int = 10000) -> Data:
     """Return two classes of 20 informative features among 200, each of deviation 1; a quarter are support vectors."""
     X, y = make_classification(n + tests, 200, n_informative=20, n_redundant=20, class_sep=2, random_state=0)
@@ -120,14 +78,11 @@ def _synthetic(_: Path, n: int = 100000, tests: int = 10000) -> Data:
 _ALL_AT_ONCE = {"C": 0.5, "gamma": 0.02, "multi_class": "crammer_singer", "gap_tol": 0.01}
 SETS: dict[str, Training] = {
     "a9a": Training("a9a", partial(_of, "a9a"), {"C": 1, "gamma": 0.05}),
-    "a9a-like": Training("synthetic, in place of a9a", a9a_like, {"C": 1, "gamma": 0.05}),
     "mnist8": Training("MNIST, 8 against the rest", partial(_of, "mnist8"), {"C": 1, "gamma": 0.02}, 0.4),
-    "mnist8-like": Training("synthetic, in place of MNIST 8", _eight_like, {"C": 1, "gamma": 0.02}, 0.4),
     "synthetic": Training("synthetic, dense", _synthetic, {"C": 1, "gamma": 0.005}),
     "covtype": Training("Covertype, 2 against the rest, gap 0.01", _covtype, {"C": 3, "gamma": 1, "gap_tol": 0.01}),
     "letter": Training("letter, 26 classes by pairs", _letter, {"C": 16, "gamma": 4}),
     "mnist10": Training("MNIST, ten classes by pairs", partial(_of, "mnist"), {"C": 1, "gamma": 0.02}),
-    "mnist10-like": Training("synthetic, in place of MNIST, by pairs", mnist_like, {"C": 1, "gamma": 0.02}),
     "mnist10 at once": Training("MNIST, Crammer and Singer, gap 0.01", partial(_of, "mnist"), _ALL_AT_ONCE),
 }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import main
+from benchmarks.commands import main
 
 Ran = Callable[..., tuple[int, dict[str, Any], str]]
 
@@ -26,6 +27,6 @@ def ran(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> Ran:
         assert {"date", "device", "devices", "machine", "versions"} <= set(result)
         capsys.readouterr()
         assert main(["table", str(out)]) == 0
-        return code, result, capsys.readouterr().out
+        return code, result, re.sub(r" +", " ", capsys.readouterr().out)
 
     return run
