@@ -131,7 +131,6 @@ DONE: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {  # a command: what 
         (("rows", 0, "contestants", 1, "recomputed", 0.1), ("rows", 0, "contestants", 1, "bound", 1)),
     ),
     "gtsvm --table 2 --sets digits8": ("| digits8 1347x64 |", ()),
-    "gtsvm --table 2 --sets digits8": ("| digits8 1347x64 |", ()),
     "gtsvm --table 3 --sets breast_cancer": ("| breast_cancer 426x30 | clsvm (dense float64) |", ()),
     "gtsvm --table 4": ("| digits 200x64 | 0.01 |", ()),
     "gtsvm --figure 2 --sets breast_cancer": ("| breast_cancer |", ()),
